@@ -29,10 +29,10 @@ from measuring import GB, Cores, a_cluster, console, machine, pids, wait_in_sync
 from rich.table import Table
 
 from raftlog import Admin
-from raftlog.cli.bench_fleet import Fleet
-from raftlog.cli.bench_histogram import Histogram, HistogramState, Summary
-from raftlog.cli.bench_messages import ConsumeJob, Go, Job, LatencyJob, ProduceJob
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.bench.fleet import Fleet
+from raftlog.cli.bench.histogram import Histogram, HistogramState, Summary
+from raftlog.cli.bench.messages import ConsumeJob, Go, Job, LatencyJob, ProduceJob
+from raftlog.cli.nodes.local_cluster import LocalCluster
 
 VALUE_BYTES = 100
 POOL_BYTES = 100_000_000

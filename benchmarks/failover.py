@@ -29,7 +29,7 @@ from measuring import Cores, a_cluster, console, machine, middle, wait_in_sync
 from rich.table import Table
 
 from raftlog import Admin, Producer
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 
 EVERY_SECONDS = 0.005
 PROBE_PARTITIONS = 3

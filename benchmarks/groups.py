@@ -26,9 +26,9 @@ from measuring import Cores, a_cluster, console, cpu_seconds, machine, percentil
 from rich.table import Table
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster
-from raftlog.client.api import HttpApi
-from raftlog.client.group_api import GroupApi, GroupPartition, MembershipInfo, unpack
+from raftlog.cli.nodes.local_cluster import LocalCluster
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.groups.api import GroupApi, GroupPartition, MembershipInfo, unpack
 from raftlog.errors import RaftlogError
 
 TOPIC = "read-by-many"

@@ -17,7 +17,7 @@ from measuring import Cores, a_cluster, console, cpu_seconds, machine, middle, p
 from rich.table import Table
 
 from raftlog import Admin, Producer
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 
 SETTLE_SECONDS = 5.0
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from raftlog.cli.local_cluster import PORTS_PER_NODE, free_base_port
+from raftlog.cli.nodes.local_cluster import PORTS_PER_NODE, free_base_port
 
 HOST = "127.0.0.1"
 SCALA = "2.13"

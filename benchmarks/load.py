@@ -31,8 +31,8 @@ from measuring import GB, Cores, a_cluster, console, cpu_seconds, machine, middl
 from rich.table import Table
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.bench_values import Pool, checksum
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.bench.values import Pool, checksum
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.errors import RetriableError
 
 SEND_STRIDE = 1_000

@@ -28,8 +28,8 @@ import structlog
 from measuring import console, middle, wait_in_sync
 
 from raftlog import Admin, Producer
-from raftlog.broker import lifecycle
-from raftlog.cli.local_cluster import SETTINGS_FILE, LocalCluster, free_base_port
+from raftlog.broker.node import node as lifecycle
+from raftlog.cli.nodes.local_cluster import SETTINGS_FILE, LocalCluster, free_base_port
 from raftlog.config import load_node_config
 
 TOPIC = "lone"

@@ -30,7 +30,7 @@ from measuring import Cores, a_cluster, console, cpu_seconds, machine, percentil
 from rich.table import Table
 
 from raftlog import Admin, Producer
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 
 PARTITIONS_A_TOPIC = 1_000
 SETTLE_SECONDS = 5.0

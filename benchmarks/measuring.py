@@ -22,7 +22,7 @@ from typing import Protocol
 from rich.console import Console
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster, free_base_port
+from raftlog.cli.nodes.local_cluster import LocalCluster, free_base_port
 
 CALIBRATION_ADDITIONS = 1_000_000
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

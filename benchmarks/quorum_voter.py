@@ -21,28 +21,28 @@ from typing import Any
 
 from measuring import cpu_seconds, resident_mb
 
-from metadata.command_envelope import Command
-from metadata.command_parts import IsrMember
-from metadata.command_results import Refused
-from metadata.commands import AlterIsr, CreateTopic, DeleteTopic, GrantProducerIds, RegisterBroker
-from metadata.groups.changes import ChangeGroups, Commit, OffsetToCommit
-from metadata.image_events import MetadataEvent, PartitionChanged, TopicChanged
-from metadata.journal import prepare_journal
-from metadata.quorum_identity import QuorumIdentity
-from metadata.quorum_port import Fate, Outcome
-from metadata.quorum_thread import QUORUM_PATH, QuorumThread
+from metadata.commands.cluster import AlterIsr, CreateTopic, DeleteTopic, GrantProducerIds, RegisterBroker
+from metadata.commands.envelope import Command
+from metadata.commands.fields import IsrMember
+from metadata.commands.groups import ChangeGroups, Commit, OffsetToCommit
+from metadata.commands.results import Refused
+from metadata.journal.journal import prepare_journal
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum_thread.thread import QUORUM_PATH, QuorumThread
+from metadata.records.events import MetadataEvent, PartitionChanged, TopicChanged
 from metadata.view import ClusterView
-from raftlog.broker.lifecycle import SWITCH_INTERVAL_SECONDS
+from metadata.voters.identity import QuorumIdentity
 from raftlog.broker.loop_stalls import LoopStalls, StallReport
+from raftlog.broker.node.node import SWITCH_INTERVAL_SECONDS
 from raftlog.broker.wiring import EVENTS_PER_STEP
-from raftlog.clock import SystemClock
 from raftlog.config import TimingConfig
-from raftlog.disk import LocalDisk
 from raftlog.http2.listener import Http2Listener
 from raftlog.logs import configure_logging
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Offset, TopicId, TopicPartition
-from raftlog.runtime import LoopScheduler
 from raftlog.slices import Following
+from raftlog.system.clock import SystemClock
+from raftlog.system.disk import LocalDisk
+from raftlog.system.runtime import LoopScheduler
 
 VOTERS = (BrokerId(0), BrokerId(1), BrokerId(2))
 PARTITIONS_A_TOPIC = 10_000

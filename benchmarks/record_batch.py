@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from raftlog import record_batch
-from raftlog.record_batch import Codec, RecordBatch, encode, load_arrow, validate
+from raftlog.records import batch as record_batch
+from raftlog.records.batch import Codec, RecordBatch, encode, load_arrow, validate
 
 RECORDS = 10_000
 VALUE_BYTES = 100

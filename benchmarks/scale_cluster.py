@@ -18,11 +18,11 @@ from measuring import resident_mb
 from scale_commands import commit_of, group_commits, lift_limits, topics
 from scale_world import Stub, Voter, World, settle_memory
 
-from metadata.command_envelope import Command
-from metadata.groups.changes import ChangeGroups
-from metadata.image_events import MetadataEvent
-from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_port import Fate, Outcome
+from metadata.commands.envelope import Command
+from metadata.commands.groups import ChangeGroups
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.port import Fate, Outcome
+from metadata.records.events import MetadataEvent
 from metadata.view import ClusterView, TopicChanged
 from raftlog.model import BrokerId
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from metadata import image_topics
-from metadata.command_envelope import Command
-from metadata.command_parts import Election
-from metadata.commands import MAX_ELECTIONS_PER_COMMAND, CreateTopic, ElectLeaders, RegisterBroker
-from metadata.groups import image as group_image
-from metadata.groups.changes import ChangeGroups, Commit, OffsetToCommit
-from metadata.image_elections import electable
-from metadata.image_state import ClusterImage
+from metadata.commands.cluster import MAX_ELECTIONS_PER_COMMAND, CreateTopic, ElectLeaders, RegisterBroker
+from metadata.commands.envelope import Command
+from metadata.commands.fields import Election
+from metadata.commands.groups import ChangeGroups, Commit, OffsetToCommit
+from metadata.image import groups as group_image
+from metadata.image import topics as image_topics
+from metadata.image.image import ClusterImage
+from metadata.rules.elections import electable
 from raftlog.model import BrokerId, DirectoryId, Endpoint, Offset, TopicId
 
 PARTITIONS_A_TOPIC = 10_000

@@ -16,12 +16,12 @@ from typing import Any
 from measuring import resident_mb
 from scale_commands import GROUPS_A_COMMAND, elections, group_commits, lift_limits, registrations, topics
 
-from metadata.command_envelope import Command, Envelope
-from metadata.commands import FenceBroker, UnfenceBroker
-from metadata.image import apply_in_steps
-from metadata.image_diff import diff_in_steps
-from metadata.image_state import ClusterImage
-from metadata.snapshot import SnapshotEncoder, decode_snapshot_in_steps
+from metadata.commands.cluster import FenceBroker, UnfenceBroker
+from metadata.commands.envelope import Command, Envelope
+from metadata.image.apply import apply_in_steps
+from metadata.image.diff import diff_in_steps
+from metadata.image.image import ClusterImage
+from metadata.snapshot.encoder import SnapshotEncoder, decode_snapshot_in_steps
 from metadata.view import ClusterView, TopicChanged
 from raftlog.model import BrokerId
 

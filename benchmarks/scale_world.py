@@ -21,21 +21,21 @@ from typing import Any
 
 import msgspec
 
-from jepsen_like.simulator.disk import Inode, SimDisk
-from metadata import quorum_messages as messages
-from metadata import quorum_protocol as protocol
-from metadata.command_envelope import Command, decode_result, encode
-from metadata.command_results import Registered
-from metadata.commands import RegisterBroker
-from metadata.image_events import MetadataEvent
-from metadata.journal import prepare_journal
-from metadata.quorum_identity import QuorumIdentity
-from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_messages import AppendReply
-from metadata.quorum_node import QuorumNode
-from metadata.quorum_pace import pause_after_tick
-from metadata.quorum_port import Outcome
-from metadata.quorum_protocol import BrokerHeartbeat, EngineFrame, Propose
+from jepsen_like.simulator.world.disk import Inode, SimDisk
+from metadata.commands.cluster import RegisterBroker
+from metadata.commands.envelope import Command, decode_result, encode
+from metadata.commands.results import Registered
+from metadata.journal.journal import prepare_journal
+from metadata.quorum import protocol
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.node import QuorumNode
+from metadata.quorum.pace import pause_after_tick
+from metadata.quorum.port import Outcome
+from metadata.quorum.protocol import BrokerHeartbeat, EngineFrame, Propose
+from metadata.raft import messages
+from metadata.raft.messages import AppendReply
+from metadata.records.events import MetadataEvent
+from metadata.voters.identity import QuorumIdentity
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from measuring import TICKS_PER_SECOND, Cores, Nodes, a_cluster, console, cpu_seconds, machine, pids
 from rich.table import Table
 
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin, Producer
 from spark_source import java
 

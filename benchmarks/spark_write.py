@@ -39,7 +39,7 @@ from spark_read import (
     table_of_costs,
 )
 
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin
 from spark_source import java
 

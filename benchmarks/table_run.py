@@ -20,11 +20,11 @@ from measuring import GB, Cores, a_cluster, calibration, console, cpu_seconds, p
 from table_rows import PUBLISHED_LATENCY_MS, Row
 
 from raftlog import Admin
-from raftlog.cli.bench_fleet import Fleet
-from raftlog.cli.bench_histogram import Summary
-from raftlog.cli.bench_messages import ConsumeJob, Go, LatencyJob, Passed, ProduceJob, Progress
-from raftlog.cli.bench_runs import Between, Limits, Totals, consume, produce
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.bench.fleet import Fleet
+from raftlog.cli.bench.histogram import Summary
+from raftlog.cli.bench.messages import ConsumeJob, Go, LatencyJob, Passed, ProduceJob, Progress
+from raftlog.cli.bench.runs import Between, Limits, Totals, consume, produce
+from raftlog.cli.nodes.local_cluster import LocalCluster
 
 VALUE_BYTES = 100
 PARTITIONS = 6

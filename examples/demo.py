@@ -29,7 +29,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.local_cluster import LocalCluster, free_base_port
+from raftlog.cli.nodes.local_cluster import LocalCluster, free_base_port
 from raftlog.partitioner import partition_for_key
 
 NODES = 3

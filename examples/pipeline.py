@@ -29,7 +29,7 @@ from flight_data import Departure, departures, weather
 from rich.console import Console
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.local_cluster import LocalCluster, free_base_port
+from raftlog.cli.nodes.local_cluster import LocalCluster, free_base_port
 
 NODES = 3
 PARTITIONS = 3

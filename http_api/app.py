@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
-from raftlog.record_batch import load_arrow
-
-from . import (
+from http_api.routes import (
     cluster,
     deletions,
     fetch,
@@ -26,12 +24,13 @@ from . import (
     transactions,
     voters,
 )
-from .context import CONTEXT, ApiContext, wall_ms
-from .hosts import HostPolicy
-from .limits import Limits
-from .middleware import Handler, add_headers, answer_request
-from .server import ApiRunner, ApiSite, expect
-from .service import BrokerService
+from http_api.service.service import BrokerService
+from http_api.web.context import CONTEXT, ApiContext, wall_ms
+from http_api.web.hosts import HostPolicy
+from http_api.web.limits import Limits
+from http_api.web.middleware import Handler, add_headers, answer_request
+from http_api.web.server import ApiRunner, ApiSite, expect
+from raftlog.records.batch import load_arrow
 
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/v1/topics", topics.list_topics),
@@ -103,7 +102,7 @@ def build_app(
     """
     limits = limits or Limits()
     context = ApiContext(service, HostPolicy.of(allowed_hosts, allowed_origins), limits, clock_ms)
-    # Bodies are read and bounded by `bodies.py`; aiohttp's own bound is for calls that are not used here.
+    # Bodies are read and bounded by `http_api/web/bodies.py`; aiohttp's own bound is for calls that are not used here.
     app = web.Application(middlewares=[answer_request], client_max_size=limits.max_body_bytes)
     app[CONTEXT] = context
     for method, path, handler in ROUTES:

@@ -19,13 +19,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from jepsen_like.histories.formats import FORMATS, MAX_FILE_BYTES, load
 from raftlog.errors import InvalidRequest
 
 from .check import check
 from .checkers import linearizability
 from .checkers.models import MODELS
 from .checkers.verdict import Verdict
-from .history_formats import FORMATS, MAX_FILE_BYTES, load
 
 EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE = 0, 1, 2, 3
 

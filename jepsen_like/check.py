@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from jepsen_like.histories.formats import Loaded
 from raftlog.errors import InvalidRequest
 
 from .checkers import kafka, linearizability
 from .checkers.kafka_log import WORK
 from .checkers.models import model
 from .checkers.verdict import Verdict
-from .history_formats import Loaded
 
 
 def check(loaded: Loaded, name: str, kind: str, *, steps: int = linearizability.STEPS_MAX) -> Verdict:

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from jepsen_like.histories.formats import load
+
 from .check import check
-from .history_formats import load
 
 LINEARIZABLE = ("porcupine", "knossos")
 LOG_CASES = "kafka_cases.json"

@@ -2,13 +2,11 @@
 
     <folder>/
       plan.json       what was asked: `RunPlan`
-      history.jsonl   what clients did and were told (`history.py`), nemeses' operations under their names
-      faults.jsonl    what was done to the cluster, each with the proof that it bit: `Fault`
-      verdict.json    every checker's verdict by its name
-      outcome.json    the line that the scoreboard adds up: `Outcome`
-      clients/        what client processes printed
-      nodes/<name>/   what each node logged, and what is kept of its disk where replicas diverged
-      world.log       of a simulated world: what it told of itself (`simulated_runs.py`)
+      history.jsonl   what clients did and were told (`jepsen_like/histories/history.py`), nemeses' operations under
+      their names faults.jsonl    what was done to the cluster, each with the proof that it bit: `Fault` verdict.json
+      every checker's verdict by its name outcome.json    the line that the scoreboard adds up: `Outcome` clients/
+      what client processes printed nodes/<name>/   what each node logged, and what is kept of its disk where replicas
+      diverged world.log       of a simulated world: what it told of itself (`jepsen_like/runs/simulated.py`)
       report.html     all of it, for people
 
 A fault without proof is *void*: what a run shows about it is nothing. Times are nanoseconds of the monotonic clock of
@@ -43,8 +41,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     """Of workload and nemesis, by name."""
     rounds: int = 0
-    """So many times in one cluster's life: fresh keys, one fault, heal, everything read (`rounds.py`). 0: no rounds,
-    but faults and operations side by side for `seconds`."""
+    """So many times in one cluster's life: fresh keys, one fault, heal, everything read (`jepsen_like/runs/rounds.py`).
+    0: no rounds, but faults and operations side by side for `seconds`."""
     planted: str = ""
     """A bug that is planted in the nodes (`planted/`): such a run measures the suite, not the product."""
 

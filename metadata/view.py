@@ -13,25 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from raftlog.config import TopicConfig
-from raftlog.model import (
-    NO_BROKER,
-    NO_TIME,
-    UNTHROTTLED,
-    BrokerId,
-    BrokerRecord,
-    PartitionRecord,
-    TopicId,
-    TopicPartition,
-    TopicRecord,
-)
-
-from .group_table import GroupsView
-from .groups.records import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
-from .groups.transaction_state import Transactions
-from .image_config import settled_config
-from .image_elections import explain_offline, is_live
-from .image_events import (
+from metadata.records.events import (
     INITIAL_FEATURE_LEVEL,
     BrokerChanged,
     BrokerRemoved,
@@ -47,7 +29,24 @@ from .image_events import (
     TopicChanged,
     TopicRemoved,
 )
-from .tickets import RecoveryTicket
+from metadata.records.group_table import GroupsView
+from metadata.records.groups import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
+from metadata.records.tickets import RecoveryTicket
+from metadata.records.transaction_table import Transactions
+from metadata.rules.elections import explain_offline, is_live
+from metadata.rules.topic_config import settled_config
+from raftlog.config import TopicConfig
+from raftlog.model import (
+    NO_BROKER,
+    NO_TIME,
+    UNTHROTTLED,
+    BrokerId,
+    BrokerRecord,
+    PartitionRecord,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
 
 __all__ = [
     "BrokerChanged",

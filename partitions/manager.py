@@ -12,35 +12,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from raftlog.cluster_clock import ClusterClock
+from partitions.driver.driver import PartitionDriver
+from partitions.driver.ports import Surroundings, TransactionPorts
+from partitions.driver.requests import DeleteDone, Produced
+from partitions.fetch.doubts import CatchUp, own_word_counts
+from partitions.fetch.long_polls import Cancellable, FetchWaiters
+from partitions.fetch.offsets import not_found, search_offset
+from partitions.fetch.session import FetchSession, SessionDone
+from partitions.files.disk_room import DiskRoom
+from partitions.log.writer import LogWriter
+from partitions.opening.folders import OpenedReplica
+from partitions.opening.log_manager import MOVED_SECONDS, ReplicaShelf
+from partitions.producers.state import DEFAULT_BOUNDS, ProducerBounds
+from partitions.replica.effects import Fate, IsrProposal
+from partitions.replication.client import Dialer, ReplicationClient
+from partitions.replication.server import ReplicationServer
+from partitions.upkeep.compactor import Compactor
+from partitions.upkeep.repair import ReplicaRepairs, ReportLoss
+from partitions.upkeep.resets import ReplicaResets
+from partitions.upkeep.ticks import ReplicaTicks
+from partitions.upkeep.transaction_checks import TransactionLooks
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, Offset, ReplicaReport, TopicPartition
 from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Logger, Part, Random, Scheduler, Worker
 from raftlog.slices import in_turns
+from raftlog.system.cluster_clock import ClusterClock
 from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset, SessionFetchRequest
 
-from .compactor import Compactor
-from .disk_room import DiskRoom
-from .driver import PartitionDriver
-from .driver_ports import Surroundings, TransactionPorts
-from .driver_requests import DeleteDone, Produced
-from .effects import Fate, IsrProposal
-from .fetch_doubts import CatchUp, own_word_counts
-from .fetch_session import FetchSession, SessionDone
-from .fetch_waiters import Cancellable, FetchWaiters
-from .log_writer import LogWriter
-from .offset_search import not_found, search_offset
-from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched, consequences
-from .producer_state import DEFAULT_BOUNDS, ProducerBounds
-from .replica_folders import OpenedReplica
-from .replica_repair import ReplicaRepairs, ReportLoss
-from .replica_resets import ReplicaResets
-from .replica_shelf import MOVED_SECONDS, ReplicaShelf
-from .replica_ticks import ReplicaTicks
-from .replication_client import Dialer, ReplicationClient
-from .replication_server import ReplicationServer
-from .transaction_looks import TransactionLooks
+from .view import MetadataChange, PartitionView, TopicRemoved, Touched, consequences
 
 __all__ = ["Cancellable", "Dialer", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
 

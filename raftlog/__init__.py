@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from raftlog.client.consuming.consumer import Consumer
+    from raftlog.client.transactions.transaction import commit_together
+
     from .client.admin import Admin
-    from .client.consumer import Consumer
     from .client.producer import Producer
-    from .client.transaction import commit_together
 
 __all__ = ["Admin", "Consumer", "Producer", "__version__", "commit_together"]
 

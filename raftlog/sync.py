@@ -5,11 +5,11 @@ The same names, arguments, results and errors as in `raftlog`, without `await`; 
 
 from __future__ import annotations
 
-from .client.blocking_admin import Admin
-from .client.blocking_consumer import Consumer
-from .client.blocking_group_consumer import GroupConsumer
-from .client.blocking_handover import SentRecord
-from .client.blocking_producer import Producer
-from .client.blocking_transaction import Transaction, commit_together
+from raftlog.client.blocking.admin import Admin
+from raftlog.client.blocking.consumer import Consumer
+from raftlog.client.blocking.group_consumer import GroupConsumer
+from raftlog.client.blocking.handover import SentRecord
+from raftlog.client.blocking.producer import Producer
+from raftlog.client.blocking.transaction import Transaction, commit_together
 
 __all__ = ["Admin", "Consumer", "GroupConsumer", "Producer", "SentRecord", "Transaction", "commit_together"]

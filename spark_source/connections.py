@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from raftlog.client.api import HttpApi
-from raftlog.client.blocking import LoopThread
+from raftlog.client.blocking.loop_thread import LoopThread
+from raftlog.client.cluster.api import HttpApi
 from raftlog.errors import InvalidRequest
 
 Result = TypeVar("Result")

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from raftlog.errors import InvalidRequest, RemoteProtocolError
+from spark_source.writing.columns import SinkColumns, find
+from spark_source.writing.decision import publish, retire
+from spark_source.writing.names import BatchJob, MicroBatch
+from spark_source.writing.options import SinkOptions, parse
+from spark_source.writing.publication import Written, blocks_of, publication
 
 from .connections import shared
 from .shipping import packed
-from .sink_columns import SinkColumns, find
-from .sink_decision import publish, retire
-from .sink_names import BatchJob, MicroBatch
-from .sink_options import SinkOptions, parse
-from .sink_publication import Written, blocks_of, publication
 
 if TYPE_CHECKING:
     import pyarrow
@@ -143,7 +143,7 @@ def _write(
     batches: Iterator[pyarrow.RecordBatch],
 ) -> Message:
     # What is imported here the driver does not need, and its planners are started for every query.
-    from .sink_task import write
+    from spark_source.writing.task import write
 
     return Message(write(options, columns, work, context.taskAttemptId(), batches))
 

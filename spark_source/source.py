@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from .executor import Task, read
-from .filters import Restrictions, push
-from .offsets import PartitionRange, SourceOffset
-from .record_columns import schema_text
+from spark_source.reading.columns import schema_text
+from spark_source.reading.filters import Restrictions, push
+from spark_source.reading.offsets import PartitionRange, SourceOffset
+from spark_source.reading.options import SourceOptions, columns_of, parse
+from spark_source.tasks.read import Task, read
+
 from .requirements import check_pyspark, check_schema
 from .shipping import packed
-from .source_options import SourceOptions, columns_of, parse
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
-    from .stream_driver import StreamDriver
+    from spark_source.driver.stream import StreamDriver
 
 
 class RaftlogSource(DataSource):
@@ -95,7 +96,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One a task."""
-        from .batch_driver import plan
+        from spark_source.driver.batch import plan
 
         return _tasks(plan(self._options, self._restrictions))
 
@@ -177,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return packed(__name__, "stream", self._given)
 
     def _drive(self) -> StreamDriver:
-        from .stream_driver import StreamDriver
+        from spark_source.driver.stream import StreamDriver
 
         if self._driver is None:
             self._driver = StreamDriver(self._options)

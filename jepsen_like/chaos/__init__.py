@@ -27,10 +27,10 @@ from typing import Any
 
 import rich_click as click
 
-from raftlog.cli.output import output_option, show, table
+from jepsen_like.scoreboard.cells import LOOPBACK, NAMESPACES, ROUNDS_A_RUN, cell
+from raftlog.cli.terminal.output import output_option, show, table
 from raftlog.errors import InvalidRequest
 
-from ..cells import LOOPBACK, NAMESPACES, ROUNDS_A_RUN, cell
 from ..run_records import RunFolder, RunPlan
 from .board import board, keep
 from .corpora import corpora
@@ -100,7 +100,7 @@ def run(
     output: str,
 ) -> None:
     """One run: a cluster, operations, faults, a verdict, and a page."""
-    from ..interpreter import RunFailed
+    from jepsen_like.runs.interpreter import RunFailed
 
     seed = random.randrange(1, 2**31) if seed is None else seed
     try:
@@ -142,8 +142,9 @@ def report(folder: Path) -> None:
 @click.pass_context
 def simulate(context: click.Context, seed: int, kind: str, seconds: float, runs: Path) -> None:
     """A simulated world: the same seed and code do the same, to the last byte. Prints where its page is."""
+    from jepsen_like.runs.simulated import run_simulated
+
     from ..report.page import write_report
-    from ..simulated_runs import run_simulated
 
     folder = RunFolder(runs / f"simulated-{kind}-seed{seed}")
     verdict = run_simulated(kind, seed, seconds, folder)

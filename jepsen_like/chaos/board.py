@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import rich_click as click
 
-from raftlog.cli.output import output_option, show, table
+from jepsen_like.provenance.product import same_product
+from jepsen_like.scoreboard.cells import CELLS, NOT_TESTED
+from jepsen_like.scoreboard.kept_results import CORPORA, FOLDER, PLANTED, POWER_LOSS, RUNS, SEEDS, SPARK_KILLS, lines_of
+from jepsen_like.scoreboard.kept_results import keep as keep_lines
+from jepsen_like.scoreboard.scoreboard import COLUMNS, Score, read_results, row, scores
+from jepsen_like.scoreboard.scoreboard import table as as_csv
+from raftlog.cli.terminal.output import output_option, show, table
 
-from ..cells import CELLS, NOT_TESTED
-from ..kept_results import CORPORA, FOLDER, PLANTED, POWER_LOSS, RUNS, SEEDS, SPARK_KILLS, lines_of
-from ..kept_results import keep as keep_lines
-from ..product import same_product
-from ..scoreboard import COLUMNS, Score, read_results, row, scores
-from ..scoreboard import table as as_csv
 from .running import RESULTS, runs_option
 
 SCOREBOARD = Path(__file__).parents[1] / "scoreboard.csv"
@@ -67,14 +67,15 @@ def board_table(files: Sequence[Path], names: Iterable[str]) -> str:
 
 def other_rows() -> list[Mapping[str, object]]:
     """What no cell of a real cluster is: seeds, planted bugs, corpora, power failures of a whole cluster."""
-    from ..hunting import HUNT_SECONDS, found_bugs, read_hunts
-    from ..other_rows import corpora, hunted, planted, power_failures, simulated, spark_kills
+    from jepsen_like.runs.hunting import HUNT_SECONDS, found_bugs, read_hunts
+    from jepsen_like.scoreboard.other_rows import corpora, hunted, planted, power_failures, simulated, spark_kills
+    from jepsen_like.simulator.shards.shard import summarize
+    from jepsen_like.simulator.shards.shard_code import ROOTS, same_code
+
     from ..planted.bugs import SIMULATED
     from ..planted.catalogue import load_detections
     from ..planted.real import HUNTS
     from ..planted.stories import STORIES
-    from ..simulator.shard import summarize
-    from ..simulator.shard_code import ROOTS, same_code
 
     same = {kind: same_code(kind) for kind in ROOTS}
     shards = [str(FOLDER / SEEDS)] if (FOLDER / SEEDS).exists() else []

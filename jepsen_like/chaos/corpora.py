@@ -8,10 +8,10 @@ from pathlib import Path
 
 import rich_click as click
 
-from raftlog.cli.output import output_option, show, table
+from jepsen_like.provenance.product import commit_of_the_product
+from jepsen_like.scoreboard.json_lines import append_line
+from raftlog.cli.terminal.output import output_option, show, table
 
-from ..json_lines import append_line
-from ..product import commit_of_the_product
 from .running import EXIT_INVALID, EXIT_VALID, runs_option
 
 FILE = "corpora.jsonl"

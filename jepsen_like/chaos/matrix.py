@@ -20,11 +20,11 @@ from pathlib import Path
 import msgspec
 import rich_click as click
 
-from raftlog.cli.output import output_option, show
+from jepsen_like.scoreboard.cells import CELLS, ROUNDS_A_RUN, cell
+from jepsen_like.scoreboard.scoreboard import Score, due
+from raftlog.cli.terminal.output import output_option, show
 
-from ..cells import CELLS, ROUNDS_A_RUN, cell
 from ..run_records import Outcome, RunPlan
-from ..scoreboard import Score, due
 from .board import board_table, scores_of
 from .running import EXIT_INVALID, RESULTS, exit_code, layout_of, make_run, runs_option, told
 
@@ -131,7 +131,7 @@ def matrix(
 
 
 def _in_turn(sitting: Sitting, runs: Path, end: float) -> list[Outcome]:
-    from ..interpreter import RunFailed
+    from jepsen_like.runs.interpreter import RunFailed
 
     made: list[Outcome] = []
     failures = 0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import rich_click as click
 
-from raftlog.cli.output import output_option, show, table
+from jepsen_like.scoreboard.json_lines import append_line
+from raftlog.cli.terminal.output import output_option, show, table
 
-from ..json_lines import append_line
 from .running import EXIT_INVALID, EXIT_VALID, default_layout, make_run, runs_option
 
 HUNTS_FILE = "planted.jsonl"
@@ -40,8 +40,9 @@ def planted(
     output: str,
 ) -> None:
     """Look for planted bugs in real clusters. Results are appended; without names it goes on where it stopped."""
-    from ..hunting import HUNT_SECONDS, counts, hunt, hunt_of, read_hunts
-    from ..interpreter import RunFailed
+    from jepsen_like.runs.hunting import HUNT_SECONDS, counts, hunt, hunt_of, read_hunts
+    from jepsen_like.runs.interpreter import RunFailed
+
     from ..planted.real import HUNTS
 
     results = runs / HUNTS_FILE

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 import rich_click as click
 
+from jepsen_like.scoreboard.cells import LOOPBACK, NAMESPACES, cell
+from jepsen_like.scoreboard.json_lines import append_line
 from raftlog.errors import InvalidRequest
 
-from ..cells import LOOPBACK, NAMESPACES, cell
-from ..json_lines import append_line
 from ..run_records import Outcome, RunFolder, RunPlan
 
 EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN = 0, 1, 3
@@ -39,9 +39,10 @@ def runs_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Outcome:
     """Its outcome; its page is written. `keep`: it is appended to the results. Raises `RunFailed`."""
-    from ..interpreter import RunFailed
+    from jepsen_like.runs.interpreter import RunFailed
+    from jepsen_like.runs.runner import folder_name, run
+
     from ..report.page import write_report
-    from ..runner import folder_name, run
 
     check_plan(plan)
     folder = RunFolder(runs / folder_name(plan, datetime.datetime.now(datetime.UTC)))
@@ -63,8 +64,9 @@ def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Ou
 
 def check_plan(plan: RunPlan) -> None:
     """Raises `InvalidRequest` for one that cannot be run: names and options that there are not."""
+    from jepsen_like.runs.options import check_options
+
     from ..nemeses.make import make
-    from ..run_options import check_options
     from ..workloads import workload_of
 
     workload_of(plan)

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..history import Operation, calls
+from jepsen_like.histories.history import Operation, calls
+
 from .verdict import Verdict
 
 

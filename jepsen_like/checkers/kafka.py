@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from ..history import Operation
+from jepsen_like.histories.history import Operation
+
 from .kafka_cycles import STEPS_MAX, Budget, TooManySteps, cycles
 from .kafka_log import LogHistory
 from .kafka_orders import orders

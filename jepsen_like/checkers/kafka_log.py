@@ -19,9 +19,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from jepsen_like.histories.history import Operation
 from raftlog.errors import InvalidRequest
-
-from ..history import Operation
 
 Key: TypeAlias = Hashable
 Value: TypeAlias = Hashable

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from jepsen_like.histories.history import Call, Operation
 from raftlog.errors import InvalidRequest
 
-from ..history import Call, Operation
 from . import linearizability
 from .models import IMPOSSIBLE, Impossible, Model, State, Step, model
 from .verdict import Verdict

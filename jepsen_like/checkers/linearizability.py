@@ -24,7 +24,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..history import Call, Operation, calls
+from jepsen_like.histories.history import Call, Operation, calls
+
 from .models import Impossible, Model, State, Step
 from .verdict import Verdict
 

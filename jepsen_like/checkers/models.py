@@ -24,9 +24,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from jepsen_like.histories.history import Call
 from raftlog.errors import InvalidRequest
-
-from ..history import Call
 
 State: TypeAlias = Hashable
 

@@ -21,7 +21,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ..history import Call, Operation, calls
+from jepsen_like.histories.history import Call, Operation, calls
+
 from .verdict import Verdict
 
 

@@ -13,7 +13,7 @@
 A batch is told by its offsets, its leader epoch and its CRC, which covers the rest of it. Replicas begin where their
 retention has come to: whoever knows says how far that may be. Each goes on above what is committed as it likes. A batch
 whose CRC is wrong is measured and not judged: damage is what a disk does, and what is asked for is that it is found
-(`partitions/scrubber.py`); but it must not hide that another batch is there.
+(`partitions/upkeep/scrubber.py`); but it must not hide that another batch is there.
 
 A producer numbers its records, of each partition and epoch from 0 on. A marker ends a transaction's epoch: what still
 comes of it is aborted by another marker, and not judged. Nor is the first batch of a producer where the log before it

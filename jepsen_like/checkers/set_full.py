@@ -29,9 +29,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jepsen_like.histories.history import Call, Operation, calls
 from raftlog.errors import InvalidRequest
 
-from ..history import Call, Operation, calls
 from .verdict import Verdict
 
 TOLD_MAX = 50

@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..history import Operation
+from jepsen_like.histories.history import Operation
+
 from .verdict import Verdict
 
 HEALED = "healed"

@@ -33,7 +33,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..history import Call, Operation, calls
+from jepsen_like.histories.history import Call, Operation, calls
+
 from .verdict import Verdict
 
 TOLD_MAX = 20

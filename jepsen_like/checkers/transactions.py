@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..history import Operation
+from jepsen_like.histories.history import Operation
+
 from .kafka_log import Done, Key, LogHistory, Value, pairs, proof
 from .verdict import Verdict
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from raftlog.client import Admin, GroupConsumer, GroupPartition
 from raftlog.client.admin import SoughtOffset
-from raftlog.client.api import HttpApi
-from raftlog.client.group_api import GroupApi
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.groups.api import GroupApi
 from raftlog.errors import RaftlogError
 
 from .log import split

@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from raftlog.client import Admin
-from raftlog.client.api import parse_endpoint
+from raftlog.client.cluster.api import parse_endpoint
 from raftlog.errors import RaftlogError
 
 from .messages import CertainlyNot

@@ -19,9 +19,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from raftlog.client import Admin, Consumer, ConsumerRecord, GroupConsumer, GroupPartition, Producer
-from raftlog.client.api import HttpApi
-from raftlog.client.group_api import GroupApi
-from raftlog.client.metadata import TopicDescription
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.metadata import TopicDescription
+from raftlog.client.groups.api import GroupApi
 from raftlog.errors import InvalidRequest, RaftlogError
 
 from .log import encoded

@@ -12,10 +12,9 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from jepsen_like import power_loss
 from raftlog.errors import InvalidRequest
 
-from . import probes
+from . import power_loss, probes
 from .commands import CommandFailed
 
 LINKS = "links"

@@ -21,12 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from jepsen_like.power_loss import Volume
-
 from .clocks import Clocks
 from .commands import in_thread, to_the_end
 from .links import Links
 from .node import START_SECONDS, NodeProcess
+from .power_loss import Volume
 from .proxy import ProxyLinks
 
 VOTER_COUNTS = (5, 3, 1)

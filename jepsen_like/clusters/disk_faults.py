@@ -17,9 +17,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from jepsen_like.power_loss import Volume
-
 from .commands import CommandFailed, run
+from .power_loss import Volume
 
 FILLER, WITNESS = "filler", "witness-written"
 PIECE_BYTES_MAX = 64 * 1024 * 1024

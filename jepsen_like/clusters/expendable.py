@@ -15,12 +15,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from jepsen_like.power_loss import Volume
 from raftlog.client.admin import Admin
 from raftlog.client.producer import Producer
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 
 from .health import NotWell, until_written
+from .power_loss import Volume
 
 TOPIC = "expendable"
 PARTITIONS = 3

@@ -15,9 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from jepsen_like import power_loss
-
-from . import clocks
+from . import clocks, power_loss
 from .commands import CommandFailed, run
 from .ownership import FOLDER_PREFIX, folder_owners, is_alive, owner
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from jepsen_like.power_loss import IMAGE_BYTES, Volumes
 from raftlog.config import BASE_PORT
 from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint
@@ -28,6 +27,7 @@ from .firewall import Firewall
 from .leftovers import remove_interface, remove_leftovers, remove_namespace
 from .node import PROGRAM, NodeProcess
 from .ownership import HOST_ADDRESS, NODE_ADDRESSES, NODES_MAX, Subnet, Tag
+from .power_loss import IMAGE_BYTES, Volumes
 
 
 async def open_namespaces(

@@ -18,14 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from jepsen_like.power_loss import Survivors, Volume, Volumes
-
 from . import clocks, disk_faults, system_calls
 from .commands import CommandFailed, run
 from .descriptors import limit_leaving, open_numbers, set_soft_limit, soft_limit
 from .firewall import nft, packets, rules
 from .leftovers import remove_interface, remove_namespace
 from .ownership import Subnet, Tag
+from .power_loss import Survivors, Volume, Volumes
 
 SMALL_IMAGE_BYTES = 8 * 1024 * 1024
 PROBE_SECONDS = 20.0

@@ -1,7 +1,8 @@
 """Which file of a data folder is damaged, and where. Pure: it knows names and sizes, and opens nothing.
 
-Kinds of files are those of `docs/log-format.md` and of the quorum (`metadata/journal.py`, `journal_snapshot.py`,
-`quorum_voters.py`). The hard state (term and vote) has no file of its own: it is in the head of the journal.
+Kinds of files are those of `docs/log-format.md` and of the quorum (`metadata/journal/journal.py`,
+`metadata/journal/snapshot_file.py`, `metadata/voters/directories.py`). The hard state (term and vote) has no file of
+its own: it is in the head of the journal.
 """
 
 from __future__ import annotations

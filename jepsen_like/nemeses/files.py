@@ -19,7 +19,7 @@ import msgspec
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import in_thread
 from jepsen_like.clusters.node import NodeEnded
-from raftlog.client.api import HttpApi
+from raftlog.client.cluster.api import HttpApi
 from raftlog.errors import RaftlogError
 
 from . import damage, steps

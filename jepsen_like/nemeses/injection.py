@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import CommandFailed, to_the_end
 from jepsen_like.clusters.node import NodeEnded
-from jepsen_like.power_loss import FaultDidNotBite, PowerLossUnavailable
+from jepsen_like.clusters.power_loss import FaultDidNotBite, PowerLossUnavailable
 from jepsen_like.run_records import Fault
 from raftlog.errors import RaftlogError
 

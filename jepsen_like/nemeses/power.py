@@ -1,7 +1,7 @@
 """Power failures: of some disks or all while nodes run, and the schedule in which a node comes back without memory.
 
-Everything that was not fsynced is gone from a disk whose power failed (`jepsen_like/power_loss.py`), and each failure
-proves that it took something. The nodes are killed right after: to go on without a disk is another fault.
+Everything that was not fsynced is gone from a disk whose power failed (`jepsen_like/clusters/power_loss.py`), and each
+failure proves that it took something. The nodes are killed right after: to go on without a disk is another fault.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import in_thread
-from jepsen_like.power_loss import FaultDidNotBite, Lost, Survivors, hold
-from jepsen_like.replica_logs import last_batch
+from jepsen_like.clusters.power_loss import FaultDidNotBite, Lost, Survivors, hold
+from jepsen_like.clusters.replica_logs import last_batch
 from raftlog.client.admin import Admin
 from raftlog.errors import RaftlogError
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..simulator.schedules import AnySchedule, draw, run, shrink
-from ..simulator.shrink import Shrinker
+from jepsen_like.simulator.shards.schedules import AnySchedule, draw, run, shrink
+from jepsen_like.simulator.shards.shrink import Shrinker
+
 from .bugs import SIMULATED
 from .catalogue import BUGS, SECONDS, load_detections, save_detections, search
 from .patches import plant, save_pins

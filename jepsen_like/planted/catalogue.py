@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..simulator.seeds import RUNNERS, Verdict
-from ..simulator.shrink import law_of
+from jepsen_like.simulator.shards.seeds import RUNNERS, Verdict
+from jepsen_like.simulator.shards.shrink import law_of
+
 from .bugs import BUGS, OF_CLUSTERS, OF_THE_QUORUM
 from .patches import Outdated, Planted, plant
 

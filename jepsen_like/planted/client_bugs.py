@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from metadata import quorum_machine, quorum_node
-from metadata.image_sessions import ClientSessions
-from metadata.image_state import ClusterImage
-from metadata.quorum_port import Fate, Outcome
-from metadata.quorum_questions import Barriers
+from metadata.image.client_sessions import ClientSessions
+from metadata.image.image import ClusterImage
+from metadata.quorum import machine as quorum_machine
+from metadata.quorum import node as quorum_node
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum.questions import Barriers
 from raftlog.ports import Buffer
 
 from .patches import Patch, Planted, original

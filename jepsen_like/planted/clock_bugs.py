@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadata import image
-from metadata.command_results import Done, Refused
-from metadata.commands import MAX_STEP_MS, AdvanceTime
-from metadata.groups import image as group_image
-from metadata.groups.coordinator import Coordinator
-from metadata.groups.records import in_order
-from metadata.image_state import ClusterImage
-from metadata.time_keeper import TimeKeeper
-from raftlog.cluster_clock import ClusterClock
+from metadata.commands.cluster import MAX_STEP_MS, AdvanceTime
+from metadata.commands.results import Done, Refused
+from metadata.controller.group_coordinator import Coordinator
+from metadata.controller.time_keeper import TimeKeeper
+from metadata.image import apply as image
+from metadata.image import groups as group_image
+from metadata.image.image import ClusterImage
+from metadata.records.groups import in_order
 from raftlog.model import ClusterTime
+from raftlog.system.cluster_clock import ClusterClock
 
 from .patches import CLUSTER, GROUPS, Patch, Planted, original
 

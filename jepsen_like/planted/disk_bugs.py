@@ -8,13 +8,17 @@ from typing import Any
 
 import crc32c
 
-from metadata import journal, journal_format, journal_recovery, journal_snapshot, pysyncobj_engine
-from metadata.journal import Journal, generation_path
-from metadata.journal_format import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, Record
-from metadata.journal_recovery import Recovered
-from metadata.journal_snapshot import Snapshot
-from metadata.quorum_forgotten import Forgotten
-from metadata.quorum_identity import FOLDER, QuorumIdentity
+from metadata.journal import format as journal_format
+from metadata.journal import journal
+from metadata.journal import recovery as journal_recovery
+from metadata.journal import snapshot_file as journal_snapshot
+from metadata.journal.format import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, Record
+from metadata.journal.journal import Journal, generation_path
+from metadata.journal.recovery import Recovered
+from metadata.journal.snapshot_file import Snapshot
+from metadata.raft import pysyncobj_engine
+from metadata.raft.forgotten import Forgotten
+from metadata.voters.identity import FOLDER, QuorumIdentity
 from raftlog.errors import DiskDamaged
 from raftlog.ports import Disk, File
 

@@ -7,12 +7,16 @@ from typing import Any
 
 import msgspec
 
-from metadata import controller, image_brokers, image_elections, image_partitions, image_reassignments
-from metadata.controller import Controller
-from metadata.image_elections import is_live, members, recovery_minimum, recovery_participants
-from metadata.image_state import ClusterImage
-from partitions.replica import Replica
-from partitions.replica_folders import OpenedReplica
+from metadata.controller import controller
+from metadata.controller.controller import Controller
+from metadata.image import brokers as image_brokers
+from metadata.image import partitions as image_partitions
+from metadata.image import reassignments as image_reassignments
+from metadata.image.image import ClusterImage
+from metadata.rules import elections as image_elections
+from metadata.rules.elections import is_live, members, recovery_minimum, recovery_participants
+from partitions.opening.folders import OpenedReplica
+from partitions.replica.replica import Replica
 from raftlog.model import NO_BROKER, PartitionEpoch
 
 from .patches import CLUSTER, Patch, Planted, original

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from metadata.groups import image
-from metadata.groups.changes import Commit
-from metadata.groups.records import MemberRecord
-from raftlog.client.group_member import Member
+from metadata.commands.groups import Commit
+from metadata.image import groups as image
+from metadata.records.groups import MemberRecord
+from raftlog.client.groups.member import Member
 from raftlog.model import TopicPartition
 
 from .patches import GROUPS, Patch, Planted, original

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from raftlog.client import fetcher, sender
-from raftlog.client.consumer import Consumer
-from raftlog.client.group_reading import GroupReading
-from raftlog.client.metadata import ClusterMetadata, TopicDescription, topic_path
-from raftlog.client.partition_queue import PartitionQueue
-from raftlog.client.sequencer import Sequencer
-from raftlog.client.topic_readers import TopicReaders
+from raftlog.client.cluster.metadata import ClusterMetadata, TopicDescription, topic_path
+from raftlog.client.consuming import fetcher
+from raftlog.client.consuming.consumer import Consumer
+from raftlog.client.consuming.topic_readers import TopicReaders
+from raftlog.client.groups.reading import GroupReading
+from raftlog.client.producing import sender
+from raftlog.client.producing.partition_queue import PartitionQueue
+from raftlog.client.producing.sequencer import Sequencer
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError
 

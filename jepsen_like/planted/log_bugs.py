@@ -7,17 +7,20 @@ from dataclasses import replace
 from operator import lt
 from typing import Any
 
-from partitions import compaction_run, durable, recovery_scan, scrubber_check
-from partitions.compaction import Choice
-from partitions.driver import PartitionDriver
-from partitions.effects import AdvanceLogStart
-from partitions.log_job import LogJob
-from partitions.log_pending import PendingWork
-from partitions.recovery import _Recovery
-from partitions.replica_repair import LossAnswer, ReplicaRepairs
-from partitions.replica_shelf import ReplicaShelf
+from partitions.compaction import run as compaction_run
+from partitions.compaction.plan import Choice
+from partitions.driver.driver import PartitionDriver
+from partitions.files import durable
+from partitions.log.job import LogJob
+from partitions.log.pending import PendingWork
+from partitions.opening.log_manager import ReplicaShelf
+from partitions.recovery import scan as recovery_scan
+from partitions.recovery.recover import _Recovery
+from partitions.replica.effects import AdvanceLogStart
+from partitions.upkeep import scrub_check as scrubber_check
+from partitions.upkeep.repair import LossAnswer, ReplicaRepairs
 from raftlog.ports import Disk
-from raftlog.record_batch import parse_header
+from raftlog.records.batch import parse_header
 
 from .patches import CLUSTER, Patch, Planted, original
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from partitions.manager import PartitionManager
-from partitions.producer_state import ProducerStates
-from raftlog.client.partition_queue import PartitionQueue
+from partitions.producers.state import ProducerStates
+from raftlog.client.producing.partition_queue import PartitionQueue
 
 from .patches import CLUSTER, Patch, Planted, original
 

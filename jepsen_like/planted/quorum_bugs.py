@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadata import pysyncobj_core
-from metadata.engine import Ready
-from metadata.journal import Journal
-from metadata.pysyncobj_core import _SyncObj
-from metadata.pysyncobj_engine import PySyncObjEngine
-from metadata.pysyncobj_ports import JournalFace
-from metadata.quorum_follower import Accepted, Rejected
-from metadata.quorum_membership import Membership
-from metadata.quorum_messages import Append, SnapshotChunk, Vote
+from metadata.journal.journal import Journal
+from metadata.raft import pysyncobj_node as pysyncobj_core
+from metadata.raft.engine import Ready
+from metadata.raft.follower import Accepted, Rejected
+from metadata.raft.membership import Membership
+from metadata.raft.messages import Append, SnapshotChunk, Vote
+from metadata.raft.pysyncobj_engine import PySyncObjEngine
+from metadata.raft.pysyncobj_node import _SyncObj
+from metadata.raft.pysyncobj_ports import JournalFace
 
 from .patches import Patch, Planted, original
 

@@ -7,9 +7,13 @@ from typing import Any
 
 from msgspec import structs
 
-from partitions import leader, log, log_job
-from partitions.driver_reads import ReplicaReads
-from partitions.effects import (
+from partitions.driver.reads import ReplicaReads
+from partitions.log import job as log_job
+from partitions.log import log
+from partitions.producers.state import IN_SEQUENCE, Duplicate, ProducerStates
+from partitions.replica import leader
+from partitions.replica.deletions import Deletions
+from partitions.replica.effects import (
     Acknowledge,
     AnswerFollower,
     Append,
@@ -20,14 +24,12 @@ from partitions.effects import (
     Refused,
     TruncateTo,
 )
-from partitions.follower import Follower, State
-from partitions.isr import IsrState
-from partitions.leader import Leader
-from partitions.leader_deletions import Deletions
-from partitions.leader_followers import FollowerProgress, Followers
-from partitions.leader_link import LeaderLink, ReceivedPush
-from partitions.log_view import LogView
-from partitions.producer_state import IN_SEQUENCE, Duplicate, ProducerStates
+from partitions.replica.follower import Follower, State
+from partitions.replica.followers import FollowerProgress, Followers
+from partitions.replica.isr import IsrState
+from partitions.replica.leader import Leader
+from partitions.replica.log_view import LogView
+from partitions.replication.leader_link import LeaderLink, ReceivedPush
 from raftlog.model import Acks, LeaderEpoch, Offset
 
 from .patches import CLUSTER, Patch, Planted, original

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metadata.quorum_identity import FOLDER as QUORUM
-from partitions.disk_room import DiskRoom
-from partitions.log_job import LogJob
-from partitions.replica_folders import FOLDER as PARTITIONS
-from partitions.segment import INDEX_SUFFIXES, SEGMENT_SUFFIXES
-from raftlog.ballasted_disk import BallastedDisk
+from metadata.voters.identity import FOLDER as QUORUM
+from partitions.files.disk_room import DiskRoom
+from partitions.files.segment import INDEX_SUFFIXES, SEGMENT_SUFFIXES
+from partitions.log.job import LogJob
+from partitions.opening.folders import FOLDER as PARTITIONS
+from raftlog.broker.changes.offline_leaders import OfflineLeaders
 from raftlog.broker.identity import STARTS_FILE
-from raftlog.broker.offline_leaders import OfflineLeaders
 from raftlog.model import Offset
 from raftlog.ports import File, Space
+from raftlog.system.ballasted_disk import BallastedDisk
 
 from .patches import CLUSTER, Patch, Planted, original
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from partitions.driver import PartitionDriver
-from partitions.log import PartitionLog
-from partitions.log_writer import LogWriter
-from partitions.replica_shelf import ReplicaShelf
+from partitions.driver.driver import PartitionDriver
+from partitions.log.log import PartitionLog
+from partitions.log.writer import LogWriter
+from partitions.opening.log_manager import ReplicaShelf
 from raftlog.errors import DiskFailed, RaftlogError, ResourceShortage
 
 from .patches import CLUSTER, Patch, Planted, original

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from metadata.command_results import Refused
-from metadata.groups import image as groups
-from metadata.groups import transaction_commit
-from metadata.groups.records import CommittedOffset
-from metadata.groups.transaction_records import NamedProducer, Standing
-from metadata.groups.transaction_state import Transactions
-from metadata.image_transaction_state import TransactionsState
-from partitions import transaction_state
-from partitions.leader_transactions import LeaderTransactions
-from partitions.producer_state import ProducerStates
-from partitions.transaction_state import TransactionState
+from metadata.commands.results import Refused
+from metadata.image import groups, transaction_commit
+from metadata.image.transaction_state import TransactionsState
+from metadata.records.groups import CommittedOffset
+from metadata.records.transaction_table import Transactions
+from metadata.records.transactions import NamedProducer, Standing
+from partitions.producers import transactions as transaction_state
+from partitions.producers.state import ProducerStates
+from partitions.producers.transactions import TransactionState
+from partitions.replica.transactions import LeaderTransactions
 from raftlog.model import Offset
 from raftlog.transactions import Outcome, Verdict
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from metadata import pysyncobj_core, pysyncobj_engine, quorum_changes, quorum_follower
-from metadata.pysyncobj_core import _SyncObj
-from metadata.pysyncobj_engine import PySyncObjEngine
-from metadata.quorum_changes import Decision, NextConfiguration, ObserverState, QuorumFacts
-from metadata.quorum_configuration import Configuration
-from metadata.quorum_membership import Membership
+from metadata.raft import follower as quorum_follower
+from metadata.raft import pysyncobj_engine
+from metadata.raft import pysyncobj_node as pysyncobj_core
+from metadata.raft.membership import Membership
+from metadata.raft.pysyncobj_engine import PySyncObjEngine
+from metadata.raft.pysyncobj_node import _SyncObj
+from metadata.voters import changes as quorum_changes
+from metadata.voters.changes import Decision, NextConfiguration, ObserverState, QuorumFacts
+from metadata.voters.configuration import Configuration
 
 from .patches import Patch, Planted, original
 

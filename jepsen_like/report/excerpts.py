@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ..history import Operation
+from jepsen_like.histories.history import Operation
 
 AROUND = 3
 """Lines before and after."""

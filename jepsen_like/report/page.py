@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jepsen_like.histories.history import Call, Operation, calls, read
 from raftlog.errors import InvalidRequest
 
-from ..history import Call, Operation, calls, read
 from ..run_records import Fault, Outcome, RunFolder, RunPlan, read_faults
 from . import plots, series, timeline, timeline_svg
 from .excerpts import Excerpt, excerpts

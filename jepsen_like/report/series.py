@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..history import Call, Operation, calls
+from jepsen_like.histories.history import Call, Operation, calls
 
 KINDS = ("ok", "fail", "info")
 QUANTILES = (0.5, 0.95, 0.99, 1.0)

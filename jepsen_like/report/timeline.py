@@ -21,7 +21,8 @@ from typing import Any
 
 import msgspec
 
-from ..history import Call
+from jepsen_like.histories.history import Call
+
 from ..run_records import Fault
 
 PAD_S = 0.25

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jepsen_like.histories.history import Operation
 from raftlog.errors import InvalidRequest
 
 from ..checkers.kafka_log import LogHistory
 from ..checkers.kafka_records import unseen_over_time
-from ..history import Operation
 
 KEYS_MAX = 8
 """That have a line of their own: those of which most were unseen at the end, then at any time."""

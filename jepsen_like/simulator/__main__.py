@@ -19,12 +19,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .schedules import draw, from_json, run, shrink
-from .seeds import RUNNERS, Verdict
-from .shard import Shard, run_shard, summarize
-from .shard_code import ROOTS, commit_of_this_tree, same_code
-from .shrink import Shrinker
-from .traces import compare, read_traces, run_traces
+from jepsen_like.simulator.shards.schedules import draw, from_json, run, shrink
+from jepsen_like.simulator.shards.seeds import RUNNERS, Verdict
+from jepsen_like.simulator.shards.shard import Shard, run_shard, summarize
+from jepsen_like.simulator.shards.shard_code import ROOTS, commit_of_this_tree, same_code
+from jepsen_like.simulator.shards.shrink import Shrinker
+from jepsen_like.simulator.shards.traces import compare, read_traces, run_traces
 
 COMMANDS = ("seeds", "shard", "shards", "traces", "shrink", "replay")
 

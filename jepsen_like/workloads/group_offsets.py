@@ -23,13 +23,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jepsen_like.histories.history import Operation
+
 from ..checkers import group_fencing, keyed, stats
 from ..clients.group_offsets import LONE, SOUGHT
 from ..clients.members import SESSION_MS
 from ..clients.messages import option
-from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
-from ..history import Operation
 from ..run_records import RunPlan
+from .generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
 from .log import keys_of
 from .metadata_registers import ReadEach
 from .metadata_registers import keys_of as key_of_operation

@@ -16,9 +16,9 @@ A third of the keys that a process assigns to itself are widened to those of whi
 read. With `transactions` and `subscribe` a transaction takes the group's offsets of what it has polled along.
 
 With `retention_past_s` only a clock that leapt can take away what is younger than a run. The product promises that a
-leap of over a minute takes nothing (`partitions/retention.py`); a smaller one may be believed, and so is the clock with
-which a node starts, which is not to be wrong then. What is younger than the topics keep, and by a minute, has to be
-there in the end.
+leap of over a minute takes nothing (`partitions/log/retention.py`); a smaller one may be believed, and so is the clock
+with which a node starts, which is not to be wrong then. What is younger than the topics keep, and by a minute, has to
+be there in the end.
 
 A member hangs with its whole program (`hang_every`): that wants `subscribe`, clients with processes of their own, and
 an `operation_timeout_s` that is longer.
@@ -32,12 +32,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jepsen_like.histories.history import Operation
+
 from ..checkers import kafka, stats, transactions
 from ..clients.members import SESSION_MS
 from ..clients.messages import option
-from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Wanted
-from ..history import Operation
 from ..run_records import RunPlan
+from .generators import PENDING, Context, Drawn, EachWorker, Generator, Wanted
 from .log_progress import Progress
 from .log_reads import ReadAll
 from .workload import Checker, TopicPlan, UntilOk, Workload

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jepsen_like.histories.history import Operation
+
 from ..checkers.kafka_log import WORK
-from ..history import Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..generators import Context, Drawn, Generator, Wanted
-from ..history import Operation
+from jepsen_like.histories.history import Operation
+
+from .generators import Context, Drawn, Generator, Wanted
 from .log_progress import Progress, offsets_of
 
 AGAIN_AFTER = 10_000_000_000

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jepsen_like.histories.history import Operation
+
 from ..checkers import keyed, stats
 from ..clients.registers import BASE_MS, LOOK, REGISTER
-from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
-from ..history import Operation
 from ..run_records import RunPlan
+from .generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
 from .rotation import key_at, key_count
 from .workload import Checker, TopicPlan, UntilOk, Workload
 

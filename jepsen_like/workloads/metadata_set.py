@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jepsen_like.histories.history import Operation
+
 from ..checkers import set_full, stats
 from ..checkers.verdict import Verdict
 from ..clients.messages import option
 from ..clients.registers import LOOK
-from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
-from ..history import Operation
 from ..run_records import RunPlan
+from .generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
 from .workload import Checker, TopicPlan, UntilOk, Workload
 
 ELEMENTS = 1_500

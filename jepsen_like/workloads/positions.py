@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jepsen_like.histories.history import Operation
+
 from ..checkers import keyed, positions, stats
 from ..checkers.verdict import Verdict
 from ..clients.messages import option
-from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Phases, Wanted
-from ..history import Operation
 from ..run_records import RunPlan
+from .generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Phases, Wanted
 from .log import RETENTION
 from .metadata_registers import ReadEach
 from .rotation import key_at, key_count

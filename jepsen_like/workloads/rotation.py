@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from ..clients.messages import option
-from ..generators import Context
 from ..run_records import RunPlan
+from .generators import Context
 
 OPERATIONS_PER_KEY = 120
 KEYS_AT_ONCE = 3

@@ -24,11 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jepsen_like.histories.history import Operation
+
 from ..checkers import stats, topic_lives
 from ..clients.messages import option
-from ..generators import PENDING, Calls, Context, Drawn, EachWorker, Generator, Limit, Phases, Wanted
-from ..history import Operation
 from ..run_records import RunPlan
+from .generators import PENDING, Calls, Context, Drawn, EachWorker, Generator, Limit, Phases, Wanted
 from .group_offsets import STALL_SECONDS
 from .workload import Checker, TopicPlan, UntilOk, Workload
 

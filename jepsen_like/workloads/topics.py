@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jepsen_like.histories.history import Operation
+
 from ..checkers import keyed, stats
 from ..clients.registers import LOOK
-from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
-from ..history import Operation
 from ..run_records import RunPlan
+from .generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
 from .metadata_registers import ReadEach
 from .rotation import key_at, key_count, keys_at_once
 from .workload import Checker, TopicPlan, UntilOk, Workload

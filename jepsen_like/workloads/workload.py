@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from jepsen_like.histories.history import Operation
 from raftlog.client import Admin, Producer
-from raftlog.client.metadata import TopicDescription
+from raftlog.client.cluster.metadata import TopicDescription
 from raftlog.errors import InvalidRequest, RaftlogError
 
 from ..checkers.verdict import Verdict
 from ..clients.messages import option
-from ..generators import PENDING, Context, Drawn, Generator, Phases, TimeLimit, Wanted, staggered
-from ..history import Operation
 from ..run_records import RunPlan
+from .generators import PENDING, Context, Drawn, Generator, Phases, TimeLimit, Wanted, staggered
 
 HEALED = "healed"
 """The note that nothing is done to the cluster any more."""

@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
-from http_api.service import EventLoop, Health
-from metadata.quorum_damage import forgot
+from http_api.service.service import EventLoop, Health
 from metadata.view import ClusterView
+from metadata.voters.damage import forgot
 from raftlog.model import NO_BROKER, NO_INCARNATION, PartitionRecord, QuorumStatus, TopicPartition
 
 from .loop_stalls import LoopStalls

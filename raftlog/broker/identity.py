@@ -18,12 +18,12 @@ from typing import Annotated
 
 import msgspec
 
-from metadata.journal import prepare_journal
-from metadata.quorum_identity import QuorumIdentity
-from raftlog.disk import LocalDisk
+from metadata.journal.journal import prepare_journal
+from metadata.voters.identity import QuorumIdentity
 from raftlog.errors import DiskError, InvalidRequest
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Disk
+from raftlog.system.disk import LocalDisk
 
 LOCK_FILE = "lock"
 NODE_FILE = "node.json"

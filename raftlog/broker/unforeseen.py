@@ -2,7 +2,7 @@
 
 asyncio tells its loop of an exception that nobody caught: a callback's at once, a task's when the task is thrown away.
 By default that is a line in the log, which nobody reads. What a replica meets goes another way
-(`partitions/replica_resets.py`), and so does what the quorum's thread meets: that node stops.
+(`partitions/upkeep/resets.py`), and so does what the quorum's thread meets: that node stops.
 """
 
 from __future__ import annotations

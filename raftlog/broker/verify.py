@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from partitions.replica_folders import find_replicas, folder_of
-from partitions.scrubber_check import FolderCheck
-from partitions.scrubber_folder import check_folder
-from raftlog.disk import LocalDisk
+from partitions.opening.folders import find_replicas, folder_of
+from partitions.upkeep.folder_check import check_folder
+from partitions.upkeep.scrub_check import FolderCheck
 from raftlog.errors import InvalidRequest
 from raftlog.model import TopicPartition
+from raftlog.system.disk import LocalDisk
 
 from .identity import LOCK_FILE, read_identity
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 
-from metadata.command_envelope import Command
-from metadata.command_parts import IsrMember, PackedReports
-from metadata.command_results import IsrAltered, Refused, Registered
-from metadata.commands import AlterIsr, RegisterBroker
-from metadata.commands_moves import ReportLoss
-from metadata.image_events import BlockChanged, BlockRemoved, EndsCommitted, ProducerChanged, ProducerRemoved
-from metadata.quorum_port import Fate, MetadataQuorum, Outcome
+from metadata.commands.cluster import AlterIsr, RegisterBroker
+from metadata.commands.envelope import Command
+from metadata.commands.fields import IsrMember, PackedReports
+from metadata.commands.replicas import ReportLoss
+from metadata.commands.results import IsrAltered, Refused, Registered
+from metadata.quorum.port import Fate, MetadataQuorum, Outcome
+from metadata.records.events import BlockChanged, BlockRemoved, EndsCommitted, ProducerChanged, ProducerRemoved
 from metadata.view import (
     BrokerChanged,
     BrokerRemoved,
@@ -34,29 +34,29 @@ from metadata.view import (
     TopicChanged,
     TopicRemoved,
 )
-from partitions import effects
-from partitions.disk_room import DiskRoom
-from partitions.driver_ports import TransactionPorts
-from partitions.fetch_doubts import PATIENCE_SECONDS
+from partitions.driver.ports import TransactionPorts
+from partitions.fetch.doubts import PATIENCE_SECONDS
+from partitions.files.disk_room import DiskRoom
 from partitions.manager import Dialer, MetadataChange, PartitionManager
 from partitions.manager import TopicRemoved as TopicIsGone
-from partitions.producer_state import ProducerBounds
-from partitions.replica_repair import LossAnswer
-from partitions.room_watch import RoomWatch
-from partitions.scrubber import Scrubber
-from raftlog.cluster_clock import ClusterClock
+from partitions.producers.state import ProducerBounds
+from partitions.replica import effects
+from partitions.upkeep.repair import LossAnswer
+from partitions.upkeep.room_watch import RoomWatch
+from partitions.upkeep.scrubber import Scrubber
+from raftlog.broker.changes.offline_leaders import OfflineLeaders
+from raftlog.broker.changes.room_reports import RoomReports
+from raftlog.broker.changes.transaction_reports import TransactionReports
+from raftlog.broker.requests.local import LocalRequests
 from raftlog.config import NodeConfig
 from raftlog.errors import InvalidRequest
 from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, TopicPartition
 from raftlog.ports import Clock, Disk, Logger, Random, Scheduler, Worker
 from raftlog.slices import Following
+from raftlog.system.cluster_clock import ClusterClock
 from raftlog.version import FEATURE_LEVEL
 
 from .identity import NodeIdentity
-from .local import LocalRequests
-from .offline_leaders import OfflineLeaders
-from .room_reports import RoomReports
-from .transaction_reports import TransactionReports
 
 EVENTS_PER_STEP = 128
 """Of one entry of the log: view and partitions take over so many at a time."""

@@ -14,24 +14,23 @@ import sys
 import rich_click as click
 from click.exceptions import Abort, ClickException
 
+from raftlog.cli.terminal.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.version import __version__
 
-from .exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-
 COMMANDS = {
-    "bench": "raftlog.cli.bench:bench",
-    "cluster": "raftlog.cli.cluster:cluster",
-    "consume": "raftlog.cli.consume:consume",
-    "dev": "raftlog.cli.dev:dev",
-    "group": "raftlog.cli.group:group",
-    "partition": "raftlog.cli.partition:partition",
-    "produce": "raftlog.cli.produce:produce",
-    "quorum": "raftlog.cli.quorum:quorum",
-    "server": "raftlog.cli.server:server",
-    "tls": "raftlog.cli.tls:tls",
-    "topic": "raftlog.cli.topic:topic",
-    "transaction": "raftlog.cli.transaction:transaction",
+    "bench": "raftlog.cli.commands.bench:bench",
+    "cluster": "raftlog.cli.commands.cluster:cluster",
+    "consume": "raftlog.cli.commands.consume:consume",
+    "dev": "raftlog.cli.commands.dev:dev",
+    "group": "raftlog.cli.commands.group:group",
+    "partition": "raftlog.cli.commands.partition:partition",
+    "produce": "raftlog.cli.commands.produce:produce",
+    "quorum": "raftlog.cli.commands.quorum:quorum",
+    "server": "raftlog.cli.commands.server:server",
+    "tls": "raftlog.cli.commands.tls:tls",
+    "topic": "raftlog.cli.commands.topic:topic",
+    "transaction": "raftlog.cli.commands.transaction:transaction",
 }
 """Name → where it is."""
 

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-from .admin import Admin
-from .consumed import ConsumedBatch, ConsumerRecord
-from .consumer import Consumer
-from .delivery import Delivery, DeliveryFuture, RecordMetadata
-from .group_api import GroupPartition
-from .group_consumer import GroupConsumer
-from .producer import Producer
-from .transaction import Transaction, TransactionState, commit_together
-from .transaction_api import (
+from raftlog.client.consuming.consumer import Consumer
+from raftlog.client.consuming.records import ConsumedBatch, ConsumerRecord
+from raftlog.client.groups.api import GroupPartition
+from raftlog.client.groups.consumer import GroupConsumer
+from raftlog.client.producing.delivery import Delivery, DeliveryFuture, RecordMetadata
+from raftlog.client.transactions.api import (
     ConsumedOffsets,
     ConsumedRange,
     NamedPosition,
@@ -21,6 +18,10 @@ from .transaction_api import (
     TransactionInfo,
     TransactionOutput,
 )
+from raftlog.client.transactions.transaction import Transaction, TransactionState, commit_together
+
+from .admin import Admin
+from .producer import Producer
 
 __all__ = [
     "Admin",

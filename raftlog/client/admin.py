@@ -20,17 +20,16 @@ from urllib.parse import quote
 
 import msgspec
 
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
+from raftlog.client.consuming.offsets import query_offsets
+from raftlog.client.groups.api import AssignedTopic, GroupApi, GroupOffsetInfo, group_path
+from raftlog.client.transactions.api import NamedPosition, TransactionApi, TransactionInfo, TransactionPartition
 from raftlog.config import check_topic_name
 from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
 from raftlog.model import ProducerEpoch, ProducerId
 from raftlog.transactions import TransactionKey
 from raftlog.wire import TIMESTAMP_LATEST
-
-from .api import HttpApi
-from .group_api import AssignedTopic, GroupApi, GroupOffsetInfo, group_path
-from .metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
-from .offsets import query_offsets
-from .transaction_api import NamedPosition, TransactionApi, TransactionInfo, TransactionPartition
 
 __all__ = [
     "Admin",

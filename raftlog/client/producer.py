@@ -1,6 +1,6 @@
 """`Producer`: records in, deliveries out.
 
-Four ways to send, from the fastest to the most convenient (`record_sending.py`):
+Four ways to send, from the fastest to the most convenient (`raftlog/client/producing/sending.py`):
 
 * `send_many`: whole columns, lists or pyarrow arrays.
 * `send`: one record, no waiting. `RetriableError` (`overloaded`) when the buffer is full: `await drain()` and go on.
@@ -19,12 +19,10 @@ from contextlib import AsyncExitStack
 from ssl import SSLContext
 from types import TracebackType
 
-from raftlog.config import check_topic_name
-from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.model import Acks
-
-from .api import HttpApi
-from .producer_settings import (
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.producing.sender import Mending, Sender
+from raftlog.client.producing.sending import HeadersArgument, KeyPartitions, RecordSending
+from raftlog.client.producing.settings import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BUFFER_BYTES,
     DEFAULT_DELIVERY_TIMEOUT_MS,
@@ -36,11 +34,12 @@ from .producer_settings import (
     parse_codec,
     parse_idempotent,
 )
-from .record_sending import HeadersArgument, KeyPartitions, RecordSending
-from .sender import Mending, Sender
-from .transaction import Transaction
-from .transaction_commit import DECISION_TIMEOUT, Wait
-from .transaction_manager import TransactionManager
+from raftlog.client.transactions.decision import DECISION_TIMEOUT, Wait
+from raftlog.client.transactions.manager import TransactionManager
+from raftlog.client.transactions.transaction import Transaction
+from raftlog.config import check_topic_name
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import Acks
 
 __all__ = ["HeadersArgument", "Producer"]
 

@@ -32,10 +32,10 @@ it is built and why.
 
 from __future__ import annotations
 
+from .connection import Http2Connection, Http2Stream, StreamAcceptor, StreamHandler
 from .dialer import ReconnectingDialer, connect
 from .limits import Http2Limits
 from .listener import Http2Listener
-from .protocol import Http2Connection, Http2Stream, StreamAcceptor, StreamHandler
 
 __all__ = [
     "Http2Connection",

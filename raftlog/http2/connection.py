@@ -1,397 +1,420 @@
-"""One HTTP/2 connection, sans I/O: bytes in, events and bytes out. With `h2_setup.py` the only home of `h2`.
+"""One HTTP/2 connection as its user sees it: streams, their handlers, and what HTTP says to requests.
 
-Theory of operation. `h2` keeps everything but DATA, WINDOW_UPDATE and GOAWAY: SETTINGS, HEADERS with HPACK and their
-validation, PING, RST_STREAM, PRIORITY, and each stream's state. It is handed single, complete, small frames and never
-sees a payload. DATA is judged in `inbound.py`, cut into messages in `receiving.py` and `messages.py`, and made in
-`sending.py`; the windows are counted there and nowhere else. `h2` is told that a side of a stream ended, so its
-states stay true.
-
-Whatever arrives, `received` raises nothing: a broken rule becomes a GOAWAY with RFC 9113's code in the output and a
-`ConnectionFailed` event, after which input is ignored. A rule broken on one stream only resets that stream.
+A handler is never called from within its own call to `send`, `end` or `reset`: events wait for the next turn of the
+loop. An exception of a handler that is not a peer's or caller's fault is a bug of ours: it ends the connection and
+reaches the loop's exception handler.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections import deque
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
-from h2.events import Event as H2Event
-from h2.events import RemoteSettingsChanged, StreamReset
-from h2.events import RequestReceived as H2RequestReceived
-from h2.events import ResponseReceived as H2ResponseReceived
-from h2.events import StreamEnded as H2StreamEnded
-from h2.exceptions import NoAvailableStreamIDError, ProtocolError, StreamClosedError, TooManyStreamsError
-from h2.settings import SettingCodes
+from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, RemoteProtocolError
+from raftlog.ports import Part
 
-from ..errors import InvalidRequest, RetriableError
-from ..ports import Part
+from .core import ConnectionCore
 from .events import (
     ConnectionFailed,
     Event,
     GoAwayReceived,
+    MessageReceived,
+    NotHttp2,
     PeerReady,
     RequestReceived,
     ResponseReceived,
     StreamClosed,
     StreamEnded,
 )
-from .frames import (
-    CONTENT_TYPE,
-    DATA,
-    DETAIL_HEADER,
-    ERROR_HEADER,
-    FRAME_HEADER,
-    MAX_MESSAGE_HEADER,
-    PREFACE,
-    ErrorCode,
-    Http2Error,
-    announced_limit,
-    error_name,
-    goaway,
-    parse_status,
-    split_headers,
-)
-from .h2_setup import MAX_HEADER_TABLE_BYTES, enforce_ourselves, new_h2, peer_ended
-from .inbound import Inbound
-from .keepalive import Keepalive, Verdict
+from .frames import DETAIL_HEADER, ERROR_HEADER, ErrorCode
 from .limits import Http2Limits
-from .messages import normalize, release_regions
-from .sending import Outbox
-from .streams import StreamState
+from .stream_table import StreamState
+from .transport import ConnectionShell
 
-ENDED = "ended"
-"""`StreamClosed.reason` of a stream that both sides ended."""
+TLS_REFUSED = "the peer speaks TLS and this listener does not: give this node the [tls] settings that its peers have"
+_HANDSHAKE_RECORD = 22
+"""RFC 8446 section 5.1: the first byte of who speaks TLS."""
+_NOT_HTTP2_TEXT = b'This port speaks HTTP/2 only: with prior knowledge, or under TLS with ALPN "h2".\n'
+NOT_HTTP2_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2_TEXT), _NOT_HTTP2_TEXT)
+)
 
-Headers = Iterable[tuple[str, str]]
+
+class StreamHandler(Protocol):
+    """What the user of a stream is told, on the connection's loop. No call may block."""
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        """One whole message, without its prefix; the bytes are the handler's to keep. A `RaftlogError` raised here
+        resets the stream; a `RemoteProtocolError` closes the connection."""
+        ...
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        """The peer sends nothing more. Our side stays open until `end` or `reset`."""
+        ...
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        """Nothing flows any more. Called once, and last; `reason` is "ended" when both sides ended on purpose."""
+        ...
 
 
-class ConnectionCore:
-    """Protocol state of one connection, for either role. Times are seconds of any one monotonic clock.
+class Http2Connection:
+    """A connection, of either side. All calls belong to the thread of its loop; none blocks."""
 
-    Invariant: `streams` holds exactly the streams for which no `StreamClosed` was told.
-    """
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Http2Limits,
+        *,
+        authority: str = "",
+        acceptors: Mapping[str, StreamAcceptor] | None = None,
+        loop_for_path: Mapping[str, asyncio.AbstractEventLoop] | None = None,
+        listener_loop: asyncio.AbstractEventLoop | None = None,
+        on_connected: Callable[[Http2Connection], None] | None = None,
+        on_closed: Callable[[Http2Connection, str], None] | None = None,
+    ) -> None:
+        """A listener's connection has acceptors, a dialer's an authority. `on_connected` is called when there is a
+        transport, once. `listener_loop`: to which the acceptors belong, apart from those of `loop_for_path`."""
+        self._core = ConnectionCore(client=acceptors is None, limits=limits, now=loop.time())
+        self._shell = ConnectionShell(
+            loop,
+            self._core,
+            limits,
+            on_connected=self._connected,
+            on_event=self._on_event,
+            on_drained=self._drained,
+            on_lost=self._lost,
+        )
+        self._streams: dict[int, Http2Stream] = {}
+        """By their ids: those that have a handler, or are about to get one, and were not told that they are closed."""
+        self.on_drained: Callable[[], None] | None = None
+        """Called in a later turn when most of what had to wait was taken by the kernel."""
+        self.on_closed = on_closed
+        """Called once, after every stream's `on_closed`."""
+        self.on_ready: Callable[[], None] | None = None
+        """Called when the peer has shown that it speaks HTTP/2."""
+        self.on_goaway: Callable[[Http2Connection, str], None] | None = None
+        """Called when the peer wants no more new streams."""
+        self._on_connected = on_connected
+        self._authority = authority
+        self._acceptors = acceptors or {}
+        self._loop_for_path = loop_for_path or {}
+        self._listener_loop = listener_loop or loop
+        self._first_request = True
+        self._muted = False
+        """We closed it: messages that had arrived before are not handed on."""
+        self._gone = asyncio.Event()
 
-    def __init__(self, *, client: bool, limits: Http2Limits, now: float) -> None:
-        self.limits = limits
-        self.client = client
-        self.events: deque[Event] = deque()
-        """What happened and was not yet handled, oldest first."""
-        self.streams: dict[int, StreamState] = {}
-        self.outbox = Outbox()
-        self.peer_ready = False
-        """The peer's SETTINGS are known."""
-        self.closing = False
-        """A GOAWAY was sent or received: no new streams."""
-        self.failed = False
-        """The connection is over: nothing is sent but what is in the output."""
-        self._inbound = Inbound(self, client=client, limits=limits, now=now)
-        self._keepalive = Keepalive(limits, now, serves=not client)
-        self._newest_seen = 0
-        """The peer's newest stream at the last look at the deadlines."""
-        self._pings = 0
-        self._h2 = new_h2(client, limits)
-        self._h2.initiate_connection()
-        self._flush_h2()
-        if not client:
-            self._h2.receive_data(PREFACE)  # `Inbound` checks the real one
-        enforce_ourselves(self._h2)
-        self._write(self._inbound.opening())
-
-    # --- Output ------------------------------------------------------------------------------------------------------
-
-    def take_output(self, room: int) -> list[Part]:
-        """Pieces to send, in order: all control frames, and DATA until about `room` bytes of it. Nothing before the
-        peer's preface: until then it may be somebody who expects to be answered in HTTP/1.1."""
-        outbox = self.outbox
-        outbox.room = room
-        if self._inbound.awaits_preface:
-            if self.failed:
-                outbox.output.clear()
-            return []
-        if outbox.queued_bytes and not self.failed:
-            outbox.fill()
-            while outbox.ended:
-                self._end_local(outbox.ended.pop(0))
-        output, outbox.output = outbox.output, []
-        return output
-
-    def open_stream(self, path: str, authority: str, scheme: str, headers: Headers) -> StreamState:
-        """A new stream with a POST request. Raises `RetriableError` (`connection_lost`, `overloaded`) when the
-        connection takes none, `InvalidRequest` for headers that HTTP/2 forbids."""
-        assert self.client
-        if self.failed or self.closing:
-            raise RetriableError("connection_lost", "the connection is closing")
-        request = [(":method", "POST"), (":scheme", scheme), (":authority", authority), (":path", path)]
-        try:
-            stream_id = self._h2.get_next_available_stream_id()
-            self._h2.send_headers(stream_id, [*request, *self._own_headers(), *headers])
-        except TooManyStreamsError as error:
-            raise RetriableError("overloaded", f"the peer takes no more streams: {error}") from None
-        except NoAvailableStreamIDError:
-            raise RetriableError("connection_lost", "the connection has used up its stream ids") from None
-        except ProtocolError as error:
-            self.fail(ErrorCode.INTERNAL_ERROR, "request headers that HTTP/2 forbids")
-            raise InvalidRequest("invalid_request", f"request headers: {error}") from None
-        self._flush_h2()
-        return self._add_stream(stream_id)
-
-    def respond(self, stream: StreamState) -> None:
-        """200: messages may flow. Those that came with the request are told now."""
-        self._answer(stream, 200, self._own_headers())
-        try:
-            self._inbound.accepted(stream)
-        except Http2Error as error:
-            self.fail(error.code, error.detail)
-
-    def refuse(self, stream: StreamState, status: int, text: str, headers: Headers = ()) -> None:
-        """An answer that ends the stream, with a line of text for people."""
-        if stream.closed or self.failed:
-            return
-        if not self._inbound.ration():
-            self.fail(ErrorCode.ENHANCE_YOUR_CALM, "too many requests that had to be refused")
-            return
-        body = text.encode("utf-8", "replace")[:1000] + b"\n"
-        plain = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))]
-        if len(body) > min(self.outbox.window, stream.send_window):
-            plain, body = [], b""  # a window shrunk on purpose: the status must do
-        self._answer(stream, status, [*plain, *headers])
-        if body:
-            self.outbox.window -= len(body)
-            stream.send_window -= len(body)
-            self._write(FRAME_HEADER.pack(len(body) << 8 | DATA, 0, stream.id) + body)
-        # What the peer still sends is thrown away. RFC 9113 section 8.1 lets us ask it to stop by a RST_STREAM, but
-        # then some clients (curl 7.88) throw away the answer instead.
-        self._end_local(stream)
-        self._inbound.refused(stream)
-
-    def send(self, stream: StreamState, parts: Sequence[Part]) -> None:
-        """One message. On a stream that is over it is dropped. Raises `InvalidRequest` (`body_too_large`)."""
-        normal, total = normalize(parts)
-        if stream.closed or stream.local_ended or stream.end_wanted or self.failed:
-            release_regions(normal)
-            return
-        assert self.client or stream.answered, "a message before the response's headers"
-        if total > stream.peer_max_message_bytes:
-            release_regions(normal)
-            raise InvalidRequest("body_too_large", f"a message of {total} bytes is more than the peer takes")
-        self.outbox.send(stream, normal, total)
-
-    def end(self, stream: StreamState) -> None:
-        """Nothing more will be sent on this stream, once its queue is sent."""
-        if stream.closed or stream.end_wanted or self.failed:
-            return
-        stream.end_wanted = True
-        if not stream.queue:
-            self._end_local(stream)
-
-    def reset(self, stream: StreamState, code: ErrorCode, reason: str) -> None:
-        """End both ways at once, giving up what is queued."""
-        if stream.closed or self.failed:
-            return
-        with contextlib.suppress(StreamClosedError):  # `h2` saw both ends already: the peer needs no RST_STREAM
-            self._h2.reset_stream(stream.id, int(code))
-        self._flush_h2()
-        self._close_stream(stream, reason)
-
-    def go_away(self, code: ErrorCode, reason: str) -> None:
-        """No new streams; open ones may finish."""
-        if not self.closing:
-            self.closing = True
-            self._write(goaway(self._h2.highest_inbound_stream_id, code, reason))
-
-    def fail(self, code: ErrorCode, reason: str) -> None:
-        """Say GOAWAY and end everything. The shell closes the socket when the output is sent."""
-        if self.failed:
-            return
-        self._write(goaway(self._h2.highest_inbound_stream_id, code, reason))
-        self.events.append(ConnectionFailed(code, reason))
-        self.abandon(reason)
-
-    def abandon(self, reason: str) -> None:
-        """The connection is gone: all streams are over, nothing more will be sent."""
-        self.failed = self.closing = True
-        for stream in list(self.streams.values()):
-            self._close_stream(stream, reason)
-        self._inbound.ignore()  # what follows finds an empty buffer: nothing that is in there now will be looked at
-
-    # --- Input -------------------------------------------------------------------------------------------------------
-
-    def get_buffer(self) -> memoryview:
-        """Where to put the next bytes. Never empty, and valid until `received`."""
-        try:
-            return self._inbound.reader.get_buffer()
-        except Http2Error as error:
-            self.fail(error.code, error.detail)
-            return self._inbound.reader.get_buffer()
+    # --- For users ---------------------------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> bool:
-        """That was much at once: call `received(0, now)` after a while, and `get_buffer` only when this is false."""
-        return self._inbound.reader.behind
+    def protocol(self) -> asyncio.BufferedProtocol:
+        """What the loop is handed to serve this connection."""
+        return self._shell
 
-    def received(self, count: int, now: float) -> None:
-        """`count` bytes were put there."""
-        if self.failed:
-            self._inbound.ignore()
-            return
-        self._keepalive.received(now)
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Whose thread all calls belong to."""
+        return self._shell.loop
+
+    @property
+    def closed(self) -> bool:
+        """No stream can be opened, and nothing will be received."""
+        return self._shell.closed
+
+    @property
+    def can_move(self) -> bool:
+        """TLS state is bound to its loop's transport: such a connection stays where it is."""
+        return self._shell.can_move
+
+    @property
+    def peer_address(self) -> str:
+        """`host:port` of the other end, for people; empty until there is a transport."""
+        return self._shell.peer_address
+
+    @property
+    def peer_said(self) -> str:
+        """In its GOAWAY."""
+        return self._shell.peer_said
+
+    @property
+    def queued_bytes(self) -> int:
+        """Everything that waits to be sent, of all streams."""
+        return self._shell.queued_bytes
+
+    @property
+    def stream_count(self) -> int:
+        """Streams that are open at least one way."""
+        return len(self._core.streams)
+
+    def get_extra_info(self, name: str) -> Any:
+        """As the transport's: `peername`, `ssl_object`, `peercert`."""
+        return self._shell.get_extra_info(name)
+
+    def pause_reading(self) -> None:
+        """Look at nothing from this peer until `resume_reading`: what holds back a peer that sends too much. Not for
+        long, since its PINGs go unanswered meanwhile."""
+        self._shell.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+        self._shell.resume_reading()
+
+    def open_stream(
+        self,
+        path: str,
+        headers: Mapping[str, str] | Iterable[tuple[str, str]],
+        handler: StreamHandler,
+        on_accepted: Callable[[Http2Stream], None] | None = None,
+    ) -> Http2Stream:
+        """Send a request; messages may be sent at once. `on_accepted` is called when the peer has answered 200; a
+        refusal is an `on_closed` whose reason names status, code and detail.
+
+        Raises `RetriableError` (`connection_lost`, `overloaded`), `InvalidRequest` for headers that HTTP/2 forbids.
+        """
+        fields = dict(headers)
+        scheme = "https" if self.get_extra_info("sslcontext") is not None else "http"
         try:
-            self._inbound.received(count, now)
-        except Http2Error as error:
-            self.fail(error.code, error.detail)
-
-    def on_time(self, now: float, *, reading: bool = True) -> None:
-        """Look at the deadlines. `reading` is false while the shell has stopped reading on purpose."""
-        if self.failed:
-            return
-        newest, self._newest_seen = self._newest_seen, self._h2.highest_inbound_stream_id
-        used = bool(self.streams) or newest != self._newest_seen
-        verdict = self._keepalive.check(now, ready=self.peer_ready, used=used, reading=reading)
-        if verdict is Verdict.PING:
-            self._pings += 1
-            self._h2.ping(self._pings.to_bytes(8, "big"))
-            self._flush_h2()
-        elif verdict is Verdict.HALF_OPEN:
-            self.fail(ErrorCode.SETTINGS_TIMEOUT, verdict.value)
-        elif verdict is not Verdict.NOTHING:
-            self.fail(ErrorCode.NO_ERROR, verdict.value)
-
-    def next_time(self, now: float, *, reading: bool) -> float:
-        """When to call `on_time` again."""
-        return self._keepalive.next_check(now, ready=self.peer_ready, reading=reading)
-
-    # --- For `Inbound` -----------------------------------------------------------------------------------------------
-
-    def is_idle(self, stream_id: int) -> bool:
-        ours = self._h2.highest_outbound_stream_id
-        theirs = self._h2.highest_inbound_stream_id
-        return stream_id > (ours if bool(stream_id % 2) == self.client else theirs)
-
-    def control(self, kind: int, frame: bytes) -> None:
-        try:
-            events = self._h2.receive_data(frame)
-        except ProtocolError as error:
-            raise Http2Error(ErrorCode(int(error.error_code)), f"{type(error).__name__} {error}".rstrip()) from error
-        self._flush_h2()
-        for event in events:
-            self._on_h2_event(event)
-
-    def peer_ended(self, stream: StreamState) -> None:
-        peer_ended(self._h2, stream.id)
-        self._remote_ended(stream)
-
-    def peer_goes_away(self, last_stream_id: int, code: int, reason: str) -> None:
-        self.closing = True
-        said = f"{error_name(code)} {reason}".rstrip()
-        self.events.append(GoAwayReceived(code, said))
-        if self.client:
-            for stream in [stream for stream in self.streams.values() if stream.id > last_stream_id]:
-                self._close_stream(stream, f"the peer went away before it saw the request: {said}")
-
-    # --- Details -----------------------------------------------------------------------------------------------------
-
-    def _on_h2_event(self, event: H2Event) -> None:
-        if isinstance(event, H2RequestReceived):
-            self._request(event)
-        elif isinstance(event, RemoteSettingsChanged):
-            self._peer_settings(event)
-        elif isinstance(event, H2ResponseReceived):
-            self._response(event)
-        elif isinstance(event, (H2StreamEnded, StreamReset)):
-            stream = self.streams.get(event.stream_id or 0)
-            if stream is None:
-                return
-            if isinstance(event, StreamReset):
-                by = "reset by the peer" if event.remote_reset else "reset because of the peer's header block"
-                self._close_stream(stream, f"{by}: {error_name(int(event.error_code or 0))}")
-            else:
-                self._inbound.data_ended(stream)
-
-    def _request(self, event: H2RequestReceived) -> None:
-        if self.client:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a request from the side that answers requests")
-        stream = self._add_stream(event.stream_id or 0)
-        pseudo, headers = split_headers(event.headers or [])
-        if self.closing or len(self.streams) > self.limits.max_concurrent_streams:
-            if not self._inbound.ration():
-                raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many streams that had to be refused")
-            self.reset(stream, ErrorCode.REFUSED_STREAM, "too many streams")
-            return
-        length = headers.get("content-length", "")
-        stream.content_left = int(length) if length.isdecimal() and event.stream_ended is None else None
-        stream.peer_max_message_bytes = announced_limit(headers)
-        self.events.append(RequestReceived(stream, pseudo.get(":method", ""), pseudo.get(":path", ""), headers))
-
-    def _response(self, event: H2ResponseReceived) -> None:
-        stream = self.streams.get(event.stream_id or 0)
-        if stream is None:
-            return
-        pseudo, headers = split_headers(event.headers or [])
-        status = parse_status(pseudo.get(":status", ""))
-        stream.answered = True
-        stream.peer_max_message_bytes = announced_limit(headers)
-        self.events.append(ResponseReceived(stream, status, headers))
-        if status != 200:
-            told = f"{headers.get(ERROR_HEADER, '')}: {headers.get(DETAIL_HEADER, '')}".strip(": ")
-            self.reset(stream, ErrorCode.CANCEL, f"refused with {status} {told}".rstrip())
-
-    def _peer_settings(self, event: RemoteSettingsChanged) -> None:
-        changed = {code: setting.new_value for code, setting in event.changed_settings.items()}
-        frame_bytes = changed.get(SettingCodes.MAX_FRAME_SIZE)
-        if frame_bytes is not None:
-            self.outbox.max_frame_bytes = frame_bytes
-        if SettingCodes.HEADER_TABLE_SIZE in changed:  # a table as large as the peer likes would be our memory
-            self._h2.encoder.header_table_size = min(changed[SettingCodes.HEADER_TABLE_SIZE], MAX_HEADER_TABLE_BYTES)
-        window = changed.get(SettingCodes.INITIAL_WINDOW_SIZE)
-        if window is not None:
-            self.outbox.initial_window_changed(window, list(self.streams.values()))
-        if not self.peer_ready:
-            self.peer_ready = True
-            self.events.append(PeerReady())
-
-    def _remote_ended(self, stream: StreamState) -> None:
-        stream.remote_ended = True
-        self.events.append(StreamEnded(stream))
-        if stream.local_ended:
-            self._close_stream(stream, ENDED)
-
-    def _end_local(self, stream: StreamState) -> None:
-        self._h2.end_stream(stream.id)
-        self._flush_h2()
-        stream.local_ended = stream.end_wanted = True
-        if stream.remote_ended:
-            self._close_stream(stream, ENDED)
-
-    def _answer(self, stream: StreamState, status: int, headers: Headers) -> None:
-        if stream.closed or self.failed:
-            return
-        stream.answered = True
-        self._h2.send_headers(stream.id, [(":status", str(status)), *headers])
-        self._flush_h2()
-
-    def _own_headers(self) -> list[tuple[str, str]]:
-        return [("content-type", CONTENT_TYPE), (MAX_MESSAGE_HEADER, str(self.limits.max_message_bytes))]
-
-    def _add_stream(self, stream_id: int) -> StreamState:
-        stream = self.streams[stream_id] = StreamState(
-            stream_id,
-            self._inbound.new_assembler(),
-            receive_window=self.limits.window_bytes,
-            send_window=self.outbox.initial_window,
-        )
+            state = self._core.open_stream(path, self._authority, scheme, fields.items())
+        except InvalidRequest:  # HPACK's state is lost with it, and so the connection
+            self._shell.flush()
+            raise
+        stream = Http2Stream(self, state, path, fields)
+        stream.handler = handler
+        stream.on_accepted = on_accepted
+        self._streams[state.id] = stream
+        self._shell.flush()
         return stream
 
-    def _close_stream(self, stream: StreamState, reason: str) -> None:
-        del self.streams[stream.id]
-        stream.closed = True
-        self.outbox.drop(stream)
-        self._inbound.forget(stream)
-        self.events.append(StreamClosed(stream, reason))
+    def go_away(self, reason: str = "shutting down") -> None:
+        """Take no new streams; the connection closes when the last one is over and sent."""
+        unsent = self._core.peer_ready and (self._core.outbox.output or self.queued_bytes)
+        if self._core.streams or unsent:
+            self._core.go_away(ErrorCode.NO_ERROR, reason)
+        else:
+            self._core.fail(ErrorCode.NO_ERROR, reason)
+        self._shell.flush()
 
-    def _flush_h2(self) -> None:
-        self._write(self._h2.data_to_send())
+    def close(self, reason: str = "closed by us") -> None:
+        """Say GOAWAY and close; what is queued is given up. Every stream's `on_closed` follows, then the connection's.
+        Closing twice does nothing."""
+        self._muted = True
+        self._core.fail(ErrorCode.NO_ERROR, reason)
+        self._shell.flush()
 
-    def _write(self, data: bytes) -> None:
-        if data:
-            self.outbox.output.append(data)
+    def abort(self, reason: str) -> None:
+        """Drop the connection without a word."""
+        self._shell.abort(reason)
+
+    async def wait_closed(self) -> None:
+        """Until the sockets are closed and everybody was told; after `close` at most `linger_s` and a little."""
+        await self._gone.wait()
+
+    async def give_up(self, reason: str) -> None:
+        """Drop the connection, or what there is of it, and wait until that is done."""
+        self.abort(reason)
+        if self._shell.attached:
+            await self._gone.wait()
+
+    def send(self, state: StreamState, parts: Sequence[Part]) -> None:
+        """See `Http2Stream.send`."""
+        self._core.send(state, parts)
+        self._shell.flush()
+
+    def end_stream(self, state: StreamState) -> None:
+        """See `Http2Stream.end`."""
+        self._core.end(state)
+        self._shell.flush()
+
+    def reset_stream(self, state: StreamState, code: ErrorCode) -> None:
+        """See `Http2Stream.reset`."""
+        self._core.reset(state, code, "reset by us")
+        self._shell.flush()
+
+    def __str__(self) -> str:
+        direction = "to" if self._core.client else "from"
+        return f"http2 {direction} {self.peer_address or self._authority} streams={self.stream_count}"
+
+    # --- Events ------------------------------------------------------------------------------------------------------
+
+    def _connected(self) -> None:
+        told, self._on_connected = self._on_connected, None
+        if told is not None:
+            told(self)
+
+    def _lost(self, reason: str) -> None:
+        self._gone.set()
+        if self.on_closed is not None:
+            self.on_closed(self, reason)
+
+    def _drained(self) -> None:
+        if self.on_drained is not None:
+            self.on_drained()
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, MessageReceived):
+            self._on_message(event)
+        elif isinstance(event, RequestReceived):
+            self._on_request(event)
+        elif isinstance(event, (StreamEnded, StreamClosed, ResponseReceived)):
+            self._on_stream_event(event)
+        elif isinstance(event, PeerReady):
+            if self.on_ready is not None:
+                self.on_ready()
+        elif isinstance(event, GoAwayReceived):
+            self._shell.peer_said = event.reason
+            if self.on_goaway is not None:
+                self.on_goaway(self, event.reason)
+            self._shell.close_if_finished()
+        elif isinstance(event, NotHttp2):
+            tls = event.first_bytes[0] == _HANDSHAKE_RECORD
+            # To TLS this is a wrong version number: the usual sign that the other end speaks in the clear.
+            if tls or event.first_bytes[:1].isalpha():
+                self._shell.say_plain(NOT_HTTP2_ANSWER)
+            self._shell.close_gently(TLS_REFUSED if tls else "the peer does not speak HTTP/2")
+        elif isinstance(event, ConnectionFailed):
+            self._shell.close_gently(event.reason)
+
+    def _on_message(self, event: MessageReceived) -> None:
+        stream = self._streams.get(event.stream.id)
+        if stream is None or stream.handler is None or stream.muted or self._muted:
+            return  # refused, or given up by us meanwhile
+        try:
+            stream.handler.on_message(stream, event.message)
+        except RemoteProtocolError as error:
+            self._core.fail(ErrorCode.PROTOCOL_ERROR, error.detail)
+        except InvariantViolation:
+            raise
+        except RaftlogError as error:
+            self._core.reset(event.stream, ErrorCode.INTERNAL_ERROR, str(error))
+
+    def _on_stream_event(self, event: StreamEnded | StreamClosed | ResponseReceived) -> None:
+        if isinstance(event, StreamClosed):
+            self._shell.close_if_finished()
+            stream = self._streams.pop(event.stream.id, None)
+        else:
+            stream = self._streams.get(event.stream.id)
+        if stream is None or stream.handler is None:
+            return
+        if isinstance(event, StreamEnded):
+            stream.handler.on_ended(stream)
+        elif isinstance(event, StreamClosed):
+            handler, stream.handler = stream.handler, None
+            handler.on_closed(stream, event.reason)
+        else:
+            stream.status = event.status
+            if event.status == 200 and stream.on_accepted is not None:
+                stream.on_accepted(stream)
+
+    # --- Requests ----------------------------------------------------------------------------------------------------
+
+    def _on_request(self, event: RequestReceived) -> None:
+        path = event.path.partition("?")[0]
+        first, self._first_request = self._first_request, False
+        home = self._loop_for_path.get(path)
+        if first and home not in (None, self.loop) and self.can_move:
+            self._core.events.appendleft(event)
+            self._shell.move_to(home)
+            return
+        acceptor = self._acceptors.get(path)
+        if self.loop is not self._listener_loop and home is not self.loop:
+            # Its acceptor belongs to another thread.
+            detail = f"{path[:200]} is not served on a connection that began with another path"
+            self._core.refuse(event.stream, 421, detail, _told("not_found", detail))
+        elif acceptor is None:
+            detail = f"nothing is served at {path[:200]!r}"
+            self._core.refuse(event.stream, 404, detail, _told("not_found", detail))
+        elif event.method != "POST":
+            headers = [("allow", "POST"), *_told("method_not_allowed")]
+            self._core.refuse(event.stream, 405, f"{path} takes POST only, with messages as its content", headers)
+        elif not event.stream.closed:
+            self._accept(event, acceptor)
+
+    def _accept(self, event: RequestReceived, acceptor: StreamAcceptor) -> None:
+        stream = Http2Stream(self, event.stream, event.path, event.headers)
+        try:
+            stream.handler = acceptor(stream)
+        except InvariantViolation:
+            raise
+        except RaftlogError as error:
+            self._core.refuse(event.stream, error.status, str(error), _told(error.code, error.detail))
+            return
+        self._streams[event.stream.id] = stream
+        self._core.respond(event.stream)
+
+
+class Http2Stream:
+    """One stream, of either side. All calls belong to the thread of the connection's loop; none blocks."""
+
+    __slots__ = ("_connection", "_headers", "_path", "_state", "handler", "muted", "on_accepted", "peer_node", "status")
+
+    def __init__(self, connection: Http2Connection, state: StreamState, path: str, headers: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._state = state
+        self._path = path
+        self._headers = headers
+        self.handler: StreamHandler | None = None
+        self.muted = False
+        """We reset it: messages that had arrived before are not handed on."""
+        self.peer_node = -1
+        """Id of the node that the peer's certificate proves it to be; -1 where nobody has asked for one."""
+        self.status: int | None = None
+        """Of the peer's response, on a stream that we opened, once it is known."""
+        self.on_accepted: Callable[[Http2Stream], None] | None = None
+
+    @property
+    def path(self) -> str:
+        """Of the request, query included."""
+        return self._path
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The request's header fields, names in lower case, pseudo fields left out."""
+        return self._headers
+
+    @property
+    def connection(self) -> Http2Connection:
+        return self._connection
+
+    @property
+    def closed(self) -> bool:
+        """`on_closed` was called or is about to be: what is sent now is dropped."""
+        return self._state.closed
+
+    @property
+    def queued_bytes(self) -> int:
+        """Waiting in this stream's queue, for a window or for its turn. See also `Http2Connection.queued_bytes`."""
+        return self._state.queued_bytes
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Queue one message made of these parts. Buffers must not change until they are sent, and are not copied
+        unless small; file regions go by `sendfile`. Every region is released once, whatever happens.
+
+        A message on a closed or ended stream is dropped. Raises `InvalidRequest` (`body_too_large`) for a message
+        that is longer than the peer takes.
+        """
+        self._connection.send(self._state, parts)
+
+    def end(self) -> None:
+        """Nothing more will be sent; what is queued still is."""
+        self._connection.end_stream(self._state)
+
+    def reset(self, code: int = ErrorCode.CANCEL) -> None:
+        """End both ways at once; what is queued is given up. `on_closed` follows."""
+        self.muted = True
+        self._connection.reset_stream(self._state, ErrorCode(code))
+
+    def __str__(self) -> str:
+        return f"{self._connection} stream {self._state.id} {self._path}"
+
+
+StreamAcceptor: TypeAlias = Callable[[Http2Stream], StreamHandler]
+"""Called with a stream that a peer opened; a `RaftlogError` refuses it, with its code's HTTP status. Messages may be
+sent once it has returned: the response's headers go first."""
+
+
+def _told(code: str, detail: str = "") -> list[tuple[str, str]]:
+    """A refusal's code and text as header fields; what a header field cannot hold becomes `?`."""
+    text = "".join(character if " " <= character <= "~" else "?" for character in detail[:300]).strip()
+    return [(ERROR_HEADER, code), *([(DETAIL_HEADER, text)] if text else [])]

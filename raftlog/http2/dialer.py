@@ -10,8 +10,8 @@ import structlog
 
 from ..errors import RaftlogError, RetriableError, is_shortage
 from ..ports import Random
+from .connection import Http2Connection, Http2Stream, StreamHandler
 from .limits import Http2Limits
-from .protocol import Http2Connection, Http2Stream, StreamHandler
 from .tls import CUT_SHORT, DialTls, explain
 
 SHORTEST_DELAY_S = 0.1

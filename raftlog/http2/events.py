@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from .streams import StreamState
+from .stream_table import StreamState
 
 
 @dataclass(slots=True)

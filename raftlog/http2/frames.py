@@ -2,7 +2,7 @@
 
 DATA, WINDOW_UPDATE and GOAWAY never pass through the `h2` library: DATA because of its cost, WINDOW_UPDATE because
 whoever counts DATA must count windows too, GOAWAY because `h2` treats one as the end of everything, while open streams
-may finish. All other frames are made and read by `h2` (`connection.py`).
+may finish. All other frames are made and read by `h2` (`raftlog/http2/core.py`).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from .limits import DEFAULT_WINDOW, LARGEST_WINDOW, Http2Limits, RateLimit
 from .messages import MessageAssembler, PartialBudget, PartialOverflow
 from .receiving import FrameReader
 from .sending import Outbox
-from .streams import StreamState
+from .stream_table import StreamState
 
 NOT_HTTP2_BYTES = 256
 

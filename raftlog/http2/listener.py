@@ -7,11 +7,12 @@ import contextlib
 import ssl as ssl_module
 from collections.abc import Callable, Mapping
 
-from ..paced_server import PacedServer
+from raftlog.system.paced_server import PacedServer
+
+from .connection import TLS_REFUSED, Http2Connection, StreamAcceptor
 from .limits import Http2Limits
-from .protocol import TLS_REFUSED, Http2Connection, StreamAcceptor
 from .tls import ContextSource, source_of
-from .tls_door import TlsDoor
+from .tls_accept import TlsDoor
 
 BACKLOG = 512
 

@@ -25,7 +25,7 @@ from .frames import (
 )
 from .limits import Http2Limits
 from .messages import PartialOverflow
-from .streams import StreamState
+from .stream_table import StreamState
 
 FIRST_STAGING_BYTES = 32 * 1024
 STAGING_BYTES = 128 * 1024

@@ -19,7 +19,7 @@ from ..ports import FileRegion, Part
 from .frames import DATA, DATA_AND_PREFIX, FRAME_HEADER, PREFIX, PREFIX_BYTES, ErrorCode, Http2Error
 from .limits import DEFAULT_WINDOW, LARGEST_WINDOW, SMALLEST_FRAME
 from .messages import release_regions
-from .streams import QueuedMessage, StreamState
+from .stream_table import QueuedMessage, StreamState
 
 JOIN_BYTES = 4096
 """A message up to this size is copied into one piece: cheaper than handing the kernel three."""

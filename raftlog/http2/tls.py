@@ -1,8 +1,8 @@
 """What is different under TLS: bytes pass through Python and the loop's `ssl`, so there is no `sendfile`.
 
-`TransportWriter` is to a TLS transport what `raftlog.zero_copy.SocketWriter` is to a socket. File regions are read in
-pieces and written like buffers; nothing is joined. A piece that the page cache has is read at once, another one by a
-thread, one at a time for each connection: the disk never holds the loop.
+`TransportWriter` is to a TLS transport what `raftlog.system.zero_copy.SocketWriter` is to a socket. File regions are
+read in pieces and written like buffers; nothing is joined. A piece that the page cache has is read at once, another one
+by a thread, one at a time for each connection: the disk never holds the loop.
 
 `DialTls` is how a dialer speaks TLS to one peer, `explain` turns what `ssl` says into whose fault it is.
 """

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from raftlog.ballast import Ballast
-from raftlog.ballasted_disk import BallastedDisk
+from jepsen_like.simulator.world.disk import SimDisk
 from raftlog.config import MIB
-from raftlog.disk import LocalDisk
 from raftlog.ports import Disk
+from raftlog.system.ballast import Ballast
+from raftlog.system.ballasted_disk import BallastedDisk
+from raftlog.system.disk import LocalDisk
 
 from .check_disk import CHECKS
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from raftlog import disk as disk_module
-from raftlog.disk import LocalDisk
 from raftlog.errors import DiskFailed, DiskFull, InvariantViolation
 from raftlog.ports import Disk
+from raftlog.system import disk as disk_module
+from raftlog.system.disk import LocalDisk
 from tests.support.storage import failing
 
 from .check_disk import CHECKS

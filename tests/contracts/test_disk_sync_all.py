@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from raftlog import file_system
-from raftlog.disk import LocalDisk
 from raftlog.errors import DiskFailed, InvariantViolation
 from raftlog.ports import File
+from raftlog.system import file_system
+from raftlog.system.disk import LocalDisk
 from tests.support.storage import failing
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.ports import Disk
 

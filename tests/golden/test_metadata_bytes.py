@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
-from metadata import command_envelope as envelope
-from metadata import command_parts as parts
-from metadata import command_results as results
-from metadata import commands as c
-from metadata import commands_moves as m
-from metadata.command_envelope import decode, decode_result, encode, encode_result
-from metadata.command_results import TransactionAnswer
-from metadata.groups import changes as g
-from metadata.groups import transaction_changes as t
-from metadata.image_invariants import check
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands import cluster as c
+from metadata.commands import envelope, results
+from metadata.commands import fields as parts
+from metadata.commands import groups as g
+from metadata.commands import replicas as m
+from metadata.commands import transactions as t
+from metadata.commands.envelope import decode, decode_result, encode, encode_result
+from metadata.commands.results import TransactionAnswer
+from metadata.image.invariants import check
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, Endpoint, TopicId
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, Cluster, directory, report

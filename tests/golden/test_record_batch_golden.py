@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raftlog import record_batch
-from raftlog.record_batch import (
+from raftlog.records import batch as record_batch
+from raftlog.records.batch import (
     Codec,
     Control,
     ControlKind,
@@ -20,7 +20,7 @@ from raftlog.record_batch import (
     stamp,
     validate,
 )
-from raftlog.record_control import ControlEntry
+from raftlog.records.control import ControlEntry
 
 from . import record_batch_reference as reference
 from .record_batch_cases import CASES, Case, golden

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from jepsen_like.history import Operation, read
-from jepsen_like.interpreter import interpret
-from jepsen_like.judging import committed_ends, judge_history, judge_logs, judge_replicas, valid
-from jepsen_like.local_clients import LocalClient
-from jepsen_like.rounds import RoundHistory
+from jepsen_like.histories.history import Operation, read
 from jepsen_like.run_records import RunFolder, RunPlan
-from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster
+from jepsen_like.runs.interpreter import interpret
+from jepsen_like.runs.judging import committed_ends, judge_history, judge_logs, judge_replicas, valid
+from jepsen_like.runs.local_clients import LocalClient
+from jepsen_like.runs.rounds import RoundHistory
+from raftlog.cli.nodes.local_cluster import DATA_FOLDER, LocalCluster
 from tests.support.cluster import running_cluster
 
 pytestmark = pytest.mark.integration

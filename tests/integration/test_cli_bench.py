@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from raftlog import Admin
-from raftlog.cli.bench_fleet import Fleet
-from raftlog.cli.bench_lines import CONSUMER_HEADER
-from raftlog.cli.bench_messages import Go, ProduceJob
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.bench.fleet import Fleet
+from raftlog.cli.bench.lines import CONSUMER_HEADER
+from raftlog.cli.bench.messages import Go, ProduceJob
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.errors import InvalidRequest, RaftlogError
 from tests.support.cli_runner import PATIENCE_S, Result, run, start
 from tests.support.cluster import eventually, process_is_gone, running_cluster

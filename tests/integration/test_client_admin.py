@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from http_api.service import Health
+from http_api.service.service import Health
 from raftlog import Admin
 from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.fake_broker import CLUSTER_ID, FakeBroker
 from tests.support.http_api_client import running_api
 

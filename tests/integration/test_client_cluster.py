@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.local_cluster import LocalCluster, is_ready
-from raftlog.client.fetch_channel import SessionChannel
+from raftlog.cli.nodes.local_cluster import LocalCluster, is_ready
+from raftlog.client.consuming.channels import SessionChannel
 from raftlog.errors import InvalidRequest
 from raftlog.partitioner import partition_for_key
 from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster

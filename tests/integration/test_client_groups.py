@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from http_api.service_groups import WantedMembership
-from metadata.groups.changes import Fence
-from raftlog.client.api import HttpApi
-from raftlog.client.group_api import GroupApi, GroupPartition, unpack
-from raftlog.client.group_consumer import GroupConsumer
-from raftlog.client.group_member import Member
-from raftlog.client.group_membership import GroupMembership
-from raftlog.client.group_starts import find_starts
+from http_api.service.groups import WantedMembership
+from metadata.commands.groups import Fence
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.groups.api import GroupApi, GroupPartition, unpack
+from raftlog.client.groups.consumer import GroupConsumer
+from raftlog.client.groups.member import Member
+from raftlog.client.groups.membership import GroupMembership
+from raftlog.client.groups.starts import find_starts
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import TopicPartition
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, eventually
 

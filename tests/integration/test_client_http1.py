@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.local_cluster import LocalCluster
-from raftlog.client import transport
-from raftlog.client.transport import BrokerConnection, Connection
-from raftlog.client.transport_http1 import ApiConnection
+from raftlog.cli.nodes.local_cluster import LocalCluster
+from raftlog.client.cluster import transport
+from raftlog.client.cluster.transport import BrokerConnection, Connection
+from raftlog.client.cluster.transport_http1 import ApiConnection
 from tests.support.cluster import PATIENCE_S, running_cluster
 from tests.support.held_port import HOST, HeldPort
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.sync import Admin, Consumer, Producer, SentRecord
 from tests.support.cluster import PATIENCE_S, running_cluster

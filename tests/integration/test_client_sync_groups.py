@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import ConsumerRecord
-from raftlog.client.group_api import GroupPartition
+from raftlog.client.groups.api import GroupPartition
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.sync import Admin, Consumer, GroupConsumer, Producer
 from tests.support.cluster import PATIENCE_S, running_cluster

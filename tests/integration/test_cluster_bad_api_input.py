@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.wire import (
     CONTENT_TYPE,
     FetchPartition,

@@ -17,10 +17,10 @@ import pytest_asyncio
 from hpack import Encoder
 from hyperframe.frame import GoAwayFrame
 
-from metadata import quorum_protocol as qp
-from partitions import replication_protocol as rp
+from metadata.quorum import protocol as qp
+from partitions.replication import protocol as rp
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.http2.frames import PREFACE
 from raftlog.model import Endpoint
 from raftlog.wire import (

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.local_cluster import LocalCluster, LocalNode
+from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
 from raftlog.model import Endpoint
 from tests.support.cluster import PATIENCE_S, eventually, log_lines, running_cluster
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster, is_ready
+from raftlog.cli.nodes.local_cluster import LocalCluster, is_ready
 from raftlog.client.admin import TopicDescription
 from raftlog.config import TimingConfig
 from tests.support.cluster import (

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster, LocalNode
+from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
 from raftlog.client.admin import TopicDescription
-from raftlog.record_batch import RecordBatch, split_batches
+from raftlog.records.batch import RecordBatch, split_batches
 from raftlog.wire import (
     TIMESTAMP_EARLIEST,
     TIMESTAMP_LATEST,

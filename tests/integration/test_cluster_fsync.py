@@ -18,16 +18,16 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from partitions.driver import PartitionDriver
-from partitions.replica_folders import FOLDER
+from partitions.driver.driver import PartitionDriver
+from partitions.opening.folders import FOLDER
 from raftlog import Admin
-from raftlog.broker import lifecycle
-from raftlog.cli.local_cluster import SETTINGS_FILE, LocalCluster, free_base_port
+from raftlog.broker.node import node as lifecycle
+from raftlog.cli.nodes.local_cluster import SETTINGS_FILE, LocalCluster, free_base_port
 from raftlog.client.admin import TopicDescription
 from raftlog.config import load_node_config
-from raftlog.disk import LocalDisk
 from raftlog.model import TopicId, TopicPartition
 from raftlog.ports import Buffer, File
+from raftlog.system.disk import LocalDisk
 from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, known_everywhere
 from tests.support.http_api_client import eventually as holds_soon
 

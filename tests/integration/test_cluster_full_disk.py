@@ -10,7 +10,7 @@ import os
 import pytest
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.errors import RaftlogError
 from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
 from tests.support.small_disks import SmallDisk, on_small_disks, small_disks

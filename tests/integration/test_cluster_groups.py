@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import GroupConsumer, GroupPartition
 from raftlog.errors import InvalidRequest, RaftlogError
 from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster

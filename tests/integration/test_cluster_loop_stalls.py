@@ -16,7 +16,7 @@ import pytest
 
 from raftlog import Admin, Consumer, Producer
 from raftlog.broker.loop_stalls import STALL_SECONDS
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.config import KIB
 from tests.support.cluster import all_in_sync, node_api, running_cluster
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from raftlog import Admin, Producer
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client.admin import ThrottleInfo, TopicDescription
 from tests.support.cli_runner import run
 from tests.support.cluster import all_in_sync, eventually, log_lines, running_cluster, stop_node

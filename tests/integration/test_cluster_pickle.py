@@ -21,15 +21,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metadata import quorum_protocol as qp
-from metadata.quorum_messages import Append, Entry, SnapshotChunk
-from metadata.quorum_messages import encode as encode_message
-from partitions import replication_protocol as rp
+from metadata.quorum import protocol as qp
+from metadata.raft.messages import Append, Entry, SnapshotChunk
+from metadata.raft.messages import encode as encode_message
+from partitions.replication import protocol as rp
 from raftlog import Admin
 from raftlog.broker.identity import read_identity
-from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster, LocalNode, free_base_port
-from raftlog.disk import LocalDisk
+from raftlog.cli.nodes.local_cluster import DATA_FOLDER, LocalCluster, LocalNode, free_base_port
 from raftlog.http2.frames import PREFACE
+from raftlog.system.disk import LocalDisk
 from tests import support
 from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, node_api, stop_and_check, tell
 from tests.support.cluster_attack import pickled, state_of

@@ -16,10 +16,10 @@ import pytest
 
 from raftlog import Admin, Producer
 from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE
-from raftlog.cli.local_cluster import LocalCluster, LocalNode, is_ready
+from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode, is_ready
 from raftlog.client.admin import TopicDescription
 from raftlog.config import TimingConfig
-from raftlog.disk import LocalDisk
+from raftlog.system.disk import LocalDisk
 from raftlog.wire import FetchPartition, FetchRequest
 from tests.support.cluster import (
     PATIENCE_S,
@@ -225,7 +225,7 @@ async def _has_no_replica(node: LocalNode, description: TopicDescription) -> boo
 
 _PARENT = """
 import sys, time
-from raftlog.cli.local_cluster import LocalCluster, free_base_port
+from raftlog.cli.nodes.local_cluster import LocalCluster, free_base_port
 cluster = LocalCluster(sys.argv[1], 1, free_base_port(1))
 cluster.start()
 cluster.wait_ready(60)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster, LocalNode
+from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
 from tests.support.cli_runner import Result, run
 from tests.support.cluster import all_in_sync, eventually, running_cluster
 from tests.support.cluster_traffic import Traffic, check_exactly

@@ -16,23 +16,23 @@ from typing import Any
 
 import pytest
 
-from metadata.quorum_protocol import PROTOCOL_VERSION, QUORUM_PATH
-from metadata.quorum_protocol import Hello as QuorumHello
-from metadata.quorum_protocol import encode as encode_quorum
-from partitions.replication_protocol import Hello as ReplicationHello
-from partitions.replication_protocol import encode as encode_replication
+from metadata.quorum.protocol import PROTOCOL_VERSION, QUORUM_PATH
+from metadata.quorum.protocol import Hello as QuorumHello
+from metadata.quorum.protocol import encode as encode_quorum
+from partitions.replication.protocol import Hello as ReplicationHello
+from partitions.replication.protocol import encode as encode_replication
 from raftlog import Admin, Consumer, Producer
-from raftlog.broker.forwarding import FORWARD_PATH
 from raftlog.broker.identity import read_identity
-from raftlog.broker.node_tls import QUORUM_NAME
 from raftlog.broker.replication_links import REPLICATION_PATH
-from raftlog.cli.local_cluster import DATA_FOLDER, SETTINGS_FILE, LocalCluster, free_base_port
-from raftlog.disk import LocalDisk
+from raftlog.broker.requests.forwarding import FORWARD_PATH
+from raftlog.broker.tls.node_tls import QUORUM_NAME
+from raftlog.cli.nodes.local_cluster import DATA_FOLDER, SETTINGS_FILE, LocalCluster, free_base_port
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.http2 import Http2Connection, Http2Limits, connect
 from raftlog.http2.tls import DialTls, prepare
 from raftlog.model import BrokerId
 from raftlog.sync import Admin as BlockingAdmin
+from raftlog.system.disk import LocalDisk
 from tests.support.cli_runner import run
 from tests.support.cluster import PATIENCE_S, eventually, log_lines, stop_and_check, tell
 from tests.support.http2_server import Recorder
@@ -284,7 +284,7 @@ async def test_plain_connections_are_told_why(running: TlsCluster) -> None:
 
 async def test_a_node_that_is_not_the_one_dialed_is_not_spoken_to(running: TlsCluster, tmp_path: Path) -> None:
     """Somebody listens at node 2's address with node 1's certificate: what the dialers check."""
-    from raftlog.broker.node_names import NodeNames
+    from raftlog.broker.tls.names import NodeNames
     from raftlog.config import DEFAULT_NODE_NAME
 
     names = NodeNames(DEFAULT_NODE_NAME, running.cluster_id)
@@ -350,7 +350,7 @@ async def test_certificates_are_exchanged_while_it_runs(running: TlsCluster) -> 
 def test_a_node_does_not_start_with_files_that_cannot_be_used(running: TlsCluster, tmp_path: Path) -> None:
     """Nor does it count the start, or take the marker of its clean stop away."""
     from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
-    from raftlog.broker.node_main import run_node
+    from raftlog.broker.node.main import run_node
     from raftlog.model import Endpoint
 
     data = tmp_path / "data"

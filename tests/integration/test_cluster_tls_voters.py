@@ -13,9 +13,9 @@ import pytest
 
 from raftlog import Admin
 from raftlog.broker.identity import init_data_folder, read_identity
-from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
+from raftlog.cli.nodes.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
 from raftlog.client.admin import QuorumInfo
-from raftlog.disk import LocalDisk
+from raftlog.system.disk import LocalDisk
 from tests.support.cli_runner import run
 from tests.support.cluster import PATIENCE_S, eventually, log_lines, stop_and_check, tell
 from tests.support.tls import SETTING, Authority, write

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster, LocalNode
-from raftlog.record_batch import RecordBatch, split_batches
+from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
+from raftlog.records.batch import RecordBatch, split_batches
 from raftlog.wire import (
     FetchPartition,
     FetchRequest,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client.admin import QuorumInfo, VotersChange
 from raftlog.errors import InvalidRequest
 from tests.support.cli_runner import run

@@ -14,7 +14,7 @@ from itertools import chain
 import pytest
 
 from raftlog import Admin, Consumer, Producer, commit_together
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import TransactionState
 from raftlog.errors import InvalidRequest
 from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raftlog import Admin, Consumer
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import GroupPartition
 from raftlog.errors import RaftlogError
 from tests.support.cluster import eventually, running_cluster

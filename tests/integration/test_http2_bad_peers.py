@@ -13,7 +13,7 @@ import pytest
 from raftlog.errors import RetriableError
 from raftlog.http2 import Http2Limits, Http2Stream
 from raftlog.http2.frames import PREFACE
-from raftlog.http2.shell import TURN_S
+from raftlog.http2.transport import TURN_S
 from tests.support.http2_peer import RawPeer, data_frame, parse, prefixed, raw_frame, settings_frame
 from tests.support.http2_server import PATIENCE_S, Recorder, Server, raw, until
 
@@ -172,7 +172,7 @@ async def test_without_a_descriptor_a_connection_is_closed_and_not_forgotten(mon
     async with Server() as server:
         async with raw(server.port) as (reader, writer):
             await until(lambda: server.listener.connection_count == 1)
-        monkeypatch.setattr("raftlog.http2.shell.duplicate_socket", none_left)
+        monkeypatch.setattr("raftlog.http2.transport.duplicate_socket", none_left)
         async with raw(server.port) as (reader, writer):
             writer.write(PREFACE)
             with contextlib.suppress(ConnectionError):

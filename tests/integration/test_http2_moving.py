@@ -12,7 +12,7 @@ import pytest
 
 from raftlog.http2 import Http2Connection, Http2Limits, Http2Stream
 from raftlog.http2.frames import PREFACE
-from raftlog.loop_events import events_of
+from raftlog.system.loop_events import events_of
 from tests.support.http2_peer import RawPeer as HpackPeer
 from tests.support.http2_peer import parse, raw_frame, settings_frame
 from tests.support.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, raw, until

@@ -14,9 +14,9 @@ import pytest
 
 from raftlog.errors import RetriableError
 from raftlog.http2 import Http2Connection, Http2Limits, connect
-from raftlog.http2.protocol import TLS_REFUSED
+from raftlog.http2.connection import TLS_REFUSED
 from raftlog.http2.tls import DialTls, TransportWriter, prepare
-from raftlog.http2.tls_door import PLAIN_REFUSED
+from raftlog.http2.tls_accept import PLAIN_REFUSED
 from raftlog.ports import FileRegion
 from tests.support.certificates import self_signed
 from tests.support.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, raw, until

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from http_api.limits import SMALL_BODY_BYTES, Limits
+from http_api.web.limits import SMALL_BODY_BYTES, Limits
 from raftlog.config import MAX_REQUEST_HEAD_BYTES
 from raftlog.wire import CONTENT_TYPE
 from tests.support.fake_broker import FakeBroker

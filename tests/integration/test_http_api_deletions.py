@@ -10,7 +10,7 @@ from raftlog import Admin
 from raftlog.client import admin as admin_module
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import TopicPartition
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from raftlog.wire import DeleteRecordsRequest, DeleteRecordsResponse
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_envelope import Command
-from metadata.command_results import CommandResult, Refused
-from metadata.commands import SetFeatureLevel
+from metadata.commands.cluster import SetFeatureLevel
+from metadata.commands.envelope import Command
+from metadata.commands.results import CommandResult, Refused
 from raftlog import Admin
-from raftlog.broker.feature_levels import finalize
+from raftlog.broker.changes.feature_levels import finalize
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId, FeatureLevelChange, QuorumStatus
 from raftlog.version import FEATURE_LEVEL

@@ -12,9 +12,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from http_api import fetch, records_out
+from http_api.records import page as records_out
+from http_api.routes import fetch
 from raftlog.errors import RetriableError
-from raftlog.record_batch import Codec, encode, encode_control
+from raftlog.records.batch import Codec, encode, encode_control
 from raftlog.wire import FetchRequest, FetchResponse
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, eventually, running_api

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from http_api import group_offsets
+from http_api.routes import group_offsets
 from raftlog.errors import RetriableError
 from raftlog.model import TopicPartition
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from raftlog.wire import OffsetsRequest, OffsetsResponse
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from http_api.context import ApiContext
-from http_api.hosts import HostPolicy
-from http_api.limits import OFFLOAD_BYTES, Limits
-from http_api.service import Health
+from http_api.service.service import Health
+from http_api.web.context import ApiContext
+from http_api.web.hosts import HostPolicy
+from http_api.web.limits import OFFLOAD_BYTES, Limits
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Answer, Api, eventually, running_api
 
@@ -149,7 +149,7 @@ async def test_a_connection_that_sends_no_whole_header_is_closed() -> None:
 
 
 async def test_a_reader_of_records_that_stops_loses_its_connection() -> None:
-    from raftlog.record_batch import encode
+    from raftlog.records.batch import encode
 
     made = broker()
     limits = Limits(write_timeout_s=0.2, write_min_bytes_per_s=1 << 30)

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from http_api import produce
+from http_api.routes import produce
 from raftlog.model import TopicPartition
 from raftlog.partitioner import partition_for_key
-from raftlog.record_batch import Record, RecordBatch
+from raftlog.records.batch import Record, RecordBatch
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, eventually, running_api
 

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-import http_api.fetch
-from http_api.limits import Limits
+import http_api.routes.fetch
+from http_api.web.limits import Limits
 from raftlog.model import TopicRecord
-from raftlog.record_batch import RecordBatch, encode, parse_header, split_batches
+from raftlog.records.batch import RecordBatch, encode, parse_header, split_batches
 from raftlog.wire import (
     CONTENT_TYPE,
     FetchPartition,
@@ -274,7 +274,7 @@ async def test_regions_of_files_do_not_pass_through_python(monkeypatch: pytest.M
     def refuse(*_: Any) -> bytes:
         raise AssertionError("read in Python")
 
-    monkeypatch.setattr(http_api.fetch, "read_region", refuse)
+    monkeypatch.setattr(http_api.routes.fetch, "read_region", refuse)
     broker = FakeBroker("file")
     broker.add_topic("t", 1)
     async with running_api(broker) as api:

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from http_api.cluster import OPENAPI
-from http_api.limits import PIECE_BYTES
-from http_api.service import Health
+from http_api.routes.cluster import OPENAPI
+from http_api.service.service import Health
+from http_api.web.limits import PIECE_BYTES
 from raftlog.errors import InvalidRequest, InvariantViolation, RetriableError
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Answer, Api, running_api
 

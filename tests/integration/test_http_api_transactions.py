@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from http_api import transactions
-from http_api.service_transactions import OpenTransaction
-from metadata.command_results import TransactionAnswer
-from metadata.groups.transaction_changes import TransactionChange
+from http_api.routes import transactions
+from http_api.service.transactions import OpenTransaction
+from metadata.commands.results import TransactionAnswer
+from metadata.commands.transactions import TransactionChange
 from raftlog.errors import RetriableError
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.transactions import TransactionKey

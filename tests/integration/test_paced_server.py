@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from raftlog import paced_server
-from raftlog.paced_server import PacedServer
+from raftlog.system import paced_server
+from raftlog.system.paced_server import PacedServer
 
 
 class Greeter(asyncio.Protocol):

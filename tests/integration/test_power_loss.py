@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from jepsen_like.power_loss import WITNESS_BYTES
+from jepsen_like.clusters.power_loss import WITNESS_BYTES
 from raftlog.errors import RaftlogError
 from tests import support
 from tests.support.power_rounds import NODES, powered_cluster, skip_unless_power_can_be_cut

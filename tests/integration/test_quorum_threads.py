@@ -17,26 +17,26 @@ from typing import Any
 
 import pytest
 
-from metadata import quorum_thread_streams
-from metadata.command_results import Done, Registered
-from metadata.commands import CreateTopic, NoOp, RegisterBroker
-from metadata.image_events import MetadataEvent
-from metadata.journal import prepare_journal
-from metadata.quorum_identity import QuorumIdentity
-from metadata.quorum_port import Fate, Outcome
-from metadata.quorum_protocol import PROTOCOL_VERSION, Hello, encode
-from metadata.quorum_thread import QUORUM_PATH, QuorumThread
+from metadata.commands.cluster import CreateTopic, NoOp, RegisterBroker
+from metadata.commands.results import Done, Registered
+from metadata.journal.journal import prepare_journal
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum.protocol import PROTOCOL_VERSION, Hello, encode
+from metadata.quorum_thread import streams as quorum_thread_streams
+from metadata.quorum_thread.thread import QUORUM_PATH, QuorumThread
+from metadata.records.events import MetadataEvent
 from metadata.view import ClusterView
-from raftlog.clock import SystemClock
+from metadata.voters.identity import QuorumIdentity
 from raftlog.config import TimingConfig
-from raftlog.disk import LocalDisk
 from raftlog.errors import DiskDamaged, InvalidRequest
+from raftlog.http2.connection import Http2Stream
 from raftlog.http2.dialer import connect
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.listener import Http2Listener
-from raftlog.http2.protocol import Http2Stream
 from raftlog.http2.tls import DialTls, prepare
 from raftlog.model import BrokerId, DirectoryId, Endpoint, TopicId
+from raftlog.system.clock import SystemClock
+from raftlog.system.disk import LocalDisk
 from tests.support.certificates import self_signed
 from tests.support.held_port import HOST, HeldPort
 from tests.support.http2_server import Recorder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import raftlog
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin, Producer
 from tests.support.cluster import PATIENCE_S, running_cluster
 from tests.support.spark import ROOT, Arrived, session, started

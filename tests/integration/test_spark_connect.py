@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin
 from spark_source import java
 from tests.support.cluster import PATIENCE_S, running_cluster

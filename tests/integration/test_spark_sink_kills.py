@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from tests.support.cluster import PATIENCE_S, POLL_S, running_cluster
 from tests.support.spark import unpacked_wheel
 from tests.support.spark_copier import Copier

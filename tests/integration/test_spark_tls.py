@@ -10,16 +10,21 @@ import pyarrow as pa
 import pytest
 
 from raftlog.broker.identity import read_identity
-from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
-from raftlog.disk import LocalDisk
+from raftlog.cli.nodes.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
 from raftlog.errors import RaftlogError
 from raftlog.sync import Admin
-from spark_source import connections, executor, sink_decision, sink_options, sink_task, source_options
-from spark_source.batch_driver import plan
-from spark_source.filters import Restrictions
-from spark_source.sink_columns import find
-from spark_source.sink_names import MicroBatch
-from spark_source.sink_publication import publication
+from raftlog.system.disk import LocalDisk
+from spark_source import connections
+from spark_source.driver.batch import plan
+from spark_source.reading import options as source_options
+from spark_source.reading.filters import Restrictions
+from spark_source.tasks import read as executor
+from spark_source.writing import decision as sink_decision
+from spark_source.writing import options as sink_options
+from spark_source.writing import task as sink_task
+from spark_source.writing.columns import find
+from spark_source.writing.names import MicroBatch
+from spark_source.writing.publication import publication
 from tests.support.cluster import PATIENCE_S, stop_and_check, tell
 from tests.support.tls import SETTING, Authority, write
 

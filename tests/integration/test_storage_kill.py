@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from partitions.log import PartitionLog
-from partitions.log_writer import LogWriter
+from partitions.log.log import PartitionLog
+from partitions.log.writer import LogWriter
 from raftlog.config import TopicConfig
-from raftlog.disk import LocalDisk
-from raftlog.record_batch import parse_header
-from raftlog.runtime import LoopScheduler, ThreadWorker
+from raftlog.records.batch import parse_header
+from raftlog.system.disk import LocalDisk
+from raftlog.system.runtime import LoopScheduler, ThreadWorker
 from tests.support.storage import PATH, append, batch, read_batches
 
 pytestmark = pytest.mark.integration
@@ -25,8 +25,8 @@ CONFIG = TopicConfig(segment_bytes=300_000, index_interval_bytes=4096)
 
 WRITER = """
 import sys
-from partitions.log import PartitionLog
-from raftlog.disk import LocalDisk
+from partitions.log.log import PartitionLog
+from raftlog.system.disk import LocalDisk
 from tests.integration.test_storage_kill import CONFIG
 from tests.support.storage import PATH, append
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from partitions.batch_tail import FetchCache
-from partitions.log import PartitionLog
+from partitions.log.log import PartitionLog
+from partitions.log.tail import FetchCache
 from raftlog.config import TopicConfig
-from raftlog.disk import LocalDisk
 from raftlog.model import Offset
 from raftlog.ports import FileRegion
+from raftlog.system.disk import LocalDisk
 from tests.support.storage import PATH, Batch, append, part_bytes, settle
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from partitions.manager import Produced
 from raftlog.errors import RaftlogError
 from raftlog.model import Acks
 from raftlog.ports import Part
-from raftlog.record_batch import RecordBatch, encode, split_batches
+from raftlog.records.batch import RecordBatch, encode, split_batches
 from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.metadata_cluster import TP

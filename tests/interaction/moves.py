@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from metadata.command_envelope import Command
-from metadata.command_results import ReassignmentsAltered, Refused
-from metadata.commands import SetFeatureLevel
-from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
+from metadata.commands.cluster import SetFeatureLevel
+from metadata.commands.envelope import Command
+from metadata.commands.replicas import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
+from metadata.commands.results import ReassignmentsAltered, Refused
 from raftlog.model import BrokerId
 from tests.support.metadata_cluster import TP
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from partitions.driver import PartitionDriver
-from partitions.driver_requests import Deleted
-from partitions.log_slice import ReadBy
+from partitions.driver.driver import PartitionDriver
+from partitions.driver.requests import Deleted
+from partitions.log.slice import ReadBy
 from partitions.manager import Produced
 from raftlog.errors import RaftlogError
 from raftlog.model import Acks, Offset
 from raftlog.ports import Part
-from raftlog.record_batch import RecordBatch, encode, split_batches
-from raftlog.record_batch_filter import is_hole
+from raftlog.records.batch import RecordBatch, encode, split_batches
+from raftlog.records.batch_filter import is_hole
 from tests.support.metadata_cluster import TP
 
 from .moves import Moves

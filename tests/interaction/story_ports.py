@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from metadata.command_envelope import Command as QuorumCommand
-from metadata.command_results import CommandResult
-from metadata.image_events import BrokerChanged, MetadataEvent, PartitionChanged, ThrottleChanged, TopicChanged
-from metadata.image_events import TopicRemoved as TopicIsGone
+from metadata.commands.envelope import Command as QuorumCommand
+from metadata.commands.results import CommandResult
+from metadata.records.events import BrokerChanged, MetadataEvent, PartitionChanged, ThrottleChanged, TopicChanged
+from metadata.records.events import TopicRemoved as TopicIsGone
 from partitions.manager import MetadataChange, TopicRemoved
 from raftlog.errors import RaftlogError
 from tests.support.manual import ManualScheduler

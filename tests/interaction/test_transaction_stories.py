@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import DeleteTopic
-from metadata.groups.transaction_changes import Abort, Expire, ExpiredBlock, GroupMoves, Move, Position, pack_keys
+from metadata.commands.cluster import DeleteTopic
+from metadata.commands.transactions import Abort, Expire, ExpiredBlock, GroupMoves, Move, Position, pack_keys
 from raftlog.model import Offset
 from raftlog.transactions import TransactionKey
 from tests.support.groups import NOW_MS

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata.command_envelope import Command
-from metadata.command_results import TransactionsChanged
-from metadata.groups.transaction_changes import (
+from metadata.commands.envelope import Command
+from metadata.commands.results import TransactionsChanged
+from metadata.commands.transactions import (
     Abort,
     AbortOverdue,
     ChangeTransactions,
@@ -23,12 +23,12 @@ from metadata.groups.transaction_changes import (
     TransactionChange,
     pack_keys,
 )
-from metadata.quorum_port import Fate, Outcome
+from metadata.quorum.port import Fate, Outcome
 from partitions.manager import Produced
 from raftlog.errors import RaftlogError
 from raftlog.model import Acks, Offset, ProducerEpoch, ProducerId
 from raftlog.ports import Part
-from raftlog.record_batch import Control, ControlKind, RecordBatch, encode, split_batches
+from raftlog.records.batch import Control, ControlKind, RecordBatch, encode, split_batches
 from raftlog.transactions import TransactionKey
 from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.metadata_cluster import TOPIC, TP

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from partitions import replication_protocol as rp
+from partitions.replication import protocol as rp
 from raftlog.ports import FileRegion, LinkHandler, Part
-from raftlog.record_batch import parse_header, split_batches
+from raftlog.records.batch import parse_header, split_batches
 from tests.support.manual import ManualScheduler
 
 

@@ -9,21 +9,21 @@ from functools import partial
 
 import pytest
 
-from jepsen_like.simulator.disk import Inode, SimDisk
-from metadata.command_envelope import Command
-from metadata.command_parts import IsrMember
-from metadata.command_results import IsrAltered, Refused, Registered
-from metadata.commands import AlterIsr, DeleteTopic
-from metadata.groups.transaction_changes import TRANSACTIONS_FEATURE_LEVEL
-from metadata.quorum_port import Outcome
+from jepsen_like.simulator.world.disk import Inode, SimDisk
+from metadata.commands.cluster import AlterIsr, DeleteTopic
+from metadata.commands.envelope import Command
+from metadata.commands.fields import IsrMember
+from metadata.commands.results import IsrAltered, Refused, Registered
+from metadata.commands.transactions import TRANSACTIONS_FEATURE_LEVEL
+from metadata.quorum.port import Outcome
 from metadata.view import ClusterView
-from partitions.driver_ports import TransactionPorts
-from partitions.effects import Fate, IsrProposal
+from partitions.driver.ports import TransactionPorts
 from partitions.manager import PartitionManager
-from raftlog.broker.transaction_reports import TransactionReports
+from partitions.replica.effects import Fate, IsrProposal
+from raftlog.broker.changes.transaction_reports import TransactionReports
 from raftlog.config import TimingConfig
 from raftlog.model import NO_EPOCH, BrokerId, Offset, ReplicaReport
-from raftlog.record_batch import RecordBatch, split_batches
+from raftlog.records.batch import RecordBatch, split_batches
 from tests.support.manual import ManualScheduler
 from tests.support.metadata_cluster import TP
 from tests.support.right_clock import RightClock

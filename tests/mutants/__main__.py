@@ -26,7 +26,7 @@ from queue import SimpleQueue
 
 import msgspec
 
-from jepsen_like.json_lines import append_line
+from jepsen_like.scoreboard.json_lines import append_line
 
 from . import rows
 from .covering import Covering, Named

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jepsen_like.simulator import shard_code
+from jepsen_like.simulator.shards import shard_code
 
 from .covering import Covering, Named, test_files
 from .trees import Run, Tree

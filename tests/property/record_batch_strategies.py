@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from raftlog import record_batch
-from raftlog.record_batch import Codec, encode
+from raftlog.records import batch as record_batch
+from raftlog.records.batch import Codec, encode
 from tests.golden.record_batch_reference import NaiveRecord
 
 NOW = 1_700_000_000_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jepsen_like.checkers.linearizability import check
 from jepsen_like.checkers.models import Impossible, Model, Step, model
-from jepsen_like.history import Call, Operation, calls
+from jepsen_like.histories.history import Call, Operation, calls
 
 
 def dumb(history: list[Operation], of: Model) -> bool:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftlog.client.accumulator import GRANT_BYTES, Accumulator
-from raftlog.client.accumulator_batch import ROWS_A_LOOK, UNASSIGNED, Batch, ParkedRecord, rows_that_fit
+from raftlog.client.producing.accumulator import GRANT_BYTES, Accumulator
+from raftlog.client.producing.batch import ROWS_A_LOOK, UNASSIGNED, Batch, ParkedRecord, rows_that_fit
 from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.record_batch import Codec, RecordBatch, encode
+from raftlog.records.batch import Codec, RecordBatch, encode
 
 BATCH_BYTES = 4096
 BUFFER_BYTES = 64 * 1024

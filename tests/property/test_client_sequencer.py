@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftlog.client.accumulator_batch import Batch
-from raftlog.client.partition_queue import Delivered, Outcome, Undelivered
-from raftlog.client.sequencer import Sequencer
+from raftlog.client.producing.batch import Batch
+from raftlog.client.producing.partition_queue import Delivered, Outcome, Undelivered
+from raftlog.client.producing.sequencer import Sequencer
 from raftlog.errors import CODES, Applied, RaftlogError, error_from_code
 
 WINDOW = 5

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from partitions.driver_requests import Produced
+from partitions.driver.requests import Produced
 from raftlog.model import LeaderEpoch
 from tests.support.compacted_cluster import CompactedCluster
 from tests.support.compaction import records, table

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.model import Offset
-from raftlog.record_batch import ControlKind, parse_header
-from raftlog.record_batch_filter import hole
+from raftlog.records.batch import ControlKind, parse_header
+from raftlog.records.batch_filter import hole
 from raftlog.transactions import TransactionKey
 from tests.support.compaction import seal
 from tests.support.storage import read_batches, settle

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from partitions.log import PartitionLog
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from partitions.log.log import PartitionLog
 from raftlog.model import Offset
-from raftlog.record_batch import Codec
+from raftlog.records.batch import Codec
 from tests.support.compaction import COMPACTED, Entry, append_records, compact, records, reopen, seal, table
 from tests.support.storage import PATH, open_log, settle
 

@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jepsen_like.clients.group_offsets import SOUGHT
-from jepsen_like.generators import (
+from jepsen_like.histories.history import Operation
+from jepsen_like.run_records import RunPlan
+from jepsen_like.workloads import WORKLOADS
+from jepsen_like.workloads.generators import (
     PENDING,
     Calls,
     Context,
@@ -26,9 +29,6 @@ from jepsen_like.generators import (
     Wanted,
     staggered,
 )
-from jepsen_like.history import Operation
-from jepsen_like.run_records import RunPlan
-from jepsen_like.workloads import WORKLOADS
 from jepsen_like.workloads.group_offsets import STALL_SECONDS, OffsetOperations
 from jepsen_like.workloads.log import LogOperations, topic_count
 from jepsen_like.workloads.log_reads import ReadAll

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.groups.assignors import ASSIGNORS, Targets, assign_range, assign_uniform
+from metadata.rules.assignors import ASSIGNORS, Targets, assign_range, assign_uniform
 from raftlog.model import TopicId, TopicPartition
 
 TOPICS = [TopicId(bytes([number] * 16)) for number in range(4)]

@@ -7,9 +7,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.command_results import GroupsChanged
-from metadata.commands import CreateTopic, DeleteTopic
-from metadata.groups.changes import (
+from metadata.commands.cluster import CreateTopic, DeleteTopic
+from metadata.commands.groups import (
     ChangeGroups,
     Commit,
     Delete,
@@ -22,11 +21,12 @@ from metadata.groups.changes import (
     Reset,
     pack_partitions,
 )
-from metadata.groups.records import MemberRecord
-from metadata.image_diff import diff
-from metadata.image_invariants import check
-from metadata.image_state import ClusterImage
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.results import GroupsChanged
+from metadata.image.diff import diff
+from metadata.image.image import ClusterImage
+from metadata.image.invariants import check
+from metadata.records.groups import MemberRecord
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, Offset, TopicPartition
 from tests.support.groups import NOW_MS, GroupCluster, join, tps

@@ -12,7 +12,7 @@ from hyperframe.frame import GoAwayFrame
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from raftlog.http2.connection import ConnectionCore
+from raftlog.http2.core import ConnectionCore
 from raftlog.http2.events import (
     ConnectionFailed,
     MessageReceived,
@@ -24,7 +24,7 @@ from raftlog.http2.events import (
 from raftlog.http2.frames import PREFACE, ErrorCode
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.receiving import STAGING_BYTES
-from raftlog.http2.streams import StreamState
+from raftlog.http2.stream_table import StreamState
 from tests.support.http2_peer import RawPeer, data_frame, only, parse, prefixed, raw_frame, settings_frame
 
 SMALL = Http2Limits(

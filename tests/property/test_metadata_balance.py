@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.balance import PlannedMove, balance, drain
+from metadata.rules.balance import PlannedMove, balance, drain
 from raftlog.errors import InvalidRequest
 from raftlog.model import (
     BrokerId,

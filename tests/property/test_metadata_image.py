@@ -10,15 +10,15 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.command_envelope import ENVELOPE_VERSION, Envelope
-from metadata.command_parts import Election
-from metadata.command_results import Elected, ReassignmentsAltered, Refused
-from metadata.commands import ElectLeaders
-from metadata.image import apply
-from metadata.image_diff import diff
-from metadata.image_invariants import check, check_step
-from metadata.image_state import ClusterImage
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.cluster import ElectLeaders
+from metadata.commands.envelope import ENVELOPE_VERSION, Envelope
+from metadata.commands.fields import Election
+from metadata.commands.results import Elected, ReassignmentsAltered, Refused
+from metadata.image.apply import apply
+from metadata.image.diff import diff
+from metadata.image.image import ClusterImage
+from metadata.image.invariants import check, check_step
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, PartitionRecord
 from tests.support.metadata_commands import RandomCommands

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metadata.commands import AlterTopic, SetFeatureLevel
+from metadata.commands.cluster import AlterTopic, SetFeatureLevel
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, TP, Cluster
 from tests.support.metadata_world import World

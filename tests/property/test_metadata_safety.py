@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from metadata import image_brokers, image_partitions, image_reassignments
+from metadata.image import brokers as image_brokers
+from metadata.image import partitions as image_partitions
+from metadata.image import reassignments as image_reassignments
 from tests.support import metadata_cluster
 from tests.support.metadata_moving import MovingWalk
 from tests.support.metadata_replicas import LostRecord, Walk

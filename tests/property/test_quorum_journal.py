@@ -8,11 +8,11 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata import journal_format as fmt
-from metadata.journal import Journal, prepare_journal
-from metadata.journal_recovery import recover
-from metadata.quorum_identity import QuorumIdentity
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.journal import format as fmt
+from metadata.journal.journal import Journal, prepare_journal
+from metadata.journal.recovery import recover
+from metadata.voters.identity import QuorumIdentity
 from raftlog.errors import DiskDamaged
 from raftlog.model import BrokerId, DirectoryId
 

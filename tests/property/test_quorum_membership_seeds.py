@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import pysyncobj_engine
-from metadata.quorum_changes import Action
+from metadata.raft import pysyncobj_engine
+from metadata.voters.changes import Action
 from tests.support.quorum_membership_world import MembershipWorld
 from tests.support.quorum_world import Network
 

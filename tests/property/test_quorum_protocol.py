@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata import quorum_messages as messages
-from metadata import quorum_protocol as protocol
+from metadata.quorum import protocol
+from metadata.raft import messages
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, QuorumStatus
 

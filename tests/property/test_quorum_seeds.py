@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import pysyncobj_engine
+from metadata.raft import pysyncobj_engine
 from tests.support.quorum_world import Network, World
 
 SEEDS = 300

@@ -22,10 +22,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raftlog import record_arrow, record_header
-from raftlog.compression import decompress
 from raftlog.errors import CorruptBatch, InvalidRequest
-from raftlog.record_batch import HEADER_BYTES, Codec, RecordBatch, encode, encode_control, split_batches, validate
+from raftlog.records import arrow as record_arrow
+from raftlog.records import header as record_header
+from raftlog.records.batch import HEADER_BYTES, Codec, RecordBatch, encode, encode_control, split_batches, validate
+from raftlog.records.compression import decompress
 from tests.golden import record_batch_reference as reference
 from tests.golden.record_batch_cases import golden
 
@@ -243,7 +244,7 @@ BOMB = """
 import resource, sys
 from raftlog import record_batch
 from raftlog.errors import CorruptBatch
-from raftlog.record_batch import RecordBatch, encode, Codec, validate, load_arrow
+from raftlog.records.batch import RecordBatch, encode, Codec, validate, load_arrow
 bomb = sys.stdin.buffer.read()
 load_arrow()
 for codec in Codec:

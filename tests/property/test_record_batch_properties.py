@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raftlog.errors import CorruptBatch
-from raftlog.record_batch import (
+from raftlog.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     Codec,

@@ -9,11 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitions import effects as fx
-from partitions.effects import Fate
-from partitions.isr import IsrState
-from partitions.log_view import compare_follower, truncation_for
-from partitions.producer_state import (
+from partitions.producers.state import (
     BATCH_BYTES,
     PRODUCER_BYTES,
     REMEMBERED_BATCHES,
@@ -26,10 +22,14 @@ from partitions.producer_state import (
     ProducerStates,
     RefusedSequence,
 )
-from partitions.replication_protocol import decode_from_follower, decode_from_leader
+from partitions.replica import effects as fx
+from partitions.replica.effects import Fate
+from partitions.replica.isr import IsrState
+from partitions.replica.log_view import compare_follower, truncation_for
+from partitions.replication.protocol import decode_from_follower, decode_from_leader
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, LeaderEpoch, Offset
-from raftlog.record_batch import BatchHeader
+from raftlog.records.batch import BatchHeader
 from tests.support.replication_cores import CoreDriver, FakeLog, broker, header, isr_of, record
 
 # --- High watermark and ISR of a leader, over any sequence of events --------------------------------------------------

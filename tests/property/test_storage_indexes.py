@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.segment import SegmentIndex
+from partitions.files.segment import SegmentIndex
 from raftlog.model import Offset
-from raftlog.record_batch import BatchHeader
+from raftlog.records.batch import BatchHeader
 
 BATCHES = st.lists(
     st.tuples(st.integers(1, 5), st.integers(61, 400), st.integers(-1, 50)), max_size=40

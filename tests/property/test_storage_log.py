@@ -25,18 +25,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
-from partitions import log_pending
-from partitions.batch_tail import FetchCache
-from partitions.control_batches import checked_control_of
-from partitions.damage import LogDamaged
-from partitions.log import PartitionLog
-from partitions.log_job import LogJob
-from partitions.producer_replay import ProducerReplay
+from jepsen_like.simulator.world.disk import SimDisk, SimFile, SimulatedCrash
+from partitions.files.damage import LogDamaged
+from partitions.log import pending as log_pending
+from partitions.log.job import LogJob
+from partitions.log.log import PartitionLog
+from partitions.log.producer_replay import ProducerReplay
+from partitions.log.tail import FetchCache
+from partitions.producers.control_batches import checked_control_of
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset
-from raftlog.record_batch import BatchHeader, Control, parse_header
+from raftlog.records.batch import BatchHeader, Control, parse_header
 from tests.support.storage import PATH, Batch, batch, marker, read_batches
 
 

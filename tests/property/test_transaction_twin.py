@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.producer_state import ProducerStates
+from partitions.producers.state import ProducerStates
 from raftlog.model import Offset
-from raftlog.record_batch import BatchHeader, Control, ControlKind
+from raftlog.records.batch import BatchHeader, Control, ControlKind
 from raftlog.transactions import TransactionKey
 from tests.support.transaction_logs import data_header, key, marker_header, says
 

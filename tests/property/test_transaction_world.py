@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from metadata.groups.transaction_changes import Abort, AbortOverdue, Expire, ExpiredBlock, pack_keys
+from metadata.commands.transactions import Abort, AbortOverdue, Expire, ExpiredBlock, pack_keys
 from partitions.manager import Produced
 from raftlog.errors import RaftlogError
 from raftlog.transactions import TransactionKey

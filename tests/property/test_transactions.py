@@ -13,10 +13,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.command_envelope import Command, decode, encode
-from metadata.command_results import TransactionsChanged
-from metadata.commands import CreateTopic, DeleteTopic
-from metadata.groups.transaction_changes import (
+from metadata.commands.cluster import CreateTopic, DeleteTopic
+from metadata.commands.envelope import Command, decode, encode
+from metadata.commands.results import TransactionsChanged
+from metadata.commands.transactions import (
     Abort,
     AbortOverdue,
     ChangeTransactions,
@@ -38,13 +38,13 @@ from metadata.groups.transaction_changes import (
     encode_piece,
     pack_keys,
 )
-from metadata.groups.transaction_records import ATTEMPTS_KEPT
-from metadata.image import apply
-from metadata.image_diff import diff
-from metadata.image_events import MetadataEvent
-from metadata.image_invariants import check
-from metadata.image_state import ClusterImage
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.image.apply import apply
+from metadata.image.diff import diff
+from metadata.image.image import ClusterImage
+from metadata.image.invariants import check
+from metadata.records.events import MetadataEvent
+from metadata.records.transactions import ATTEMPTS_KEPT
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId
 from raftlog.transactions import Outcome, TransactionKey

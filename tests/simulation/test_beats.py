@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from jepsen_like.simulator.beats import Beats
-from jepsen_like.simulator.heap import EventHeap, Life, SimClock
+from jepsen_like.simulator.world.beats import Beats
+from jepsen_like.simulator.world.heap import EventHeap, Life, SimClock
 from raftlog.config import TimingConfig
 
 HEARTBEAT = TimingConfig().quorum_heartbeat_ms / 1000

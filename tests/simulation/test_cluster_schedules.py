@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.simulator.cluster_directed import direct
-from jepsen_like.simulator.cluster_kinds import KINDS
-from jepsen_like.simulator.cluster_schedule import OPERATIONS, ClusterSchedule, draw
-from jepsen_like.simulator.quorum_schedule import Fault
-from jepsen_like.simulator.run import run_schedule
-from jepsen_like.simulator.schedules import from_json
-from jepsen_like.simulator.shrink import Shrinker
+from jepsen_like.simulator.cluster.directed import direct
+from jepsen_like.simulator.cluster.kinds import KINDS
+from jepsen_like.simulator.cluster.run import run_schedule
+from jepsen_like.simulator.cluster.schedule import OPERATIONS, ClusterSchedule, draw
+from jepsen_like.simulator.quorum.schedule import Fault
+from jepsen_like.simulator.shards.schedules import from_json
+from jepsen_like.simulator.shards.shrink import Shrinker
 
 SECONDS = 60.0
 SCHEDULES = sorted((Path(__file__).parent / "cluster_schedules").glob("*.json"))

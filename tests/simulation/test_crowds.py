@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from jepsen_like.simulator.cluster_schedule import ClusterSchedule, draw
-from jepsen_like.simulator.crowds import DELIVERY_TIMEOUT, FIRST_ID
-from jepsen_like.simulator.history import Fate
-from jepsen_like.simulator.run import SimulatedWorld, in_a_hurry
+from jepsen_like.simulator.brokers.history import Fate
+from jepsen_like.simulator.cluster.run import SimulatedWorld, in_a_hurry
+from jepsen_like.simulator.cluster.schedule import ClusterSchedule, draw
+from jepsen_like.simulator.load.crowds import DELIVERY_TIMEOUT, FIRST_ID
 
 CROWDED = 31
 """A seed whose schedule has crowds, and brokers with little room."""

@@ -7,9 +7,9 @@ import pytest
 
 from jepsen_like.planted.catalogue import BUGS, load_detections, run_planted, search
 from jepsen_like.planted.patches import GROUPS
-from jepsen_like.simulator.group_run import run_group_seed
-from jepsen_like.simulator.group_schedule import MEMBER_OPERATIONS
-from jepsen_like.simulator.schedules import draw, from_json, run
+from jepsen_like.simulator.groups.run import run_group_seed
+from jepsen_like.simulator.groups.schedule import MEMBER_OPERATIONS
+from jepsen_like.simulator.shards.schedules import draw, from_json, run
 
 SECONDS = 12.0
 SEEDS = range(1, 5)

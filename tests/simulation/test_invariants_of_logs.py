@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from jepsen_like.simulator.committed_log import Batch, CommittedLog
-from jepsen_like.simulator.last_look import _compacted
-from jepsen_like.simulator.mirror import LeaderMark, Mirror
-from jepsen_like.simulator.violation import Violation
+from jepsen_like.simulator.truth.committed_log import Batch, CommittedLog
+from jepsen_like.simulator.truth.last_look import _compacted
+from jepsen_like.simulator.truth.mirror import LeaderMark, Mirror
+from jepsen_like.simulator.world.violation import Violation
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch
 from raftlog.ports import FileRegion
-from raftlog.record_batch import encode, stamp
+from raftlog.records.batch import encode, stamp
 from tests.support.committed import RECORD, batch, committed
 
 

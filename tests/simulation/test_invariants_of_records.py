@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from jepsen_like.simulator.client_truth import ClientTruth
-from jepsen_like.simulator.clients import Clients
-from jepsen_like.simulator.consumers import SimConsumer
-from jepsen_like.simulator.group_truth import GroupTruth, Tenure
-from jepsen_like.simulator.heap import EventHeap
-from jepsen_like.simulator.history import Fate, History, Read, Send
-from jepsen_like.simulator.invariants import Truth
-from jepsen_like.simulator.partition_truth import PartitionTruth
-from jepsen_like.simulator.record_rules import RecordRules
-from jepsen_like.simulator.violation import Violation
-from metadata.commands import RegisterBroker
-from metadata.tickets import RecoveryTicket
+from jepsen_like.simulator.brokers.history import Fate, History, Read, Send
+from jepsen_like.simulator.groups.truth import GroupTruth, Tenure
+from jepsen_like.simulator.load.clients import Clients
+from jepsen_like.simulator.load.consumers import SimConsumer
+from jepsen_like.simulator.truth.client_truth import ClientTruth
+from jepsen_like.simulator.truth.invariants import Truth
+from jepsen_like.simulator.truth.partition_truth import PartitionTruth
+from jepsen_like.simulator.truth.record_rules import RecordRules
+from jepsen_like.simulator.world.heap import EventHeap
+from jepsen_like.simulator.world.violation import Violation
+from metadata.commands.cluster import RegisterBroker
+from metadata.records.tickets import RecoveryTicket
 from metadata.view import BrokerChanged, PartitionChanged
 from raftlog.model import (
     BrokerId,

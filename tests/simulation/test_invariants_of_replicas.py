@@ -11,16 +11,16 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from jepsen_like.simulator.cluster_schedule import Operation, draw
-from jepsen_like.simulator.committed_log import Batch
-from jepsen_like.simulator.invariants import LOOKS_AT_IMAGES
-from jepsen_like.simulator.node import SimNode
-from jepsen_like.simulator.run import SimulatedWorld, in_a_hurry
-from jepsen_like.simulator.violation import Violation
+from jepsen_like.simulator.brokers.node import SimNode
+from jepsen_like.simulator.cluster.run import SimulatedWorld, in_a_hurry
+from jepsen_like.simulator.cluster.schedule import Operation, draw
+from jepsen_like.simulator.truth.committed_log import Batch
+from jepsen_like.simulator.truth.invariants import LOOKS_AT_IMAGES
+from jepsen_like.simulator.world.violation import Violation
 from metadata.view import PartitionChanged
-from partitions.driver import PartitionDriver
-from partitions.isr import IsrState
-from partitions.leader import Leader
+from partitions.driver.driver import PartitionDriver
+from partitions.replica.isr import IsrState
+from partitions.replica.leader import Leader
 from raftlog.errors import InvariantViolation
 from raftlog.model import LeaderEpoch, PartitionEpoch, PartitionRecord
 

@@ -12,8 +12,8 @@ import pytest
 
 from jepsen_like.planted.catalogue import BUGS, load_detections, run_planted, search
 from jepsen_like.planted.lives_bugs import LIVES_BUGS
-from jepsen_like.simulator.client_run import run_client_seed
-from jepsen_like.simulator.run import Verdict
+from jepsen_like.simulator.cluster.run import Verdict
+from jepsen_like.simulator.library.run import run_client_seed
 
 SECONDS = 20.0
 SEEDS = range(1, 9)

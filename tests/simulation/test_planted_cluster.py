@@ -14,8 +14,8 @@ import pytest
 from jepsen_like.planted.catalogue import BUGS, OF_CLUSTERS, Detection, load_detections, run_planted, search
 from jepsen_like.planted.patches import CLUSTER, plant
 from jepsen_like.planted.stories import STORIES
-from jepsen_like.simulator.cluster_schedule import ClusterSchedule
-from jepsen_like.simulator.run import run_schedule
+from jepsen_like.simulator.cluster.run import run_schedule
+from jepsen_like.simulator.cluster.schedule import ClusterSchedule
 
 MORE_SEEDS = 12
 SOAK_SEEDS = 2_000

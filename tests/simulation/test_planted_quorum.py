@@ -15,8 +15,8 @@ import pytest
 
 from jepsen_like.planted.catalogue import BUGS, Detection, load_detections, run_planted, search
 from jepsen_like.planted.patches import SHORT, Outdated, Patch, Planted, check_pins, load_pins, pin_of, plant
-from jepsen_like.simulator.quorum_run import run_quorum_seed, run_schedule
-from jepsen_like.simulator.quorum_schedule import Schedule
+from jepsen_like.simulator.quorum.run import run_quorum_seed, run_schedule
+from jepsen_like.simulator.quorum.schedule import Schedule
 
 MORE_SEEDS = 12
 SOAK_SEEDS = 10_000

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.simulator.quorum_directed import BEFORE, FOR_GOOD, LASTS, direct
-from jepsen_like.simulator.quorum_probe import mark_of, waiting_in_lanes
-from jepsen_like.simulator.quorum_run import run_quorum_seed, run_schedule
-from jepsen_like.simulator.quorum_schedule import KINDS, OPERATIONS, Schedule, draw
-from metadata import quorum_controlling
-from metadata.pysyncobj_core import _SyncObj
-from metadata.quorum_node import QuorumNode
+from jepsen_like.simulator.quorum.directed import BEFORE, FOR_GOOD, LASTS, direct
+from jepsen_like.simulator.quorum.probe import mark_of, waiting_in_lanes
+from jepsen_like.simulator.quorum.run import run_quorum_seed, run_schedule
+from jepsen_like.simulator.quorum.schedule import KINDS, OPERATIONS, Schedule, draw
+from metadata.quorum import controlling as quorum_controlling
+from metadata.quorum.node import QuorumNode
+from metadata.raft.pysyncobj_node import _SyncObj
 
 SECONDS = 15.0
 SEEDS = range(1, 25)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from jepsen_like.simulator.quorum_voters_truth import VotersTruth
-from jepsen_like.simulator.violation import Violation
-from metadata.journal import Journal, prepare_journal
-from metadata.quorum_configuration import Configuration, Voter, encode_entry
-from metadata.quorum_identity import QuorumIdentity
+from jepsen_like.simulator.quorum.voters_truth import VotersTruth
+from jepsen_like.simulator.world.disk import SimDisk
+from jepsen_like.simulator.world.violation import Violation
+from metadata.journal.journal import Journal, prepare_journal
+from metadata.voters.configuration import Configuration, Voter, encode_entry
+from metadata.voters.identity import QuorumIdentity
 from raftlog.config import majority
 from raftlog.model import BrokerId, DirectoryId
 

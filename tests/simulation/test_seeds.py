@@ -15,8 +15,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from jepsen_like.simulator.cluster_schedule import ClusterSchedule, draw
-from jepsen_like.simulator.run import SimulatedWorld, Verdict, run_seed, run_world
+from jepsen_like.simulator.cluster.run import SimulatedWorld, Verdict, run_seed, run_world
+from jepsen_like.simulator.cluster.schedule import ClusterSchedule, draw
 
 SECONDS = 60.0
 SEEDS = range(1, 101)

@@ -12,14 +12,14 @@ from types import FrameType
 
 import pytest
 
-from jepsen_like.same_code import STILL_HOLDS
-from jepsen_like.simulator import shard as shards
-from jepsen_like.simulator import shard_code
+from jepsen_like.provenance.same_code import STILL_HOLDS
 from jepsen_like.simulator.__main__ import main
-from jepsen_like.simulator.seeds import RUNNERS
-from jepsen_like.simulator.shard import Shard, append, chunks, covered, run_shard, summarize
-from jepsen_like.simulator.shard_code import commit_of_this_tree, same_code
-from jepsen_like.simulator.shrink import minimize
+from jepsen_like.simulator.shards import shard as shards
+from jepsen_like.simulator.shards import shard_code
+from jepsen_like.simulator.shards.seeds import RUNNERS
+from jepsen_like.simulator.shards.shard import Shard, append, chunks, covered, run_shard, summarize
+from jepsen_like.simulator.shards.shard_code import commit_of_this_tree, same_code
+from jepsen_like.simulator.shards.shrink import minimize
 
 HARMLESS = ("<module>", "__getattr__", "__set_name__")
 
@@ -97,28 +97,28 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
     request.addfinalizer(shard_code.files.cache_clear)
     git("init", "-q")
     write("docs/quorum.md", "first\n")
-    write("jepsen_like/quorum_run.py", "from metadata.journal import Journal\nfrom . import heap\n")
-    write("jepsen_like/run.py", "import struct, partitions.log\nfrom .quorum_run import Verdict\n")
+    write("jepsen_like/quorum_run.py", "from metadata.journal.journal import Journal\nfrom . import heap\n")
+    write("jepsen_like/run.py", "import struct, partitions.log.log\nfrom .quorum_run import Verdict\n")
     write("jepsen_like/heap.py", "def later():\n    from raftlog.http2.stream import Stream\n")
-    write("metadata/journal.py", "import zlib\n")
+    write("metadata/journal/journal.py", "import zlib\n")
     write("metadata/__init__.py", "from .view import View\n")
-    write("partitions/log.py", "# first\n")
+    write("partitions/log/log.py", "# first\n")
     write("raftlog/http2/stream.py", "# first\n")
-    quorum = ("jepsen_like/heap.py", "jepsen_like/quorum_run.py", "metadata/journal.py")
+    quorum = ("jepsen_like/heap.py", "jepsen_like/quorum_run.py", "metadata/journal/journal.py")
     assert shard_code.files("quorum") == quorum
-    assert shard_code.files("cluster") == tuple(sorted((*quorum, "jepsen_like/run.py", "partitions/log.py")))
+    assert shard_code.files("cluster") == tuple(sorted((*quorum, "jepsen_like/run.py", "partitions/log/log.py")))
     git("add", ".")
     git("commit", "-qm", "first")
     first = commit_of_this_tree("quorum")
     assert first == commit_of_this_tree("cluster") and not first.endswith("+")
-    for path in ("docs/quorum.md", "partitions/log.py", "raftlog/http2/stream.py"):
+    for path in ("docs/quorum.md", "partitions/log/log.py", "raftlog/http2/stream.py"):
         write(path, "# second\n")
     assert commit_of_this_tree("quorum") == first
     assert commit_of_this_tree("cluster") == f"{first}+"
     git("commit", "-qam", "second")
     assert commit_of_this_tree("quorum") != first
     assert same_code("quorum")(first, False) and not same_code("cluster")(first, True)
-    write("metadata/journal.py", "# third\n")
+    write("metadata/journal/journal.py", "# third\n")
     assert not same_code("quorum")(first, True)
     assert not any(same_code("quorum")(commit, True) for commit in ("unknown", f"{first}+", "0123456789ab", "--help"))
     # A later commit says why worlds that held still do; of what was found, and of changes on top, nothing is believed.
@@ -128,7 +128,7 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
     write(STILL_HOLDS, f"{why}\n")
     assert same_code("quorum")(first, True) and not same_code("quorum")(first, False)
     assert not same_code("cluster")(first, True)
-    write("metadata/journal.py", "# fourth\n")
+    write("metadata/journal/journal.py", "# fourth\n")
     assert not same_code("quorum")(first, True)
     git("commit", "-qam", "fourth")
     assert not same_code("quorum")(first, True)
@@ -137,7 +137,7 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
     write(STILL_HOLDS, json.dumps(moved) + "\n")
     assert same_code("quorum")(first, True) and not same_code("quorum")(first, False)
     assert not same_code("cluster")(first, True) and not same_code("quorum")("0123456789ab", True)
-    write("metadata/journal.py", "# fifth\n")
+    write("metadata/journal/journal.py", "# fifth\n")
     git("commit", "-qam", "fifth")
     assert not same_code("quorum")(first, True)
     write(STILL_HOLDS, f"{why.replace('takes more than before', ' ')}\n")
@@ -164,7 +164,7 @@ def test_worlds_call_nothing_that_does_not_count(kind: str) -> None:
     assert verdict.passed
     top = str(shard_code.TOP) + os.sep
     ours = {path.removeprefix(top) for path in called if path.startswith(top) and ".venv" not in path}
-    assert ours - counted <= {"jepsen_like/simulator/seeds.py", "tests/simulation/test_shard.py"}
+    assert ours - counted <= {"jepsen_like/simulator/shards/seeds.py", "tests/simulation/test_shard.py"}
     assert any(path.startswith("metadata/quorum_") for path in ours)
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.heap import EventHeap
-from jepsen_like.simulator.history import Fate as SendFate
-from jepsen_like.simulator.history import History
-from jepsen_like.simulator.live_topic import LiveTopic
-from jepsen_like.simulator.producers import FORGETS_MAX, REFUSALS_MAX, IdempotentProducer, ProducerPlan
-from jepsen_like.simulator.violation import Violation
-from metadata.command_results import Done, Refused
-from metadata.quorum_port import Fate, Outcome
+from jepsen_like.simulator.brokers.history import Fate as SendFate
+from jepsen_like.simulator.brokers.history import History
+from jepsen_like.simulator.load.live_topic import LiveTopic
+from jepsen_like.simulator.load.producers import FORGETS_MAX, REFUSALS_MAX, IdempotentProducer, ProducerPlan
+from jepsen_like.simulator.world.heap import EventHeap
+from jepsen_like.simulator.world.violation import Violation
+from metadata.commands.results import Done, Refused
+from metadata.quorum.port import Fate, Outcome
 from raftlog.wire import ProducedPartition
 from tests.support.committed import TP
 

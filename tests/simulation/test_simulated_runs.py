@@ -8,15 +8,15 @@ import msgspec
 import pytest
 
 from jepsen_like.chaos import SIMULATED_KINDS
-from jepsen_like.history import Operation, calls, read
+from jepsen_like.histories.history import Operation, calls, read
 from jepsen_like.planted.catalogue import BUGS, load_detections
 from jepsen_like.planted.patches import plant
 from jepsen_like.report.page import render
 from jepsen_like.run_records import Outcome, RunFolder, read_faults
-from jepsen_like.simulated_runs import run_simulated
-from jepsen_like.simulated_watch import WORLDS
-from jepsen_like.simulator.seeds import RUNNERS
-from jepsen_like.simulator.topic_lives import NAMES
+from jepsen_like.runs.simulated import run_simulated
+from jepsen_like.runs.simulated_watch import WORLDS
+from jepsen_like.simulator.library.topic_lives import NAMES
+from jepsen_like.simulator.shards.seeds import RUNNERS
 
 SECONDS = 12.0
 FAULTY = dict.fromkeys(WORLDS, 3) | {"clients": 2}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.simulator.__main__ import main
-from jepsen_like.simulator.traces import compare, read_traces, run_traces
+from jepsen_like.simulator.shards.traces import compare, read_traces, run_traces
 
 SECONDS = 2.0
 

@@ -11,9 +11,9 @@ import pytest
 
 from jepsen_like.planted.catalogue import BUGS, load_detections, run_planted, search
 from jepsen_like.planted.transaction_bugs import TRANSACTION_BUGS
-from jepsen_like.simulator.run import Verdict
-from jepsen_like.simulator.transaction_run import run_transaction_seed
-from jepsen_like.simulator.transaction_truth import COUNTED
+from jepsen_like.simulator.cluster.run import Verdict
+from jepsen_like.simulator.transactions.run import run_transaction_seed
+from jepsen_like.simulator.transactions.truth import COUNTED
 
 SECONDS = 25.0
 SEEDS = range(1, 9)

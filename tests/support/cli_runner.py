@@ -24,7 +24,7 @@ import structlog.testing
 from click.testing import CliRunner
 
 from raftlog.cli.main import main
-from raftlog.client.api import HttpApi
+from raftlog.client.cluster.api import HttpApi
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -21,7 +21,7 @@ import msgspec
 from multidict import CIMultiDict
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import SETTINGS_FILE, LocalCluster, LocalNode, free_base_port
+from raftlog.cli.nodes.local_cluster import SETTINGS_FILE, LocalCluster, LocalNode, free_base_port
 from raftlog.client.admin import PartitionInfo, TopicDescription
 from raftlog.errors import RaftlogError
 from raftlog.model import Endpoint
@@ -204,7 +204,7 @@ async def known_everywhere(cluster: LocalCluster, topic: str) -> TopicDescriptio
 
 _WARM = """
 import os, sys
-import http_api.app, metadata.quorum_thread, raftlog.broker.node_main, raftlog.record_arrow
+import http_api.app, metadata.quorum_thread.thread, raftlog.broker.node.main, raftlog.records.arrow
 from raftlog.cli.main import main
 import pyarrow.compute
 warm = int(sys.argv.pop(1))

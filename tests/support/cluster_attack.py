@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from tests.golden.record_batch_reference import NaiveRecord, batch, compress, payload, seal
 
 T0 = 1_700_000_000_000

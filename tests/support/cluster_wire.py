@@ -12,7 +12,7 @@ import aiohttp
 from raftlog.http2 import Http2Stream, connect
 from raftlog.model import Endpoint
 from raftlog.ports import FileRegion
-from raftlog.record_batch import encode as encode_batch
+from raftlog.records.batch import encode as encode_batch
 from raftlog.wire import (
     CONTENT_TYPE,
     FetchRequest,

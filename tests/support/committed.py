@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jepsen_like.simulator.committed_log import CommittedLog
-from jepsen_like.simulator.partition_truth import PartitionTruth
+from jepsen_like.simulator.truth.committed_log import CommittedLog
+from jepsen_like.simulator.truth.partition_truth import PartitionTruth
 from raftlog.model import (
     BrokerId,
     Incarnation,
@@ -13,7 +13,7 @@ from raftlog.model import (
     TopicId,
     TopicPartition,
 )
-from raftlog.record_batch import encode, stamp
+from raftlog.records.batch import encode, stamp
 
 TP = TopicPartition(TopicId(b"t" * 16), 0)
 RECORD = PartitionRecord(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from partitions.log import PartitionLog
+from partitions.log.log import PartitionLog
 from raftlog.model import Acks
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.compaction import records
 from tests.support.replication_cluster import ReplicationCluster, tp
 from tests.support.replication_cores import broker

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitions.compaction import OffsetMap
-from partitions.compaction_run import CleanedSegment, Finished
-from partitions.log import PartitionLog
+from partitions.compaction.plan import OffsetMap
+from partitions.compaction.run import CleanedSegment, Finished
+from partitions.log.log import PartitionLog
 from raftlog.config import TopicConfig
 from raftlog.model import Offset
 from raftlog.ports import Disk
-from raftlog.record_batch import Codec, RecordBatch, encode, parse_header, stamp
+from raftlog.records.batch import Codec, RecordBatch, encode, parse_header, stamp
 from tests.support.storage import open_log, read_batches, settle
 
 COMPACTED = TopicConfig(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jepsen_like.simulator.disk import SimDisk
-from partitions.log import PartitionLog
-from partitions.recovered import Recovery
+from jepsen_like.simulator.world.disk import SimDisk
+from partitions.log.log import PartitionLog
+from partitions.recovery.outcome import Recovery
 from raftlog.config import TopicConfig
 from tests.support.storage import PATH, Batch, append, open_log, settle
 

@@ -18,10 +18,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from http_api.service import Health
+from http_api.service.service import Health
 from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.config import check_topic_name, parse_topic_config
-from raftlog.disk import LocalFile
 from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
 from raftlog.model import (
     BrokerId,
@@ -42,7 +41,8 @@ from raftlog.model import (
     VotersChange,
 )
 from raftlog.ports import FileRegion, Part
-from raftlog.record_batch import RecordBatch, parse_header, stamp, validate
+from raftlog.records.batch import RecordBatch, parse_header, stamp, validate
+from raftlog.system.disk import LocalFile
 from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import (
     DeletedPartition,

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from http_api.service_transactions import NotVisibleYet, OpenTransaction, ProducerIdBlock, WantedCommit
-from metadata.command_results import TransactionAnswer
-from metadata.groups.transaction_changes import (
+from http_api.service.transactions import NotVisibleYet, OpenTransaction, ProducerIdBlock, WantedCommit
+from metadata.commands.results import TransactionAnswer
+from metadata.commands.transactions import (
     Abort,
     ChangeTransactions,
     Commit,
@@ -29,8 +29,8 @@ from metadata.groups.transaction_changes import (
     TransactionChange,
     pack_keys,
 )
-from metadata.groups.transaction_image import change_transactions
-from metadata.image_transaction_state import TransactionsState
+from metadata.image.transaction_state import TransactionsState
+from metadata.image.transactions import change_transactions
 from raftlog.errors import error_from_code
 from raftlog.model import Offset, ProducerId, TopicPartition
 from raftlog.transactions import TransactionKey
@@ -38,7 +38,7 @@ from raftlog.transactions import TransactionKey
 from .fake_groups import NOW_MS, FakeGroups
 
 if TYPE_CHECKING:
-    from metadata.image_state import ClusterImage
+    from metadata.image.image import ClusterImage
 
 
 class FakeBrokerTransactions:

@@ -19,10 +19,10 @@ from typing import Any
 from aiohttp import web
 
 from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.http2.connection import Http2Stream
 from raftlog.http2.listener import Http2Listener
-from raftlog.http2.protocol import Http2Stream
 from raftlog.model import LeaderEpoch, Offset
-from raftlog.record_batch import RecordBatch, parse_header, stamp, validate
+from raftlog.records.batch import RecordBatch, parse_header, stamp, validate
 from raftlog.wire import (
     CONTENT_TYPE,
     FetchRequest,

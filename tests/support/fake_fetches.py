@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from raftlog.http2.protocol import Http2Stream
+from raftlog.http2.connection import Http2Stream
 from raftlog.wire import (
     AbortedRange,
     ErrorResponse,

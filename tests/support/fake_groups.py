@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from http_api.service_groups import WantedMembership, WantedOffset
-from metadata.groups.changes import (
+from http_api.service.groups import WantedMembership, WantedOffset
+from metadata.commands.groups import (
     ChangeGroups,
     Commit,
     Delete,
@@ -19,17 +19,17 @@ from metadata.groups.changes import (
     Reset,
     pack_partitions,
 )
-from metadata.groups.coordinator import Coordinator
-from metadata.groups.image import change_groups
-from metadata.groups.state import GroupsState
-from metadata.image_events import GroupEvent, TransactionEvent
+from metadata.controller.group_coordinator import Coordinator
+from metadata.image.group_state import GroupsState
+from metadata.image.groups import change_groups
+from metadata.records.events import GroupEvent, TransactionEvent
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, error_from_code
 from raftlog.model import ClusterTime, Offset, PartitionRecord, TopicPartition
 from raftlog.patterns import full_matcher
 
 if TYPE_CHECKING:
-    from metadata.image_state import ClusterImage
+    from metadata.image.image import ClusterImage
 
 NOW_MS = 1_700_000_000_000
 

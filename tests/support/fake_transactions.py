@@ -15,8 +15,8 @@ from aiohttp import web
 
 from raftlog.errors import InvalidRequest
 from raftlog.model import LeaderEpoch, Offset
-from raftlog.record_batch import RecordBatch, parse_header, stamp
-from raftlog.record_control import ControlKind, encode_control
+from raftlog.records.batch import RecordBatch, parse_header, stamp
+from raftlog.records.control import ControlKind, encode_control
 
 if TYPE_CHECKING:
     from .fake_cluster import FakeCluster, FakePartition, FakeTopic

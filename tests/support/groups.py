@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadata.command_results import GroupsChanged
-from metadata.groups.assignors import ASSIGNORS
-from metadata.groups.changes import (
+from metadata.commands.groups import (
     Assign,
     ChangeGroups,
     Commit,
@@ -17,8 +15,10 @@ from metadata.groups.changes import (
     Target,
     pack_partitions,
 )
-from metadata.groups.records import GroupRecord, MemberRecord
-from metadata.snapshot import encode_snapshot
+from metadata.commands.results import GroupsChanged
+from metadata.records.groups import GroupRecord, MemberRecord
+from metadata.rules.assignors import ASSIGNORS
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import Offset, TopicPartition
 from raftlog.version import FEATURE_LEVEL
 

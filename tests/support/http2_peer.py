@@ -21,11 +21,11 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from raftlog.http2.connection import ConnectionCore
+from raftlog.http2.core import ConnectionCore
 from raftlog.http2.events import ConnectionFailed, Event, MessageReceived, RequestReceived, StreamClosed
 from raftlog.http2.frames import PREFACE
 from raftlog.http2.limits import Http2Limits
-from raftlog.http2.streams import StreamState
+from raftlog.http2.stream_table import StreamState
 from raftlog.ports import FileRegion
 
 F = TypeVar("F", bound=Frame)

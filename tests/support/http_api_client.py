@@ -15,8 +15,8 @@ import msgspec
 from aiohttp import web
 
 from http_api.app import build_app, start_api
-from http_api.context import CONTEXT, ApiContext
-from http_api.limits import Limits
+from http_api.web.context import CONTEXT, ApiContext
+from http_api.web.limits import Limits
 from raftlog.errors import CODES
 
 from .fake_broker import FakeBroker

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from raftlog.clock import ManualClock
+from raftlog.system.clock import ManualClock
 
 T = TypeVar("T")
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from metadata.command_envelope import ClientSession, Command, decode, encode
-from metadata.command_parts import Election, IsrMember
-from metadata.command_results import CommandResult, Elected, Refused, Registered
-from metadata.commands import (
+from metadata.commands.cluster import (
     TIME_FEATURE_LEVEL,
     AdvanceTime,
     AlterIsr,
@@ -19,11 +16,14 @@ from metadata.commands import (
     SetFeatureLevel,
     UnfenceBroker,
 )
-from metadata.image import apply
-from metadata.image_events import MetadataEvent
-from metadata.image_invariants import check, check_step
-from metadata.image_state import ClusterImage
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.envelope import ClientSession, Command, decode, encode
+from metadata.commands.fields import Election, IsrMember
+from metadata.commands.results import CommandResult, Elected, Refused, Registered
+from metadata.image.apply import apply
+from metadata.image.image import ClusterImage
+from metadata.image.invariants import check, check_step
+from metadata.records.events import MetadataEvent
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import (
     BrokerId,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from metadata.command_envelope import ClientSession, Command, Envelope, decode, encode
-from metadata.command_parts import Election, IsrMember
-from metadata.commands import (
+from metadata.commands.cluster import (
     AddPartitions,
     AlterIsr,
     AlterTopic,
@@ -22,7 +20,9 @@ from metadata.commands import (
     SetFeatureLevel,
     UnfenceBroker,
 )
-from metadata.commands_moves import (
+from metadata.commands.envelope import ClientSession, Command, Envelope, decode, encode
+from metadata.commands.fields import Election, IsrMember
+from metadata.commands.replicas import (
     AlterReassignments,
     BeginMoves,
     ElectUnclean,
@@ -33,8 +33,8 @@ from metadata.commands_moves import (
     ThrottleReassignments,
     UnregisterBroker,
 )
-from metadata.image_elections import recovery_winners
-from metadata.image_state import ClusterImage
+from metadata.image.image import ClusterImage
+from metadata.rules.elections import recovery_winners
 from raftlog.model import (
     BrokerId,
     Endpoint,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata.command_envelope import Command
-from metadata.commands import SetFeatureLevel
-from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment
+from metadata.commands.cluster import SetFeatureLevel
+from metadata.commands.envelope import Command
+from metadata.commands.replicas import AlterReassignments, BeginMoves, Move, Reassignment
 from raftlog.model import BrokerId
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from metadata.command_parts import IsrMember
-from metadata.command_results import IsrAltered
-from metadata.commands import AlterIsr
+from metadata.commands.cluster import AlterIsr
+from metadata.commands.fields import IsrMember
+from metadata.commands.results import IsrAltered
 from raftlog.model import NO_INCARNATION, BrokerId, Incarnation, PartitionRecord
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, Cluster, report

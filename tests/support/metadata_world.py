@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from metadata.command_envelope import Command
-from metadata.command_results import Elected
-from metadata.controller import Controller
-from metadata.sessions import Sessions
+from metadata.commands.envelope import Command
+from metadata.commands.results import Elected
+from metadata.controller.controller import Controller
+from metadata.controller.heartbeats import Sessions
 from raftlog.model import BrokerId
 from tests.support.metadata_cluster import Cluster, report
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from raftlog import disk, file_system
 from raftlog.cli.main import main
+from raftlog.system import disk, file_system
 
 
 def nothing(descriptor: int) -> None:

@@ -49,7 +49,7 @@ def close_the_doors() -> None:
 
 
 def keep_little() -> None:
-    from metadata import pysyncobj_engine
+    from metadata.raft import pysyncobj_engine
 
     assert pysyncobj_engine.TRAILING_ENTRIES > TRAILING_ENTRIES
     pysyncobj_engine.TRAILING_ENTRIES = TRAILING_ENTRIES

@@ -1,8 +1,9 @@
 """Power failures of a whole cluster under load, round after round, and what must be there afterwards.
 
-Each of three real nodes keeps its data on a disk of its own whose power can be cut (`jepsen_like/power_loss.py`). A
-round: administrators change topics and a producer writes until at least `changes` changes are acknowledged; then all
-disks lose power and all nodes are killed; they start again on what the disks kept. Then
+Each of three real nodes keeps its data on a disk of its own whose power can be cut
+(`jepsen_like/clusters/power_loss.py`). A round: administrators change topics and a producer writes until at least
+`changes` changes are acknowledged; then all disks lose power and all nodes are killed; they start again on what the
+disks kept. Then
 
 * every acknowledged change is there, asked of every node after a change of its own (S7);
 * every record that the producer sent, before and after, is there once, in order, at the offset that its acknowledgement
@@ -39,9 +40,9 @@ from typing import TypeVar
 
 import pytest
 
-from jepsen_like.power_loss import FaultDidNotBite, Survivors, Volumes, missing_capability
+from jepsen_like.clusters.power_loss import FaultDidNotBite, Survivors, Volumes, missing_capability
 from raftlog import Admin
-from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
+from raftlog.cli.nodes.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
 from raftlog.errors import RaftlogError
 from tests.support import result_lines
 from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, stop_and_check, tell

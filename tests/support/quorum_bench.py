@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata import quorum_messages as messages
-from metadata.journal import prepare_journal
-from metadata.pysyncobj_engine import PySyncObjEngine
-from metadata.quorum_configuration import Configuration, Voter
-from metadata.quorum_messages import Append, AppendReply, Entry, PreVote, RequestVote, Vote
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.journal.journal import prepare_journal
+from metadata.raft import messages
+from metadata.raft.messages import Append, AppendReply, Entry, PreVote, RequestVote, Vote
+from metadata.raft.pysyncobj_engine import PySyncObjEngine
+from metadata.voters.configuration import Configuration, Voter
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from tests.support.quorum_world import identity_of, prepare_pinned

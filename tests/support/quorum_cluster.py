@@ -6,19 +6,19 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata.command_envelope import Command
-from metadata.commands import CreateTopic, RegisterBroker
-from metadata.image_events import MetadataEvent
-from metadata.journal import prepare_journal
-from metadata.quorum_changes import Action, VoterChange
-from metadata.quorum_configuration import Configuration
-from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_links import QuorumLinks
-from metadata.quorum_node import QuorumNode
-from metadata.quorum_port import Outcome
-from metadata.quorum_protocol import VotersChanged
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.commands.cluster import CreateTopic, RegisterBroker
+from metadata.commands.envelope import Command
+from metadata.journal.journal import prepare_journal
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.links import QuorumLinks
+from metadata.quorum.node import QuorumNode
+from metadata.quorum.port import Outcome
+from metadata.quorum.protocol import VotersChanged
+from metadata.records.events import MetadataEvent
 from metadata.view import ClusterView
+from metadata.voters.changes import Action, VoterChange
+from metadata.voters.configuration import Configuration
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId, Endpoint, Incarnation, TopicId
 from raftlog.ports import Link, LinkHandler, Part

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import itertools
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata.engine import Committed, InstalledSnapshot
-from metadata.journal import prepare_journal
-from metadata.pysyncobj_engine import PySyncObjEngine
-from metadata.quorum_changes import Action, NextConfiguration, ResignFirst, VoterChange, decide, decide_pin
-from metadata.quorum_configuration import Configuration, is_single_step
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.journal.journal import prepare_journal
+from metadata.raft.engine import Committed, InstalledSnapshot
+from metadata.raft.pysyncobj_engine import PySyncObjEngine
+from metadata.voters.changes import Action, NextConfiguration, ResignFirst, VoterChange, decide, decide_pin
+from metadata.voters.configuration import Configuration, is_single_step
 from raftlog.model import BrokerId
 from tests.support.quorum_world import Node, World, identity_of
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from metadata import journal
-from metadata import quorum_messages as messages
-from metadata.engine import Committed, InstalledSnapshot, Ready
-from metadata.journal import prepare_journal
-from metadata.pysyncobj_engine import PySyncObjEngine
-from metadata.quorum_configuration import Configuration, Voter
-from metadata.quorum_identity import QuorumIdentity
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from metadata.journal import journal
+from metadata.journal.journal import prepare_journal
+from metadata.raft import messages
+from metadata.raft.engine import Committed, InstalledSnapshot, Ready
+from metadata.raft.pysyncobj_engine import PySyncObjEngine
+from metadata.voters.configuration import Configuration, Voter
+from metadata.voters.identity import QuorumIdentity
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jepsen_like.simulator.disk import SimDisk, SimFile
-from partitions import replication_protocol as rp
-from partitions.driver_ports import TransactionPorts
-from partitions.effects import Fate, IsrProposal
+from jepsen_like.simulator.world.disk import SimDisk, SimFile
+from partitions.driver.ports import TransactionPorts
 from partitions.manager import MetadataChange, PartitionManager, Produced
-from partitions.replica_repair import LossAnswer
-from partitions.transaction_state import key_of
+from partitions.producers.transactions import key_of
+from partitions.replica.effects import Fate, IsrProposal
+from partitions.replication import protocol as rp
+from partitions.upkeep.repair import LossAnswer
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskFull, RaftlogError
 from raftlog.model import (
@@ -30,7 +30,7 @@ from raftlog.model import (
     TopicRecord,
 )
 from raftlog.ports import Buffer, FileRegion, LinkHandler, Part
-from raftlog.record_batch import RecordBatch, encode, split_batches
+from raftlog.records.batch import RecordBatch, encode, split_batches
 from raftlog.transactions import TransactionKey
 from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.manual import ManualScheduler, ManualWorker

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from partitions import effects as fx
-from partitions.leader import Leader
-from partitions.leader_epochs import EpochStart, LeaderEpochHistory
-from partitions.producer_state import ProducerStates
-from partitions.replica import Replica
+from partitions.files.leader_epochs import EpochStart, LeaderEpochHistory
+from partitions.producers.state import ProducerStates
+from partitions.replica import effects as fx
+from partitions.replica.leader import Leader
+from partitions.replica.replica import Replica
 from raftlog.model import (
     Acks,
     BrokerId,
@@ -26,7 +26,7 @@ from raftlog.model import (
     TopicId,
     TopicPartition,
 )
-from raftlog.record_batch import BatchHeader
+from raftlog.records.batch import BatchHeader
 
 ZERO = Offset(0)
 TP = TopicPartition(TopicId(bytes(15) + b"\x01"), 0)

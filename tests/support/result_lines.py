@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from jepsen_like.json_lines import append_line
+from jepsen_like.scoreboard.json_lines import append_line
 
 T = TypeVar("T")
 

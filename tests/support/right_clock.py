@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raftlog.cluster_clock import ClusterClock
 from raftlog.model import NO_TIME, ClusterTime
 from raftlog.ports import Clock
+from raftlog.system.cluster_clock import ClusterClock
 
 
 class RightClock(ClusterClock):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from partitions.fetch_session import FetchSession
+from partitions.fetch.session import FetchSession
 from raftlog.ports import Part
-from raftlog.record_batch import RecordBatch, split_batches
+from raftlog.records.batch import RecordBatch, split_batches
 from raftlog.wire import FetchedSlot, SessionFetchRequest, SlotToFetch
 
 from .replication_cluster import TOPIC, ReplicationCluster, bytes_of

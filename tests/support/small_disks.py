@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from raftlog.cli.local_cluster import LocalCluster, LocalNode
+from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
 from raftlog.config import MIB
 from tests.support.cluster import PATIENCE_S
 

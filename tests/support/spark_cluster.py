@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from raftlog.patterns import full_matcher
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from raftlog.wire import (
     CONTENT_TYPE,
     FetchRequest,
@@ -22,7 +22,7 @@ from raftlog.wire import (
     decode_response,
 )
 from raftlog.wire import encode as encode_message
-from spark_source.source_options import SourceOptions, parse
+from spark_source.reading.options import SourceOptions, parse
 
 from .fake_cluster import FakeCluster, FakeNode, FakePartition, FakeTopic
 

@@ -19,10 +19,10 @@ from typing import ClassVar
 
 import msgspec
 
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import ConsumerRecord
 from raftlog.sync import Admin, Consumer, Producer
-from spark_source.offsets import SourceOffset
+from spark_source.reading.offsets import SourceOffset
 
 from .cluster import PATIENCE_S, POLL_S
 from .spark_copier import Copier, CopierOptions

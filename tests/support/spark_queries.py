@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from raftlog import Admin, Consumer
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import ConsumerRecord
 
 from .cluster import PATIENCE_S, POLL_S

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from metadata.command_results import CommandResult
-from metadata.engine import Committed, InstalledSnapshot
-from metadata.quorum_machine import StateMachine
+from metadata.commands.results import CommandResult
+from metadata.quorum.machine import StateMachine
+from metadata.raft.engine import Committed, InstalledSnapshot
 
 
 def apply_at_once(machine: StateMachine, entry: Committed | InstalledSnapshot) -> CommandResult | None:

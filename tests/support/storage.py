@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from partitions.log import PartitionLog
+from partitions.log.log import PartitionLog
 from raftlog.config import TopicConfig
 from raftlog.ports import Buffer, Disk, FileRegion, Part
-from raftlog.record_batch import BatchHeader, ControlKind, encode, encode_control, parse_header, split_batches, stamp
+from raftlog.records.batch import BatchHeader, ControlKind, encode, encode_control, parse_header, split_batches, stamp
 
 PATH = "partitions/p"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from raftlog.broker.node_names import NodeNames
-from raftlog.cli.certificates import create_authority, create_certificate
+from raftlog.broker.tls.names import NodeNames
+from raftlog.cli.nodes.certificates import create_authority, create_certificate
 from raftlog.config import DEFAULT_NODE_NAME, TlsConfig
 from raftlog.model import BrokerId
 

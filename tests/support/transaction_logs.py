@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
-from raftlog.record_batch import BatchHeader, Control, ControlKind, encode
-from raftlog.record_control import ControlEntry
+from raftlog.records.batch import BatchHeader, Control, ControlKind, encode
+from raftlog.records.control import ControlEntry
 from raftlog.transactions import Outcome, TransactionKey, Verdict
 
 TRANSACTIONAL = 0x10

@@ -11,11 +11,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metadata.command_envelope import Command, decode, encode
-from metadata.command_parts import Election
-from metadata.command_results import Elected, Registered, TransactionsChanged
-from metadata.commands import CreateTopic, ElectLeaders, SetFeatureLevel, UnfenceBroker
-from metadata.groups.transaction_changes import (
+from metadata.commands.cluster import CreateTopic, ElectLeaders, SetFeatureLevel, UnfenceBroker
+from metadata.commands.envelope import Command, decode, encode
+from metadata.commands.fields import Election
+from metadata.commands.results import Elected, Registered, TransactionsChanged
+from metadata.commands.transactions import (
     Abort,
     ChangeTransactions,
     Commit,
@@ -25,12 +25,12 @@ from metadata.groups.transaction_changes import (
     TopicEnds,
     TransactionChange,
 )
-from metadata.image import apply
-from metadata.image_elections import electable, recovery_winners
-from metadata.image_events import MetadataEvent
-from metadata.image_invariants import check
-from metadata.image_state import ClusterImage
-from metadata.quorum_port import Fate, Outcome
+from metadata.image.apply import apply
+from metadata.image.image import ClusterImage
+from metadata.image.invariants import check
+from metadata.quorum.port import Fate, Outcome
+from metadata.records.events import MetadataEvent
+from metadata.rules.elections import electable, recovery_winners
 from partitions.manager import Produced
 from raftlog.broker.identity import NodeIdentity
 from raftlog.broker.wiring import Broker
@@ -175,7 +175,7 @@ class TransactionWorld:
         self.elect_all()
 
     def elect_all(self) -> None:
-        """Partitions without a leader get one, by the rules of `metadata.image_elections`."""
+        """Partitions without a leader get one, by the rules of `metadata.rules.elections`."""
         brokers = self.image.brokers
         for name in list(self.image.leaderless):
             record = self.image.partitions[name]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jepsen_like.simulator.disk import SimDisk
-from partitions.compaction_run import CleanedSegment, Finished
-from partitions.control_batches import control_of
-from partitions.log import PartitionLog
-from partitions.producer_state import ProducerStates
-from partitions.transaction_state import key_of
+from jepsen_like.simulator.world.disk import SimDisk
+from partitions.compaction.run import CleanedSegment, Finished
+from partitions.log.log import PartitionLog
+from partitions.producers.control_batches import control_of
+from partitions.producers.state import ProducerStates
+from partitions.producers.transactions import key_of
 from raftlog.model import Offset
-from raftlog.record_batch import ControlKind, RecordBatch, encode_control, parse_header, stamp
+from raftlog.records.batch import ControlKind, RecordBatch, encode_control, parse_header, stamp
 from raftlog.transactions import TransactionKey
 from tests.support.compaction import COMPACTED, append_records
 from tests.support.storage import PATH, read_batches, settle

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metadata.command_results import TransactionsChanged
-from metadata.groups.transaction_changes import (
+from metadata.commands.results import TransactionsChanged
+from metadata.commands.transactions import (
     Abort,
     AbortOverdue,
     ChangeTransactions,
@@ -20,7 +20,7 @@ from metadata.groups.transaction_changes import (
     TransactionChange,
     pack_keys,
 )
-from metadata.snapshot import encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey, Verdict
 

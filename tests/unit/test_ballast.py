@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.simulator.disk import BLOCK_BYTES, SimDisk
-from partitions.log import PartitionLog
-from raftlog.ballast import BALLAST_NAME, SLICES, Ballast, ballast_bytes
-from raftlog.ballasted_disk import BallastedDisk
+from jepsen_like.simulator.world.disk import BLOCK_BYTES, SimDisk
+from partitions.log.log import PartitionLog
 from raftlog.broker.identity import begin_start, prepare_folder
 from raftlog.config import MIB, TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import BrokerId, Endpoint, Offset
+from raftlog.system.ballast import BALLAST_NAME, SLICES, Ballast, ballast_bytes
+from raftlog.system.ballasted_disk import BallastedDisk
 from tests.support.storage import PATH, append, open_log, read_batches, settle
 
 SIZE = SLICES * BLOCK_BYTES

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.cli.bench_chart import bars, html_page, svg_chart, text_chart
-from raftlog.cli.bench_histogram import BUCKETS, Histogram, HistogramState, bucket_of, bucket_range
+from raftlog.cli.bench.chart import bars, html_page, svg_chart, text_chart
+from raftlog.cli.bench.histogram import BUCKETS, Histogram, HistogramState, bucket_of, bucket_range
 
 VALUES = st.integers(0, 2**44)
 

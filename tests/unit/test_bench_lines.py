@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from raftlog.cli.bench_histogram import Histogram
-from raftlog.cli.bench_lines import CONSUMER_HEADER, consumer_total, latency_total, producer_total, producer_window
+from raftlog.cli.bench.histogram import Histogram
+from raftlog.cli.bench.lines import CONSUMER_HEADER, consumer_total, latency_total, producer_total, producer_window
 
 
 def a_histogram() -> Histogram:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.cli.bench_histogram import Histogram
-from raftlog.cli.bench_pacing import Pacer
+from raftlog.cli.bench.histogram import Histogram
+from raftlog.cli.bench.pacing import Pacer
 
 
 def test_each_record_is_due_in_its_turn() -> None:

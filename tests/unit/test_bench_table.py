@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raftlog.cli.bench_histogram import Summary
+from raftlog.cli.bench.histogram import Summary
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("table", "table_run", "table_rows", "bare_loop", "bare_sendfile", "measuring")

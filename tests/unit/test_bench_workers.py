@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from raftlog import Producer
-from raftlog.cli.bench_child import serve
-from raftlog.cli.bench_histogram import Histogram
-from raftlog.cli.bench_latency import LatencyWorker
-from raftlog.cli.bench_messages import (
+from raftlog.cli.bench.child import serve
+from raftlog.cli.bench.histogram import Histogram
+from raftlog.cli.bench.latency import LatencyWorker
+from raftlog.cli.bench.messages import (
     ConsumeJob,
     Failed,
     Go,
@@ -26,9 +26,9 @@ from raftlog.cli.bench_messages import (
     Ready,
     Report,
 )
-from raftlog.cli.bench_runs import Limits, Totals
-from raftlog.cli.bench_values import Pool, checksum
-from raftlog.record_batch import Codec, encode
+from raftlog.cli.bench.runs import Limits, Totals
+from raftlog.cli.bench.values import Pool, checksum
+from raftlog.records.batch import Codec, encode
 from tests.support.fake_cluster import FakeCluster, FakeTopic, Fate
 
 PATIENCE_S = 20.0

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from metadata.view import ClusterView
-from raftlog.broker.routing_deletions import DeletionRouter
-from raftlog.broker.routing_leaders import Leaders
+from raftlog.broker.requests.deletions import DeletionRouter
+from raftlog.broker.requests.leaders import Leaders
 from raftlog.errors import RetriableError
 from raftlog.wire import (
     DeletedPartition,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from metadata.commands import CreateTopic, FenceBroker
+from metadata.commands.cluster import CreateTopic, FenceBroker
 from metadata.view import ClusterView
 from raftlog import slices
 from raftlog.broker import wiring

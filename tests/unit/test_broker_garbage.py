@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from raftlog.broker.garbage import REPLICAS_PER_FREEZE, BulkCreation, loading
+from raftlog.broker.node.garbage import REPLICAS_PER_FREEZE, BulkCreation, loading
 from tests.support.replication_cluster import ReplicationCluster
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import structlog
 
-from http_api.service_groups import WantedMembership, WantedOffset
-from metadata.command_envelope import Command
-from metadata.command_results import GroupsChanged
-from metadata.groups.changes import Assign, ChangeGroups, GroupChange
-from metadata.groups.coordinator import AssignmentJob, Coordinator
-from metadata.quorum_port import Fate, Outcome
-from raftlog.broker.group_batches import GroupBatches
-from raftlog.broker.groups import Groups
-from raftlog.clock import ManualClock
+from http_api.service.groups import WantedMembership, WantedOffset
+from metadata.commands.envelope import Command
+from metadata.commands.groups import Assign, ChangeGroups, GroupChange
+from metadata.commands.results import GroupsChanged
+from metadata.controller.group_coordinator import AssignmentJob, Coordinator
+from metadata.quorum.port import Fate, Outcome
+from raftlog.broker.changes.group_batches import GroupBatches
+from raftlog.broker.changes.groups import Groups
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import NO_BROKER, BrokerId, QuorumStatus
+from raftlog.system.clock import ManualClock
 from raftlog.wire import GroupHeartbeat, GroupHeartbeatsRequest, GroupHeartbeatsResponse
 from tests.support.groups import GroupCluster, tps
 
@@ -112,7 +112,7 @@ async def test_a_target_that_was_lost_on_its_way_is_made_again(node: Node) -> No
 
 
 async def test_large_groups_are_assigned_by_a_thread(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftlog.broker.groups.INLINE_ASSIGNMENT", 0)
+    monkeypatch.setattr("raftlog.broker.changes.groups.INLINE_ASSIGNMENT", 0)
     await node.join()
     await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
 
@@ -129,11 +129,11 @@ async def test_a_group_that_cannot_be_assigned_holds_up_no_other(node: Node, mon
         return run(job)
 
     monkeypatch.setattr(AssignmentJob, "run", fails)
-    monkeypatch.setattr("raftlog.broker.groups.HOPELESS_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("raftlog.broker.changes.groups.HOPELESS_PAUSE_SECONDS", 0.05)
     await node.join()
     await node.join("b", group_id="others")
     await node.until(lambda: node.cluster.owned("b", "others") == [0, 1, 2, 3])
-    monkeypatch.setattr("raftlog.broker.groups.INLINE_ASSIGNMENT", 0)
+    monkeypatch.setattr("raftlog.broker.changes.groups.INLINE_ASSIGNMENT", 0)
     await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
     assert failed == 2
 
@@ -150,7 +150,7 @@ async def test_a_bug_in_a_turn_does_not_end_all_that_follow(node: Node, monkeypa
         return decide(coordinator, now, now_ms)
 
     monkeypatch.setattr(Coordinator, "decide", fails)
-    monkeypatch.setattr("raftlog.broker.groups.AFTER_A_BUG_SECONDS", 0.05)
+    monkeypatch.setattr("raftlog.broker.changes.groups.AFTER_A_BUG_SECONDS", 0.05)
     heard: list[BaseException] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: heard.append(context["exception"]))

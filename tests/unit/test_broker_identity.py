@@ -16,9 +16,9 @@ from raftlog.broker.identity import (
     init_data_folder,
     mark_clean_shutdown,
 )
-from raftlog.disk import LocalDisk
 from raftlog.errors import DiskError, DiskFailed, DiskFull, InvalidRequest, ResourceShortage
 from raftlog.model import Endpoint
+from raftlog.system.disk import LocalDisk
 
 VOTERS = {0: Endpoint("127.0.0.1", 9641)}
 

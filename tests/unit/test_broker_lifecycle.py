@@ -14,12 +14,13 @@ from typing import ClassVar
 import pytest
 
 from metadata.view import BrokerChanged
-from raftlog.broker import lifecycle, replication_links
+from raftlog.broker import replication_links
 from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
+from raftlog.broker.node import node as lifecycle
 from raftlog.config import load_node_config
-from raftlog.disk import LocalDisk
 from raftlog.errors import DiskFailed, InvalidRequest
 from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Endpoint, Incarnation
+from raftlog.system.disk import LocalDisk
 
 PATIENCE_S = 60.0
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from partitions.manager import PartitionManager, Produced
-from raftlog.broker.local import BATCHES_A_TURN, LocalRequests
+from raftlog.broker.requests.local import BATCHES_A_TURN, LocalRequests
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Offset
 from raftlog.slices import PER_TURN

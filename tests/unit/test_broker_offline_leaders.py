@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.command_envelope import Command
-from metadata.command_results import CommandResult, Done, Elected
-from metadata.commands import ElectLeaders, SetFeatureLevel
-from metadata.commands_moves import RENEWAL_FEATURE_LEVEL, RenewLeadership
-from metadata.quorum_port import Fate, Outcome
-from raftlog.broker import offline_leaders
-from raftlog.broker.offline_leaders import LOOK_AGAIN_SECONDS, OfflineLeaders
+from metadata.commands.cluster import ElectLeaders, SetFeatureLevel
+from metadata.commands.envelope import Command
+from metadata.commands.replicas import RENEWAL_FEATURE_LEVEL, RenewLeadership
+from metadata.commands.results import CommandResult, Done, Elected
+from metadata.quorum.port import Fate, Outcome
+from raftlog.broker.changes import offline_leaders
+from raftlog.broker.changes.offline_leaders import LOOK_AGAIN_SECONDS, OfflineLeaders
 from raftlog.model import BrokerId, TopicPartition
 from tests.support.manual import ManualScheduler
 from tests.support.metadata_cluster import TOPIC, TP, Cluster

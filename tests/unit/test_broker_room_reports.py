@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.command_envelope import Command
-from metadata.command_results import Done
-from metadata.commands import ElectLeaders, ReportRoom, SetFeatureLevel
-from metadata.quorum_port import Fate, Outcome
-from metadata.snapshot import decode_snapshot, encode_snapshot
-from partitions.disk_room import DiskRoom
-from raftlog.broker.offline_leaders import OfflineLeaders
-from raftlog.broker.room_reports import LOOK_AGAIN_SECONDS, RoomReports
+from metadata.commands.cluster import ElectLeaders, ReportRoom, SetFeatureLevel
+from metadata.commands.envelope import Command
+from metadata.commands.results import Done
+from metadata.quorum.port import Fate, Outcome
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from partitions.files.disk_room import DiskRoom
+from raftlog.broker.changes.offline_leaders import OfflineLeaders
+from raftlog.broker.changes.room_reports import LOOK_AGAIN_SECONDS, RoomReports
 from raftlog.model import BrokerId, Incarnation, TopicPartition
 from raftlog.ports import Space
 from raftlog.version import FEATURE_LEVEL

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from metadata.command_envelope import Command
-from metadata.command_results import Done
-from metadata.quorum_port import Fate, Outcome
+from metadata.commands.envelope import Command
+from metadata.commands.results import Done
+from metadata.quorum.port import Fate, Outcome
 from metadata.view import ClusterView, PartitionChanged, TopicChanged, TopicRemoved
-from raftlog.broker import forwarding, routing_fetch
-from raftlog.broker.forwarding import Forwarder
-from raftlog.broker.routing import Router
-from raftlog.broker.routing_leaders import Slots
+from raftlog.broker.requests import fetch as routing_fetch
+from raftlog.broker.requests import forwarding
+from raftlog.broker.requests.forwarding import Forwarder
+from raftlog.broker.requests.leaders import Slots
+from raftlog.broker.service import Router
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import (
     NO_BROKER,
@@ -33,7 +34,7 @@ from raftlog.model import (
     TopicRecord,
 )
 from raftlog.ports import FileRegion, Part
-from raftlog.record_batch import encode as encode_batch
+from raftlog.records.batch import encode as encode_batch
 from raftlog.wire import (
     DeletedPartition,
     DeleteRecordsPartition,

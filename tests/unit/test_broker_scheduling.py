@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from raftlog.broker.scheduling import schedule_in_batches
+from raftlog.broker.node.scheduling import schedule_in_batches
 from raftlog.config import load_node_config
-from raftlog.runtime import ThreadWorker
+from raftlog.system.runtime import ThreadWorker
 
 linux = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux only")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.broker import data_listener
-from raftlog.broker.data_listener import RequestStream, data_acceptors
+from raftlog.broker.requests import data_listener
+from raftlog.broker.requests.data_listener import RequestStream, data_acceptors
 from raftlog.wire import (
     PRODUCE_PATH,
     ErrorResponse,

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from raftlog.broker import node_tls, tls_files
-from raftlog.broker.node_names import NodeNames
-from raftlog.broker.node_tls import NodeTls
-from raftlog.broker.tls_expiry import DAY_SECONDS, ExpiryLog, Lifetime
-from raftlog.broker.tls_files import load_tls_files
-from raftlog.clock import SystemClock
+from raftlog.broker.tls import files as tls_files
+from raftlog.broker.tls import node_tls
+from raftlog.broker.tls.expiry import DAY_SECONDS, ExpiryLog, Lifetime
+from raftlog.broker.tls.files import load_tls_files
+from raftlog.broker.tls.names import NodeNames
+from raftlog.broker.tls.node_tls import NodeTls
 from raftlog.config import DEFAULT_NODE_NAME, TlsConfig, load_node_config
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId
+from raftlog.system.clock import SystemClock
 from tests.support.tls import SETTING, Authority, write
 
 

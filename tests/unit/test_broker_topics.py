@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_results import Done, Refused
-from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
-from metadata.image_topics import CREATED_INDEX_FEATURE_LEVEL
-from metadata.quorum_port import Fate, Outcome
+from metadata.commands.cluster import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
+from metadata.commands.results import Done, Refused
+from metadata.image.topics import CREATED_INDEX_FEATURE_LEVEL
+from metadata.quorum.port import Fate, Outcome
 from metadata.view import BrokerChanged, ClusterView, TopicChanged, TopicRemoved
-from raftlog.broker import linearizable
+from raftlog.broker.changes import proposer as linearizable
 from raftlog.errors import Applied, InvalidRequest, RetriableError
 from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Endpoint, Incarnation, TopicId, TopicRecord
 from tests.unit.test_broker_routing import HERE, THERE, TOPIC, Here, Others, Quorum, lead, router_of, view_of

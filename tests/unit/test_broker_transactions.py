@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from http_api.service_transactions import (
+from http_api.service.transactions import (
     NotVisibleYet,
     WantedCommit,
     WantedGroupOffsets,
@@ -18,10 +18,9 @@ from http_api.service_transactions import (
     WantedOutput,
     WantedPosition,
 )
-from metadata.command_envelope import Command
-from metadata.command_results import Refused, TransactionsChanged
-from metadata.groups import transaction_expiry
-from metadata.groups.transaction_changes import (
+from metadata.commands.envelope import Command
+from metadata.commands.results import Refused, TransactionsChanged
+from metadata.commands.transactions import (
     MAX_CHANGE_BYTES,
     ChangeTransactions,
     Commit,
@@ -32,15 +31,16 @@ from metadata.groups.transaction_changes import (
     TransactionChange,
     encode_piece,
 )
-from metadata.quorum_port import Fate
-from metadata.quorum_port import Outcome as Proposed
-from raftlog.broker import change_batches
-from raftlog.broker.transaction_batches import TransactionBatches
-from raftlog.broker.transaction_pieces import pieces_of
-from raftlog.broker.transactions import Transactions
-from raftlog.clock import ManualClock
+from metadata.controller import transaction_expiry
+from metadata.quorum.port import Fate
+from metadata.quorum.port import Outcome as Proposed
+from raftlog.broker.changes import batches as change_batches
+from raftlog.broker.changes.transaction_batches import TransactionBatches
+from raftlog.broker.changes.transaction_pieces import pieces_of
+from raftlog.broker.changes.transactions import Transactions
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import BrokerId, Offset, QuorumStatus, TopicPartition
+from raftlog.system.clock import ManualClock
 from raftlog.transactions import TransactionKey
 from tests.support.metadata_cluster import TOPIC
 from tests.support.transactions import ABORTED, TransactionCluster, committed, key, tp

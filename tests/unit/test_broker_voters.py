@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.quorum_changes import Action, VoterChange
-from metadata.quorum_protocol import VotersChanged
-from raftlog.broker.voters import TIMEOUT_SECONDS, change_voters
+from metadata.quorum.protocol import VotersChanged
+from metadata.voters.changes import Action, VoterChange
+from raftlog.broker.changes.voters import TIMEOUT_SECONDS, change_voters
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import VotersChange
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata.command_results import Registered
-from metadata.commands_moves import UnregisterBroker
-from metadata.image_diff import diff
-from metadata.image_events import BrokerChanged, ThrottleChanged
-from metadata.quorum_port import Fate, Outcome
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.commands.replicas import UnregisterBroker
+from metadata.commands.results import Registered
+from metadata.image.diff import diff
+from metadata.quorum.port import Fate, Outcome
+from metadata.records.events import BrokerChanged, ThrottleChanged
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.broker.health import health_of
 from raftlog.broker.identity import NodeIdentity
 from raftlog.broker.wiring import Broker, _as_change

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like.cells import CELLS
 from jepsen_like.chaos import chaos
 from jepsen_like.chaos.running import check_plan
 from jepsen_like.planted.real import HUNTS
-from jepsen_like.run_options import check_options
 from jepsen_like.run_records import RunPlan
+from jepsen_like.runs.options import check_options
+from jepsen_like.scoreboard.cells import CELLS
 from raftlog.errors import InvalidRequest
 
 

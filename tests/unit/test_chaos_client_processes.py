@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like import client_processes
-from jepsen_like.client_processes import ClientGone, ClientProcess
 from jepsen_like.clients.messages import Ask, Open, Told, rotated
+from jepsen_like.runs import client_processes
+from jepsen_like.runs.client_processes import ClientGone, ClientProcess
 
 OPEN = Open("registers", ["127.0.0.1:1"], 0, {"tag": "x", "topics": {"t": 1}})
 READY = 'print(\'{"kind": "ok", "value": "ready"}\', flush=True); '

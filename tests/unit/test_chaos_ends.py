@@ -14,7 +14,7 @@ from jepsen_like.chaos.running import what_was_found
 from jepsen_like.run_records import RunFolder
 from jepsen_like.workloads import workload
 from jepsen_like.workloads.workload import in_sync_everywhere
-from raftlog.client.metadata import PartitionInfo, TopicDescription
+from raftlog.client.cluster.metadata import PartitionInfo, TopicDescription
 
 NODES = ("one:1", "two:1", "three:1")
 

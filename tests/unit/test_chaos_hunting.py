@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like import hunting
 from jepsen_like.chaos import chaos
 from jepsen_like.clusters.capabilities import NAMESPACES_GIVE
-from jepsen_like.hunting import counts, found_bugs, hunt, read_hunts
-from jepsen_like.interpreter import RunFailed
-from jepsen_like.json_lines import append_line
 from jepsen_like.nemeses.catalogue import RECIPES
 from jepsen_like.nemeses.make import NONE, make
 from jepsen_like.planted.bugs import BUGS
 from jepsen_like.planted.patches import REAL
 from jepsen_like.planted.real import HUNTS, NOT_HERE
-from jepsen_like.rounds import nemeses_of
 from jepsen_like.run_records import Outcome, RunPlan
+from jepsen_like.runs import hunting
+from jepsen_like.runs.hunting import counts, found_bugs, hunt, read_hunts
+from jepsen_like.runs.interpreter import RunFailed
+from jepsen_like.runs.rounds import nemeses_of
+from jepsen_like.scoreboard.json_lines import append_line
 from jepsen_like.workloads import workload_of
 from raftlog.errors import InvalidRequest
 

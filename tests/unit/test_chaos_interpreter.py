@@ -13,11 +13,16 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.client_processes import ClientGone
 from jepsen_like.clients import process
 from jepsen_like.clients.messages import Ask, CertainlyNot, Open, OutcomeUnknown, Told
 from jepsen_like.clients.process import CLIENTS, ClientHost, ClientSettings, made, outcome_of
-from jepsen_like.generators import (
+from jepsen_like.histories.file import HistoryFile
+from jepsen_like.histories.history import Operation, calls, read
+from jepsen_like.run_records import RunFolder, RunPlan
+from jepsen_like.runs.client_processes import ClientGone
+from jepsen_like.runs.interpreter import STARTS_MAX, Interpreter, RunFailed, interpret
+from jepsen_like.workloads import workload
+from jepsen_like.workloads.generators import (
     PENDING,
     Calls,
     Context,
@@ -29,11 +34,6 @@ from jepsen_like.generators import (
     TimeLimit,
     Wanted,
 )
-from jepsen_like.history import Operation, calls, read
-from jepsen_like.history_file import HistoryFile
-from jepsen_like.interpreter import STARTS_MAX, Interpreter, RunFailed, interpret
-from jepsen_like.run_records import RunFolder, RunPlan
-from jepsen_like.workloads import workload
 from jepsen_like.workloads.workload import HEALED, UntilHealed
 from raftlog.errors import CODES, Applied, InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like import kept_results
 from jepsen_like.chaos import chaos
-from jepsen_like.kept_results import FIELDS, FOLDER, file_of, keep, lines_of
-from jepsen_like.other_rows import corpora, hunted, power_failures, spark_kills
-from jepsen_like.scoreboard import COLUMNS, figures, read_results
+from jepsen_like.scoreboard import kept_results
+from jepsen_like.scoreboard.kept_results import FIELDS, FOLDER, file_of, keep, lines_of
+from jepsen_like.scoreboard.other_rows import corpora, hunted, power_failures, spark_kills
+from jepsen_like.scoreboard.scoreboard import COLUMNS, figures, read_results
 from raftlog.errors import InvalidRequest
 
 POWER = b'{"round":1,"survivors":["parts"],"acknowledged_lost":[],"commit":"abc"}'

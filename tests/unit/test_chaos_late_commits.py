@@ -12,7 +12,7 @@ from jepsen_like.clients.group_offsets import GroupOffsetsClient
 from jepsen_like.clients.messages import CertainlyNot, OutcomeUnknown
 from jepsen_like.clients.process import ClientSettings
 from raftlog.client import GroupPartition
-from raftlog.client.transaction_api import ConsumedOffsets
+from raftlog.client.transactions.api import ConsumedOffsets
 from raftlog.errors import InvalidRequest
 
 OPTIONS = {"tag": "x", "topics": {"t": 1}, "late_every": 1}

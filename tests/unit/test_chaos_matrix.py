@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jepsen_like.cells import CELLS, ROUNDS_A_RUN, cell
 from jepsen_like.chaos import chaos, running
 from jepsen_like.chaos.matrix import Sitting
-from jepsen_like.interpreter import RunFailed
-from jepsen_like.json_lines import append_line
 from jepsen_like.run_records import Outcome, RunPlan
-from jepsen_like.scoreboard import Score, scores
+from jepsen_like.runs.interpreter import RunFailed
+from jepsen_like.scoreboard.cells import CELLS, ROUNDS_A_RUN, cell
+from jepsen_like.scoreboard.json_lines import append_line
+from jepsen_like.scoreboard.scoreboard import Score, scores
 
 MATRIX = "jepsen_like.chaos.matrix"
 
@@ -76,8 +76,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = tmp_path / "program.py"
     script.write_text(
         "import sys, pathlib\n"
-        "from jepsen_like.cells import cell\n"
-        "from jepsen_like.json_lines import append_line\n"
+        "from jepsen_like.scoreboard.cells import cell\n"
+        "from jepsen_like.scoreboard.json_lines import append_line\n"
         "from jepsen_like.run_records import Outcome\n"
         "import msgspec\n"
         "given = dict(zip(sys.argv[3::2], sys.argv[4::2]))\n"

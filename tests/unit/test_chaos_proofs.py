@@ -9,7 +9,7 @@ import pytest
 
 from jepsen_like.checkers import group_fencing, kafka, keyed, positions, set_full, stats, transactions
 from jepsen_like.checkers.verdict import Verdict
-from jepsen_like.history import Kind, Operation
+from jepsen_like.histories.history import Kind, Operation
 from jepsen_like.report.excerpts import excerpts
 
 Check = Callable[[Sequence[Operation]], Verdict]

@@ -14,14 +14,14 @@ import rich_click as click
 from click.testing import CliRunner
 
 from jepsen_like import chaos
-from jepsen_like.cells import cell
-from jepsen_like.history import Operation, write
-from jepsen_like.interpreter import RunFailed
-from jepsen_like.json_lines import append_line
+from jepsen_like.histories.history import Operation, write
 from jepsen_like.report.excerpts import excerpts, indexes
 from jepsen_like.report.page import render, write_report
 from jepsen_like.report.series import ended, quantiles, rates
 from jepsen_like.run_records import Fault, Outcome, RunFolder, RunPlan
+from jepsen_like.runs.interpreter import RunFailed
+from jepsen_like.scoreboard.cells import cell
+from jepsen_like.scoreboard.json_lines import append_line
 from raftlog.errors import InvalidRequest
 
 SECOND = 1_000_000_000

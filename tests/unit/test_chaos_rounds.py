@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from jepsen_like import rounds
 from jepsen_like.checkers.verdict import Verdict
-from jepsen_like.generators import PENDING, Context, Generator, Limit, Wanted
-from jepsen_like.history import Operation, read
-from jepsen_like.interpreter import RunFailed
-from jepsen_like.judging import together
+from jepsen_like.histories.history import Operation, read
 from jepsen_like.nemeses.injection import HealFailed
 from jepsen_like.nemeses.steps import Facts
-from jepsen_like.rounds import ACKNOWLEDGED_MIN, VOIDS_MAX, Rounds, nemeses_of
 from jepsen_like.run_records import Fault, RunFolder, RunPlan, read_faults
+from jepsen_like.runs import rounds
+from jepsen_like.runs.interpreter import RunFailed
+from jepsen_like.runs.judging import together
+from jepsen_like.runs.rounds import ACKNOWLEDGED_MIN, VOIDS_MAX, Rounds, nemeses_of
 from jepsen_like.workloads import HEALED
+from jepsen_like.workloads.generators import PENDING, Context, Generator, Limit, Wanted
 from jepsen_like.workloads.workload import WhileBroken
 from raftlog.errors import InvalidRequest
 

@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from jepsen_like.cells import CELLS, LOOPBACK, REFERENCES, cell
 from jepsen_like.checkers.verdict import Verdict
 from jepsen_like.clusters.capabilities import LOOPBACK_GIVE, NAMESPACES_GIVE
-from jepsen_like.json_lines import append_line as append
 from jepsen_like.nemeses.catalogue import RECIPES
 from jepsen_like.nemeses.make import NAMES, make
-from jepsen_like.other_rows import planted, simulated
 from jepsen_like.run_records import Fault, Outcome
-from jepsen_like.runner import Worked, count, outcome
-from jepsen_like.scoreboard import COLUMNS, due, read_results, row, scores, table
-from jepsen_like.simulator.shard import Summary
+from jepsen_like.runs.runner import Worked, count, outcome
+from jepsen_like.scoreboard.cells import CELLS, LOOPBACK, REFERENCES, cell
+from jepsen_like.scoreboard.json_lines import append_line as append
+from jepsen_like.scoreboard.other_rows import planted, simulated
+from jepsen_like.scoreboard.scoreboard import COLUMNS, due, read_results, row, scores, table
+from jepsen_like.simulator.shards.shard import Summary
 from jepsen_like.workloads import WORKLOADS
 from raftlog.errors import InvalidRequest
 
@@ -175,7 +175,7 @@ def test_a_mix_that_broke_nothing_for_long_shows_nothing() -> None:
 
 
 def test_operations_are_counted_when_they_end() -> None:
-    from jepsen_like.history import Operation
+    from jepsen_like.histories.history import Operation
 
     history = [
         Operation(0, 1, "invoke", "send"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jepsen_like.history import Kind, Operation, calls
+from jepsen_like.histories.history import Kind, Operation, calls
 from jepsen_like.report import timeline, timeline_svg
 from jepsen_like.report.timeline import Timeline, Window
 from jepsen_like.run_records import Fault

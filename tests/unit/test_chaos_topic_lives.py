@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 from jepsen_like.clients.topic_lives import by_life, listed, offsets_of
-from jepsen_like.generators import Context, Generator, Wanted
-from jepsen_like.history import Kind, Operation
+from jepsen_like.histories.history import Kind, Operation
+from jepsen_like.workloads.generators import Context, Generator, Wanted
 from jepsen_like.workloads.group_offsets import STALL_SECONDS
 from jepsen_like.workloads.topic_lives import RECOVERY_VALUES, LivesOperations, ReadOn, SendToEach
 from raftlog.client import ConsumerRecord, GroupPartition

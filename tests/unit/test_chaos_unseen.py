@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jepsen_like.history import Kind, Operation
+from jepsen_like.histories.history import Kind, Operation
 from jepsen_like.report import unseen as module
 from jepsen_like.report.unseen import unseen
 

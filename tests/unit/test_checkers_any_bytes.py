@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jepsen_like import __main__ as command
 from jepsen_like.checkers import linearizability
 from jepsen_like.checkers.models import MODELS
-from jepsen_like.history_formats import FORMATS
+from jepsen_like.histories.formats import FORMATS
 
 ALL_MODELS = (*MODELS, "kafka")
 

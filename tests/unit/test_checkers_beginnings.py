@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from jepsen_like import judging
-from jepsen_like.cells import CELLS
 from jepsen_like.checkers import replicas
 from jepsen_like.checkers.kafka import check
 from jepsen_like.checkers.replicas import CommittedEnd, StoredBatch, StoredLog
 from jepsen_like.checkers.verdict import Verdict
-from jepsen_like.history import Kind, Operation
+from jepsen_like.clusters.replica_logs import read_log
+from jepsen_like.histories.history import Kind, Operation
 from jepsen_like.nemeses.plans import BUMP_SECONDS_MAX
-from jepsen_like.replica_logs import read_log
 from jepsen_like.run_records import RunPlan
+from jepsen_like.runs import judging
+from jepsen_like.scoreboard.cells import CELLS
 from jepsen_like.workloads import workload_of
 from jepsen_like.workloads.log import keeps_seconds
 from raftlog.config import parse_topic_config
-from raftlog.record_batch import encode, stamp
+from raftlog.records.batch import encode, stamp
 
 KEY = "t/0"
 SECOND = 1_000_000_000

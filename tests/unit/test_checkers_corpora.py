@@ -11,7 +11,7 @@ import pytest
 
 from jepsen_like.check import check
 from jepsen_like.corpora import reading
-from jepsen_like.history_formats import load
+from jepsen_like.histories.formats import load
 
 CORPORA = Path(os.environ.get("RAFTLOG_CORPORA") or "RAFTLOG_CORPORA is not set")
 

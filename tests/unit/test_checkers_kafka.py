@@ -11,7 +11,7 @@ from jepsen_like.checkers.kafka import check
 from jepsen_like.checkers.kafka_log import LogHistory
 from jepsen_like.checkers.kafka_records import unseen_over_time
 from jepsen_like.checkers.verdict import Verdict
-from jepsen_like.history import Kind, Operation
+from jepsen_like.histories.history import Kind, Operation
 from raftlog.errors import InvalidRequest
 
 KEY = "p0"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jepsen_like.checkers import keyed
-from jepsen_like.history import Kind, Operation, calls
+from jepsen_like.histories.history import Kind, Operation, calls
 from raftlog.errors import InvalidRequest
 
 

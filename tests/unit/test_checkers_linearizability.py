@@ -9,7 +9,7 @@ import pytest
 from jepsen_like.checkers.linearizability import check
 from jepsen_like.checkers.models import MODELS, model
 from jepsen_like.checkers.verdict import Verdict
-from jepsen_like.history import Kind, Operation
+from jepsen_like.histories.history import Kind, Operation
 from raftlog.errors import InvalidRequest
 
 

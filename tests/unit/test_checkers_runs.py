@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from jepsen_like import judging
 from jepsen_like.checkers import node_logs, replicas, stats
 from jepsen_like.checkers.replicas import CommittedEnd, StoredBatch, StoredLog
 from jepsen_like.checkers.verdict import Verdict
-from jepsen_like.history import Kind, Operation, write
-from jepsen_like.replica_logs import read_log, stored_logs
+from jepsen_like.clusters.replica_logs import read_log, stored_logs
+from jepsen_like.histories.history import Kind, Operation, write
 from jepsen_like.run_records import RunFolder, RunPlan
-from raftlog.record_batch import encode, stamp
+from jepsen_like.runs import judging
+from raftlog.records.batch import encode, stamp
 
 SECOND = 1_000_000_000
 TOPIC = "0a" * 16

@@ -8,8 +8,8 @@ import pytest
 
 from jepsen_like.checkers import replicas
 from jepsen_like.checkers.replicas import CommittedEnd, StoredBatch, StoredLog
-from jepsen_like.replica_logs import read_log
-from raftlog.record_batch import ControlKind, encode, encode_control, stamp
+from jepsen_like.clusters.replica_logs import read_log
+from raftlog.records.batch import ControlKind, encode, encode_control, stamp
 
 PLACE = ("0a" * 16, 0)
 LAST = 2**31 - 1

@@ -9,7 +9,7 @@ import pytest
 
 from jepsen_like.checkers import linearizability, set_full
 from jepsen_like.checkers.models import model
-from jepsen_like.history import Kind, Operation
+from jepsen_like.histories.history import Kind, Operation
 from raftlog.errors import InvalidRequest
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jepsen_like.checkers import topic_lives
 from jepsen_like.checkers.verdict import Verdict
-from jepsen_like.history import Kind, Operation
+from jepsen_like.histories.history import Kind, Operation
 
 T, OLD, NEW = "t", "0" * 31 + "1", "0" * 31 + "2"
 

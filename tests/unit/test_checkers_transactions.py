@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jepsen_like.checkers import group_fencing, kafka, positions, transactions
-from jepsen_like.history import Kind, Operation
+from jepsen_like.histories.history import Kind, Operation
 
 A, B = "a/0", "b/0"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from http_api.service import Health
-from raftlog.cli.cluster import NodeHealth, _merged
-from raftlog.cli.quorum import _text as quorum_text
-from raftlog.cli.quorum import description
+from http_api.service.service import Health
+from raftlog.cli.commands.cluster import NodeHealth, _merged
+from raftlog.cli.commands.quorum import _text as quorum_text
+from raftlog.cli.commands.quorum import description
 from raftlog.client.admin import QuorumInfo
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from tests.support.cli_runner import Background, Result, impatient, run
@@ -117,7 +117,7 @@ class TestHealth:
         assert run("cluster", "health", bootstrap="nonsense").code == 1
 
     def test_every_node_is_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("raftlog.cli.cluster.HEALTH_TIMEOUT", 0.3)
+        monkeypatch.setattr("raftlog.cli.commands.cluster.HEALTH_TIMEOUT", 0.3)
         with Background(FakeCluster(nodes=3)) as background:
             cluster = background.cluster
             silent = cluster.nodes[3].api_address

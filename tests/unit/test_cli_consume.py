@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from raftlog.cli import consume_sink
-from raftlog.cli.consume_sink import Closed, Sink
+from raftlog.cli.records import sink as consume_sink
+from raftlog.cli.records.sink import Closed, Sink
 from raftlog.errors import DiskFailed
-from raftlog.record_batch import Codec, RecordBatch, encode
+from raftlog.records.batch import Codec, RecordBatch, encode
 from tests.support.cli_runner import Background, Result, run
 from tests.support.fake_cluster import FakeCluster, FakeTopic
 from tests.support.http_api_client import eventually

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 
 from raftlog.broker.identity import NODE_FILE, begin_start
-from raftlog.cli import local_cluster
-from raftlog.cli.local_cluster import PREPARING_FILE, LocalCluster, LocalNode, free_base_port
-from raftlog.disk import LocalDisk
+from raftlog.cli.nodes import local_cluster
+from raftlog.cli.nodes.local_cluster import PREPARING_FILE, LocalCluster, LocalNode, free_base_port
 from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.system.disk import LocalDisk
 from tests.support.cli_runner import PATIENCE_S, run
 
 Prepare = Callable[..., None]

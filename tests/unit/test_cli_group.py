@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 import rich_click as click
 
-from raftlog.cli.group import parse_duration, parse_place, parse_topics
+from raftlog.cli.commands.group import parse_duration, parse_place, parse_topics
 from raftlog.client import Admin, GroupPartition
-from raftlog.client.group_api import GroupApi
+from raftlog.client.groups.api import GroupApi
 from raftlog.model import TopicPartition
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.cli_runner import Background, Result, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, running_api
@@ -115,7 +115,7 @@ class TestSeek:
             commit(api, 5, 6)
             return True
 
-        monkeypatch.setattr("raftlog.cli.group.click.confirm", meanwhile)
+        monkeypatch.setattr("raftlog.cli.commands.group.click.confirm", meanwhile)
         result = group(api, "seek", "g", "--shift-by", "-1")
         assert result.code == 1 and "5 is committed, but the plan was made at 4" in result.stderr
         assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["5", "6"]

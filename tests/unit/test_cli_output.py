@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from raftlog.cli.main import COMMANDS, cli
-from raftlog.cli.options import parse_from
-from raftlog.cli.output import cell, fields, show, table
-from raftlog.cli.progress import summary
+from raftlog.cli.terminal.options import parse_from
+from raftlog.cli.terminal.output import cell, fields, show, table
+from raftlog.cli.terminal.progress import summary
 from tests.support.cli_runner import run
 
 
@@ -116,7 +116,7 @@ def test_help_loads_neither_client_nor_broker() -> None:
         "import sys\n"
         "from raftlog.cli.main import cli\n"
         "cli.main(['--help'], standalone_mode=False)\n"
-        "heavy = {'aiohttp', 'pyarrow', 'raftlog.broker.node_main', 'pysyncobj'} & set(sys.modules)\n"
+        "heavy = {'aiohttp', 'pyarrow', 'raftlog.broker.node.main', 'pysyncobj'} & set(sys.modules)\n"
         "print('loaded:', sorted(heavy))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

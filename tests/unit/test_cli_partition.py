@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from partitions.log import PartitionLog
-from partitions.replica_folders import folder_of, prepare_folders
+from partitions.log.log import PartitionLog
+from partitions.opening.folders import folder_of, prepare_folders
 from raftlog.broker.identity import init_data_folder, new_cluster_id
-from raftlog.cli.partition import _Finding, _Scrub, _scrub, _text, _verify_cluster
-from raftlog.client.metadata import NodeInfo
+from raftlog.cli.commands.partition import _Finding, _Scrub, _scrub, _text, _verify_cluster
+from raftlog.client.cluster.metadata import NodeInfo
 from raftlog.config import TopicConfig
-from raftlog.disk import LocalDisk
 from raftlog.errors import RetriableError
 from raftlog.model import Endpoint, TopicId, TopicPartition
+from raftlog.system.disk import LocalDisk
 from tests.support.cli_runner import Result, run
 from tests.support.storage import append, settle
 
@@ -109,7 +109,7 @@ async def test_a_node_that_is_restarted_meanwhile_is_not_called_well(monkeypatch
         async def close(self) -> None:
             pass
 
-    monkeypatch.setattr("raftlog.client.api.HttpApi", Api)
+    monkeypatch.setattr("raftlog.client.cluster.api.HttpApi", Api)
     node = SimpleNamespace(id=2, api=Endpoint("127.0.0.1", 1))
     with pytest.raises(RetriableError, match="node 2 was started anew"):
         await _scrub(node, {})  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ async def test_nodes_that_cannot_be_asked_are_named_and_the_others_are_checked(m
         return _Scrub(False, 3, 100, 100, [_Finding("orders", 1, "a.log at byte 0: rotten")])
 
     monkeypatch.setattr("raftlog.client.Admin", Cluster)
-    monkeypatch.setattr("raftlog.cli.partition._scrub", scrub)
+    monkeypatch.setattr("raftlog.cli.commands.partition._scrub", scrub)
     found = await _verify_cluster("127.0.0.1:1", None, None, None)
     assert not found.healthy and found.checked == 3
     assert [(r.node_id, r.topic, r.findings) for r in found.replicas] == [(2, "orders", ["a.log at byte 0: rotten"])]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.cli_runner import PATIENCE_S, Background, start
 from tests.support.fake_cluster import FakeCluster, FakeTopic, Fate
 

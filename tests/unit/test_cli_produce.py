@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli import produce as produce_module
-from raftlog.cli import progress
-from raftlog.cli.produce_tally import Tally
+from raftlog.cli.commands import produce as produce_module
+from raftlog.cli.records.tally import Tally
+from raftlog.cli.terminal import progress
 from raftlog.client import DeliveryFuture
-from raftlog.client.delivery import Delivery
+from raftlog.client.producing.delivery import Delivery
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.partitioner import partition_for_key
-from raftlog.record_batch import Codec, RecordBatch, parse_header
+from raftlog.records.batch import Codec, RecordBatch, parse_header
 from tests.support.cli_runner import Background, Result, run
 from tests.support.fake_cluster import FakeCluster, FakeTopic, Fate
 

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from raftlog.cli import produce_input
-from raftlog.cli.produce_input import record_input
-from raftlog.cli.produce_records import Columns, rows_by_partition
+from raftlog.cli.records import input as produce_input
+from raftlog.cli.records.columns import Columns, rows_by_partition
+from raftlog.cli.records.input import record_input
 
 
 def read(pieces: list[bytes], format: str = "lines", **options: object) -> Columns:

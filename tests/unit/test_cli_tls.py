@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.broker.node_names import NodeNames
-from raftlog.broker.tls_files import TlsFiles, load_tls_files
+from raftlog.broker.tls.files import TlsFiles, load_tls_files
+from raftlog.broker.tls.names import NodeNames
 from raftlog.config import DEFAULT_NODE_NAME, TlsConfig
 from raftlog.model import BrokerId
 from tests.support.cli_runner import run

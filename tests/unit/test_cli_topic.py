@@ -8,7 +8,7 @@ import pytest
 
 from raftlog.errors import RetriableError
 from raftlog.model import TopicPartition
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.cli_runner import Background, Result, impatient, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, running_api

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from http_api.service_transactions import OpenTransaction
+from http_api.service.transactions import OpenTransaction
 from metadata.view import BrokerChanged
 from raftlog.client import Admin, TransactionInfo
 from raftlog.client.admin import _merged
-from raftlog.client.api import HttpApi
-from raftlog.client.transaction_api import TransactionApi, TransactionPartition
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.transactions.api import TransactionApi, TransactionPartition
 from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint, Offset, TopicPartition
 from raftlog.transactions import TransactionKey
@@ -83,7 +83,7 @@ class TestShow:
         me = broker.view.broker(NODE)
         assert me is not None
         broker._event(BrokerChanged(replace(me, broker_id=NODE + 1, api=Endpoint("127.0.0.1", 1))))  # type: ignore[arg-type]
-        monkeypatch.setattr("raftlog.client.transaction_api.READ_TIMEOUT", 0.3)
+        monkeypatch.setattr("raftlog.client.transactions.api.READ_TIMEOUT", 0.3)
         result = transaction(api, "list")
         assert result.code == 10 and result.stderr.endswith("is missing: 2\n")
 
@@ -153,7 +153,7 @@ class TestPositions:
         assert [one["name"] for one in listed["positions"]] == ["report/7", "report/8", "sink"] and not listed["more"]
 
     def test_there_are_more_than_are_shown(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("http_api.transactions.MAX_POSITIONS", 2)
+        monkeypatch.setattr("http_api.routes.transactions.MAX_POSITIONS", 2)
         result = transaction(api, "positions")
         assert len(result.table("Position")) == 3 and "longer PREFIX" in result.stderr
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from raftlog.client.api import PATIENCE, HttpApi, is_busy, parse_bootstrap, parse_endpoint
-from raftlog.client.identity import IdentitySource
-from raftlog.client.metadata import ClusterMetadata, PartitionInfo, TopicDescription
-from raftlog.client.refresher import MetadataRefresher
+from raftlog.client.cluster.api import PATIENCE, HttpApi, is_busy, parse_bootstrap, parse_endpoint
+from raftlog.client.cluster.metadata import ClusterMetadata, PartitionInfo, TopicDescription
+from raftlog.client.cluster.refresher import MetadataRefresher
+from raftlog.client.producing.producer_ids import IdentitySource
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
 from tests.support.fake_cluster import FakeCluster
@@ -343,7 +343,7 @@ async def test_addresses_that_nodes_had_once_make_room_for_those_they_have(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nodes whose addresses change with every start would otherwise be asked nowhere, after long enough."""
-    monkeypatch.setattr("raftlog.client.api.MAX_ADDRESSES", 4)
+    monkeypatch.setattr("raftlog.client.cluster.api.MAX_ADDRESSES", 4)
     api = HttpApi(nodes[0].address)
     bootstrap, others = parse_endpoint(nodes[0].address), [parse_endpoint(node.address) for node in nodes[1:]]
     for number in range(5):

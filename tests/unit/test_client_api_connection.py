@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from raftlog.client.transport_http1 import CONGESTED_BYTES, ApiConnection
+from raftlog.client.cluster.transport_http1 import CONGESTED_BYTES, ApiConnection
 from raftlog.errors import CODES, Applied, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
 from raftlog.ports import Buffer

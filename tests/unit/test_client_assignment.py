@@ -9,7 +9,7 @@ import pytest
 
 from raftlog import Consumer
 from raftlog.client import ConsumerRecord
-from raftlog.record_batch import encode, stamp
+from raftlog.records.batch import encode, stamp
 from raftlog.wire import FetchRequest
 from tests.support.fake_cluster import OK, FakeCluster, FakePartition, FakeTopic, Fate
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from raftlog.errors import InvalidRequest
-from raftlog.record_batch import RecordBatch, parse_header
+from raftlog.records.batch import RecordBatch, parse_header
 from raftlog.sync import Producer
 from tests.support.fake_cluster import FakeCluster, FakePartition
 

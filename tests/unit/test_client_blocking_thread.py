@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client import blocking
+from raftlog.client.blocking import loop_thread as blocking
 from raftlog.errors import RetriableError
 from raftlog.sync import Admin
 from spark_source import connections

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.blocking_handover import RECORD_BYTES
-from raftlog.client.blocking_transaction import Transaction
+from raftlog.client.blocking.handover import RECORD_BYTES
+from raftlog.client.blocking.transaction import Transaction
 from raftlog.sync import Producer
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_transactions import seen

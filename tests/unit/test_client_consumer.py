@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from raftlog import Consumer, Producer
-from raftlog.client import ConsumerRecord, fetcher, topic_readers
+from raftlog.client import ConsumerRecord
+from raftlog.client.consuming import fetcher, topic_readers
 from raftlog.errors import CorruptBatch, InvalidRequest, RetriableError
-from raftlog.record_batch import Codec, encode, encode_control, parse_header, stamp
+from raftlog.records.batch import Codec, encode, encode_control, parse_header, stamp
 from raftlog.wire import FetchRequest
 from tests.support.fake_cluster import OK, FakeCluster, FakePartition, Fate
 from tests.support.held_port import HeldPort

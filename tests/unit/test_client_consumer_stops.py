@@ -9,11 +9,11 @@ import pytest
 from aiohttp import web
 
 from raftlog import Consumer
-from raftlog.client import fetcher
-from raftlog.client.reader import PartitionReader
+from raftlog.client.consuming import fetcher
+from raftlog.client.consuming.reader import PartitionReader
 from raftlog.errors import CorruptBatch, InvalidRequest
-from raftlog.record_batch import HEADER_BYTES, Codec, encode, encode_control, parse_header, stamp
-from raftlog.record_header import seal
+from raftlog.records.batch import HEADER_BYTES, Codec, encode, encode_control, parse_header, stamp
+from raftlog.records.header import seal
 from raftlog.wire import FetchRequest
 from tests.support.fake_cluster import OK, FakeCluster, FakePartition, FakeTopic, Fate
 

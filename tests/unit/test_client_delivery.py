@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from raftlog.client.delivery import Delivery, DeliveryFuture, RecordDelivery, RecordMetadata
+from raftlog.client.producing.delivery import Delivery, DeliveryFuture, RecordDelivery, RecordMetadata
 from raftlog.errors import RetriableError
 
 DONE = Delivery("t", 3, 100, 10, 7)

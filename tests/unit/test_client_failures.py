@@ -10,9 +10,9 @@ from itertools import count
 import pytest
 
 from raftlog import Producer
-from raftlog.client import sender
+from raftlog.client.producing import sender
 from raftlog.errors import Applied, RetriableError
-from raftlog.record_batch import parse_header
+from raftlog.records.batch import parse_header
 from raftlog.wire import ProduceRequest
 from tests.support.fake_cluster import OK, FakeCluster, FakePartition, Fate
 from tests.support.held_port import HeldPort

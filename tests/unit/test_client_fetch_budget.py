@@ -8,9 +8,15 @@ import random
 import pytest
 
 from raftlog import Consumer
-from raftlog.client.fetch_budget import PARTITION_BYTES, REQUEST_BYTES, SMALLEST_SHARE, WORTH_ASKING, FetchBudget
+from raftlog.client.consuming.fetch_budget import (
+    PARTITION_BYTES,
+    REQUEST_BYTES,
+    SMALLEST_SHARE,
+    WORTH_ASKING,
+    FetchBudget,
+)
 from raftlog.config import KIB, MIB
-from raftlog.record_batch import encode, stamp
+from raftlog.records.batch import encode, stamp
 from tests.support.fake_cluster import FakeCluster
 
 

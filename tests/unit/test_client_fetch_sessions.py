@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raftlog import Consumer
-from raftlog.client import fetch_channel
-from raftlog.record_batch import encode, stamp
+from raftlog.client.consuming import channels as fetch_channel
+from raftlog.records.batch import encode, stamp
 from tests.support.fake_cluster import FakeCluster, FakePartition
 
 

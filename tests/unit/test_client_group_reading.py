@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from raftlog.client import group_reading
-from raftlog.client.consumer import Consumer
-from raftlog.client.group_api import GroupPartition
-from raftlog.client.group_reading import GroupReading
+from raftlog.client.consuming.consumer import Consumer
+from raftlog.client.groups import reading as group_reading
+from raftlog.client.groups.api import GroupPartition
+from raftlog.client.groups.reading import GroupReading
 from raftlog.config import MIB
-from raftlog.record_batch import encode, stamp
+from raftlog.records.batch import encode, stamp
 from raftlog.wire import FetchRequest
 from tests.support.fake_cluster import OK, FakeCluster, FakeTopic, Fate
 
@@ -110,7 +110,7 @@ async def test_a_topic_that_is_gone_costs_nothing_and_is_read_when_it_is_there_a
         return await poll(self, max_records, timeout)
 
     monkeypatch.setattr(Consumer, "poll", counted)
-    monkeypatch.setattr("raftlog.client.fetcher.UNKNOWN_TOPIC_GRACE", 0.0)
+    monkeypatch.setattr("raftlog.client.consuming.fetcher.UNKNOWN_TOPIC_GRACE", 0.0)
     there = topic_of(cluster, "there", 1)
     reading.begin({GroupPartition("gone", 0, "00" * 16): 3, named(there, 0): 0})
     assert len(await read(reading, 20)) == 20
@@ -167,7 +167,7 @@ async def test_a_reader_of_the_present_topic_waits_while_every_node_is_behind(
 ) -> None:
     """Longer than a reader waits for one that may not exist: another takes its place."""
     monkeypatch.setattr(group_reading, "READ_AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr("raftlog.client.topic_readers.UNKNOWN_TOPIC_GRACE", 0.05)
+    monkeypatch.setattr("raftlog.client.consuming.topic_readers.UNKNOWN_TOPIC_GRACE", 0.05)
     async with FakeCluster() as cluster:
         old = topic_of(cluster, "t", 1)
         new = cluster.create_topic("t")

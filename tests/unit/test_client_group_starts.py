@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from raftlog.client.api import HttpApi
-from raftlog.client.group_api import GroupPartition
-from raftlog.client.group_starts import find_starts
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.groups.api import GroupPartition
+from raftlog.client.groups.starts import find_starts
 from raftlog.errors import InvalidRequest
 from raftlog.wire import FoundOffset, OffsetsRequest, OffsetsResponse, decode_request, encode
 

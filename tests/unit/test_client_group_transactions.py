@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raftlog.client import ConsumedOffsets, ConsumedRange, GroupConsumer
-from raftlog.client.group_api import GroupOffsetInfo, GroupPartition
+from raftlog.client.groups.api import GroupOffsetInfo, GroupPartition
 from raftlog.errors import InvalidRequest
 
 ONE, TWO, THREE = (GroupPartition("t", number, "ab" * 16) for number in range(3))

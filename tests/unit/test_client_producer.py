@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from raftlog import Producer
-from raftlog.client import accumulator, sender
+from raftlog.client.producing import accumulator, sender
 from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
 from raftlog.partitioner import partition_for_key
-from raftlog.record_batch import RecordBatch, parse_header
+from raftlog.records.batch import RecordBatch, parse_header
 from tests.support.fake_cluster import FakeCluster, Fate
 
 

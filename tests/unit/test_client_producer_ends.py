@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from raftlog import Producer
-from raftlog.client import lanes, sender
-from raftlog.client.delivery import DeliveryFuture
+from raftlog.client.producing import requests as lanes
+from raftlog.client.producing import sender
+from raftlog.client.producing.delivery import DeliveryFuture
 from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
 from tests.support.fake_cluster import FakeCluster, FakePartition, Fate
 

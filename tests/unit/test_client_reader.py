@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.client.reader import PartitionReader, parse_isolation, parse_start, query_timestamp
+from raftlog.client.consuming.reader import PartitionReader, parse_isolation, parse_start, query_timestamp
 from raftlog.errors import CorruptBatch, InvalidRequest
-from raftlog.record_batch import encode, encode_control, stamp
+from raftlog.records.batch import encode, encode_control, stamp
 from raftlog.wire import AbortedRange
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.client.refresher import PAUSE_MAX, PAUSE_MIN, MetadataRefresher
+from raftlog.client.cluster.refresher import PAUSE_MAX, PAUSE_MIN, MetadataRefresher
 from raftlog.errors import RaftlogError, RetriableError
 
 ATTEMPTS = 8

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raftlog import Consumer, Producer
-from raftlog.client.api import HttpApi
-from raftlog.client.metadata import ClusterMetadata, TopicDescription
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.metadata import ClusterMetadata, TopicDescription
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.wire import ProduceRequest
 from tests.support.fake_cluster import OK, FakeCluster, FakeTopic, Fate
@@ -127,7 +127,7 @@ async def test_a_topic_that_is_named_by_its_id_is_read_and_no_other(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever was created first; another that never was is an error after a while."""
-    monkeypatch.setattr("raftlog.client.topic_readers.UNKNOWN_TOPIC_GRACE", 0.1)
+    monkeypatch.setattr("raftlog.client.consuming.topic_readers.UNKNOWN_TOPIC_GRACE", 0.1)
     old, new = created_twice(cluster, behind=2)
     for topic, leader in ((old, 2), (new, 1)):
         async with Producer(cluster.nodes[leader].api_address) as producer:

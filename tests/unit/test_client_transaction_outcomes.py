@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from raftlog import Producer, commit_together
-from raftlog.client import Transaction, TransactionState, transaction_manager
+from raftlog.client import Transaction, TransactionState
+from raftlog.client.transactions import manager as transaction_manager
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from tests.support.fake_cluster import FakeCluster, Fate
 from tests.support.fake_transactions import seen

@@ -10,7 +10,7 @@ import pytest
 from raftlog import Producer
 from raftlog.client import TransactionState
 from raftlog.errors import InvalidRequest, RaftlogError
-from raftlog.record_batch import parse_header
+from raftlog.records.batch import parse_header
 from tests.support.fake_cluster import FakeCluster, FakeTopic, Fate
 from tests.support.fake_transactions import seen
 

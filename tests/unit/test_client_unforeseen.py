@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 
 from raftlog import Consumer, Producer
-from raftlog.client import blocking_handover, identity, offsets, refresher, transport
-from raftlog.client.api import HttpApi
-from raftlog.client.blocking_handover import Handover
-from raftlog.client.fetch_books import ReaderBooks
-from raftlog.client.metadata import ClusterMetadata
+from raftlog.client.blocking import handover as blocking_handover
+from raftlog.client.blocking.handover import Handover
+from raftlog.client.cluster import refresher, transport
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.metadata import ClusterMetadata
+from raftlog.client.consuming import offsets
+from raftlog.client.consuming.reader_index import ReaderBooks
+from raftlog.client.producing import producer_ids as identity
 from raftlog.errors import RaftlogError, RetriableError
-from spark_source.group_progress import GroupProgress
-from spark_source.latest import LatestBounds
-from spark_source.log_bounds import PartitionBounds, TopicBounds
+from spark_source.driver.group_progress import GroupProgress
+from spark_source.driver.latest import LatestBounds
+from spark_source.reading.log_bounds import PartitionBounds, TopicBounds
 from tests.support.fake_cluster import FakeCluster
 
 
@@ -148,7 +151,7 @@ async def test_sparks_progress_that_cannot_be_written_is_logged(caplog: pytest.L
 async def test_sparks_wait_for_news_that_breaks_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_source.latest.RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr("spark_source.driver.latest.RETRY_PAUSE_S", 0.0)
     broken: Any = BrokenCluster()
     latest: Any = LatestBounds(broken, 1.0)
     latest._picture = {"t": TopicBounds("t", "id", {0: PartitionBounds(0, 1)})}

@@ -6,8 +6,8 @@ others' answers let five more go, it would have forgotten the first by the time 
 
 from __future__ import annotations
 
-from raftlog.client.accumulator_batch import Batch
-from raftlog.client.partition_queue import MAX_IN_FLIGHT_BATCHES, PartitionQueue
+from raftlog.client.producing.batch import Batch
+from raftlog.client.producing.partition_queue import MAX_IN_FLIGHT_BATCHES, PartitionQueue
 
 
 def queue_of(count: int) -> PartitionQueue[None]:

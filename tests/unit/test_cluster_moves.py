@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from http_api.service_moves import WantedReassignment
-from metadata.command_envelope import Command
-from metadata.command_parts import Election, IsrMember
-from metadata.command_results import CommandResult, Refused
-from metadata.commands import AlterIsr, AlterTopic, CreateTopic, ElectLeaders, NoOp, SetFeatureLevel
-from metadata.commands_moves import (
+from http_api.service.moves import WantedReassignment
+from metadata.commands.cluster import AlterIsr, AlterTopic, CreateTopic, ElectLeaders, NoOp, SetFeatureLevel
+from metadata.commands.envelope import Command
+from metadata.commands.fields import Election, IsrMember
+from metadata.commands.replicas import (
     REPLACEMENT_FEATURE_LEVEL,
     THROTTLE_FEATURE_LEVEL,
     AlterReassignments,
@@ -23,10 +22,11 @@ from metadata.commands_moves import (
     Reassignment,
     ThrottleReassignments,
 )
+from metadata.commands.results import CommandResult, Refused
 from metadata.view import BrokerChanged
 from raftlog import Admin
-from raftlog.broker.moves import ATTEMPTS, MoveAdministrator
-from raftlog.cli.cluster_progress import missing_bytes
+from raftlog.broker.changes.moves import ATTEMPTS, MoveAdministrator
+from raftlog.cli.commands.move_progress import missing_bytes
 from raftlog.client.admin import MoveInfo, ReassignmentInfo, ReplicaInfo
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import BrokerId, Endpoint, ReplicationThrottle, TopicId, TopicPartition
@@ -416,7 +416,7 @@ def test_a_silent_quorum_is_an_error_of_each(broker: Moving) -> None:
 
 
 def test_many_are_asked_for_in_commands_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raftlog.broker.moves.MAX_REASSIGNMENTS_PER_COMMAND", 3)
+    monkeypatch.setattr("raftlog.broker.changes.moves.MAX_REASSIGNMENTS_PER_COMMAND", 3)
     broker = Moving(partitions=7)
     assert asyncio.run(broker.moves.reassign([wanted(n, 3, 1, 2) for n in range(7)])) == [None] * 7
     assert [len(command.reassignments) for command in broker.decided] == [3, 3, 1]  # type: ignore[union-attr]

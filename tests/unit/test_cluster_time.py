@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from metadata.command_envelope import Command
-from metadata.command_results import Done
-from metadata.commands import MAX_STEP_MS, STAMP_LAG_MS, TIME_FEATURE_LEVEL, AdvanceTime, SetFeatureLevel
-from metadata.snapshot import decode_snapshot, encode_snapshot
-from metadata.time_keeper import PATIENCE_SECONDS, STEP_SECONDS, TOLERANCE_MS, TimeKeeper, agreed_offset
-from raftlog.clock import ManualClock
-from raftlog.cluster_clock import EXTRAPOLATED_SECONDS, ClusterClock
+from metadata.commands.cluster import MAX_STEP_MS, STAMP_LAG_MS, TIME_FEATURE_LEVEL, AdvanceTime, SetFeatureLevel
+from metadata.commands.envelope import Command
+from metadata.commands.results import Done
+from metadata.controller.time_keeper import PATIENCE_SECONDS, STEP_SECONDS, TOLERANCE_MS, TimeKeeper, agreed_offset
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, ClusterTime
+from raftlog.system.clock import ManualClock
+from raftlog.system.cluster_clock import EXTRAPOLATED_SECONDS, ClusterClock
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import Cluster
 

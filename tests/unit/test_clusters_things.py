@@ -27,7 +27,7 @@ from jepsen_like.clusters.capabilities import CAPABILITIES, lack, require
 from jepsen_like.clusters.commands import CommandFailed, run
 from jepsen_like.clusters.node import NodeProcess
 from jepsen_like.clusters.ownership import Subnet, Tag, folder_owners, owner
-from jepsen_like.power_loss import Volumes
+from jepsen_like.clusters.power_loss import Volumes
 from raftlog.config import load_node_config
 from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint

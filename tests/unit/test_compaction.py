@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from partitions import compaction_run
-from partitions.checkpoint import DamagedFile, decode_cleaner_checkpoint, encode_cleaner_checkpoint
-from partitions.compaction import OffsetMap, SegmentFacts, key_of_map, plan_compaction
-from partitions.compaction_run import CleanedSegment
-from partitions.damage import LogDamaged
-from partitions.log import PartitionLog
-from partitions.log_reader import Wanted
-from partitions.log_writer import LogWriter
-from partitions.producer_state import ProducerStates
+from jepsen_like.simulator.world.disk import SimDisk
+from partitions.compaction import run as compaction_run
+from partitions.compaction.plan import OffsetMap, SegmentFacts, key_of_map, plan_compaction
+from partitions.compaction.run import CleanedSegment
+from partitions.files.checkpoint import DamagedFile, decode_cleaner_checkpoint, encode_cleaner_checkpoint
+from partitions.files.damage import LogDamaged
+from partitions.log.log import PartitionLog
+from partitions.log.reader import Wanted
+from partitions.log.writer import LogWriter
+from partitions.producers.state import ProducerStates
 from raftlog.config import TopicConfig
 from raftlog.model import Offset
-from raftlog.record_batch import ARROW_FROM, Codec, RecordBatch, encode, encode_control, stamp
-from raftlog.record_batch_filter import keep_records
+from raftlog.records.batch import ARROW_FROM, Codec, RecordBatch, encode, encode_control, stamp
+from raftlog.records.batch_filter import keep_records
 from tests.support.compaction import COMPACTED, append_records, compact, records, reopen, seal, table
 from tests.support.manual import ManualScheduler, ManualWorker
 from tests.support.storage import PATH, open_log, read_batches, settle

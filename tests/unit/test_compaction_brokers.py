@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from partitions import compactor as compactor_module
-from partitions.compaction_run import CleanedSegment, Finished
-from partitions.log import PartitionLog
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from partitions.compaction.run import CleanedSegment, Finished
+from partitions.log.log import PartitionLog
+from partitions.upkeep import compactor as compactor_module
 from raftlog.errors import DiskFailed, DiskFull, RaftlogError
 from raftlog.model import Offset
-from raftlog.record_batch import RecordBatch, parse_header
-from raftlog.record_header import seal as seal_batch
+from raftlog.records.batch import RecordBatch, parse_header
+from raftlog.records.header import seal as seal_batch
 from tests.support.compacted_cluster import CompactedCluster
 from tests.support.compaction import COMPACTED, append_records, compact, records, seal, table
 from tests.support.replication_cluster import tp

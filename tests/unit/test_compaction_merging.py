@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from partitions import compaction_holes
-from partitions.compaction_holes import Hole, NeededBatches
-from partitions.compaction_output import CleanedFile, OldSegment
-from partitions.compaction_run import CleanedSegment
-from partitions.log import PartitionLog
-from partitions.log_slice import ReadBy
-from partitions.producer_state import (
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from partitions.compaction import holes as compaction_holes
+from partitions.compaction.cleaned_file import CleanedFile, OldSegment
+from partitions.compaction.holes import Hole, NeededBatches
+from partitions.compaction.run import CleanedSegment
+from partitions.log.log import PartitionLog
+from partitions.log.slice import ReadBy
+from partitions.producers.state import (
     BATCH_BYTES,
     IN_SEQUENCE,
     PRODUCER_BYTES,
@@ -23,12 +23,12 @@ from partitions.producer_state import (
     ProducerStates,
     RefusedSequence,
 )
-from partitions.scrubber_folder import check_folder
+from partitions.upkeep.folder_check import check_folder
 from raftlog.config import MIB
 from raftlog.errors import RetriableError
 from raftlog.model import Offset, ProducerId
-from raftlog.record_batch import BatchHeader, RecordBatch, encode, parse_header, split_batches, stamp
-from raftlog.record_batch_filter import hole, is_hole
+from raftlog.records.batch import BatchHeader, RecordBatch, encode, parse_header, split_batches, stamp
+from raftlog.records.batch_filter import hole, is_hole
 from tests.support.compacted_cluster import CompactedCluster
 from tests.support.compaction import COMPACTED, append_records, compact, records, reopen, seal, table
 from tests.support.storage import PATH, open_log, part_bytes, read_batches, settle

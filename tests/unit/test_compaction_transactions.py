@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raftlog.model import Acks
-from raftlog.record_batch import ControlKind
+from raftlog.records.batch import ControlKind
 from tests.support.compacted_cluster import CompactedCluster
 from tests.support.compaction import records, seal
 from tests.support.replication_cluster import tp

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from partitions import effects as fx
-from partitions.driver_requests import Deleted
-from partitions.leader_deletions import MAX_WAITING
+from partitions.driver.requests import Deleted
+from partitions.replica import effects as fx
+from partitions.replica.deletions import MAX_WAITING
 from raftlog.errors import Applied, RaftlogError
 from raftlog.model import NO_PRODUCER_ID, Acks, BrokerId, Incarnation, LeaderEpoch, Offset
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.replication_cluster import ReplicationCluster, tp
 from tests.support.replication_cores import CoreDriver, FakeLog, broker, isr_of, record
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.broker.descriptors import (
+from raftlog.broker.node.descriptors import (
     LEAST_CONNECTIONS,
     MIN_DESCRIPTORS,
     TELL_SECONDS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from partitions.disk_room import DiskRoom
-from partitions.room_watch import LOOK_SECONDS, RoomWatch
+from jepsen_like.simulator.world.disk import SimDisk
+from partitions.files.disk_room import DiskRoom
+from partitions.upkeep.room_watch import LOOK_SECONDS, RoomWatch
 from raftlog.errors import DiskFailed
 from raftlog.ports import Space
 from tests.support.manual import ManualScheduler, ManualWorker

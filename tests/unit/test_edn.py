@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jepsen_like.edn import NESTING_MAX, Keyword, read_all
+from jepsen_like.histories.edn import NESTING_MAX, Keyword, read_all
 from raftlog.errors import InvalidRequest
 
 

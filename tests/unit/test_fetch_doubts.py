@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from partitions.fetch_doubts import PATIENCE_SECONDS
+from partitions.fetch.doubts import PATIENCE_SECONDS
 from tests.support.replication_cluster import Fetch, ReplicationCluster
 from tests.support.session_reader import Polled, SessionReader
 

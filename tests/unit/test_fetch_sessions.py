@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from partitions import fetch_session, fetch_sessions
-from partitions.driver_reads import ReplicaReads
+from partitions.driver.reads import ReplicaReads
+from partitions.fetch import session as fetch_session
+from partitions.fetch import sessions as fetch_sessions
 from partitions.manager import TopicRemoved
 from raftlog.errors import RaftlogError
 from tests.support.replication_cluster import TOPIC, ReplicationCluster, tp

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from partitions import fetch_reads, fetch_session, fetch_waiters
-from partitions.fetch_reads import PartitionRead
+from partitions.fetch import long_polls as fetch_waiters
+from partitions.fetch import reads as fetch_reads
+from partitions.fetch import session as fetch_session
+from partitions.fetch.reads import PartitionRead
 from raftlog import slices
 from raftlog.errors import RetriableError
 from raftlog.ports import FileRegion

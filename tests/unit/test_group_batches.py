@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.command_envelope import Command, encode
-from metadata.command_results import GroupsChanged, Refused, RefusedChange
-from metadata.groups.changes import MAX_CHANGES_BYTES, ChangeGroups, Commit, Delete, OffsetToCommit
-from metadata.quorum_port import Fate, Outcome
-from raftlog.broker import change_batches
-from raftlog.broker.group_batches import GroupBatches
+from metadata.commands.envelope import Command, encode
+from metadata.commands.groups import MAX_CHANGES_BYTES, ChangeGroups, Commit, Delete, OffsetToCommit
+from metadata.commands.results import GroupsChanged, Refused, RefusedChange
+from metadata.quorum.port import Fate, Outcome
+from raftlog.broker.changes import batches as change_batches
+from raftlog.broker.changes.group_batches import GroupBatches
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import Offset
 from tests.support.metadata_cluster import TOPIC

@@ -7,12 +7,12 @@ from weakref import WeakSet
 
 import pytest
 
-from metadata.command_results import GroupsChanged
-from metadata.commands import AddPartitions, CreateTopic
-from metadata.groups import coordinator
-from metadata.groups.changes import Assign, ChangeGroups, Expire, Fence, GroupChange, Leave
-from metadata.groups.coordinator import GROUPS_PER_CALL, Coordinator
-from metadata.groups.records import GroupState
+from metadata.commands.cluster import AddPartitions, CreateTopic
+from metadata.commands.groups import Assign, ChangeGroups, Expire, Fence, GroupChange, Leave
+from metadata.commands.results import GroupsChanged
+from metadata.controller import group_coordinator as coordinator
+from metadata.controller.group_coordinator import GROUPS_PER_CALL, Coordinator
+from metadata.records.groups import GroupState
 from raftlog.model import NO_TIME, BrokerId, TopicId
 from tests.support.groups import NOW_MS, GroupCluster, join
 from tests.support.metadata_cluster import TOPIC

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raftlog.client.group_api import AssignedTopic, GroupPartition, MembershipInfo
-from raftlog.client.group_member import HURRY_INTERVAL, Member
+from raftlog.client.groups.api import AssignedTopic, GroupPartition, MembershipInfo
+from raftlog.client.groups.member import HURRY_INTERVAL, Member
 
 TOPIC_ID = "0" * 32
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_envelope import ENVELOPE_VERSION, Envelope
-from metadata.command_results import GroupsChanged
-from metadata.commands import AddPartitions, DeleteTopic
-from metadata.groups.changes import (
+from metadata.commands.cluster import AddPartitions, DeleteTopic
+from metadata.commands.envelope import ENVELOPE_VERSION, Envelope
+from metadata.commands.groups import (
     MAX_MEMBERS_PER_GROUP,
     Assign,
     ChangeGroups,
@@ -21,11 +20,12 @@ from metadata.groups.changes import (
     TopicPartitions,
     pack_partitions,
 )
-from metadata.groups.records import GroupState
-from metadata.image import apply
-from metadata.image_diff import diff
-from metadata.image_state import ClusterImage
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.results import GroupsChanged
+from metadata.image.apply import apply
+from metadata.image.diff import diff
+from metadata.image.image import ClusterImage
+from metadata.records.groups import GroupState
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, Offset
 from tests.support.groups import NOW_MS, GroupCluster, join, tps
@@ -184,7 +184,7 @@ def test_what_cannot_join() -> None:
 
 def test_groups_are_bounded_and_one_that_goes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = GroupCluster()
-    monkeypatch.setattr("metadata.groups.image.MAX_GROUPS", 1)
+    monkeypatch.setattr("metadata.image.groups.MAX_GROUPS", 1)
     cluster.change(join("a"))
     cluster.change(join("b", group="others"), refused="invalid_request")
     cluster.commit("", {0: 1}, group="others", refused="invalid_request")

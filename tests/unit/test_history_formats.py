@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from jepsen_like.history import Operation, calls, read, write
-from jepsen_like.history_formats import load
+from jepsen_like.histories.formats import load
+from jepsen_like.histories.history import Operation, calls, read, write
 from raftlog.errors import InvalidRequest
 
 

@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from raftlog.http2.protocol import TLS_REFUSED
+from raftlog.http2.connection import TLS_REFUSED
 from tests.support.http2_server import PATIENCE_S, Server, raw, until
 
 

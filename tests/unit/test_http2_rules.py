@@ -10,7 +10,7 @@ from hyperframe.frame import (
     SettingsFrame,
 )
 
-from raftlog.http2.connection import ENDED
+from raftlog.http2.core import ENDED
 from raftlog.http2.events import (
     MessageReceived,
     NotHttp2,

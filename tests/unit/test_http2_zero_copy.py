@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, web
 
-from raftlog import zero_copy
 from raftlog.errors import DiskFailed, RetriableError
 from raftlog.ports import FileRegion, Part
-from raftlog.zero_copy import SocketWriter, can_send_region, send_region
+from raftlog.system import zero_copy
+from raftlog.system.zero_copy import SocketWriter, can_send_region, send_region
 
 PATIENCE_S = 10.0
 

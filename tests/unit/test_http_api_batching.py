@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from http_api import batching
-from http_api.batching import Target, pack
-from http_api.records_in import RecordColumns
+from http_api.records import pack as batching
+from http_api.records.pack import Target, pack
+from http_api.records.parse import RecordColumns
 from raftlog.errors import InvalidRequest
 from raftlog.model import TopicId, TopicRecord
 from raftlog.partitioner import partition_for_key
-from raftlog.record_batch import RecordBatch, validate
+from raftlog.records.batch import RecordBatch, validate
 
 NOW = 1_700_000_000_000
 TOPIC = TopicRecord(TopicId(bytes(16)), "t", 5, 1)

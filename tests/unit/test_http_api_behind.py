@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from http_api import moves, scrubs
-from http_api.context import ApiContext
-from http_api.hosts import HostPolicy
-from http_api.limits import Limits
-from http_api.models_moves import NamedPartition
-from http_api.models_scrubs import StartScrub
+from http_api.models.moves import NamedPartition
+from http_api.models.scrubs import StartScrub
+from http_api.routes import moves, scrubs
+from http_api.web.context import ApiContext
+from http_api.web.hosts import HostPolicy
+from http_api.web.limits import Limits
 from raftlog.errors import InvalidRequest, RetriableError
 from tests.support.fake_broker import FakeBroker
 

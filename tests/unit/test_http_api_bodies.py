@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_api.bodies import Inflater, decode_json
-from http_api.models import CreateTopic
+from http_api.models.topics import CreateTopic
+from http_api.web.bodies import Inflater, decode_json
 from raftlog.errors import InvalidRequest
 
 LIMIT = 1 << 20

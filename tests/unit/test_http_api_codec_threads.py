@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from http_api.context import CodecThreads
-from http_api.limits import OFFLOAD_BYTES
+from http_api.web.context import CodecThreads
+from http_api.web.limits import OFFLOAD_BYTES
 from raftlog.errors import RetriableError
 
 LARGE = OFFLOAD_BYTES + 1

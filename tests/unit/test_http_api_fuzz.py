@@ -8,17 +8,17 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_api.batching import Target, pack
-from http_api.bodies import Inflater, decode_json, decode_message
-from http_api.models import AlterTopic, CreateTopic
-from http_api.models_transactions import AbortTransactions, InitializeProducer, OpenBlock
-from http_api.records_in import RecordOptions, parse_json, parse_ndjson, parse_text
-from http_api.records_out import PageOptions, page, weight
-from http_api.transactions import _parse_commit
+from http_api.models.topics import AlterTopic, CreateTopic
+from http_api.models.transactions import AbortTransactions, InitializeProducer, OpenBlock
+from http_api.records.pack import Target, pack
+from http_api.records.page import PageOptions, page, weight
+from http_api.records.parse import RecordOptions, parse_json, parse_ndjson, parse_text
+from http_api.routes.transactions import _parse_commit
+from http_api.web.bodies import Inflater, decode_json, decode_message
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.json_values import FORMATS
 from raftlog.model import TopicId, TopicRecord
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from raftlog.wire import FetchRequest, ProducePartition, ProduceRequest
 from raftlog.wire import encode as encode_message
 

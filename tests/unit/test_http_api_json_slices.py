@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_api.json_slices import NotSliced, list_slices
-from http_api.limits import MAX_RECORD_JSON_BYTES, MAX_RECORDS_PER_REQUEST, SLICE_BYTES
-from http_api.records_in import RecordOptions, parse_json, parse_ndjson, parse_text
+from http_api.records.json_slices import NotSliced, list_slices
+from http_api.records.parse import RecordOptions, parse_json, parse_ndjson, parse_text
+from http_api.web.limits import MAX_RECORD_JSON_BYTES, MAX_RECORDS_PER_REQUEST, SLICE_BYTES
 from raftlog.errors import InvalidRequest
 
 TRICKY = st.sampled_from(["},", "}", '{"a":', "]}", '"', "\\", "[", ",", '},{"value":1}'])

@@ -7,26 +7,17 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from http_api import (
-    cluster,
-    deletions,
-    fetch,
-    group_offsets,
-    models,
-    models_groups,
-    models_moves,
-    models_scrubs,
-    models_transactions,
-    offsets,
-    produce,
-    records_in,
-    records_out,
-    topics,
-    voters,
-)
 from http_api.app import ROUTES, build_app
-from http_api.cluster import OPENAPI
-from http_api.limits import (
+from http_api.models import groups as models_groups
+from http_api.models import moves as models_moves
+from http_api.models import scrubs as models_scrubs
+from http_api.models import topics as models
+from http_api.models import transactions as models_transactions
+from http_api.records import page as records_out
+from http_api.records import parse as records_in
+from http_api.routes import cluster, deletions, fetch, group_offsets, offsets, produce, topics, voters
+from http_api.routes.cluster import OPENAPI
+from http_api.web.limits import (
     DEFAULT_PRODUCE_TIMEOUT_MS,
     DEFAULT_READ_BYTES,
     DEFAULT_READ_RECORDS,
@@ -34,7 +25,7 @@ from http_api.limits import (
     MAX_READ_RECORDS,
     MAX_RECORDS_PER_REQUEST,
 )
-from http_api.problems import problem
+from http_api.web.problems import problem
 from raftlog.config import MAX_FETCH_WAIT_MS, MAX_PARTITIONS_PER_TOPIC, MAX_PRODUCE_TIMEOUT_MS, TOPIC_CONFIG_NAMES
 from raftlog.errors import CODES, RaftlogError
 from raftlog.wire import CONTENT_TYPE

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from http_api.patience import Patience
+from http_api.web.patience import Patience
 from raftlog.errors import RetriableError
 
 

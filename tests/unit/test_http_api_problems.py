@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from http_api.problems import TITLES, ApiError, error_member, error_of_http, problem, worst
+from http_api.web.problems import TITLES, ApiError, error_member, error_of_http, problem, worst
 from raftlog.errors import CODES, InvalidRequest, NotLeader, RaftlogError, error_from_code
 
 

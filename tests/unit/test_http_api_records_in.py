@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_api import records_in
-from http_api.records_in import (
+from http_api.records import parse as records_in
+from http_api.records.parse import (
     RecordColumns,
     RecordOptions,
     line_slices,

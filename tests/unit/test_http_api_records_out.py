@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_api import records_out
-from http_api.limits import OFFLOAD_BYTES
-from http_api.records_out import Page, PageOptions, page, weight
+from http_api.records import page as records_out
+from http_api.records.page import Page, PageOptions, page, weight
+from http_api.web.limits import OFFLOAD_BYTES
 from raftlog.errors import RaftlogError
 from raftlog.json_values import FORMATS
-from raftlog.record_batch import Codec, encode, encode_control
+from raftlog.records.batch import Codec, encode, encode_control
 from raftlog.wire import AbortedRange
 
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from http_api.context import ApiContext
-from http_api.hosts import HostPolicy
-from http_api.limits import Limits
+from http_api.web.context import ApiContext
+from http_api.web.hosts import HostPolicy
+from http_api.web.limits import Limits
 from raftlog.errors import RetriableError
 from tests.support.fake_broker import FakeBroker
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from raftlog import loop_events
-from raftlog.loop_events import LoopEvents, events_of
-from raftlog.runtime import LoopScheduler, ThreadWorker
+from raftlog.system import loop_events
+from raftlog.system.loop_events import LoopEvents, events_of
+from raftlog.system.runtime import LoopScheduler, ThreadWorker
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from partitions.lost_ranges import LossSearch, LostRange, describe
-from partitions.replica_folders import folder_of
-from partitions.replica_repair import LAST_COPY_SECONDS, LossAnswer
-from partitions.scrubber_plan import plan_of_log
+from partitions.opening.folders import folder_of
+from partitions.upkeep.lost_ranges import LossSearch, LostRange, describe
+from partitions.upkeep.repair import LAST_COPY_SECONDS, LossAnswer
+from partitions.upkeep.scrub_plan import plan_of_log
 from raftlog.model import Offset
-from raftlog.record_batch import HEADER_BYTES
+from raftlog.records.batch import HEADER_BYTES
 from tests.support.replication_cluster import ReplicationCluster, tp
 
 RECORDS = 30

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from partitions import replication_client, replication_pushes
-from partitions.message_turns import WAITING_MAX, MessageTurns
+from partitions.replication import client as replication_client
+from partitions.replication import pushes as replication_pushes
+from partitions.replication.message_queue import WAITING_MAX, MessageTurns
 from raftlog import slices
 from raftlog.errors import RaftlogError, RemoteProtocolError
 from raftlog.slices import in_turns_of, stepwise

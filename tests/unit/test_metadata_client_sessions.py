@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from metadata import image_sessions
-from metadata.command_envelope import ClientSession, decode, encode
-from metadata.command_results import CommandResult, ProducerIdsGranted, Refused
-from metadata.commands import GrantProducerIds, NoOp
-from metadata.image import apply
-from metadata.image_sessions import ClientSessions, Seen
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.cluster import GrantProducerIds, NoOp
+from metadata.commands.envelope import ClientSession, decode, encode
+from metadata.commands.results import CommandResult, ProducerIdsGranted, Refused
+from metadata.image import client_sessions as image_sessions
+from metadata.image.apply import apply
+from metadata.image.client_sessions import ClientSessions, Seen
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, ProducerId
 from tests.support.metadata_cluster import Cluster
 

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.command_envelope import (
+from metadata.commands.cluster import (
+    MAX_ELECTIONS_PER_COMMAND,
+    CreateTopic,
+    ElectLeaders,
+    FenceBroker,
+    NoOp,
+    RegisterBroker,
+)
+from metadata.commands.envelope import (
     COMMAND_TYPES,
     MAX_COMMAND_BYTES,
     TAGS,
@@ -18,9 +26,8 @@ from metadata.command_envelope import (
     encode,
     encode_result,
 )
-from metadata.command_parts import Election, PackedReports
-from metadata.command_results import Done, Elected, Refused
-from metadata.commands import MAX_ELECTIONS_PER_COMMAND, CreateTopic, ElectLeaders, FenceBroker, NoOp, RegisterBroker
+from metadata.commands.fields import Election, PackedReports
+from metadata.commands.results import Done, Elected, Refused
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId, Endpoint, Incarnation, PartitionEpoch
 from tests.support.metadata_cluster import TOPIC, directory, report

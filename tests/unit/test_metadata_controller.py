@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_envelope import Command, decode, encode
-from metadata.command_parts import IsrMember
-from metadata.commands import AlterIsr, CreateTopic, ElectLeaders, FenceBroker, UnfenceBroker
-from metadata.controller_moves import MAX_REBALANCED_AT_ONCE
-from metadata.image import apply
-from metadata.image_invariants import check
+from metadata.commands.cluster import AlterIsr, CreateTopic, ElectLeaders, FenceBroker, UnfenceBroker
+from metadata.commands.envelope import Command, decode, encode
+from metadata.commands.fields import IsrMember
+from metadata.controller.moves import MAX_REBALANCED_AT_ONCE
+from metadata.image.apply import apply
+from metadata.image.invariants import check
 from raftlog.model import NO_BROKER, BrokerId, TopicPartition
 from tests.support.metadata_cluster import TP, Cluster, report
 from tests.support.metadata_world import SESSION, TICK, World

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from metadata.command_parts import IsrMember
-from metadata.commands import AlterIsr, CreateTopic, ElectLeaders
-from metadata.commands_moves import AlterReassignments, BeginMoves, Reassignment
-from metadata.controller_moves import MAX_MOVES_PER_BROKER
+from metadata.commands.cluster import AlterIsr, CreateTopic, ElectLeaders
+from metadata.commands.fields import IsrMember
+from metadata.commands.replicas import AlterReassignments, BeginMoves, Reassignment
+from metadata.controller.moves import MAX_MOVES_PER_BROKER
 from raftlog.model import BrokerId, TopicPartition
 from tests.support.metadata_cluster import TOPIC, Cluster
 from tests.support.metadata_world import World
@@ -139,8 +139,8 @@ def test_partitions_that_wait_for_a_dead_broker_and_copy_nothing_do_not_hold_up_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A drain goes on while many partitions wait to lose a replica until a member is back."""
-    monkeypatch.setattr("metadata.controller_moves.MAX_MOVES_UNDER_WAY", 2)
-    monkeypatch.setattr("metadata.image_reassignments.MAX_MOVES_UNDER_WAY", 2)
+    monkeypatch.setattr("metadata.controller.moves.MAX_MOVES_UNDER_WAY", 2)
+    monkeypatch.setattr("metadata.image.reassignments.MAX_MOVES_UNDER_WAY", 2)
     cluster = cluster_of(4, 0, 1, 2)
     cluster.fence(2)
     ask_some(cluster, range(3), 0, 2)
@@ -153,7 +153,7 @@ def test_partitions_that_wait_for_a_dead_broker_and_copy_nothing_do_not_hold_up_
 
 
 def test_ends_are_looked_at_in_bounded_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.controller_moves.MAX_LOOKED_AT", 2)
+    monkeypatch.setattr("metadata.controller.moves.MAX_LOOKED_AT", 2)
     cluster = cluster_of(7, 0, 1, 2)
     world = World(cluster)
     ask(cluster, 1, 2)
@@ -188,7 +188,7 @@ def test_a_few_leaders_elsewhere_are_left_where_they_are() -> None:
 
 
 def elect_elsewhere(cluster: Cluster, count: int, first: int = 0) -> None:
-    from metadata.command_parts import Election
+    from metadata.commands.fields import Election
 
     for number in range(first, first + count):
         record = cluster.image.partitions[TopicPartition(TOPIC, number)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_envelope import Command
-from metadata.commands import CreateTopic, ElectLeaders, FenceBroker
+from metadata.commands.cluster import CreateTopic, ElectLeaders, FenceBroker
+from metadata.commands.envelope import Command
 from raftlog.model import BrokerId, TopicId
 from tests.support.metadata_cluster import TOPIC, Cluster
 from tests.support.metadata_world import TICK, World
@@ -14,7 +14,7 @@ from tests.support.metadata_world import TICK, World
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """Broker 0 leads nine partitions; the controller looks at two a time."""
-    monkeypatch.setattr("metadata.controller.MAX_PARTITIONS_PER_DECISION", 2)
+    monkeypatch.setattr("metadata.controller.controller.MAX_PARTITIONS_PER_DECISION", 2)
     cluster = Cluster(0)
     for broker in range(3):
         cluster.restart(broker)
@@ -69,7 +69,7 @@ def test_leaderships_that_nobody_else_can_have_do_not_hide_those_that_somebody_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first that it looks at have one replica; the controller looks on."""
-    monkeypatch.setattr("metadata.controller.MAX_PARTITIONS_PER_DECISION", 2)
+    monkeypatch.setattr("metadata.controller.controller.MAX_PARTITIONS_PER_DECISION", 2)
     cluster = Cluster(0)
     for broker in range(3):
         cluster.restart(broker)
@@ -86,7 +86,7 @@ def test_leaderships_that_nobody_else_can_have_do_not_hide_those_that_somebody_c
 
 
 def test_who_has_nothing_that_others_could_lead_is_fenced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.controller.MAX_PARTITIONS_PER_DECISION", 2)
+    monkeypatch.setattr("metadata.controller.controller.MAX_PARTITIONS_PER_DECISION", 2)
     cluster = Cluster(0)
     for broker in range(3):
         cluster.restart(broker)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_parts import Election
-from metadata.command_results import Elected, Refused
-from metadata.commands import AlterTopic, ElectLeaders, SetFeatureLevel
-from metadata.image_elections import RAISED_MINIMUM_FEATURE_LEVEL
+from metadata.commands.cluster import AlterTopic, ElectLeaders, SetFeatureLevel
+from metadata.commands.fields import Election
+from metadata.commands.results import Elected, Refused
+from metadata.rules.elections import RAISED_MINIMUM_FEATURE_LEVEL
 from raftlog.model import NO_BROKER, BrokerId, TopicPartition
 from tests.support.metadata_cluster import TOPIC, TP, Cluster, report
 

@@ -9,11 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import metadata
-from metadata import image_sessions
-from metadata.command_envelope import ClientSession, decode, encode
-from metadata.command_parts import IsrMember
-from metadata.command_results import Done, IsrAltered, ProducerIdsGranted, Refused, Registered
-from metadata.commands import (
+from metadata.commands.cluster import (
     AlterIsr,
     CreateTopic,
     DeleteTopic,
@@ -24,9 +20,13 @@ from metadata.commands import (
     SetFeatureLevel,
     UnfenceBroker,
 )
-from metadata.image import MAX_PRODUCER_IDS_PER_GRANT, apply
-from metadata.image_brokers import MAX_BROKERS
-from metadata.image_state import ClusterImage
+from metadata.commands.envelope import ClientSession, decode, encode
+from metadata.commands.fields import IsrMember
+from metadata.commands.results import Done, IsrAltered, ProducerIdsGranted, Refused, Registered
+from metadata.image import client_sessions as image_sessions
+from metadata.image.apply import MAX_PRODUCER_IDS_PER_GRANT, apply
+from metadata.image.brokers import MAX_BROKERS
+from metadata.image.image import ClusterImage
 from raftlog.errors import CODES, InvariantViolation
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation, TopicId
 from tests.support.metadata_cluster import Cluster, report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_results import Done, IsrAltered
-from metadata.commands_moves import ReportLoss
+from metadata.commands.replicas import ReportLoss
+from metadata.commands.results import Done, IsrAltered
 from raftlog.model import NO_BROKER, BrokerId, Incarnation, LeaderEpoch
 from tests.support.metadata_cluster import TOPIC, Cluster
 

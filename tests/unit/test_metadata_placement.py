@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.placement import default_replication_factor, line_up, place
+from metadata.rules.placement import default_replication_factor, line_up, place
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Endpoint, Incarnation
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_results import ReassignmentsAltered
-from metadata.commands import CreateTopic, DeleteTopic
-from metadata.commands_moves import (
+from metadata.commands.cluster import CreateTopic, DeleteTopic
+from metadata.commands.replicas import (
     AlterReassignments,
     BeginMoves,
     ElectUnclean,
@@ -14,8 +13,9 @@ from metadata.commands_moves import (
     Reassignment,
     UnregisterBroker,
 )
-from metadata.image_events import BrokerRemoved
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.results import ReassignmentsAltered
+from metadata.records.events import BrokerRemoved
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, PartitionEpoch
 from tests.support.metadata_cluster import TOPIC, TP, Cluster, report
 
@@ -271,7 +271,7 @@ def test_a_snapshot_keeps_that_a_replica_was_let_go() -> None:
 
 
 def test_moves_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.image_reassignments.MAX_MOVES_UNDER_WAY", 0)
+    monkeypatch.setattr("metadata.image.reassignments.MAX_MOVES_UNDER_WAY", 0)
     cluster = five()
     assert reassign(cluster, 0, 3, 4) == ""
     assert begin(cluster) == "overloaded"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_results import Done
-from metadata.commands_moves import RenewLeadership
+from metadata.commands.replicas import RenewLeadership
+from metadata.commands.results import Done
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch
 from tests.support.metadata_cluster import TOPIC, Cluster
 

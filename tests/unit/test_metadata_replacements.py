@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import SetFeatureLevel
-from metadata.commands_moves import REPLACEMENT_FEATURE_LEVEL, Reassignment, ThrottleReassignments
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.cluster import SetFeatureLevel
+from metadata.commands.replicas import REPLACEMENT_FEATURE_LEVEL, Reassignment, ThrottleReassignments
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, PartitionRecord
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, TP, Cluster, report
@@ -167,7 +167,7 @@ def test_what_waits_and_copies_can_be_cancelled_and_replaced_again() -> None:
 
 
 def test_a_partition_that_copies_already_has_its_place_among_the_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.image_reassignments.MAX_MOVES_UNDER_WAY", 1)
+    monkeypatch.setattr("metadata.image.reassignments.MAX_MOVES_UNDER_WAY", 1)
     cluster = moving(0, 3, 4)
     assert reassign(cluster, 0, 3, 5) == ""
     assert begin(cluster) == ""

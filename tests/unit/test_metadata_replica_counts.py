@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_parts import IsrMember
-from metadata.command_results import ReassignmentsAltered, Refused
-from metadata.commands import AddPartitions, AlterIsr, AlterTopic, CreateTopic
-from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.cluster import AddPartitions, AlterIsr, AlterTopic, CreateTopic
+from metadata.commands.fields import IsrMember
+from metadata.commands.replicas import AlterReassignments, BeginMoves, Move, Reassignment
+from metadata.commands.results import ReassignmentsAltered, Refused
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, PartitionRecord, TopicPartition
 from tests.support.metadata_cluster import TOPIC, Cluster
 

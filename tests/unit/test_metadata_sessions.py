@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata.sessions import Sessions
+from metadata.controller.heartbeats import Sessions
 from raftlog.model import BrokerId, Incarnation
 
 ONE, OLD, NEW = BrokerId(1), Incarnation(5), Incarnation(9)

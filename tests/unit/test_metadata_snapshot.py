@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.command_envelope import ClientSession
-from metadata.command_results import Done
-from metadata.commands import CreateTopic, DeleteTopic, NoOp, SetFeatureLevel
-from metadata.engine import InstalledSnapshot
-from metadata.image_diff import diff
-from metadata.image_invariants import check
-from metadata.image_state import ClusterImage
-from metadata.quorum_machine import StateMachine
-from metadata.snapshot import VERSION, SnapshotEncoder, UnknownSnapshot, decode_snapshot, encode_snapshot
+from metadata.commands.cluster import CreateTopic, DeleteTopic, NoOp, SetFeatureLevel
+from metadata.commands.envelope import ClientSession
+from metadata.commands.results import Done
+from metadata.image.diff import diff
+from metadata.image.image import ClusterImage
+from metadata.image.invariants import check
+from metadata.quorum.machine import StateMachine
+from metadata.raft.engine import InstalledSnapshot
+from metadata.snapshot.encoder import VERSION, SnapshotEncoder, UnknownSnapshot, decode_snapshot, encode_snapshot
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, TopicId
 from raftlog.version import FEATURE_LEVEL
@@ -60,7 +60,7 @@ def with_more_topics() -> Cluster:
 
 
 def test_a_snapshot_in_slices_is_the_state_in_which_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.snapshot.PARTITIONS_PER_STEP", 1)
+    monkeypatch.setattr("metadata.snapshot.encoder.PARTITIONS_PER_STEP", 1)
     cluster = with_more_topics()
     before = encode_snapshot(cluster.image)
     encoder = SnapshotEncoder(cluster.image)
@@ -76,7 +76,7 @@ def test_a_snapshot_in_slices_is_the_state_in_which_it_was_begun(monkeypatch: py
 
 def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun before would be of an index that the log no longer has."""
-    monkeypatch.setattr("metadata.snapshot.PARTITIONS_PER_STEP", 1)
+    monkeypatch.setattr("metadata.snapshot.encoder.PARTITIONS_PER_STEP", 1)
     machine = StateMachine(lambda index, events: None)
     machine.image = with_more_topics().image
     machine.applied_index = machine.image.index

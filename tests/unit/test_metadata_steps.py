@@ -10,18 +10,20 @@ from msgspec import Raw
 from msgspec.msgpack import encode as encode_anything
 from msgspec.structs import replace
 
-from metadata import image_state, image_topics, snapshot
-from metadata.command_envelope import ClientSession, Command, decode, encode
-from metadata.command_results import Done, Refused
-from metadata.commands import AlterTopic, CreateTopic, DeleteTopic, FenceBroker, NoOp
-from metadata.engine import Committed, InstalledSnapshot
-from metadata.image import apply
-from metadata.image_diff import diff
-from metadata.image_events import MetadataEvent
-from metadata.image_invariants import check
-from metadata.quorum_machine import StateMachine
-from metadata.quorum_port import Fate
-from metadata.snapshot import SnapshotEncoder, decode_snapshot, encode_snapshot
+from metadata.commands.cluster import AlterTopic, CreateTopic, DeleteTopic, FenceBroker, NoOp
+from metadata.commands.envelope import ClientSession, Command, decode, encode
+from metadata.commands.results import Done, Refused
+from metadata.image import image as image_state
+from metadata.image import topics as image_topics
+from metadata.image.apply import apply
+from metadata.image.diff import diff
+from metadata.image.invariants import check
+from metadata.quorum.machine import StateMachine
+from metadata.quorum.port import Fate
+from metadata.raft.engine import Committed, InstalledSnapshot
+from metadata.records.events import MetadataEvent
+from metadata.snapshot import encoder as snapshot
+from metadata.snapshot.encoder import SnapshotEncoder, decode_snapshot, encode_snapshot
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, TopicId
 from tests.support.metadata_cluster import TOPIC, Cluster, report
@@ -158,7 +160,7 @@ def test_a_snapshot_takes_a_bounded_number_of_partitions_a_step(monkeypatch: pyt
 @pytest.mark.usefixtures("one_a_step")
 def test_a_quorum_that_never_has_time_gets_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """One step a round: a broker dies, is fenced and replaced, and everybody agrees (S7, S10)."""
-    monkeypatch.setattr("metadata.quorum_node.APPLY_SECONDS", -1.0)
+    monkeypatch.setattr("metadata.quorum.node.APPLY_SECONDS", -1.0)
     cluster, leader = ready_cluster()
     rest = others(cluster, leader)
     replicas = tuple(BrokerId(number) for number in (rest[0], leader, rest[1]))

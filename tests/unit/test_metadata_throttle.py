@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_envelope import encode
-from metadata.command_results import ReassignmentsAltered
-from metadata.commands import CreateTopic, DeleteTopic
-from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
-from metadata.image_diff import diff
-from metadata.image_events import ThrottleChanged
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.cluster import CreateTopic, DeleteTopic
+from metadata.commands.envelope import encode
+from metadata.commands.replicas import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
+from metadata.commands.results import ReassignmentsAltered
+from metadata.image.diff import diff
+from metadata.records.events import ThrottleChanged
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.errors import InvalidRequest
 from raftlog.model import UNTHROTTLED, BrokerId, ReplicationThrottle, TopicPartition
 from tests.support.metadata_cluster import TOPIC, Cluster

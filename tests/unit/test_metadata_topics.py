@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import image_topics
-from metadata.command_envelope import Command
-from metadata.command_results import Done
-from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, SetFeatureLevel
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.cluster import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, SetFeatureLevel
+from metadata.commands.envelope import Command
+from metadata.commands.results import Done
+from metadata.image import topics as image_topics
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, TopicId
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, Cluster

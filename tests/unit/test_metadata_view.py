@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from metadata.commands import CreateTopic, DeleteTopic
+from metadata.commands.cluster import CreateTopic, DeleteTopic
 from metadata.view import BrokerChanged, ClusterView, MetadataEvent, PartitionChanged
 from raftlog.model import NO_BROKER, BrokerId, TopicId, TopicPartition
 from tests.support.metadata_cluster import TOPIC, TP, Cluster

@@ -186,8 +186,8 @@ def test_a_world_whose_promise_breaks_is_an_end(world: FakeTree) -> None:
 
 
 def test_only_worlds_that_run_the_file_are_asked() -> None:
-    assert judging.worlds_of("partitions/leader.py") == ["cluster", "transactions"]
-    assert judging.worlds_of("http_api/produce.py") == judging.worlds_of("raftlog/http2/sending.py") == []
+    assert judging.worlds_of("partitions/replica/leader.py") == ["cluster", "transactions"]
+    assert judging.worlds_of("http_api/routes/produce.py") == judging.worlds_of("raftlog/http2/sending.py") == []
 
 
 def test_a_test_that_fails_without_the_mutant_says_nothing_of_it(world: FakeTree) -> None:

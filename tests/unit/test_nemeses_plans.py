@@ -25,7 +25,7 @@ from jepsen_like.nemeses.targets import (
     fixed_minority,
     shape,
 )
-from raftlog.broker.descriptors import MIN_DESCRIPTORS, OWN_DESCRIPTORS, PER_CONNECTION
+from raftlog.broker.node.descriptors import MIN_DESCRIPTORS, OWN_DESCRIPTORS, PER_CONNECTION
 from raftlog.errors import InvalidRequest
 
 SEEDS = st.integers(0, 2**32)

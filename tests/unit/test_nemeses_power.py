@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from jepsen_like.clusters.power_loss import FaultDidNotBite, Lost
+from jepsen_like.clusters.replica_logs import last_batch, read_log
 from jepsen_like.nemeses import crafted_steps, files, power, sluggish, steps
 from jepsen_like.nemeses.injection import FaultNotMade
 from jepsen_like.nemeses.power import Blackout, BlackoutAndRot, Forgetting
 from jepsen_like.nemeses.sluggish import KillingWhileSlow, Sluggish
-from jepsen_like.power_loss import FaultDidNotBite, Lost
-from jepsen_like.replica_logs import last_batch, read_log
-from raftlog.record_batch import encode, stamp
+from raftlog.records.batch import encode, stamp
 
 REPLICA = Path("partitions") / f"{'0a' * 16}-0"
 

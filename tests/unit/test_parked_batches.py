@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from partitions.leader_produces import PARK_SECONDS
 from partitions.manager import Produced
+from partitions.replica.produces import PARK_SECONDS
 from raftlog.errors import Applied, RaftlogError
 from raftlog.model import Acks
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.replication_cluster import ReplicationCluster, tp
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.cells import cell
 from jepsen_like.clusters import loopback
 from jepsen_like.clusters.node import PROGRAM, NodeProcess
 from jepsen_like.planted import node
 from jepsen_like.planted.bugs import BUGS
 from jepsen_like.planted.patches import Outdated, Planted
+from jepsen_like.scoreboard.cells import cell
 from raftlog.model import Endpoint
 from raftlog.version import __version__
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like import power_loss
-from jepsen_like.power_loss import FaultDidNotBite, Lost, PowerLossUnavailable, Survivors, Volume, Volumes
+from jepsen_like.clusters import power_loss
+from jepsen_like.clusters.power_loss import FaultDidNotBite, Lost, PowerLossUnavailable, Survivors, Volume, Volumes
 from tests.support import power_rounds, result_lines, synced_writer
 from tests.support.power_rounds import (
     Result,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partitions.producer_state import (
+from partitions.producers.state import (
     BATCH_BYTES,
     DROPPED_BEYOND,
     FORGOTTEN_AT_ONCE,
@@ -20,8 +20,8 @@ from partitions.producer_state import (
 )
 from raftlog.config import NodeConfig
 from raftlog.model import EVERY_PRODUCER_ID, NO_PRODUCER_ID, Offset, ProducerId
-from raftlog.record_batch import parse_header
-from raftlog.record_batch_filter import hole
+from raftlog.records.batch import parse_header
+from raftlog.records.batch_filter import hole
 from tests.support.replication_cores import CoreDriver, header
 from tests.support.transaction_logs import commits, data_header, key, marker_header
 

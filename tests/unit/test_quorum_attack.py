@@ -13,11 +13,11 @@ import msgspec
 import pysyncobj.pickle
 import pytest
 
-from metadata import quorum_protocol as protocol
-from metadata.command_envelope import encode
-from metadata.commands import NoOp
-from metadata.quorum_messages import Append, Entry
-from metadata.quorum_port import Fate, Outcome
+from metadata.commands.cluster import NoOp
+from metadata.commands.envelope import encode
+from metadata.quorum import protocol
+from metadata.quorum.port import Fate, Outcome
+from metadata.raft.messages import Append, Entry
 from raftlog.errors import RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId
 from tests.support.quorum_cluster import QuorumCluster

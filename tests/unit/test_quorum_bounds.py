@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from metadata.command_envelope import encode
-from metadata.commands import CreateTopic, ElectLeaders, GrantProducerIds, NoOp
-from metadata.quorum_forwarded import Forwarded
-from metadata.quorum_lanes import OTHERS_BYTES_PER_TICK, Lanes
-from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_port import Fate, Outcome
-from metadata.quorum_proposals import LOOKED_AT_MAX, Proposals
-from metadata.quorum_protocol import Propose, Proposed
+from metadata.commands.cluster import CreateTopic, ElectLeaders, GrantProducerIds, NoOp
+from metadata.commands.envelope import encode
+from metadata.quorum.forwarded import Forwarded
+from metadata.quorum.lanes import OTHERS_BYTES_PER_TICK, Lanes
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum.proposals import LOOKED_AT_MAX, Proposals
+from metadata.quorum.protocol import Propose, Proposed
 from raftlog.config import MIB
 from raftlog.model import BrokerId, Incarnation, TopicId
 from tests.support.quorum_cluster import QuorumCluster

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.command_envelope import ClientSession
-from metadata.command_results import ProducerIdsGranted, Refused, Registered
-from metadata.commands import REGISTRATION_FEATURE_LEVEL, GrantProducerIds, NoOp, ReplaceRegistration
-from metadata.quorum_port import Fate, Outcome
-from metadata.quorum_protocol import EngineFrame
-from metadata.quorum_protocol import encode as encode_frame
+from metadata.commands.cluster import REGISTRATION_FEATURE_LEVEL, GrantProducerIds, NoOp, ReplaceRegistration
+from metadata.commands.envelope import ClientSession
+from metadata.commands.results import ProducerIdsGranted, Refused, Registered
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum.protocol import EngineFrame
+from metadata.quorum.protocol import encode as encode_frame
 from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.model import BrokerId
 from raftlog.ports import Link
@@ -83,7 +83,7 @@ def test_a_stop_without_a_quorum_ends_in_time() -> None:
 
 
 def test_heartbeats_of_another_broker_are_a_broken_protocol() -> None:
-    from metadata.quorum_protocol import BrokerHeartbeat
+    from metadata.quorum.protocol import BrokerHeartbeat
 
     cluster, leader = ready_cluster()
     first, second = others(cluster, leader)
@@ -113,8 +113,8 @@ def test_a_voter_that_lost_its_disk_gets_the_log_and_elects_nobody() -> None:
 
 
 def test_nodes_of_another_cluster_and_strangers_are_dropped() -> None:
-    from metadata.quorum_links import QuorumLinks
-    from metadata.quorum_protocol import PROTOCOL_VERSION, Hello
+    from metadata.quorum.links import QuorumLinks
+    from metadata.quorum.protocol import PROTOCOL_VERSION, Hello
 
     cluster, leader = ready_cluster()
     hellos = [

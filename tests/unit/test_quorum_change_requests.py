@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata.quorum_change_requests import ASKED_AGAIN_AFTER, REQUESTS_MAX, RETRY_AFTER, ChangeDesk, VoterChanges
-from metadata.quorum_changes import Action, VoterChange
-from metadata.quorum_lanes import Lanes
-from metadata.quorum_messages import AppendReply
-from metadata.quorum_protocol import ChangeVoters, VotersChanged
+from metadata.quorum.lanes import Lanes
+from metadata.quorum.protocol import ChangeVoters, VotersChanged
+from metadata.quorum.voter_requests import ASKED_AGAIN_AFTER, REQUESTS_MAX, RETRY_AFTER, ChangeDesk, VoterChanges
+from metadata.raft.messages import AppendReply
+from metadata.voters.changes import Action, VoterChange
 from raftlog.errors import CODES
 from raftlog.model import NO_BROKER, BrokerId
 from tests.support.quorum_bench import Bench, acknowledge, configuration, led

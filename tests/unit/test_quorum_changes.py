@@ -7,10 +7,11 @@ from itertools import chain, combinations
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata.journal import Journal, prepare_journal
-from metadata.journal_snapshot import Snapshot, load_snapshot, reconcile, save_snapshot
-from metadata.quorum_changes import (
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.journal.journal import Journal, prepare_journal
+from metadata.journal.snapshot_file import Snapshot, load_snapshot, reconcile, save_snapshot
+from metadata.raft.messages import AppendReply, PreVote, PreVoteReply, RequestVote
+from metadata.voters.changes import (
     CATCH_UP_ENTRIES,
     Action,
     AskAgain,
@@ -25,7 +26,7 @@ from metadata.quorum_changes import (
     decide_pin,
     failures_survived,
 )
-from metadata.quorum_configuration import (
+from metadata.voters.configuration import (
     MAX_VOTERS,
     Configuration,
     Voter,
@@ -35,7 +36,6 @@ from metadata.quorum_configuration import (
     encode_entry,
     is_single_step,
 )
-from metadata.quorum_messages import AppendReply, PreVote, PreVoteReply, RequestVote
 from raftlog.config import majority
 from raftlog.errors import CODES, InvariantViolation, RemoteProtocolError
 from raftlog.model import BrokerId, DirectoryId
@@ -291,7 +291,7 @@ def test_no_change_before_an_entry_of_the_leaders_own_term_is_committed() -> Non
     bench = Bench()
     meet(bench, 2, 3, 4)
     bench.campaign()
-    from metadata.quorum_messages import Vote
+    from metadata.raft.messages import Vote
 
     for peer in (2, 3):
         bench.hear(peer, Vote(bench.engine.term, True))
@@ -314,7 +314,7 @@ def test_an_observers_acknowledgement_commits_nothing() -> None:
 
 
 def test_an_observer_is_sent_what_is_committed_and_no_more() -> None:
-    from metadata.quorum_messages import Append
+    from metadata.raft.messages import Append
 
     bench = led(4)
     last = bench.engine.status().last_index

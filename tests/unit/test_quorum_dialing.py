@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from jepsen_like.simulator.quorum_dialing import endpoint_of
-from metadata import quorum_dialing
-from metadata.quorum_configuration import Configuration, Voter
-from metadata.quorum_dialing import WhomToDial
-from metadata.quorum_links import QuorumLinks
-from metadata.quorum_protocol import PROTOCOL_VERSION, Hello, KnownVoter, decode, encode
+from jepsen_like.simulator.quorum.dialing import endpoint_of
+from metadata.quorum import peers as quorum_dialing
+from metadata.quorum.links import QuorumLinks
+from metadata.quorum.peers import WhomToDial
+from metadata.quorum.protocol import PROTOCOL_VERSION, Hello, KnownVoter, decode, encode
+from metadata.voters.configuration import Configuration, Voter
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Buffer, Part
 from tests.support.quorum_bench import configuration

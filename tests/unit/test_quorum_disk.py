@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata.command_results import Done
-from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_messages import AppendReply, RequestVote
-from metadata.quorum_port import Fate, Outcome
-from metadata.snapshot import encode_snapshot
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.commands.results import Done
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.port import Fate, Outcome
+from metadata.raft.messages import AppendReply, RequestVote
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.errors import DiskFailed, DiskFull, RaftlogError
 from raftlog.model import BrokerId
 from tests.support.quorum_bench import Bench
@@ -109,7 +109,7 @@ def test_a_disk_that_fails_while_the_log_is_compacted_loses_nothing(
     fault: Fault, raised: type[RaftlogError], step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshot and new journal are whole or are not there; the old ones are until then."""
-    monkeypatch.setattr("metadata.pysyncobj_engine.TRAILING_ENTRIES", 2)
+    monkeypatch.setattr("metadata.raft.pysyncobj_engine.TRAILING_ENTRIES", 2)
     cluster, leader = ready_cluster(5, limits=QuorumLimits(snapshot_entries=10_000))
     for number in range(12):
         assert cluster.propose(leader, topic(cluster, f"t{number}", leader)).fate is Fate.APPLIED

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from metadata import quorum_messages as messages
-from metadata.quorum_messages import Append, AppendReply, RequestVote, SnapshotChunk, Vote
+from metadata.raft import messages
+from metadata.raft.messages import Append, AppendReply, RequestVote, SnapshotChunk, Vote
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskFailed
 from raftlog.model import BrokerId

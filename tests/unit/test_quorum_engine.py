@@ -6,11 +6,10 @@ import random
 
 import pytest
 
-from metadata import pysyncobj_engine
-from metadata import quorum_messages as messages
-from metadata.engine import Committed
-from metadata.pysyncobj_engine import PINNED_SOURCES, check_pysyncobj
-from metadata.quorum_messages import Append, AppendReply, Entry, RequestVote, Vote
+from metadata.raft import messages, pysyncobj_engine
+from metadata.raft.engine import Committed
+from metadata.raft.messages import Append, AppendReply, Entry, RequestVote, Vote
+from metadata.raft.pysyncobj_engine import PINNED_SOURCES, check_pysyncobj
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskFailed, InvariantViolation, RemoteProtocolError
 from raftlog.model import BrokerId
@@ -42,7 +41,7 @@ def test_another_version_or_another_source_is_refused(monkeypatch: pytest.Monkey
 def test_every_override_is_pinned() -> None:
     from pysyncobj.syncobj import SyncObj
 
-    from metadata.pysyncobj_core import _SyncObj
+    from metadata.raft.pysyncobj_node import _SyncObj
 
     ours = [kind for kind in _SyncObj.__mro__ if kind.__module__.startswith("metadata.")]
     assert len(ours) == 1

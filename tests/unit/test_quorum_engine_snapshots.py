@@ -8,13 +8,12 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from jepsen_like.simulator.disk import SimulatedCrash
-from metadata import pysyncobj_engine
-from metadata import quorum_messages as messages
-from metadata.engine import InstalledSnapshot
-from metadata.journal import Journal
-from metadata.journal_snapshot import PATH
-from metadata.quorum_messages import AppendReply, SnapshotChunk
+from jepsen_like.simulator.world.disk import SimulatedCrash
+from metadata.journal.journal import Journal
+from metadata.journal.snapshot_file import PATH
+from metadata.raft import messages, pysyncobj_engine
+from metadata.raft.engine import InstalledSnapshot
+from metadata.raft.messages import AppendReply, SnapshotChunk
 from raftlog.errors import DiskDamaged, RemoteProtocolError
 from tests.support.quorum_bench import Bench
 from tests.support.quorum_world import World

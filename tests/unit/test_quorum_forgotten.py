@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata import quorum_messages as messages
-from metadata.journal import Journal, generation_path, prepare_journal
-from metadata.journal_format import FORMAT_VERSION, Kind, decode, encode
-from metadata.journal_witness import PATH, SECTOR_BYTES, Witness, Word
-from metadata.quorum_changes import Action
-from metadata.quorum_forgotten import PATH as FORGOTTEN
-from metadata.quorum_progress import Progress, State
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.journal.format import FORMAT_VERSION, Kind, decode, encode
+from metadata.journal.journal import Journal, generation_path, prepare_journal
+from metadata.journal.witness import PATH, SECTOR_BYTES, Witness, Word
+from metadata.raft import messages
+from metadata.raft.forgotten import PATH as FORGOTTEN
+from metadata.raft.progress import Progress, State
+from metadata.voters.changes import Action
 from raftlog.cli import main
 from raftlog.errors import DiskDamaged, DiskFailed
 from tests.support.quorum_bench import Bench

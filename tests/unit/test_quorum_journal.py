@@ -10,13 +10,13 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from metadata import journal_format as fmt
-from metadata.journal import Journal, generation_path, prepare_journal
-from metadata.journal_recovery import DECISIONS, Verdict, cut_or_refuse, recover
-from metadata.journal_snapshot import PATH, Snapshot, load_snapshot, reconcile, save_snapshot
-from metadata.quorum_configuration import Configuration
-from metadata.quorum_identity import QuorumIdentity
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from metadata.journal import format as fmt
+from metadata.journal.journal import Journal, generation_path, prepare_journal
+from metadata.journal.recovery import DECISIONS, Verdict, cut_or_refuse, recover
+from metadata.journal.snapshot_file import PATH, Snapshot, load_snapshot, reconcile, save_snapshot
+from metadata.voters.configuration import Configuration
+from metadata.voters.identity import QuorumIdentity
 from raftlog.errors import DiskDamaged, DiskFailed, DiskFull, InvalidRequest, InvariantViolation
 from raftlog.model import BrokerId, DirectoryId
 

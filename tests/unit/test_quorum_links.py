@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from metadata.engine import Committed, InstalledSnapshot, Lost
-from metadata.quorum_lanes import Lanes
-from metadata.quorum_links import QuorumLinks
-from metadata.quorum_machine import StateMachine
-from metadata.quorum_port import Fate, Outcome
-from metadata.quorum_protocol import PROTOCOL_VERSION, EngineFrame, Hello, decode, encode
+from metadata.quorum.lanes import Lanes
+from metadata.quorum.links import QuorumLinks
+from metadata.quorum.machine import StateMachine
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum.protocol import PROTOCOL_VERSION, EngineFrame, Hello, decode, encode
+from metadata.raft.engine import Committed, InstalledSnapshot, Lost
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Buffer, Part

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from metadata.command_results import Done
-from metadata.commands import NoOp
-from metadata.quorum_changes import Action, VoterChange
-from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_port import Fate, Outcome
+from metadata.commands.cluster import NoOp
+from metadata.commands.results import Done
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.port import Fate, Outcome
+from metadata.voters.changes import Action, VoterChange
 from raftlog.model import BrokerId
 from tests.support.quorum_cluster import QuorumCluster, others, topic
 

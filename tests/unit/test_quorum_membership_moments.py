@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import pysyncobj_engine, quorum_snapshot
-from metadata.commands import NoOp
-from metadata.quorum_changes import Action, VoterChange
-from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_port import Fate
-from metadata.quorum_progress import Progress
-from metadata.quorum_protocol import Propose, VotersChanged, encode
+from metadata.commands.cluster import NoOp
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.port import Fate
+from metadata.quorum.protocol import Propose, VotersChanged, encode
+from metadata.raft import pysyncobj_engine
+from metadata.raft import snapshot_transfer as quorum_snapshot
+from metadata.raft.progress import Progress
+from metadata.voters.changes import Action, VoterChange
 from tests.support.quorum_cluster import QuorumCluster, incarnation_of, others, topic
 
 # --- Right after an election -----------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def test_a_leader_that_resigns_and_dies_is_removed_all_the_same() -> None:
 
 def test_no_node_proposes_in_another_ones_name() -> None:
     """S12: a link is one node's, and so is what is said on it."""
-    from metadata.command_envelope import encode as encode_command
+    from metadata.commands.envelope import encode as encode_command
 
     cluster, leader = grown(41)
     first, second = (number for number in others(cluster, leader) if number != 4)

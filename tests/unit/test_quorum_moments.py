@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from metadata.command_results import ProducerIdsGranted
-from metadata.commands import GrantProducerIds, NoOp
-from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_messages import AppendReply, Resign
-from metadata.quorum_port import Fate, Outcome
+from metadata.commands.cluster import GrantProducerIds, NoOp
+from metadata.commands.results import ProducerIdsGranted
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.port import Fate, Outcome
+from metadata.raft.messages import AppendReply, Resign
 from raftlog.model import BrokerId
 from tests.support.quorum_bench import Bench
 from tests.support.quorum_cluster import QuorumCluster, incarnation_of, others, ready_cluster, topic
@@ -98,7 +98,7 @@ def test_where_nobody_follows_a_resigned_leader_what_it_had_is_unknown_and_what_
 def test_a_retry_gets_its_first_answer_from_nodes_that_know_it_by_their_snapshot_alone(
     power: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metadata.pysyncobj_engine.TRAILING_ENTRIES", 2)
+    monkeypatch.setattr("metadata.raft.pysyncobj_engine.TRAILING_ENTRIES", 2)
     cluster, leader = ready_cluster(seed=5, limits=QuorumLimits(snapshot_entries=10))
     asker, other = others(cluster, leader)
     outcomes: list[Outcome] = []

@@ -3,8 +3,8 @@ with the disk (S9)."""
 
 from __future__ import annotations
 
-from metadata.pysyncobj_engine import PySyncObjEngine
-from metadata.quorum_changes import Action, ChangeRefused, NextConfiguration, VoterChange, decide
+from metadata.raft.pysyncobj_engine import PySyncObjEngine
+from metadata.voters.changes import Action, ChangeRefused, NextConfiguration, VoterChange, decide
 from raftlog.model import BrokerId
 from tests.support.quorum_membership_world import MembershipWorld
 

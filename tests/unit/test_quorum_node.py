@@ -6,16 +6,16 @@ from typing import NoReturn
 
 import pytest
 
-from metadata import quorum_lanes
-from metadata.command_envelope import encode
-from metadata.command_results import Done, ProducerIdsGranted, Refused
-from metadata.commands import CreateTopic, FenceBroker, GrantProducerIds, NoOp
-from metadata.image_state import ClusterImage
-from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_port import Fate, Outcome
-from metadata.quorum_protocol import Propose, Proposed, decode
-from metadata.quorum_protocol import encode as encode_frame
-from metadata.snapshot import encode_snapshot
+from metadata.commands.cluster import CreateTopic, FenceBroker, GrantProducerIds, NoOp
+from metadata.commands.envelope import encode
+from metadata.commands.results import Done, ProducerIdsGranted, Refused
+from metadata.image.image import ClusterImage
+from metadata.quorum import lanes as quorum_lanes
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum.protocol import Propose, Proposed, decode
+from metadata.quorum.protocol import encode as encode_frame
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, QuorumStatus, TopicId
 from tests.support.quorum_cluster import QuorumCluster, incarnation_of, others, ready_cluster, topic
@@ -173,7 +173,7 @@ def test_a_command_that_raises_stops_the_node_and_is_not_tried_again(monkeypatch
         raise ValueError("poison")
 
     with monkeypatch.context() as poison:
-        poison.setattr("metadata.quorum_machine.apply_in_steps", poisoned)
+        poison.setattr("metadata.quorum.machine.apply_in_steps", poisoned)
         node.propose(NoOp(), lambda outcome: None)
         with pytest.raises(ValueError, match="poison"):
             cluster.run(1.0)
@@ -201,7 +201,7 @@ def test_a_controllers_command_is_refused_in_another_term() -> None:
 
 
 def test_a_node_that_was_away_gets_the_difference_and_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.pysyncobj_engine.TRAILING_ENTRIES", 4)
+    monkeypatch.setattr("metadata.raft.pysyncobj_engine.TRAILING_ENTRIES", 4)
     cluster, leader = ready_cluster(limits=QuorumLimits(snapshot_entries=25))
     away = others(cluster, leader)[0]
     incarnations = {number: incarnation_of(cluster, number) for number in cluster.nodes}
@@ -231,7 +231,7 @@ def test_the_journal_stays_bounded() -> None:
 
 @pytest.mark.parametrize("partitions_a_step", [1, 500])
 def test_everything_is_there_after_a_power_loss_of_all(partitions_a_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.snapshot.PARTITIONS_PER_STEP", partitions_a_step)
+    monkeypatch.setattr("metadata.snapshot.encoder.PARTITIONS_PER_STEP", partitions_a_step)
     cluster, leader = ready_cluster(limits=QuorumLimits(snapshot_entries=20))
     for number in range(30):
         assert cluster.propose(leader, topic(cluster, f"t{number}", leader)).result == Done()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metadata.pysyncobj_ports import Outbox
+from metadata.raft.pysyncobj_ports import Outbox
 from raftlog.errors import InvariantViolation
 
 

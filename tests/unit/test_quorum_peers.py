@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import quorum_messages as messages
-from metadata.command_envelope import encode, encode_result
-from metadata.command_results import Done
-from metadata.commands import FenceBroker, NoOp, UnfenceBroker
-from metadata.quorum_changes import Action
-from metadata.quorum_configuration import CONFIGURATION, Configuration, encode_entry
-from metadata.quorum_links import is_dialable
-from metadata.quorum_messages import MAX_TERM_LEAP, Append, AppendReply, Entry, PreVoteReply, SnapshotReply, Vote
-from metadata.quorum_port import Fate
-from metadata.quorum_protocol import (
+from metadata.commands.cluster import FenceBroker, NoOp, UnfenceBroker
+from metadata.commands.envelope import encode, encode_result
+from metadata.commands.results import Done
+from metadata.quorum.links import is_dialable
+from metadata.quorum.port import Fate
+from metadata.quorum.protocol import (
     PEERS_MAX,
     ChangeVoters,
     Frame,
@@ -24,7 +20,11 @@ from metadata.quorum_protocol import (
     VotersChanged,
     decode,
 )
-from metadata.quorum_protocol import encode as encode_frame
+from metadata.quorum.protocol import encode as encode_frame
+from metadata.raft import messages
+from metadata.raft.messages import MAX_TERM_LEAP, Append, AppendReply, Entry, PreVoteReply, SnapshotReply, Vote
+from metadata.voters.changes import Action
+from metadata.voters.configuration import CONFIGURATION, Configuration, encode_entry
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, QuorumStatus
 from tests.support.quorum_bench import REGULAR, Bench, configuration, led, meet, voter

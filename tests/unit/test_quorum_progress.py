@@ -8,10 +8,10 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.journal_snapshot import Snapshot
-from metadata.quorum_messages import SNAPSHOT_CHUNK_BYTES
-from metadata.quorum_progress import WINDOW_BYTES, WINDOW_MESSAGES, Progress, State
-from metadata.quorum_snapshot import IncomingSnapshot, OutgoingSnapshot
+from metadata.journal.snapshot_file import Snapshot
+from metadata.raft.messages import SNAPSHOT_CHUNK_BYTES
+from metadata.raft.progress import WINDOW_BYTES, WINDOW_MESSAGES, Progress, State
+from metadata.raft.snapshot_transfer import IncomingSnapshot, OutgoingSnapshot
 
 
 def replicating(match: int = 10) -> Progress:

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.command_envelope import encode_result
-from metadata.command_results import Done, Refused
-from metadata.engine import Lost
-from metadata.quorum_lanes import Lanes
-from metadata.quorum_port import Fate, Outcome
-from metadata.quorum_proposals import ANSWER_AFTER, RETRY_AFTER, Proposals
-from metadata.quorum_protocol import Propose, Proposed
-from metadata.quorum_questions import Barriers
+from metadata.commands.envelope import encode_result
+from metadata.commands.results import Done, Refused
+from metadata.quorum.lanes import Lanes
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum.proposals import ANSWER_AFTER, RETRY_AFTER, Proposals
+from metadata.quorum.protocol import Propose, Proposed
+from metadata.quorum.questions import Barriers
+from metadata.raft.engine import Lost
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import NO_BROKER, BrokerId
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import quorum_messages, quorum_protocol
-from metadata.quorum_messages import Append, AppendReply
-from metadata.quorum_node import Outgoing
+from metadata.quorum import protocol as quorum_protocol
+from metadata.quorum.node import Outgoing
+from metadata.raft import messages as quorum_messages
+from metadata.raft.messages import Append, AppendReply
 from raftlog.model import BrokerId
 from tests.support.quorum_bench import Bench, acknowledge, led, meet
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from jepsen_like.simulator.disk import SimDisk, SimFile
-from metadata import quorum_messages as messages
-from metadata.command_results import Done
-from metadata.engine import InstalledSnapshot
-from metadata.journal import Journal, prepare_journal
-from metadata.quorum_messages import AppendReply, SnapshotChunk
-from metadata.quorum_node import SHORTAGE_SECONDS
-from metadata.quorum_port import Fate, Outcome
-from metadata.snapshot import encode_snapshot
+from jepsen_like.simulator.world.disk import SimDisk, SimFile
+from metadata.commands.results import Done
+from metadata.journal.journal import Journal, prepare_journal
+from metadata.quorum.node import SHORTAGE_SECONDS
+from metadata.quorum.port import Fate, Outcome
+from metadata.raft import messages
+from metadata.raft.engine import InstalledSnapshot
+from metadata.raft.messages import AppendReply, SnapshotChunk
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.errors import ResourceShortage
 from raftlog.ports import Buffer
 from tests.support.quorum_bench import Bench

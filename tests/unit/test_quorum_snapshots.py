@@ -7,10 +7,10 @@ import random
 import pytest
 from crc32c import crc32c
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from metadata import journal_snapshot
-from metadata.journal import Journal, prepare_journal
-from metadata.journal_snapshot import (
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from metadata.journal import snapshot_file as journal_snapshot
+from metadata.journal.journal import Journal, prepare_journal
+from metadata.journal.snapshot_file import (
     PATH,
     SLICE_BYTES,
     WRITING_PATH,
@@ -19,8 +19,8 @@ from metadata.journal_snapshot import (
     save_in_steps,
     save_snapshot,
 )
-from metadata.quorum_identity import QuorumIdentity
-from metadata.quorum_messages import SnapshotChunk
+from metadata.raft.messages import SnapshotChunk
+from metadata.voters.identity import QuorumIdentity
 from raftlog.model import BrokerId, DirectoryId
 from tests.support.quorum_bench import Bench
 

@@ -22,7 +22,7 @@ import pytest
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.journal import FileJournal, ResizableFile
 
-from jepsen_like.power_loss import Survivors, Volumes
+from jepsen_like.clusters.power_loss import Survivors, Volumes
 from tests.support.cluster_attack import pickled
 from tests.support.held_port import HOST, HeldPort
 from tests.support.power_rounds import skip_unless_power_can_be_cut

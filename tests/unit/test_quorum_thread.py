@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata import quorum_thread, quorum_thread_streams
-from metadata.quorum_configuration import Configuration, Voter
-from metadata.quorum_pace import FOLLOWED_HEARTBEATS, HEARTBEAT_LATE, LOOK_AT_LEAST, TICK_SECONDS
-from metadata.quorum_thread import QuorumThread
-from metadata.quorum_thread_dialing import Dialing
-from metadata.quorum_thread_streams import AcceptedStreams, DialedStream, StreamLink
-from raftlog.clock import ManualClock
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.quorum.pace import FOLLOWED_HEARTBEATS, HEARTBEAT_LATE, LOOK_AT_LEAST, TICK_SECONDS
+from metadata.quorum_thread import streams as quorum_thread_streams
+from metadata.quorum_thread import thread as quorum_thread
+from metadata.quorum_thread.dialing import Dialing
+from metadata.quorum_thread.streams import AcceptedStreams, DialedStream, StreamLink
+from metadata.quorum_thread.thread import QuorumThread
+from metadata.voters.configuration import Configuration, Voter
 from raftlog.config import TimingConfig
 from raftlog.http2.limits import Http2Limits
 from raftlog.model import BrokerId, DirectoryId, Endpoint, QuorumStatus
 from raftlog.ports import Link
+from raftlog.system.clock import ManualClock
 from tests.support.quorum_world import identity_of
 
 HEARTBEAT = TimingConfig().quorum_heartbeat_ms / 1000

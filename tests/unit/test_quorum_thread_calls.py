@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata.journal import prepare_journal
-from metadata.quorum_changes import VoterChange
-from metadata.quorum_port import Fate, Outcome
-from metadata.quorum_thread import QuorumThread
-from raftlog.clock import ManualClock, SystemClock
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.journal.journal import prepare_journal
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum_thread.thread import QuorumThread
+from metadata.voters.changes import VoterChange
 from raftlog.config import TimingConfig
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, QuorumStatus
+from raftlog.system.clock import ManualClock, SystemClock
 from tests.support.quorum_world import identity_of
 
 Call = Callable[[QuorumThread, Callable[[Any], None]], None]

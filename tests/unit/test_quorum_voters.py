@@ -9,24 +9,24 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata import quorum_messages as messages
-from metadata import quorum_protocol as protocol
-from metadata.command_envelope import encode
-from metadata.commands import NoOp
-from metadata.image_state import ClusterImage
-from metadata.journal import Journal, prepare_journal
-from metadata.journal_snapshot import Snapshot, save_snapshot
-from metadata.quorum_configuration import encode_configuration, encode_entry
-from metadata.quorum_messages import Append, AppendReply, Entry, PreVote, RequestVote
-from metadata.quorum_node import QuorumNode
-from metadata.quorum_protocol import EngineFrame
-from metadata.quorum_voters import MAGIC, PATH, VoterDirectories
-from metadata.snapshot import SnapshotEncoder
-from raftlog.clock import ManualClock
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.commands.cluster import NoOp
+from metadata.commands.envelope import encode
+from metadata.image.image import ClusterImage
+from metadata.journal.journal import Journal, prepare_journal
+from metadata.journal.snapshot_file import Snapshot, save_snapshot
+from metadata.quorum import protocol
+from metadata.quorum.node import QuorumNode
+from metadata.quorum.protocol import EngineFrame
+from metadata.raft import messages
+from metadata.raft.messages import Append, AppendReply, Entry, PreVote, RequestVote
+from metadata.snapshot.encoder import SnapshotEncoder
+from metadata.voters.configuration import encode_configuration, encode_entry
+from metadata.voters.directories import MAGIC, PATH, VoterDirectories
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskDamaged
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId
+from raftlog.system.clock import ManualClock
 from tests.support.quorum_bench import REGULAR, Bench, configuration, voter
 from tests.support.quorum_cluster import QuorumCluster, topic
 from tests.support.quorum_world import identity_of

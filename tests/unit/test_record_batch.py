@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raftlog import columns, record_batch
 from raftlog.errors import CorruptBatch, InvalidRequest
-from raftlog.record_batch import (
+from raftlog.records import batch as record_batch
+from raftlog.records import columns
+from raftlog.records.batch import (
     Codec,
     Control,
     ControlKind,
@@ -25,7 +26,7 @@ from raftlog.record_batch import (
     stamp,
     validate,
 )
-from raftlog.record_control import ControlEntry
+from raftlog.records.control import ControlEntry
 from tests.golden import record_batch_reference as reference
 from tests.golden.record_batch_reference import NaiveRecord
 
@@ -51,7 +52,7 @@ def test_small_batches_do_not_import_pyarrow() -> None:
     script = """
 import sys
 import raftlog
-from raftlog.record_batch import *
+from raftlog.records.batch import *
 batch = encode([b"v"] * 20, keys=[b"k"] * 20, headers=[[("h", None)]] * 20, codec=Codec.ZSTD, base_timestamp_ms=0)
 validate(batch, max_batch_bytes=1 << 20)
 RecordBatch(batch).records()

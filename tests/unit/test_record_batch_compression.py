@@ -9,9 +9,9 @@ import zlib
 import cramjam
 import pytest
 
-from raftlog.compression import compress, decompress
 from raftlog.errors import CorruptBatch
-from raftlog.record_batch import Codec
+from raftlog.records.batch import Codec
+from raftlog.records.compression import compress, decompress
 
 TEXT = b"the same words, again and again. " * 20_000
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]

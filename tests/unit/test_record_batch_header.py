@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raftlog.errors import CorruptBatch, InvalidRequest
-from raftlog.record_batch import (
+from raftlog.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     Codec,
@@ -15,7 +15,7 @@ from raftlog.record_batch import (
     split_batches,
     stamp,
 )
-from raftlog.record_header import seal
+from raftlog.records.header import seal
 from tests.golden import record_batch_reference as reference
 
 BATCH = encode([b"value"], base_timestamp_ms=1000, producer_id=4, producer_epoch=5, base_sequence=6)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from jepsen_like.simulator.disk import SimFile
-from partitions import quarantine, replication_pushes
-from partitions.replica_folders import folder_of
-from partitions.replica_repair import ASK_AGAIN_SECONDS, LAST_COPY_SECONDS, LossAnswer
+from jepsen_like.simulator.world.disk import SimFile
+from partitions.files import quarantine
+from partitions.opening.folders import folder_of
+from partitions.replication import pushes as replication_pushes
+from partitions.upkeep.repair import ASK_AGAIN_SECONDS, LAST_COPY_SECONDS, LossAnswer
 from raftlog.errors import DiskFailed
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, LeaderEpoch, PartitionEpoch
-from raftlog.record_batch import HEADER_BYTES
+from raftlog.records.batch import HEADER_BYTES
 from tests.support.replication_cluster import ReplicationCluster, tp
 
 SEGMENT = f"{folder_of(tp(0))}/{0:020d}.log"

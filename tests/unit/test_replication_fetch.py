@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from partitions import fetch_waiters
+from partitions.fetch import long_polls as fetch_waiters
 from partitions.manager import TopicRemoved
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError

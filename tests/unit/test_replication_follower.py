@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from partitions import effects as fx
-from partitions.follower import Follower, State
-from partitions.log_view import compare_follower, truncation_for
+from partitions.replica import effects as fx
+from partitions.replica.follower import Follower, State
+from partitions.replica.log_view import compare_follower, truncation_for
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 from raftlog.model import NO_BROKER, NO_EPOCH, BrokerId, LeaderEpoch, Offset
 from tests.support.replication_cores import CoreDriver, FakeLog, header, record

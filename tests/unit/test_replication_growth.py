@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partitions.effects import Fate
+from partitions.replica.effects import Fate
 from tests.support.replication_cluster import ReplicationCluster
 from tests.support.replication_cores import broker
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from partitions.effects import RequestId
-from partitions.incoming import MAX_BATCHES_A_JOB, MAX_WAITING_BATCHES, Arrival, IncomingBatches
+from partitions.driver.incoming import MAX_BATCHES_A_JOB, MAX_WAITING_BATCHES, Arrival, IncomingBatches
+from partitions.replica.effects import RequestId
 from raftlog.config import TopicConfig
 from raftlog.errors import RaftlogError
 from raftlog.model import Acks
-from raftlog.record_batch import BatchHeader, encode
-from raftlog.record_header import Codec
+from raftlog.records.batch import BatchHeader, encode
+from raftlog.records.header import Codec
 from tests.support.manual import ManualScheduler, ManualWorker
 from tests.support.replication_cluster import ReplicationCluster, tp
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partitions.effects import Fate
-from partitions.isr import IsrState, maximal_isr, members, replicated_end_offset
-from partitions.leader_followers import FollowerProgress
-from partitions.producer_state import (
+from partitions.producers.state import (
     SEQUENCES,
     Ahead,
     Duplicate,
@@ -16,6 +13,9 @@ from partitions.producer_state import (
     RefusedSequence,
     last_sequence,
 )
+from partitions.replica.effects import Fate
+from partitions.replica.followers import FollowerProgress
+from partitions.replica.isr import IsrState, maximal_isr, members, replicated_end_offset
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, Incarnation, Offset, ProducerId
 from tests.support.replication_cores import header, record

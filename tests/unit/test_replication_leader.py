@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partitions import effects as fx
-from partitions.leader_produces import UnreplicatedProduces
+from partitions.replica import effects as fx
+from partitions.replica.produces import UnreplicatedProduces
 from raftlog.config import MAX_UNREPLICATED_BYTES
 from raftlog.errors import Applied, RemoteProtocolError
 from raftlog.model import Acks, BrokerId, LeaderEpoch, Offset
@@ -359,7 +359,7 @@ def test_a_resend_gets_its_first_offset_and_no_weaker_promise() -> None:
 
 
 def test_resends_that_wait_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partitions.leader_produces.MAX_WAITING", 3)
+    monkeypatch.setattr("partitions.replica.produces.MAX_WAITING", 3)
     core = leading()
     for _ in range(5):
         core.produce(producer=(7, 0, 0))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from partitions import replication_protocol as rp
-from partitions import replication_pushes
-from partitions.driver import PartitionDriver
-from partitions.effects import Fate
-from partitions.follower import State
+from partitions.driver.driver import PartitionDriver
 from partitions.manager import PartitionManager
-from partitions.replication_pushes import MARKS_SECONDS
-from partitions.replication_server import HELLO_SECONDS
+from partitions.replica.effects import Fate
+from partitions.replica.follower import State
+from partitions.replication import protocol as rp
+from partitions.replication import pushes as replication_pushes
+from partitions.replication.pushes import MARKS_SECONDS
+from partitions.replication.server import HELLO_SECONDS
 from raftlog.config import MAX_PUSHES_IN_FLIGHT, MIB, PUSH_MESSAGE_BYTES
 from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicPartition
 from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from partitions.checkpoint import FLUSH_OS_NAME
-from partitions.driver import PartitionDriver
-from partitions.log import PartitionLog
+from partitions.driver.driver import PartitionDriver
+from partitions.files.checkpoint import FLUSH_OS_NAME
+from partitions.log.log import PartitionLog
+from partitions.log.producer_replay import ProducerReplay
 from partitions.manager import Produced, TopicRemoved
-from partitions.producer_replay import ProducerReplay
-from partitions.replica_folders import folder_of, parse_folder_name
+from partitions.opening.folders import folder_of, parse_folder_name
 from raftlog.config import MIB
 from raftlog.errors import Applied, RaftlogError
 from raftlog.model import Acks, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicId, TopicPartition
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from raftlog.wire import FetchPartition, FoundOffset
 from tests.support.replication_cluster import TOPIC, ColdDisk, ReplicationCluster, tp
 from tests.support.replication_cores import broker

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from partitions import replication_protocol as rp
+from partitions.replication import protocol as rp
 from raftlog.config import MAX_BATCH_BYTES, MAX_PUSHES_IN_FLIGHT, MAX_WIRE_MESSAGE_BYTES, PUSH_MESSAGE_BYTES
 from raftlog.errors import RemoteProtocolError
 from raftlog.ports import FileRegion

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from partitions.driver import PartitionDriver
-from partitions.driver_requests import Produced
-from partitions.log_job import LogJob
-from partitions.log_slice import ReadBy
-from partitions.partition_view import TopicRemoved
-from partitions.producer_state import ProducerStates
-from partitions.replica_resets import FIRST_PAUSE_SECONDS, MOST_RESETS, WINDOW_SECONDS
+from partitions.driver.driver import PartitionDriver
+from partitions.driver.requests import Produced
+from partitions.log.job import LogJob
+from partitions.log.slice import ReadBy
+from partitions.producers.state import ProducerStates
+from partitions.upkeep.resets import FIRST_PAUSE_SECONDS, MOST_RESETS, WINDOW_SECONDS
+from partitions.view import TopicRemoved
 from raftlog.errors import RaftlogError, ResourceShortage, Unforeseen
 from raftlog.model import Acks, Offset
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.replication_cluster import TOPIC, ReplicationCluster, tp
 
 PAUSE = FIRST_PAUSE_SECONDS * 2**MOST_RESETS

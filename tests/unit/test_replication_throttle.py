@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from partitions.manager import TopicRemoved
-from partitions.partition_view import PartitionView
-from partitions.replication_pushes import THROTTLE_SECONDS
-from partitions.replication_throttle import MoveThrottle, TokenBucket
+from partitions.replication.pushes import THROTTLE_SECONDS
+from partitions.replication.throttle import MoveThrottle, TokenBucket
+from partitions.view import PartitionView
 from raftlog.model import UNTHROTTLED, BrokerId, PartitionEpoch, PartitionRecord, ReplicationThrottle
 from tests.support.replication_cluster import TOPIC, ReplicationCluster
 

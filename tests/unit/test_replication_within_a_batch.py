@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from partitions import effects as fx
-from partitions import replication_protocol as rp
-from partitions.replication_pushes import CHECKED_BYTES
+from partitions.replica import effects as fx
+from partitions.replication import protocol as rp
+from partitions.replication.pushes import CHECKED_BYTES
 from raftlog.model import NO_PRODUCER_ID, Acks, BrokerId, Incarnation, Offset
-from raftlog.record_batch import encode
+from raftlog.records.batch import encode
 from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp
 from tests.support.replication_cores import CoreDriver, FakeLog, isr_of
 

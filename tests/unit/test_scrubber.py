@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from jepsen_like.simulator.disk import SimFile
-from partitions.checkpoint import LogCheckpoint, decode_leader_epochs
-from partitions.replica_folders import folder_of
-from partitions.replica_repair import LossAnswer
-from partitions.scrubber import FIRST_PASS_SECONDS, Scrubber
-from partitions.scrubber_check import What
+from jepsen_like.simulator.world.disk import SimFile
+from partitions.files.checkpoint import LogCheckpoint, decode_leader_epochs
+from partitions.opening.folders import folder_of
+from partitions.upkeep.repair import LossAnswer
+from partitions.upkeep.scrub_check import What
+from partitions.upkeep.scrubber import FIRST_PASS_SECONDS, Scrubber
 from raftlog.errors import DiskFailed
 from raftlog.model import Offset
-from raftlog.record_batch import HEADER_BYTES
+from raftlog.records.batch import HEADER_BYTES
 from tests.support.replication_cluster import ReplicationCluster, tp
 
 PATH = folder_of(tp(0))
@@ -219,7 +219,7 @@ def test_passes_come_by_themselves_bounded_in_rate_and_then_nothing_runs() -> No
 
 
 def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partitions.scrubber.STEP_BYTES", 4096)
+    monkeypatch.setattr("partitions.upkeep.scrubber.STEP_BYTES", 4096)
     cluster = Scrubbing(rate=1024, records=40)
     cluster.scrubber.start()
     cluster.scheduler.advance(FIRST_PASS_SECONDS[1])
@@ -236,7 +236,7 @@ def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_asks_does_not_wait_for_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for the replica that it reads nor for its pause; it goes on afterwards where it was."""
-    monkeypatch.setattr("partitions.scrubber.STEP_BYTES", 4096)
+    monkeypatch.setattr("partitions.upkeep.scrubber.STEP_BYTES", 4096)
     cluster = Scrubbing(2, rate=64, records=40)
     cluster.scrubber.start()
     cluster.scheduler.advance(FIRST_PASS_SECONDS[1])
@@ -256,7 +256,7 @@ def test_who_asks_does_not_wait_for_the_pass(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_broker_that_stops_reads_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its workers take nothing any more."""
-    monkeypatch.setattr("partitions.scrubber.STEP_BYTES", 4096)
+    monkeypatch.setattr("partitions.upkeep.scrubber.STEP_BYTES", 4096)
     cluster = Scrubbing(records=40)
     run = cluster.scrubber.scrub_now([tp(0)])
     cluster.settle()

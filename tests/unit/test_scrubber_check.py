@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from partitions.log import PartitionLog
-from partitions.producer_state import ProducerStates
-from partitions.scrubber_check import Finding, FolderCheck, What
-from partitions.scrubber_folder import check_folder
-from partitions.scrubber_plan import plan_of_log, still_stands
+from jepsen_like.simulator.world.disk import SimDisk
+from partitions.log.log import PartitionLog
+from partitions.producers.state import ProducerStates
+from partitions.upkeep.folder_check import check_folder
+from partitions.upkeep.scrub_check import Finding, FolderCheck, What
+from partitions.upkeep.scrub_plan import plan_of_log, still_stands
 from raftlog.config import TopicConfig
-from raftlog.record_batch import HEADER_BYTES
+from raftlog.records.batch import HEADER_BYTES
 from tests.support.compaction import COMPACTED, append_records, compact
 from tests.support.storage import PATH, append, open_log, settle
 
@@ -207,7 +207,7 @@ def test_steps_are_bounded_and_small_batches_cost_more_than_their_bytes() -> Non
 
 
 def test_findings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partitions.scrubber_check.FINDINGS_MAX", 2)
+    monkeypatch.setattr("partitions.upkeep.scrub_check.FINDINGS_MAX", 2)
     disk = written()
     for name in names(disk, ".index"):
         flip(disk, name, 4)

@@ -11,11 +11,12 @@ from typing import TypeVar
 import pytest
 
 from raftlog.errors import InvalidRequest, RaftlogError
-from spark_source import batch_driver, latest, subscription
-from spark_source.filters import Restrictions
-from spark_source.losses import DataLoss, LossKind
-from spark_source.offsets import PartitionRange, SourceOffset
-from spark_source.stream_driver import StreamDriver
+from spark_source.driver import batch as batch_driver
+from spark_source.driver import latest, subscription
+from spark_source.driver.stream import StreamDriver
+from spark_source.reading.filters import Restrictions
+from spark_source.reading.losses import DataLoss, LossKind
+from spark_source.reading.offsets import PartitionRange, SourceOffset
 from tests.support.spark_cluster import SparkCluster, fill
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latest, "FRESH_S", 0.0)
     monkeypatch.setattr(latest, "TOPICS_S", 0.0)
     monkeypatch.setattr(subscription, "STALE_NODE_S", 0.05)
-    monkeypatch.setattr("spark_source.stream_driver.STALE_NODE_S", 0.05)
+    monkeypatch.setattr("spark_source.driver.stream.STALE_NODE_S", 0.05)
 
 
 class Driven:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from raftlog.errors import InvalidRequest
-from spark_source import losses
-from spark_source.filters import Restrictions, push
-from spark_source.log_bounds import PartitionBounds, TopicBounds
-from spark_source.losses import DataLoss, LossKind
-from spark_source.offsets import PartitionRange, SourceOffset
-from spark_source.option_values import EARLIEST, LATEST
-from spark_source.starting import TimeQuery, Where, resolve, time_queries
+from spark_source.options.values import EARLIEST, LATEST
+from spark_source.reading import losses
+from spark_source.reading.filters import Restrictions, push
+from spark_source.reading.log_bounds import PartitionBounds, TopicBounds
+from spark_source.reading.losses import DataLoss, LossKind
+from spark_source.reading.offsets import PartitionRange, SourceOffset
+from spark_source.reading.starting import TimeQuery, Where, resolve, time_queries
 
 ONE, TWO = "1" * 32, "2" * 32
 NOW = {"t": TopicBounds("t", ONE, {0: PartitionBounds(10, 50)})}

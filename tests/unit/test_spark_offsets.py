@@ -8,9 +8,9 @@ import json
 import pytest
 
 from raftlog.errors import InvalidRequest
-from spark_source import planning
-from spark_source.log_bounds import PartitionBounds, TopicBounds
-from spark_source.offsets import PartitionRange, SourceOffset, planned_ranges
+from spark_source.reading import planning
+from spark_source.reading.log_bounds import PartitionBounds, TopicBounds
+from spark_source.reading.offsets import PartitionRange, SourceOffset, planned_ranges
 
 ONE, TWO = "1" * 32, "2" * 32
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from raftlog.errors import InvalidRequest
-from spark_source.option_values import EARLIEST, LATEST, duration_ms
-from spark_source.record_columns import DEFAULT, TYPES, choose, schema_text
-from spark_source.source_options import ALIASES, BATCH_ONLY, COMMON, STREAM_ONLY, SourceOptions, columns_of, parse
+from spark_source.options.values import EARLIEST, LATEST, duration_ms
+from spark_source.reading.columns import DEFAULT, TYPES, choose, schema_text
+from spark_source.reading.options import ALIASES, BATCH_ONLY, COMMON, STREAM_ONLY, SourceOptions, columns_of, parse
 from tests.support.spark import ROOT
 
 LEAST = {"raftlog.bootstrap.servers": "a:1", "subscribe": "orders"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_source import planning
-from spark_source.log_bounds import END_GRACE_S, KnownEnds, PartitionBounds, TopicBounds
-from spark_source.offsets import PartitionRange, SourceOffset, planned_ranges
-from spark_source.planning import TriggerGate, admit
-from spark_source.splitting import split
+from spark_source.reading import planning
+from spark_source.reading.log_bounds import END_GRACE_S, KnownEnds, PartitionBounds, TopicBounds
+from spark_source.reading.offsets import PartitionRange, SourceOffset, planned_ranges
+from spark_source.reading.planning import TriggerGate, admit
+from spark_source.reading.splitting import split
 
 ONE = "1" * 32
 BACKLOGS = st.dictionaries(st.integers(0, 20), st.integers(0, 10_000), max_size=12)

@@ -10,17 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raftlog.client.api import HttpApi
-from raftlog.client.consumed import ConsumedBatch
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.consuming.records import ConsumedBatch
 from raftlog.errors import InvalidRequest, RaftlogError
-from raftlog.record_batch import RecordBatch, encode, parse_header, stamp
-from raftlog.record_batch_filter import keep_records
-from spark_source import arrow_columns, connections, executor, range_reader
-from spark_source.arrow_columns import ArrowColumns
-from spark_source.losses import DataLoss, LossKind
-from spark_source.offsets import PartitionRange
-from spark_source.range_reader import RangeReader
-from spark_source.record_columns import TYPES
+from raftlog.records.batch import RecordBatch, encode, parse_header, stamp
+from raftlog.records.batch_filter import keep_records
+from spark_source import connections
+from spark_source.reading.columns import TYPES
+from spark_source.reading.losses import DataLoss, LossKind
+from spark_source.reading.offsets import PartitionRange
+from spark_source.tasks import arrow_columns, range_reader
+from spark_source.tasks import read as executor
+from spark_source.tasks.arrow_columns import ArrowColumns
+from spark_source.tasks.range_reader import RangeReader
 from tests.support.fake_cluster import OK, Fate
 from tests.support.spark_cluster import SparkCluster, fill
 
@@ -208,7 +210,7 @@ async def test_losses_are_told_apart_on_the_executor(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(range_reader, "END_GRACE_S", 0.2)
-    monkeypatch.setattr("spark_source.subscription.STALE_NODE_S", 0.3)
+    monkeypatch.setattr("spark_source.driver.subscription.STALE_NODE_S", 0.3)
     caplog.set_level(logging.WARNING, "raftlog.spark")
     async with SparkCluster() as cluster:
         partition = cluster.create_topic("t").partitions[0]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.client.transaction_api import OutputTopic, TransactionOutput
+from raftlog.client.transactions.api import OutputTopic, TransactionOutput
 from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError
-from spark_source import sink_options
-from spark_source.sink_columns import HEADERS_TYPE, SinkColumns, find
-from spark_source.sink_names import IDS_PER_BLOCK, BatchJob, MicroBatch, blocks_between, place
-from spark_source.sink_options import SinkOptions, parse
-from spark_source.sink_publication import MAX_BLOCKS, MAX_OUTPUTS, Written, blocks_of, publication
-from spark_source.sink_rows import Rows, records, split
+from spark_source.writing import options as sink_options
+from spark_source.writing.columns import HEADERS_TYPE, SinkColumns, find
+from spark_source.writing.names import IDS_PER_BLOCK, BatchJob, MicroBatch, blocks_between, place
+from spark_source.writing.options import SinkOptions, parse
+from spark_source.writing.publication import MAX_BLOCKS, MAX_OUTPUTS, Written, blocks_of, publication
+from spark_source.writing.rows import Rows, records, split
 
 LEAST = {"raftlog.bootstrap.servers": "a:1"}
 WORK = MicroBatch("q", "sink", 7)

@@ -9,17 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raftlog.client.api import HttpApi
-from raftlog.client.transaction_api import TransactionApi
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.transactions.api import TransactionApi
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from spark_source import connections, sink_decision
-from spark_source.sink_claims import CLAIMED_TOGETHER, AttemptNumbers
-from spark_source.sink_columns import find
-from spark_source.sink_decision import publish, retire
-from spark_source.sink_names import BatchJob, MicroBatch
-from spark_source.sink_options import parse
-from spark_source.sink_publication import Written, blocks_of, publication
-from spark_source.sink_task import write
+from spark_source import connections
+from spark_source.writing import decision as sink_decision
+from spark_source.writing.claims import CLAIMED_TOGETHER, AttemptNumbers
+from spark_source.writing.columns import find
+from spark_source.writing.decision import publish, retire
+from spark_source.writing.names import BatchJob, MicroBatch
+from spark_source.writing.options import parse
+from spark_source.writing.publication import Written, blocks_of, publication
+from spark_source.writing.task import write
 from tests.support.fake_cluster import Fate
 from tests.support.fake_transactions import seen
 from tests.support.spark_sink import SinkCluster
@@ -155,8 +156,8 @@ async def test_what_a_driver_left_open_that_died_is_aborted_by_the_next_one_s13(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the attempts of the next one have numbers of another block, and none of them has rows."""
-    monkeypatch.setattr("spark_source.sink_names.IDS_PER_BLOCK", 2)
-    monkeypatch.setattr("spark_source.sink_task.IDS_PER_BLOCK", 2)
+    monkeypatch.setattr("spark_source.writing.names.IDS_PER_BLOCK", 2)
+    monkeypatch.setattr("spark_source.writing.task.IDS_PER_BLOCK", 2)
     for number in range(5):
         await world.attempt(work(), [b"%d" % number])
     assert world.open() == 5 and len(world.cluster.blocks.named) == 3
@@ -283,7 +284,7 @@ async def test_claiming_ends_when_its_time_is_over(world: World) -> None:
 
 
 async def test_numbers_of_many_queries_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_source.sink_claims.REMEMBERED_QUERIES", 2)
+    monkeypatch.setattr("spark_source.writing.claims.REMEMBERED_QUERIES", 2)
     async with api(world.cluster) as asked:
         numbers = AttemptNumbers(TransactionApi(asked))
         assert [await numbers.next(name, timeout=30) for name in "abca"] == [0, 0, 0, CLAIMED_TOGETHER]

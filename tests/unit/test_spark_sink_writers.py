@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from raftlog.errors import InvalidRequest, RemoteProtocolError
 from spark_source import sink
 from spark_source.sink import BATCH_ID, QUERY_ID, RUN_ID, StreamSink, batch_sink
-from spark_source.sink_names import MicroBatch
+from spark_source.writing.names import MicroBatch
 
 OPTIONS = {"raftlog.bootstrap.servers": "127.0.0.1:1", "topic": "t", "sinkName": "named"}
 

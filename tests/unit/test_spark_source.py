@@ -14,7 +14,7 @@ import spark_source
 from raftlog.errors import InvalidRequest
 from spark_source import requirements
 from spark_source.connections import Connections
-from spark_source.option_values import refused
+from spark_source.options.values import refused
 
 OLD_SPARK = """
 import sys

@@ -8,14 +8,14 @@ import random
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from partitions.log import PartitionLog
-from partitions.producer_state import ProducerStates
-from partitions.recovered import Recovery
-from partitions.recovery_table import Finding
-from partitions.scrubber_check import FolderCheck, What
-from partitions.scrubber_folder import check_folder
-from partitions.scrubber_plan import plan_of_log
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from partitions.log.log import PartitionLog
+from partitions.producers.state import ProducerStates
+from partitions.recovery.outcome import Recovery
+from partitions.recovery.table import Finding
+from partitions.upkeep.folder_check import check_folder
+from partitions.upkeep.scrub_check import FolderCheck, What
+from partitions.upkeep.scrub_plan import plan_of_log
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimFile
-from partitions.damage import LogDamaged
-from partitions.log import PartitionLog
-from partitions.producer_state import ProducerStates
-from partitions.scrubber_check import FolderCheck, What
-from partitions.scrubber_folder import check_folder
-from partitions.scrubber_plan import plan_of_log
+from jepsen_like.simulator.world.disk import SimDisk, SimFile
+from partitions.files.damage import LogDamaged
+from partitions.log.log import PartitionLog
+from partitions.producers.state import ProducerStates
+from partitions.upkeep.folder_check import check_folder
+from partitions.upkeep.scrub_check import FolderCheck, What
+from partitions.upkeep.scrub_plan import plan_of_log
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import Offset

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimFile
-from partitions import quarantine
-from partitions.batch_tail import FetchCache
-from partitions.durable import alone
-from partitions.log import PartitionLog
-from partitions.log_job import LogJob
-from partitions.quarantine import FILES_KEPT, QUARANTINED_SUFFIX, prune_quarantined, quarantined, unused_name
-from partitions.replica_distrust import distrust
-from partitions.replica_folders import folder_of, open_steps
+from jepsen_like.simulator.world.disk import SimDisk, SimFile
+from partitions.files import quarantine
+from partitions.files.durable import alone
+from partitions.files.quarantine import FILES_KEPT, QUARANTINED_SUFFIX, prune_quarantined, quarantined, unused_name
+from partitions.log.job import LogJob
+from partitions.log.log import PartitionLog
+from partitions.log.tail import FetchCache
+from partitions.opening.folders import folder_of, open_steps
+from partitions.recovery.distrust import distrust
 from raftlog.config import TopicConfig
-from raftlog.disk import LocalDisk
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import Offset
+from raftlog.system.disk import LocalDisk
 from tests.support.replication_cluster import ReplicationCluster, tp
 from tests.support.replication_cores import broker
 from tests.support.storage import PATH, append, open_log, read_batches, settle

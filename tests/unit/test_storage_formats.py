@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from partitions.checkpoint import (
+from partitions.files.checkpoint import (
     DamagedFile,
     Kind,
     LogCheckpoint,
@@ -16,10 +16,10 @@ from partitions.checkpoint import (
     unwrap,
     wrap,
 )
-from partitions.leader_epochs import EpochStart, LeaderEpochHistory
-from partitions.offset_index import OffsetIndex
-from partitions.segment import SegmentIndex, parse_segment_name, segment_name
-from partitions.time_index import TimeIndex
+from partitions.files.leader_epochs import EpochStart, LeaderEpochHistory
+from partitions.files.offset_index import OffsetIndex
+from partitions.files.segment import SegmentIndex, parse_segment_name, segment_name
+from partitions.files.time_index import TimeIndex
 from raftlog.model import LeaderEpoch, Offset
 from tests.support.storage import batch
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimFile
-from partitions import log_pending
-from partitions.checkpoint import FLUSH_OS_NAME
-from partitions.log import PartitionLog
-from partitions.log_job import LogJob
+from jepsen_like.simulator.world.disk import SimDisk, SimFile
+from partitions.files.checkpoint import FLUSH_OS_NAME
+from partitions.log import pending as log_pending
+from partitions.log.job import LogJob
+from partitions.log.log import PartitionLog
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset

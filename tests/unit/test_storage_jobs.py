@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
-from partitions import log_pending
-from partitions.batch_tail import FetchCache
-from partitions.checkpoint import FLUSH_OS_NAME
-from partitions.log import PartitionLog
-from partitions.log_job import LogJob
+from jepsen_like.simulator.world.disk import SimDisk, SimFile, SimulatedCrash
+from partitions.files.checkpoint import FLUSH_OS_NAME
+from partitions.log import pending as log_pending
+from partitions.log.job import LogJob
+from partitions.log.log import PartitionLog
+from partitions.log.tail import FetchCache
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, InvariantViolation
 from raftlog.model import Offset

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from partitions.batch_tail import FetchCache
-from partitions.log import PartitionLog
+from partitions.log.log import PartitionLog
+from partitions.log.tail import FetchCache
 from raftlog.config import TopicConfig
-from raftlog.disk import LocalDisk
 from raftlog.errors import InvalidRequest, InvariantViolation
 from raftlog.model import Offset
+from raftlog.system.disk import LocalDisk
 from tests.support.storage import PATH, append, batch, open_log, read_batches, settle
 
 

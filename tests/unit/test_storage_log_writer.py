@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from partitions.log import PartitionLog
-from partitions.log_writer import LogWriter
+from jepsen_like.simulator.world.disk import SimDisk
+from partitions.log.log import PartitionLog
+from partitions.log.writer import LogWriter
 from raftlog.config import TopicConfig
 from raftlog.model import Offset
 from tests.support.manual import ManualScheduler, ManualWorker

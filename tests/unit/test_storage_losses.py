@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
-from partitions.log import PartitionLog
+from jepsen_like.simulator.world.disk import SimDisk, SimFile, SimulatedCrash
+from partitions.log.log import PartitionLog
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from tests.support.damaged_log import CONFIG, Damaged, flip, make

@@ -6,20 +6,21 @@ import contextlib
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from partitions import log_pending, producer_replay
-from partitions.batch_tail import BatchTail, FetchCache, TailBatch
-from partitions.checkpoint import ProducerSnapshot
-from partitions.damage import LogDamaged
-from partitions.leader_epochs import EpochStart, LeaderEpochHistory
-from partitions.log import PartitionLog
-from partitions.log_segments import HeaderSource
-from partitions.producer_replay import ProducerReplay
-from partitions.producer_snapshots import SNAPSHOTS_KEPT, snapshot_name, snapshot_offsets
-from partitions.segment import Segment, SegmentFile
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from partitions.files.checkpoint import ProducerSnapshot
+from partitions.files.damage import LogDamaged
+from partitions.files.leader_epochs import EpochStart, LeaderEpochHistory
+from partitions.files.segment import Segment, SegmentFile
+from partitions.log import pending as log_pending
+from partitions.log import producer_replay
+from partitions.log.log import PartitionLog
+from partitions.log.producer_replay import ProducerReplay
+from partitions.log.segments import HeaderSource
+from partitions.log.tail import BatchTail, FetchCache, TailBatch
+from partitions.producers.snapshots import SNAPSHOTS_KEPT, snapshot_name, snapshot_offsets
 from raftlog.config import TopicConfig
 from raftlog.model import LeaderEpoch, Offset
-from raftlog.record_batch import BatchHeader, Control
+from raftlog.records.batch import BatchHeader, Control
 from tests.support.damaged_log import CONFIG, flip, make
 from tests.support.storage import PATH, append, batch, read_batches, settle
 

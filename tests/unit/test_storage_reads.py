@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimFile
-from partitions import batch_walk, log_reader
-from partitions.batch_tail import FetchCache
-from partitions.damage import LogDamaged
-from partitions.log import PartitionLog
+from jepsen_like.simulator.world.disk import SimDisk, SimFile
+from partitions.files import batch_walk
+from partitions.files.damage import LogDamaged
+from partitions.log import reader as log_reader
+from partitions.log.log import PartitionLog
+from partitions.log.tail import FetchCache
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, InvariantViolation, RetriableError
 from raftlog.model import Offset

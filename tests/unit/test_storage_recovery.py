@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from partitions.checkpoint import LogCheckpoint
-from partitions.log import PartitionLog
-from partitions.recovery_table import (
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from partitions.files.checkpoint import LogCheckpoint
+from partitions.files.segment import SegmentIndex
+from partitions.log.log import PartitionLog
+from partitions.recovery.table import (
     SEGMENT_ROWS,
     VOUCHED,
     Action,
@@ -26,7 +27,6 @@ from partitions.recovery_table import (
     Stop,
     row_for,
 )
-from partitions.segment import SegmentIndex
 from raftlog.model import Offset
 from tests.support.damaged_log import CONFIG, flip, make
 from tests.support.storage import PATH, append, batch, open_log, read_batches, settle

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from partitions import durable
-from partitions.log_writer import LogWriter
-from partitions.replica_folders import OpenedReplica, folder_of
-from partitions.replica_rounds import RESULTS_PER_TURN, Piece, ReplicaRounds
-from partitions.replica_shelf import ReplicaShelf
+from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
+from partitions.files import durable
+from partitions.log.writer import LogWriter
+from partitions.opening.batches import RESULTS_PER_TURN, Piece, ReplicaRounds
+from partitions.opening.folders import OpenedReplica, folder_of
+from partitions.opening.log_manager import ReplicaShelf
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import TopicId, TopicPartition
@@ -142,7 +142,7 @@ def test_where_one_call_does_not_reach_each_has_its_own() -> None:
 
 
 def test_more_than_a_round_holds_go_one_round_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partitions.replica_rounds.TOGETHER_MAX", durable.TOGETHER_MIN)
+    monkeypatch.setattr("partitions.opening.batches.TOGETHER_MAX", durable.TOGETHER_MIN)
     broker = Broker(SimDisk(), 3 * durable.TOGETHER_MIN)
     for tp in broker.tps:
         broker.shelf.take(tp, TopicConfig())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from partitions.log import PartitionLog
-from partitions.retention import SEGMENTS_PER_PASS_MAX
+from jepsen_like.simulator.world.disk import SimDisk
+from partitions.log.log import PartitionLog
+from partitions.log.retention import SEGMENTS_PER_PASS_MAX
 from raftlog.config import TopicConfig
 from raftlog.model import Offset
 from tests.support.storage import PATH, append, read_batches, settle

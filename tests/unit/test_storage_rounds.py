@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
-from partitions import durable
-from partitions.durable import Durable, Steps, alone, together
-from partitions.log import PartitionLog
-from partitions.log_writer import RESULTS_PER_TURN, LogWriter
+from jepsen_like.simulator.world.disk import SimDisk, SimFile, SimulatedCrash
+from partitions.files import durable
+from partitions.files.durable import Durable, Steps, alone, together
+from partitions.log.log import PartitionLog
+from partitions.log.writer import RESULTS_PER_TURN, LogWriter
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull, InvariantViolation
 from tests.support.manual import ManualScheduler, ManualWorker
@@ -106,7 +106,7 @@ def test_a_log_on_another_disk_runs_beside_the_round() -> None:
 
 def test_more_than_a_round_holds_go_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(3 * MANY)
-    monkeypatch.setattr("partitions.log_writer.TOGETHER_MAX", MANY)
+    monkeypatch.setattr("partitions.log.writer.TOGETHER_MAX", MANY)
     world.append_to_all()
     world.settle()
     assert (world.writer.rounds, world.disk.sync_alls) == (3, 9)
@@ -299,7 +299,7 @@ def test_a_bug_in_the_round_itself_fails_all_of_it(world: World, monkeypatch: py
     def bug(*_: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("partitions.log_writer.together", bug)
+    monkeypatch.setattr("partitions.log.writer.together", bug)
     world.append_to_all()
     world.settle()
     assert all(isinstance(log.failed, InvariantViolation) for log in world.logs)

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from raftlog.clock import ManualClock, SystemClock
-from raftlog.runtime import LoopScheduler, ThreadWorker
+from raftlog.system.clock import ManualClock, SystemClock
+from raftlog.system.runtime import LoopScheduler, ThreadWorker
 
 
 async def test_calls_due_at_once_happen_in_order() -> None:

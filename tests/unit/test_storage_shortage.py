@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
-from metadata.journal import Journal, prepare_journal
-from metadata.quorum_identity import QuorumIdentity
-from partitions.log import PartitionLog
+from jepsen_like.simulator.world.disk import SimDisk
+from metadata.journal.journal import Journal, prepare_journal
+from metadata.voters.identity import QuorumIdentity
+from partitions.log.log import PartitionLog
 from raftlog.config import TopicConfig
-from raftlog.disk import LocalDisk
 from raftlog.errors import DiskFailed, ResourceShortage
 from raftlog.model import BrokerId, DirectoryId, Offset
+from raftlog.system.disk import LocalDisk
 from tests.support.storage import append, failing, open_log, read_batches, settle
 
 IDENTITY = QuorumIdentity("cluster", BrokerId(1), DirectoryId(b"d" * 16), (BrokerId(1), BrokerId(2), BrokerId(3)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.groups.transaction_changes import Expire, ExpiredProducer, Initialize, Key, RemovePosition
-from metadata.groups.transaction_records import ATTEMPT_BYTES, ATTEMPTS_KEPT
-from metadata.image_diff import transactions_diff
-from metadata.snapshot import decode_snapshot, encode_snapshot
+from metadata.commands.transactions import Expire, ExpiredProducer, Initialize, Key, RemovePosition
+from metadata.image.diff import transactions_diff
+from metadata.records.transactions import ATTEMPT_BYTES, ATTEMPTS_KEPT
+from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.transactions import TransactionKey
 from tests.support.groups import NOW_MS
 from tests.support.transactions import TransactionCluster, commit, key, output

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.groups.transaction_changes import Abort, Expire, RetireBlock, StagePart, pack_keys
-from metadata.groups.transaction_ends import ANSWERED_BY_POSITION_MS
-from metadata.groups.transaction_expiry import PARTS_SECONDS, TransactionExpiry
+from metadata.commands.transactions import Abort, Expire, RetireBlock, StagePart, pack_keys
+from metadata.controller.transaction_expiry import PARTS_SECONDS, TransactionExpiry
+from metadata.image.transaction_ends import ANSWERED_BY_POSITION_MS
 from raftlog.model import NO_TIME
 from tests.support.groups import NOW_MS
 from tests.support.transactions import ABORTED, TransactionCluster, commit, output

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partitions import leader_transactions, transaction_looks
+from partitions.replica import transactions as leader_transactions
+from partitions.upkeep import transaction_checks as transaction_looks
 from raftlog.errors import DiskFull, RetriableError
 from tests.support.replication_cluster import ReplicationCluster, tp
 from tests.support.transaction_logs import key

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata.command_envelope import Command
-from metadata.groups.transaction_changes import AbortOverdue, ChangeTransactions, Marked
-from metadata.quorum_port import Fate
-from metadata.quorum_port import Outcome as Proposed
-from raftlog.broker import transaction_reports
-from raftlog.broker.transaction_reports import TransactionReports
+from metadata.commands.envelope import Command
+from metadata.commands.transactions import AbortOverdue, ChangeTransactions, Marked
+from metadata.quorum.port import Fate
+from metadata.quorum.port import Outcome as Proposed
+from raftlog.broker.changes import transaction_reports
+from raftlog.broker.changes.transaction_reports import TransactionReports
 from raftlog.model import BrokerId
 from raftlog.transactions import TransactionKey
 from tests.support.manual import ManualScheduler

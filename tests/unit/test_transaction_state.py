@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from partitions import aborted_ranges, transaction_state
-from partitions.aborted_ranges import AbortedRanges
-from partitions.producer_state import BATCH_BYTES, PRODUCER_BYTES, ProducerBounds, ProducerStates
-from partitions.transaction_state import TransactionState
+from partitions.producers import aborted_ranges
+from partitions.producers import transactions as transaction_state
+from partitions.producers.aborted_ranges import AbortedRanges
+from partitions.producers.state import BATCH_BYTES, PRODUCER_BYTES, ProducerBounds, ProducerStates
+from partitions.producers.transactions import TransactionState
 from raftlog.model import EVERY_PRODUCER_ID, NO_PRODUCER_ID, Offset
-from raftlog.record_batch import Control, ControlKind
+from raftlog.records.batch import Control, ControlKind
 from raftlog.transactions import TransactionKey
 from raftlog.wire import AbortedRange
 from tests.support.transaction_logs import aborts, commits, data_header, key, marker_header, says

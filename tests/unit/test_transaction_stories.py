@@ -13,12 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from metadata.groups import transaction_commit, transaction_ends, transaction_image, transaction_state
-from metadata.groups.transaction_changes import Abort, Expire, ExpiredBlock, Initialize, TransactionChange, pack_keys
-from metadata.groups.transaction_records import Block, NamedProducer, Standing
-from metadata.groups.transaction_state import Transactions
-from metadata.image_events import BlockRemoved, EndsForgotten, TransactionEvent
-from metadata.image_transaction_state import TransactionsState
+from metadata.commands.transactions import Abort, Expire, ExpiredBlock, Initialize, TransactionChange, pack_keys
+from metadata.image import transaction_commit, transaction_ends
+from metadata.image import transactions as transaction_image
+from metadata.image.transaction_state import TransactionsState
+from metadata.records import transaction_table as transaction_state
+from metadata.records.events import BlockRemoved, EndsForgotten, TransactionEvent
+from metadata.records.transaction_table import Transactions
+from metadata.records.transactions import Block, NamedProducer, Standing
 from raftlog.transactions import Outcome, TransactionKey
 from tests.support.groups import NOW_MS
 from tests.support.transactions import ABORTED, UNDECIDED, TransactionCluster, commit, committed, key, moves, output

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import image_invariants
-from metadata.groups import transaction_ends
-from metadata.groups.transaction_changes import (
+from metadata.commands.transactions import (
     Abort,
     AbortOverdue,
     Expire,
@@ -18,7 +16,9 @@ from metadata.groups.transaction_changes import (
     RetireBlock,
     pack_keys,
 )
-from metadata.groups.transaction_records import NamedProducer
+from metadata.image import invariants as image_invariants
+from metadata.image import transaction_ends
+from metadata.records.transactions import NamedProducer
 from raftlog.model import NO_PRODUCER_ID, LeaderEpoch, ProducerEpoch, ProducerId
 from raftlog.transactions import Outcome
 from tests.support.groups import NOW_MS, join

@@ -8,10 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from metadata.command_envelope import ENVELOPE_VERSION, Envelope, decode, encode
-from metadata.commands import CreateTopic, DeleteTopic
-from metadata.groups import transaction_commit, transaction_image
-from metadata.groups.transaction_changes import (
+from metadata.commands.cluster import CreateTopic, DeleteTopic
+from metadata.commands.envelope import ENVELOPE_VERSION, Envelope, decode, encode
+from metadata.commands.transactions import (
     ChangeTransactions,
     CommitStaged,
     Expire,
@@ -25,12 +24,14 @@ from metadata.groups.transaction_changes import (
     digest_of,
     encode_piece,
 )
-from metadata.groups.transaction_records import Ranges, has_id, with_ids
-from metadata.image import apply, apply_in_steps
-from metadata.image_diff import diff
-from metadata.image_invariants import check
-from metadata.image_state import ClusterImage, run
-from metadata.snapshot import SnapshotEncoder, decode_snapshot, decode_snapshot_in_steps, encode_snapshot
+from metadata.image import transaction_commit
+from metadata.image import transactions as transaction_image
+from metadata.image.apply import apply, apply_in_steps
+from metadata.image.diff import diff
+from metadata.image.image import ClusterImage, run
+from metadata.image.invariants import check
+from metadata.records.transactions import Ranges, has_id, with_ids
+from metadata.snapshot.encoder import SnapshotEncoder, decode_snapshot, decode_snapshot_in_steps, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId

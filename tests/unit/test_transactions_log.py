@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from partitions import leader_transactions
+from partitions.replica import transactions as leader_transactions
 from raftlog.errors import RaftlogError
 from raftlog.model import Acks
-from raftlog.record_batch import ControlKind, RecordBatch, split_batches
+from raftlog.records.batch import ControlKind, RecordBatch, split_batches
 from raftlog.wire import TIMESTAMP_LATEST, FoundOffset
 from tests.support.replication_cluster import Fetch, ReplicationCluster, bytes_of, tp
 from tests.support.transaction_logs import key

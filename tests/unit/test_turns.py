@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partitions import log_writer
-from partitions.replica_ticks import TICK_SECONDS
+from partitions.log import writer as log_writer
+from partitions.upkeep.ticks import TICK_SECONDS
 from raftlog import slices
 from raftlog.errors import RaftlogError
 from raftlog.slices import in_turns

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from metadata.groups.changes import Assign
-from metadata.groups.coordinator import Coordinator
-from metadata.groups.transaction_expiry import TransactionExpiry
-from partitions import log_writer, scrubber
-from partitions.driver import PartitionDriver
-from partitions.driver_reads import ReplicaReads
-from partitions.log import PartitionLog
-from raftlog.broker import groups, offline_leaders, room_reports, transaction_reports
-from raftlog.broker import transactions as broker_transactions
+from metadata.commands.groups import Assign
+from metadata.controller.group_coordinator import Coordinator
+from metadata.controller.transaction_expiry import TransactionExpiry
+from partitions.driver.driver import PartitionDriver
+from partitions.driver.reads import ReplicaReads
+from partitions.log import writer as log_writer
+from partitions.log.log import PartitionLog
+from partitions.upkeep import scrubber
+from raftlog.broker.changes import groups, offline_leaders, room_reports, transaction_reports
+from raftlog.broker.changes import transactions as broker_transactions
 from raftlog.errors import RetriableError, Unforeseen
 from raftlog.slices import Following, in_turns
 from tests.support import transactions

@@ -1,0 +1,1 @@
+"""Records in request and response bodies."""

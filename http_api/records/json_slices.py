@@ -1,0 +1,100 @@
+"""`{"records": [...]}` → JSON lists that together are that list, each of about `SLICE_BYTES`.
+
+A call into C keeps the interpreter's lock while it runs, so none may see all of a large body. The list is cut at a `,`
+behind a `}`. Only a parser can tell whether that is between two records or inside of one; but what it makes of a text
+does not depend on what follows, so a slice that is a list by itself was cut between two. Where it is none the slice
+grows, to twice its size each time, up to the most that one record may take.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from http_api.web.limits import MAX_RECORD_JSON_BYTES, SLICE_BYTES
+from raftlog.errors import InvalidRequest
+
+_HEAD = re.compile(rb'[ \t\r\n]{0,64}\{[ \t\r\n]{0,64}"records"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\[')
+_TAIL = re.compile(rb"\][ \t\r\n]{0,64}\}[ \t\r\n]{0,64}\Z")
+_MOST_TAIL_BYTES = 130
+_CUT = re.compile(rb"\}[ \t\r\n]{0,64},")
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    records: msgspec.Raw
+
+
+class NotSliced(Exception):
+    """From `text` on there is no list that ends within bounds: a record is too long, or it is no JSON."""
+
+    def __init__(self, text: bytes) -> None:
+        super().__init__(len(text))
+        self.text = text
+        """`[` and what follows, as far as a record may go."""
+
+
+_document = msgspec.json.Decoder(_Document)
+_any = msgspec.json.Decoder(msgspec.Raw)
+
+
+def list_slices(body: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
+    """The list of a body, in slices that are lists, of which the last may be empty: after a comma that ends the list.
+    Raises `InvalidRequest`, and `NotSliced` after the slices before."""
+    body, start, end = _bounds(body)
+    size = slice_bytes
+    while True:
+        found = _CUT.search(body, min(start + size, end), end)
+        cut = end if found is None else found.end() - 1
+        if cut - start > MAX_RECORD_JSON_BYTES + slice_bytes:
+            raise NotSliced(b"[" + body[start : start + MAX_RECORD_JSON_BYTES])
+        piece = b"[" + body[start:cut] + b"]"
+        if _is_json(piece):
+            yield piece
+            if cut == end:
+                return
+            start, size = cut + 1, slice_bytes
+        elif cut == end:
+            if len(body) <= MAX_RECORD_JSON_BYTES:
+                _records(body)  # It tells the fault and its place in the body.
+            raise NotSliced(piece)
+        else:
+            size *= 2
+
+
+def _bounds(body: bytes) -> tuple[bytes, int, int]:
+    """Text, and where in it the inside of the list begins and ends."""
+    head, tail = _HEAD.match(body), _TAIL.search(body, max(0, len(body) - _MOST_TAIL_BYTES))
+    if head is not None and tail is not None and head.end() <= tail.start():
+        return body, head.end(), tail.start()
+    # Written in an unusual way, or no such document.
+    records = _records(body)
+    return records, 1, len(records) - 1
+
+
+def _records(body: bytes) -> bytes:
+    """The text of the list. Raises `InvalidRequest`."""
+    try:
+        records = bytes(_document.decode(body).records)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("invalid_request", str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest("invalid_json", str(error)) from None
+    except RecursionError:
+        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+    if not records.startswith(b"["):
+        raise InvalidRequest("invalid_request", "Expected `array` - at `$.records`")
+    return records
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _any.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    except RecursionError:
+        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+    return True

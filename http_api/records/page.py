@@ -1,0 +1,202 @@
+"""Stored batches → records in JSON, from an offset on, up to a number of records and bytes.
+
+A reader may ask for an offset inside a batch, but batches are stored and fetched whole, so records below it are left
+out here, as are control batches, which hold nothing of users, and, for who reads committed, what is aborted (S13). A
+batch that is corrupt ends the page before it; where it
+is the first, the reader is told.
+
+Pure, and safe to run in a thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TypeAlias
+
+import msgspec
+
+from http_api.web.limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
+from raftlog.errors import CorruptBatch, DiskFailed, RaftlogError
+from raftlog.json_values import Show, Shown
+from raftlog.ports import FileRegion, Part
+from raftlog.records.batch import BatchHeader, Codec, RecordBatch, check_crc, parse_header, split_batches
+from raftlog.wire import AbortedRange
+
+_RECORD_COST = 64
+"""Showing a record takes about as long as parsing this many bytes."""
+_INFLATED_COST = 32
+"""The same for a byte that is compressed."""
+_BYTE_COST = 4
+
+_Ranges: TypeAlias = dict[tuple[int, int], list[tuple[int, int]]]
+"""(producer id, epoch) → the ranges [first, end) of its batches that are aborted."""
+
+
+class ReadHeader(msgspec.Struct, gc=False):
+    key: str
+    value: Shown
+
+
+class ReadRecord(msgspec.Struct, gc=False):
+    offset: int
+    timestamp: int
+    key: Shown
+    value: Shown
+    headers: Sequence[ReadHeader]
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """What a reader asked for. `max_bytes` counts keys, values and headers; one record is always given."""
+
+    max_records: int
+    max_bytes: int
+    show_key: Show
+    show_value: Show
+    lines: bool
+    """JSON lines; otherwise the members of a JSON array."""
+
+
+@dataclass(slots=True)
+class Page:
+    """Some records, encoded. `next_offset`: where to read on."""
+
+    next_offset: int
+    records: int = 0
+    size: int = 0
+    """Bytes of keys, values and headers."""
+    chunks: list[bytes] = field(default_factory=list)
+
+    def body(self, *, lines: bool) -> bytes:
+        """As JSON lines, or as a JSON array."""
+        return b"".join(self.chunks) if lines else b"[" + b",".join(self.chunks) + b"]"
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def join_parts(parts: Sequence[Part]) -> bytes:
+    """The bytes of a fetched body, in one piece; its regions stay held. Raises `DiskFailed`."""
+    return b"".join(read_region(part) if isinstance(part, FileRegion) else part for part in parts)
+
+
+def read_region(region: FileRegion, start: int = 0, length: int | None = None) -> bytes:
+    """Bytes of a region, which stays held. Raises `DiskFailed` where the file is shorter."""
+    wanted = region.length - start if length is None else length
+    read = region.file.pread(wanted, region.position + start)
+    if len(read) < wanted:
+        raise DiskFailed(f"the file ends {wanted - len(read)} bytes before the region does")
+    return read
+
+
+def release(parts: Sequence[Part]) -> None:
+    """Give up regions."""
+    for part in parts:
+        if isinstance(part, FileRegion):
+            part.release()
+
+
+def weight(batches: bytes) -> int:
+    """About how many bytes of work a page of these batches is, or enough to do it in a thread: counting thousands of
+    small batches to the end would be work itself. A corrupt batch weighs nothing."""
+    total = 0
+    try:
+        for batch in split_batches(batches):
+            header = parse_header(batch)
+            cost = _BYTE_COST if header.codec is Codec.NONE else _INFLATED_COST
+            total += cost * header.total_bytes + _RECORD_COST * header.record_count
+            if total > OFFLOAD_BYTES:
+                break
+    except CorruptBatch:
+        return total
+    return total
+
+
+def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[AbortedRange] = ()) -> Page:
+    """The records from `offset` on, but for those that are `aborted`. Raises `RaftlogError("internal_error")` when the
+    first batch is corrupt."""
+    result = Page(offset)
+    ranges = _by_transaction(aborted)
+    try:
+        for batch in split_batches(batches):
+            header = parse_header(batch)
+            if header.is_control or header.end_offset <= offset or _is_aborted(header, ranges):
+                result.next_offset = max(result.next_offset, header.end_offset)
+                continue
+            check_crc(batch)
+            if not _add(result, RecordBatch(batch), options):
+                break
+    except CorruptBatch as error:
+        if result.next_offset == offset:
+            raise RaftlogError(
+                "internal_error", f"the stored batch at offset {offset} is corrupt: {error.detail}"
+            ) from None
+    return result
+
+
+def _by_transaction(aborted: Sequence[AbortedRange]) -> _Ranges:
+    ranges: _Ranges = {}
+    for one in aborted:
+        ranges.setdefault((one.producer_id, one.producer_epoch), []).append((one.first_offset, one.end_offset))
+    return ranges
+
+
+def _is_aborted(header: BatchHeader, ranges: _Ranges) -> bool:
+    if not header.is_transactional or not ranges:
+        return False
+    of_transaction = ranges.get((header.producer_id, header.producer_epoch), ())
+    return any(first <= header.base_offset < end for first, end in of_transaction)
+
+
+def _add(result: Page, batch: RecordBatch, options: PageOptions) -> bool:
+    """Add a batch's records to the page. False: it is full."""
+    offsets = batch.offsets()
+    keys, values, headers = batch.keys(), batch.values(), batch.headers()
+    first = bisect_left(offsets, result.next_offset)
+    sizes = list(accumulate(map(_size, keys[first:], values[first:], headers[first:])))
+    room = bisect_right(sizes, options.max_bytes - result.size)
+    if room == 0 and result.records == 0:
+        room = 1
+    count = min(room, options.max_records - result.records, len(sizes))
+    timestamps = batch.timestamps_ms()
+    for start, end in _slices(sizes[:count], first):
+        records = list(
+            map(
+                ReadRecord,
+                offsets[start:end],
+                timestamps[start:end],
+                map(options.show_key, keys[start:end]),
+                map(options.show_value, values[start:end]),
+                [_headers(pairs, options.show_value) if pairs else () for pairs in headers[start:end]],
+            )
+        )
+        result.chunks.append(_encoder.encode_lines(records) if options.lines else _encoder.encode(records)[1:-1])
+    result.records += count
+    result.size += sizes[count - 1] if count else 0
+    if first + count < len(offsets):
+        result.next_offset = offsets[first + count]
+        return False
+    result.next_offset = batch.header.end_offset
+    return result.records < options.max_records and result.size < options.max_bytes
+
+
+def _size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
+    size = len(key or b"") + len(value or b"")
+    return size + sum(len(name) + len(text or b"") for name, text in headers) if headers else size
+
+
+def _slices(sizes: list[int], first: int) -> Iterator[tuple[int, int]]:
+    """Ranges of records, of bounded number and bytes: a call that encodes keeps the interpreter's lock."""
+    start, before = 0, 0
+    while start < len(sizes):
+        end = min(max(start + 1, bisect_right(sizes, before + SLICE_BYTES, lo=start)), start + SLICE_RECORDS)
+        end = min(end, len(sizes))
+        yield first + start, first + end
+        start, before = end, sizes[end - 1]
+
+
+def _headers(pairs: Sequence[tuple[str, bytes | None]], show: Show) -> list[ReadHeader]:
+    return [ReadHeader(name, show(value)) for name, value in pairs]

@@ -1,0 +1,263 @@
+"""Bodies of a produce request → columns of records.
+
+Four kinds of body: JSON (`{"records": [...]}`), JSON lines, text (a record a line), octets (one record). The first two
+are decoded by msgspec into typed records, in slices, since a call into C keeps the interpreter's lock; then column by
+column. An error names the record and the member at fault, and the whole request is refused.
+
+Pure, and safe to run in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from http_api.web.limits import MAX_RECORD_JSON_BYTES, MAX_RECORDS_PER_REQUEST, SLICE_BYTES
+from http_api.web.query import MAX_INT64, check_timestamp
+from raftlog.config import MAX_BATCH_BYTES
+from raftlog.errors import InvalidRequest
+from raftlog.json_values import NULL, value_bytes
+
+from .json_slices import NotSliced, list_slices
+
+RecordHeaders = Sequence[tuple[str, bytes | None]]
+
+_NO_HEADERS: RecordHeaders = ()
+"""One for all records that have none: so many lists would be work for the garbage collector."""
+
+
+@dataclass(slots=True)
+class RecordColumns:
+    """Records, column by column, all of one length. A timestamp of None: the time of the request."""
+
+    values: list[bytes | None] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    timestamps_ms: list[int | None] = field(default_factory=list)
+    headers: list[RecordHeaders] = field(default_factory=list)
+    partitions: list[int | None] = field(default_factory=list)
+    """As the records themselves name it."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class HeaderIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    key: str
+    value: msgspec.Raw = NULL
+
+
+class RecordIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A record of a JSON body. `gc=False`: it cannot be part of a cycle, and there may be very many."""
+
+    value: msgspec.Raw
+    key: msgspec.Raw = NULL
+    timestamp: int | None = None
+    headers: dict[str, msgspec.Raw] | list[HeaderIn] | None = None
+    partition: int | None = None
+
+
+_lines = msgspec.json.Decoder(RecordIn)
+_list = msgspec.json.Decoder(list[RecordIn])
+_decode_strings = msgspec.json.Decoder(list[str | None]).decode
+
+
+def parse_json(body: bytes) -> RecordColumns:
+    """`{"records": [...]}`. Raises `InvalidRequest`."""
+    columns = RecordColumns()
+    try:
+        for text in list_slices(body):
+            records = _decode_records(text, len(columns))
+            if not records and columns.values:
+                raise InvalidRequest("invalid_json", "JSON is malformed: nothing follows the last comma of the list")
+            _append(columns, records)
+            _check_count(len(columns))
+    except NotSliced as fault:
+        _decode_records(fault.text, len(columns))
+        raise InvalidRequest("invalid_json", "the list of records does not end where the body does") from None
+    return _checked(columns)
+
+
+def parse_ndjson(body: bytes) -> RecordColumns:
+    """A record a line; blank lines are skipped. Raises `InvalidRequest`."""
+    columns = RecordColumns()
+    line = 1
+    for piece in line_slices(body, SLICE_BYTES):
+        _check_length(piece, line, MAX_RECORD_JSON_BYTES)
+        _check_count(len(columns) + piece.count(b"\n"))
+        _append(columns, _decode_lines(piece, line))
+        line += piece.count(b"\n")
+    return _checked(columns)
+
+
+def parse_text(body: bytes, record: RecordOptions) -> RecordColumns:
+    """A record a line: LF and CRLF end one and are not part of it. Raises `InvalidRequest`."""
+    columns = RecordColumns()
+    _check_count(body.count(b"\n"))
+    for piece in line_slices(body, SLICE_BYTES):
+        _check_length(piece, len(columns) + 1, MAX_BATCH_BYTES)
+        try:
+            piece.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(
+                "invalid_request", f"the text is not UTF-8 ({error.reason}); octets go as application/octet-stream"
+            ) from None
+        lines = piece.replace(b"\r\n", b"\n").split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        columns.values += lines
+    _repeat(columns, record)
+    return _checked(columns)
+
+
+def parse_octets(body: bytes, record: RecordOptions) -> RecordColumns:
+    """The body is the value of one record."""
+    columns = RecordColumns(values=[body])
+    _repeat(columns, record)
+    return columns
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """What query or headers of a request say of its records, where the body cannot."""
+
+    key: bytes | None = None
+    timestamp_ms: int | None = None
+    headers: RecordHeaders = ()
+
+
+def line_slices(body: bytes, slice_bytes: int) -> Iterator[bytes]:
+    """The body in pieces of about `slice_bytes`, each but the last ending with a line feed."""
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start + slice_bytes - 1) + 1 or len(body)
+        yield body[start:end]
+        start = end
+
+
+def _repeat(columns: RecordColumns, record: RecordOptions) -> None:
+    count = len(columns)
+    columns.keys = [record.key] * count
+    columns.timestamps_ms = [record.timestamp_ms] * count
+    columns.headers = [record.headers] * count
+    columns.partitions = [None] * count
+
+
+def _decode_lines(piece: bytes, first_line: int) -> list[RecordIn]:
+    """The records of some whole lines."""
+    try:
+        records = _lines.decode_lines(piece)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        records = []
+    if len(records) == piece.count(b"\n") + (not piece.endswith(b"\n")):
+        return records
+    # Blank lines, or a fault, or records that do not keep to their lines: one by one, so that the line is known.
+    return [
+        _decode_line(line, number)
+        for number, line in enumerate(piece.split(b"\n"), first_line)
+        if line and not line.isspace()
+    ]
+
+
+def _decode_line(line: bytes, number: int) -> RecordIn:
+    try:
+        return _lines.decode(line)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("invalid_request", f"line {number}: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest("invalid_json", f"line {number}: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("invalid_json", f"line {number}: JSON is nested too deeply") from None
+
+
+def _decode_records(text: bytes, first: int) -> list[RecordIn]:
+    """A list of records. `first`: the number of the first. Raises `InvalidRequest`."""
+    try:
+        return _list.decode(text)
+    except msgspec.ValidationError as error:
+        # msgspec says "... - at `$[7].value`".
+        before, _, path = str(error).rpartition("`$[")
+        index, _, rest = path.partition("]")
+        where = f"records[{first + int(index)}]{rest}" if index.isdigit() else f"records: {path}"
+        raise InvalidRequest("invalid_request", f"{before}`{where}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if str(error) == _TRUNCATED:
+            raise InvalidRequest(
+                "batch_too_large", f"records[{first}] or one after it has more than {MAX_RECORD_JSON_BYTES} bytes"
+            ) from None
+        raise InvalidRequest("invalid_json", f"in the list of records, from records[{first}] on: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+
+
+def _truncation() -> str:
+    """How msgspec calls a text that goes on."""
+    try:
+        _list.decode(b"[")
+    except msgspec.DecodeError as error:
+        return str(error)
+    raise AssertionError("a lone bracket is no list")
+
+
+_TRUNCATED = _truncation()
+
+
+def _append(columns: RecordColumns, records: list[RecordIn]) -> None:
+    """Some more records, column by column."""
+    base = len(columns)
+    columns.values += _bytes_column(records, "value", base)
+    columns.keys += _bytes_column(records, "key", base)
+    columns.headers += [
+        _NO_HEADERS if not record.headers else _headers_of(record.headers, base + index)
+        for index, record in enumerate(records)
+    ]
+    columns.partitions += [record.partition for record in records]
+    timestamps = [record.timestamp for record in records]
+    if timestamps.count(None) < len(timestamps):
+        for number, timestamp in enumerate(timestamps, base):
+            if timestamp is not None and not 0 <= timestamp <= MAX_INT64:
+                check_timestamp(f"timestamp of record {number}", timestamp)
+    columns.timestamps_ms += timestamps
+
+
+def _bytes_column(records: list[RecordIn], name: str, base: int) -> list[bytes | None]:
+    raws: list[Any] = [getattr(record, name) for record in records]
+    try:
+        # Mostly all are strings or null: then one call decodes the column.
+        strings = _decode_strings(b"[" + b",".join(raws) + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return [_value_of(raw, f"{name} of record {base + index}") for index, raw in enumerate(raws)]
+    return [None if string is None else string.encode() for string in strings]
+
+
+def _value_of(raw: msgspec.Raw, name: str) -> bytes | None:
+    try:
+        return value_bytes(bytes(raw))
+    except InvalidRequest as error:
+        raise InvalidRequest(error.code, f"{name}: {error.detail}") from None
+
+
+def _headers_of(headers: dict[str, msgspec.Raw] | list[HeaderIn], number: int) -> RecordHeaders:
+    pairs = headers.items() if isinstance(headers, dict) else [(header.key, header.value) for header in headers]
+    return [(name, _value_of(raw, f"header {name[:64]!r} of record {number}")) for name, raw in pairs]
+
+
+def _check_length(piece: bytes, first_line: int, most: int) -> None:
+    """Refuse lines that no batch can take before they are parsed: a piece has only one that goes beyond a slice."""
+    if len(piece) > most + SLICE_BYTES:
+        number = first_line + piece.count(b"\n", 0, -1)
+        raise InvalidRequest("batch_too_large", f"line {number} has more than {most} bytes")
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_RECORDS_PER_REQUEST:
+        raise InvalidRequest("body_too_large", f"a request has at most {MAX_RECORDS_PER_REQUEST} records")
+
+
+def _checked(columns: RecordColumns) -> RecordColumns:
+    if not columns.values:
+        raise InvalidRequest("invalid_request", "the body has no records")
+    _check_count(len(columns))
+    return columns

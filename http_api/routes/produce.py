@@ -1,0 +1,260 @@
+"""`POST /v1/topics/{topic}/records` and `POST /v1/produce`: records, or whole batches, into partitions.
+
+A request is parsed and packed as a whole before anything is sent to the broker: bad input appends nothing. Beyond that
+batches of several partitions are appended independently, so some may fail; then the answer is a problem, and its
+member `batches` tells what became of each. The raw path answers 200 with an error for each partition instead, since
+native clients look there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from http_api.models.topics import ProducedBatch, ProducedRecords
+from http_api.records.pack import PackedBatch, Target, pack
+from http_api.records.parse import RecordColumns, RecordOptions, parse_json, parse_ndjson, parse_octets, parse_text
+from http_api.web.bodies import JSON_TYPE, content_type, decode_message, raw_reply, read_body
+from http_api.web.context import ApiContext, context_of
+from http_api.web.limits import DEFAULT_PRODUCE_TIMEOUT_MS, OFFSETS_LISTED, SLICE_RECORDS
+from http_api.web.problems import ApiError, error_member, partly, worst
+from http_api.web.query import TOPIC_ID, Query, integer, timestamp, topic_meant, unknown_partition
+from http_api.web.replies import bulk_reply, json_reply
+from raftlog import json_values as codec
+from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
+from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
+from raftlog.model import Acks, TopicPartition, TopicRecord
+from raftlog.wire import CONTENT_TYPE, ProducedPartition, ProducePartition, ProduceRequest, split_body
+
+NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
+TEXT_TYPE = "text/plain"
+OCTETS_TYPE = "application/octet-stream"
+RECORD_TYPES = (JSON_TYPE, *NDJSON_TYPES, TEXT_TYPE, OCTETS_TYPE)
+
+QUERY = (TOPIC_ID, "partition", "acks", "timeout_ms", "offsets", "key", "key_base64", "timestamp")
+REPEATABLE = ("header",)
+_ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
+_POSITION_COST = 64
+"""Telling where a record went takes about as long as parsing this many bytes."""
+_GRACE_S = 10.0
+"""Beyond `timeout_ms`, which the broker keeps, before the API itself gives up."""
+
+
+class _Position(msgspec.Struct, gc=False):
+    partition: int
+    offset: int
+
+
+async def produce_records(request: web.Request) -> web.StreamResponse:
+    """Records as JSON, JSON lines, text or octets."""
+    context = context_of(request)
+    query = Query(request, QUERY, repeatable=REPEATABLE)
+    acks = _ACKS[query.choice("acks", _ACKS, "all")]
+    timeout_ms = query.integer("timeout_ms", 1, MAX_PRODUCE_TIMEOUT_MS, DEFAULT_PRODUCE_TIMEOUT_MS)
+    listed = query.choice("offsets", ("auto", "each", "ranges"), "auto")
+    media_type = content_type(request, allowed=RECORD_TYPES)
+    options = _record_options(request, query, media_type)
+    target = _target(request, query, context)
+    body = await read_body(request, context)
+
+    packed = await _packed(context, media_type, body, options, target)
+    sent = ProduceRequest(
+        correlation_id=0,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        partitions=[ProducePartition(target.topic.topic_id, one.partition, len(one.batch)) for one in packed],
+    )
+    answer = await context.finish(
+        context.service.produce(sent, [memoryview(one.batch) for one in packed]),
+        timeout_ms / 1000 + _GRACE_S,
+        holder=request,
+    )
+    if acks is Acks.NONE:
+        return json_reply(_sent(target.topic, packed), status=202)
+    batches = [_outcome(one, told) for one, told in zip(packed, answer.partitions, strict=True)]
+    _raise_failures(answer.partitions, batches)
+    count = sum(batch.record_count for batch in batches)
+    document = ProducedRecords(target.topic.name, count, batches)
+    if listed == "ranges" or (listed == "auto" and count > OFFSETS_LISTED):
+        return json_reply(document)
+    body = await context.threads.run(_POSITION_COST * count, _with_offsets, document, packed, answer.partitions)
+    return await bulk_reply(request, context, body, JSON_TYPE, {})
+
+
+async def produce_batches(request: web.Request) -> web.StreamResponse:
+    """A `ProduceRequest` and its batches, as they are."""
+    context = context_of(request)
+    Query(request)
+    content_type(request, allowed=(CONTENT_TYPE,))
+    message, body = decode_message(await read_body(request, context), ProduceRequest)
+    if message.timeout_ms > MAX_PRODUCE_TIMEOUT_MS:
+        message = msgspec.structs.replace(message, timeout_ms=MAX_PRODUCE_TIMEOUT_MS)
+    batches = split_body(body, [partition.length for partition in message.partitions])
+    answer = await context.finish(
+        context.service.produce(message, batches), message.timeout_ms / 1000 + _GRACE_S, holder=request
+    )
+    return raw_reply(answer)
+
+
+async def _packed(
+    context: ApiContext, media_type: str, body: bytes, options: RecordOptions, target: Target
+) -> list[PackedBatch]:
+    """The body's batches. A record that names a partition which nobody here knows makes the view catch up first."""
+
+    async def pack_for(target: Target) -> list[PackedBatch]:
+        return await context.threads.run(4 * len(body), _parse_and_pack, media_type, body, options, target, context)
+
+    try:
+        return await pack_for(target)
+    except InvalidRequest as error:
+        if error.code != "unknown_partition":
+            raise
+        await context.catch_up(f"a partition of topic {target.topic.name!r}")
+        topic = context.service.view.topic_by_id(target.topic.topic_id)
+        if topic is None or topic.partition_count == target.topic.partition_count:
+            raise
+    return await pack_for(replace(target, topic=topic))
+
+
+def _parse_and_pack(
+    media_type: str, body: bytes, options: RecordOptions, target: Target, context: ApiContext
+) -> list[PackedBatch]:
+    columns = _parse(media_type, body, options)
+    return pack(columns, target, context.clock_ms())
+
+
+def _parse(media_type: str, body: bytes, options: RecordOptions) -> RecordColumns:
+    if media_type == JSON_TYPE:
+        return parse_json(body)
+    if media_type in NDJSON_TYPES:
+        return parse_ndjson(body)
+    if media_type == TEXT_TYPE:
+        return parse_text(body, options)
+    return parse_octets(body, options)
+
+
+# --- What the request says -------------------------------------------------------------------------------------------
+
+
+def _target(request: web.Request, query: Query, context: ApiContext) -> Target:
+    topic = topic_meant(request, context.service)
+    config = context.service.view.topic_config(topic.topic_id)
+    assert config is not None, "the view has a topic without its settings"
+    named = _either(request, query, "partition", "X-Raftlog-Partition")
+    partition = None if named is None else integer("partition", named, 0, 2**31 - 1)
+    if partition is not None and partition >= topic.partition_count:
+        raise unknown_partition(topic, partition)
+    max_ahead_ms = config.message_timestamp_after_max_ms if config.message_timestamp_type == "CreateTime" else None
+    return Target(topic, config.max_message_bytes, partition, _sticky_partition(context, topic), max_ahead_ms)
+
+
+def _sticky_partition(context: ApiContext, topic: TopicRecord) -> int:
+    """Where the records of this request go that have no key: in turn, passing over partitions that nobody leads."""
+    view, count = context.service.view, topic.partition_count
+    turn = context.next_turn()
+    for step in range(count):
+        record = view.partition(TopicPartition(topic.topic_id, (turn + step) % count))
+        if record is not None and record.has_leader:
+            return (turn + step) % count
+    return turn % count
+
+
+def _record_options(request: web.Request, query: Query, media_type: str) -> RecordOptions:
+    """Key, timestamp and headers of text and octets, from the query or from headers."""
+    key = _either(request, query, "key", "X-Raftlog-Key")
+    key_base64 = _either(request, query, "key_base64", "X-Raftlog-Key-Base64")
+    time = _either(request, query, "timestamp", "X-Raftlog-Timestamp")
+    headers = [*query.texts("header"), *request.headers.getall("X-Raftlog-Header", [])]
+    if media_type not in {TEXT_TYPE, OCTETS_TYPE}:
+        if headers or not key is key_base64 is time is None:
+            raise InvalidRequest("invalid_request", "in JSON every record has its own key, timestamp and headers")
+        return RecordOptions()
+    if key is not None and key_base64 is not None:
+        raise InvalidRequest("invalid_request", "key and key_base64 are both given")
+    return RecordOptions(
+        key=_bytes_of_base64(key_base64) if key is None else _octets(key),
+        timestamp_ms=None if time is None else timestamp("timestamp", time),
+        headers=tuple(map(_record_header, headers)),
+    )
+
+
+def _either(request: web.Request, query: Query, name: str, header: str) -> str | None:
+    """A query parameter or the header of the same meaning. Raises `InvalidRequest` when it is given twice."""
+    given = [*([] if query.text(name) is None else [query.text(name)]), *request.headers.getall(header, [])]
+    if len(given) > 1:
+        raise InvalidRequest("invalid_request", f"{name} is given {len(given)} times (query parameter or {header})")
+    return given[0] if given else None
+
+
+def _bytes_of_base64(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest("invalid_request", f"key_base64: {error}") from None
+
+
+def _record_header(text: str) -> tuple[str, bytes | None]:
+    """`name=value`."""
+    name, mark, value = text.partition("=")
+    if not mark:
+        raise InvalidRequest("invalid_request", f"a header is written name=value, not {text[:64]!r}")
+    return _octets(name).decode(), _octets(value)
+
+
+def _octets(text: str) -> bytes:
+    """UTF-8. Raises `InvalidRequest` where the text came from other bytes."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("invalid_request", f"{text[:64]!a} is not UTF-8") from None
+
+
+# --- What the answer says --------------------------------------------------------------------------------------------
+
+
+def _sent(topic: TopicRecord, packed: Sequence[PackedBatch]) -> ProducedRecords:
+    """What is known with `acks=0`."""
+    batches = [ProducedBatch(one.partition, len(one.records)) for one in packed]
+    return ProducedRecords(topic.name, sum(batch.record_count for batch in batches), batches)
+
+
+def _outcome(packed: PackedBatch, told: ProducedPartition) -> ProducedBatch:
+    batch = ProducedBatch(packed.partition, len(packed.records))
+    if told.error:
+        batch.error = error_member(error_from_code(told.error, told.detail, told.leader))
+    else:
+        batch.base_offset = told.base_offset
+        batch.log_append_time = told.log_append_time_ms if told.log_append_time_ms >= 0 else None
+    return batch
+
+
+def _raise_failures(told: Iterable[ProducedPartition], batches: list[ProducedBatch]) -> None:
+    """If any batch failed: a problem with the worst code, and all outcomes."""
+    errors = [error_from_code(one.error, one.detail, one.leader) for one in told if one.error]
+    if not errors:
+        return
+    error: RaftlogError = worst(errors)
+    # Repeating the whole request would repeat what was appended.
+    members: dict[str, Any] = {"batches": batches, **partly(errors, len(batches))}
+    raise ApiError(error.code, f"{len(errors)} of {len(batches)} batches failed: {error.detail}", members=members)
+
+
+def _with_offsets(document: ProducedRecords, packed: Sequence[PackedBatch], told: Sequence[ProducedPartition]) -> bytes:
+    """The answer with partition and offset of every record, in the order of the request."""
+    count = document.record_count
+    positions: list[_Position | None] = [None] * count
+    for one, partition in zip(packed, told, strict=True):
+        for offset, index in enumerate(one.records, partition.base_offset):
+            positions[index] = _Position(one.partition, offset)
+    # In slices: a call that encodes keeps the interpreter's lock.
+    slices = [codec.encode(positions[start : start + SLICE_RECORDS])[1:-1] for start in range(0, count, SLICE_RECORDS)]
+    document.offsets = msgspec.Raw(b"[" + b",".join(slices) + b"]")
+    return codec.encode(document)

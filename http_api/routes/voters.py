@@ -1,0 +1,48 @@
+"""`POST /v1/quorum/voters`: a node becomes a voter of the metadata quorum, or a voter ceases to be one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from http_api.web.bodies import read_json
+from http_api.web.context import context_of
+from http_api.web.query import Query
+from http_api.web.replies import json_reply
+from raftlog.config import majority
+
+CHANGE_TIMEOUT_S = 30.0
+"""Beyond what the node itself waits for the quorum."""
+
+
+class ChangeVoters(msgspec.Struct, forbid_unknown_fields=True):
+    action: Literal["add", "remove"]
+    node: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    plan: bool = False
+    """Change nothing: say what would be."""
+
+
+class VotersChanged(msgspec.Struct):
+    applied: bool
+    voters_before: tuple[int, ...]
+    voters: tuple[int, ...]
+    failures_survived_before: int
+    failures_survived: int
+    """How many of the voters may fail at once."""
+    index: int | None
+    """Of the change in the metadata log; null where nothing was to be changed."""
+
+
+async def change_voters(request: web.Request) -> web.StreamResponse:
+    """Answers when the voters after the change have agreed to it."""
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, ChangeVoters)
+    change = context.service.change_voters(asked.action, asked.node, plan=asked.plan)
+    found = await context.finish(change, CHANGE_TIMEOUT_S)
+    before, after = (len(voters) - majority(len(voters)) for voters in (found.before, found.after))
+    index = found.index if found.index >= 0 else None
+    return json_reply(VotersChanged(found.applied, found.before, found.after, before, after, index))

@@ -1,0 +1,1 @@
+"""The port that a broker implements for this API."""

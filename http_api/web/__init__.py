@@ -1,0 +1,1 @@
+"""The HTTP server: middleware, bodies, content negotiation, problem documents."""

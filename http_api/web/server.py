@@ -1,0 +1,205 @@
+"""aiohttp's server with our bounds and our errors: connections, bytes that are no HTTP, `Expect`.
+
+aiohttp answers some things before or beside an application's middleware, in plain text: malformed requests, refusals
+of `Expect`, what escapes. Here they become problem documents as well. Bodies reach us as they were sent: decompressing
+is bounded by `bodies.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from aiohttp import hdrs, web
+from aiohttp.http import HttpVersion11
+
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.system.paced_server import PacedServer
+
+from .context import CONTEXT, context_of
+from .limits import Limits
+from .middleware import check_sender, request_id_of
+from .problems import error_of_http, problem
+
+_log = structlog.get_logger(__name__)
+
+BACKLOG = 1024
+
+_TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b"
+)
+
+
+class ApiProtocol(web.RequestHandler):
+    """One connection."""
+
+    __slots__ = ("_server",)
+
+    def __init__(self, server: ApiServer, *, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
+        super().__init__(server, loop=loop, **options)
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._server.has_too_many():
+            assert isinstance(transport, asyncio.WriteTransport)
+            transport.write(self._server.refusal)
+            self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what is no HTTP (400) and to what escaped the middleware (500). The connection is closed."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is on its way already; another cannot follow")
+        error: RaftlogError
+        if status < 500:
+            lines = (message or "").strip().splitlines() or ["unreadable"]
+            error = InvalidRequest("invalid_request", f"malformed HTTP: {lines[0].rstrip(':')[:200]}")
+            _log.debug("malformed_request", peer=request.remote, detail=error.detail)
+        else:
+            error = RaftlogError("internal_error", "an unexpected error; the node's log has it under this request id")
+            _log.error("request_failed", request_id=request_id_of(request), exc_info=exc)
+        response = problem(error, request_id_of(request))
+        response.force_close()
+        return response
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if isinstance(resp, web.HTTPException):
+            resp = problem(error_of_http(resp, request.path), request_id_of(request))
+        return await super().finish_response(request, resp, start_time)
+
+
+class ApiServer(web.Server):
+    """Makes a protocol for each connection and counts them."""
+
+    def __init__(
+        self, inner: web.Server, limits: Limits, most_connections: Callable[[], int | None], **options: Any
+    ) -> None:
+        """`inner` is the server that aiohttp made of the application: its handlers are ours. `most_connections`: how
+        many there may be now, where that is less than the limits say."""
+        super().__init__(
+            inner.request_handler,
+            request_factory=inner.request_factory,
+            handler_cancellation=True,
+            loop=asyncio.get_running_loop(),
+        )
+        self._options = options
+        self._limits = limits
+        self._most_connections = most_connections
+        self._open = 0
+
+    @property
+    def refusal(self) -> bytes:
+        """The answer to a connection that is one too many."""
+        refused = problem(RetriableError("overloaded", f"{self._most} connections are open"), "none").body
+        assert isinstance(refused, bytes)
+        return _TOO_MANY % (len(refused), refused)
+
+    @property
+    def _most(self) -> int:
+        most, bound = self._limits.max_connections, self._most_connections()
+        return most if bound is None else min(most, bound)
+
+    def has_too_many(self) -> bool:
+        """Whether the connection that was just made is one too many."""
+        return self._open > self._most
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        self._open += 1
+        super().connection_made(handler, transport)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        self._open -= 1
+        super().connection_lost(handler, exc)
+
+    def __call__(self) -> web.RequestHandler:
+        return ApiProtocol(self, loop=asyncio.get_running_loop(), **self._options)
+
+
+class ApiRunner(web.AppRunner):
+    """Runs an application on an `ApiServer`."""
+
+    def __init__(self, app: web.Application, most_connections: Callable[[], int | None]) -> None:
+        self._limits = app[CONTEXT].limits
+        self._most_connections = most_connections
+        super().__init__(app, access_log=None, shutdown_timeout=self._limits.shutdown_timeout_s)
+
+    async def _make_server(self) -> web.Server:
+        limits = self._limits
+        return ApiServer(
+            await super()._make_server(),
+            limits,
+            self._most_connections,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=limits.keepalive_timeout_s,
+            lingering_time=limits.linger_s,
+            max_line_size=limits.max_line_bytes,
+            max_field_size=limits.max_line_bytes,
+            max_headers=limits.max_header_fields,
+        )
+
+
+class ApiSite(web.BaseSite):
+    """Where it listens, on a server of ours."""
+
+    __slots__ = ("_host", "_on_short", "_port")
+
+    def __init__(
+        self,
+        runner: ApiRunner,
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        on_short: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
+        self._host, self._port, self._on_short = host, port, on_short
+
+    @property
+    def name(self) -> str:
+        return f"{'https' if self._ssl_context else 'http'}://{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Raises `OSError`."""
+        await super().start()
+        assert self._runner.server is not None
+        server = PacedServer(self._runner.server, backlog=self._backlog, ssl=self._ssl_context, on_short=self._on_short)
+        self._server = server
+        await server.listen(self._host, self._port)
+
+
+async def expect(request: web.Request) -> web.StreamResponse | None:
+    """`Expect: 100-continue`: a body from elsewhere, or announced too large, is refused before it is sent.
+
+    aiohttp asks this before the middleware.
+    """
+    if request.version != HttpVersion11:
+        return None
+    try:
+        check_sender(request, context_of(request))
+    except InvalidRequest as error:
+        return problem(error, request_id_of(request))
+    given = request.headers.get(hdrs.EXPECT, "")
+    if given.lower() != "100-continue":
+        return problem(InvalidRequest("invalid_request", f"Expect {given[:64]!r} is not known"), request_id_of(request))
+    limit = context_of(request).limits.max_body_bytes
+    if (request.content_length or 0) > limit:
+        refusal = problem(InvalidRequest("body_too_large", f"a body has at most {limit} bytes"), request_id_of(request))
+        refusal.force_close()
+        return refusal
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # The answer itself has not begun.
+    return None

@@ -1,0 +1,1 @@
+"""Histories: operations, files, formats of other projects."""

@@ -1,0 +1,1 @@
+"""Runs against real or simulated clusters: the interpreter, its clients, the verdict."""

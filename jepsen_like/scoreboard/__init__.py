@@ -1,0 +1,1 @@
+"""Results that are kept: seeds, runs, and the scoreboard over them."""

@@ -1,0 +1,1 @@
+"""Simulated quorums with a consumer group."""

@@ -1,0 +1,1 @@
+"""Simulated clusters with the client library on virtual time."""

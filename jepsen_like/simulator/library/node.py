@@ -1,0 +1,189 @@
+"""A simulated node that client libraries talk to: its HTTP/2 data listener and its API, as far as they are the
+product's.
+
+Real are the router, consumer groups with their coordinator, transactions, the topics' administrator, the forwarder,
+every handler of the API and what is asked before one (`http_api/web/middleware.py`). Only aiohttp is missing, which
+would carry the same requests as bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from multidict import CIMultiDict, MultiDict
+
+from http_api.app import ROUTES
+from http_api.web.context import CONTEXT, ApiContext
+from http_api.web.hosts import HostPolicy
+from http_api.web.limits import Limits
+from http_api.web.middleware import Handler, bounded
+from http_api.web.problems import problem
+from jepsen_like.simulator.brokers.node import SimNode, SimQuorum, TraceLogger
+from jepsen_like.simulator.world.disk import SimulatedCrash
+from jepsen_like.simulator.world.heap import Life
+from jepsen_like.simulator.world.violation import Violation
+from raftlog.broker.changes.groups import Groups
+from raftlog.broker.changes.transactions import Transactions
+from raftlog.broker.requests.data_listener import data_acceptors
+from raftlog.broker.requests.forwarding import Forwarder
+from raftlog.broker.service import Router, groups_of, transactions_of
+from raftlog.broker.wiring import Broker
+from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.model import BrokerId, Endpoint
+
+from .loop import VirtualLoop
+from .network import API, DATA, REACHES, ApiAnswer, ApiListener, ApiRequest, DataListener, Reach
+
+REQUEST_ID = "simulated"
+
+
+class LibraryNode(SimNode):
+    """See `SimNode`."""
+
+    loop: VirtualLoop | None = None
+    _groups: Groups | None = None
+    _transactions: Transactions | None = None
+
+    def open_to_clients(self, life: Life, broker: Broker, quorum: SimQuorum) -> None:
+        self.close_to_clients()
+        loop = self.loop = VirtualLoop(self.heap, life, self._callback_failed)  # type: ignore[abstract]
+        REACHES[loop] = Reach(self.network, int(self.node_id))
+        forwarder = Forwarder(self._data_address)
+        log = TraceLogger(self._trace, int(self.node_id), self._on_violation)
+        with loop.entered():
+            self._groups = groups_of(broker, quorum, forwarder, self.clock, log)
+            self._transactions = transactions_of(broker, quorum, self.clock, self.random, log)
+            router = Router(
+                broker,
+                quorum,
+                forwarder,
+                self.random,
+                groups=self._groups,
+                transactions=self._transactions,
+            )
+            context = ApiContext(router, HostPolicy.of((), ()), Limits(), self.clock.wall_ms)
+        acceptors = data_acceptors(broker.local, lambda: not self.stopping, self._groups.hear)
+        self.network.listen(self.node_id, DATA, life, DataListener(acceptors))
+        front = ApiFront(loop, context, self._callback_failed)
+        self.network.listen(self.node_id, API, life, ApiListener(front.answer))
+
+    def close_to_clients(self) -> None:
+        """The process is another one, or the world is over."""
+        if self.loop is not None:
+            REACHES.pop(self.loop, None)
+
+    def quorum_led_by(self, leader: BrokerId) -> None:
+        if self.broker is None or self.loop is None or self._groups is None or self._transactions is None:
+            return
+        self.broker.view.controller = leader
+        with self.loop.entered():
+            self._groups.wake()
+            self._transactions.wake()
+
+    def _data_address(self, peer: BrokerId) -> Endpoint | None:
+        record = None if self.broker is None else self.broker.view.broker(peer)
+        return None if record is None else record.data
+
+    def _callback_failed(self, error: BaseException) -> None:
+        """It is raised where no product code can catch it."""
+
+        def raise_it() -> None:
+            raise error
+
+        self.heap.schedule(0.0, raise_it, self.life)
+
+
+class ApiFront:
+    """Requests of the API to one process."""
+
+    def __init__(self, loop: VirtualLoop, context: ApiContext, failed: Callable[[BaseException], None]) -> None:
+        self._loop = loop
+        self._app = {CONTEXT: context}
+        self._context = context
+        self._failed = failed
+
+    def answer(self, asked: ApiRequest, tell: Callable[[ApiAnswer], None]) -> None:
+        """`tell` follows, some time."""
+        self._loop.create_task(self._answer(asked, tell))
+
+    async def _answer(self, asked: ApiRequest, tell: Callable[[ApiAnswer], None]) -> None:
+        try:
+            response = await self._respond(asked)
+        except RaftlogError as error:
+            response = _told(problem(error, REQUEST_ID))
+        except (SimulatedCrash, Violation, AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
+            self._failed(error)
+            return
+        tell(response)
+
+    async def _respond(self, asked: ApiRequest) -> ApiAnswer:
+        request = VirtualRequest(asked, self._app)
+        try:
+            response = await bounded(request, request.handler, self._context)  # type: ignore[arg-type]
+        finally:
+            self._context.release(request)  # type: ignore[arg-type]
+        return _told(response)
+
+
+def _told(response: Any) -> ApiAnswer:
+    """An answer that is whole, as all are that the library asks for."""
+    return ApiAnswer(response.status, response.body or b"")
+
+
+class _Content:
+    """A body that came with its head."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def is_eof(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def read_nowait(self) -> bytes:
+        return self._body
+
+
+class VirtualRequest(dict[Any, Any]):
+    """What the API's handlers use of an aiohttp request."""
+
+    charset = None
+    remote = "simulated"
+    keep_alive = True
+
+    def __init__(self, asked: ApiRequest, app: dict[Any, Any]) -> None:
+        super().__init__()
+        parts = urlsplit(asked.path)
+        self.method, self.path, self.raw_path, self.app = asked.method, unquote(parts.path), asked.path, app
+        self.query = MultiDict(parse_qsl(parts.query, keep_blank_values=True))
+        self.headers = CIMultiDict({"Content-Type": asked.content_type} if asked.body is not None else {})
+        self.content_length = None if asked.body is None else len(asked.body)
+        self.content = _Content(asked.body or b"")
+        self.handler, self.match_info = _route(asked.method, parts.path)
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+
+def _route(method: str, path: str) -> tuple[Handler, dict[str, str]]:
+    """Raises `InvalidRequest` (`not_found`)."""
+    for pattern, handler in _routes(method):
+        found = pattern.fullmatch(path)
+        if found is not None:
+            return handler, {name: unquote(text) for name, text in found.groupdict().items()}
+    raise InvalidRequest("not_found", f"there is no {path}")
+
+
+@cache
+def _routes(method: str) -> list[tuple[re.Pattern[str], Handler]]:
+    return [
+        (re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path))), handler)
+        for of_method, path, handler in ROUTES
+        if of_method == method
+    ]

@@ -1,0 +1,1 @@
+"""The load on simulated clusters: producers and consumers."""

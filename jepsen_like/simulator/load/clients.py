@@ -1,0 +1,90 @@
+"""What simulated producers and consumers share: the public request path (`LocalRequests`) behind a network that loses
+requests and answers.
+
+A client asks the node that some node's view, chosen at random and perhaps out of date, names as the leader.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from jepsen_like.simulator.brokers.history import History
+from jepsen_like.simulator.brokers.node import SimNode
+from jepsen_like.simulator.truth.invariants import Truth
+from jepsen_like.simulator.world.heap import EventHeap
+from jepsen_like.simulator.world.network import CLIENT
+from jepsen_like.simulator.world.violation import Violation
+from raftlog.errors import CorruptBatch
+from raftlog.model import PartitionRecord, TopicPartition
+from raftlog.records.batch import RecordBatch, check_crc, split_batches
+
+REQUEST_TIMEOUT = 1.0
+
+FIRST_TIMESTAMP_MS = 1_700_000_000_000
+"""Of virtual time 0."""
+
+
+@dataclass(slots=True)
+class Clients:
+    """The world as clients see it."""
+
+    heap: EventHeap
+    nodes: list[SimNode]
+    rng: random.Random
+    history: History
+    truth: Truth
+    cuts: set[tuple[int, int]]
+    producers_expire: bool = False
+    """Brokers may forget a producer within a run."""
+    exceptions: bool = False
+    """Nodes meet some that nobody foresaw, and say so; what became of a batch is unknown then."""
+
+    def latency(self) -> float:
+        return self.rng.uniform(0.0002, 0.003)
+
+    def wall_ms(self) -> int:
+        """Producers' clocks are right."""
+        return FIRST_TIMESTAMP_MS + int(self.heap.now * 1000)
+
+    def leader_of(self, topic_partition: TopicPartition) -> SimNode | None:
+        record = self.record_of(topic_partition)
+        return self.node_of(record) if record is not None else None
+
+    def node_of(self, record: PartitionRecord) -> SimNode | None:
+        """The leader that the record names."""
+        return next((node for node in self.nodes if node.node_id == record.leader), None)
+
+    def record_of(self, topic_partition: TopicPartition) -> PartitionRecord | None:
+        """As one node chosen at random sees it, which may be out of date."""
+        running = [node for node in self.nodes if node.running and node.broker is not None]
+        if not running:
+            return None
+        asked = self.rng.choice(running)
+        return asked.broker.view.partition(topic_partition) if asked.broker else None
+
+    def send(self, target: SimNode, deliver: Callable[[], None]) -> None:
+        """A request is on its way: it arrives if the node still is the same process, and may be reached."""
+
+        def arrive() -> None:
+            if target.running and target.broker is not None and (CLIENT, int(target.node_id)) not in self.cuts:
+                deliver()
+
+        self.heap.schedule(self.latency(), arrive, target.life)
+
+    def answer(self, target: SimNode, hear: Callable[[], None]) -> None:
+        """An answer is on its way: whether it arrives or not, what was asked for is done."""
+        if (int(target.node_id), CLIENT) not in self.cuts:
+            self.heap.schedule(self.latency(), hear)
+
+    def sound_batches(self, body: bytes) -> Iterator[RecordBatch]:
+        """Of an answer, up to the first that is damaged, as any client takes them: that one is asked for again (S3)."""
+        try:
+            for view in split_batches(body):
+                check_crc(view)
+                yield RecordBatch(view)
+        except CorruptBatch as error:
+            if not self.truth.rotting:
+                raise Violation(f"S3: a consumer was sent damaged bytes, and no disk rots: {error.detail}") from None
+            self.history.damaged_answers += 1

@@ -1,0 +1,65 @@
+"""The links of a simulated node's quorum: to whom the product's own `WhomToDial` says, by the numbers of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from jepsen_like.simulator.world.dialing import Dialing
+from metadata.quorum.peers import WhomToDial
+from metadata.voters.configuration import Configuration
+from raftlog.model import BrokerId, Endpoint
+
+
+def endpoint_of(node: BrokerId) -> Endpoint:
+    """Where a simulated node says that it listens."""
+    return Endpoint(f"node-{node}", 1)
+
+
+class QuorumDialing:
+    """One life's."""
+
+    def __init__(self, own: BrokerId, initial: Iterable[BrokerId]) -> None:
+        """`initial`: the voters that the folder was prepared with, dialed until the log says more."""
+        self._whom = WhomToDial(own, {voter: endpoint_of(voter) for voter in initial if voter != own})
+        self._dialed: set[BrokerId] = set()
+        self._dialing: Dialing | None = None
+
+    def begin(self, dialing: Dialing) -> None:
+        """Links may be made now."""
+        self._dialing = dialing
+        self._reconcile()
+
+    def on_configuration(self, configuration: Configuration) -> None:
+        """The log names these voters."""
+        self._whom.on_configuration(configuration)
+        self._reconcile()
+
+    def on_heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
+        """A peer dialed us."""
+        self._whom.on_heard(peer, endpoint)
+        self._reconcile()
+
+    def on_gone(self, peer: BrokerId) -> None:
+        """Its link to us is over."""
+        self._whom.on_gone(peer)
+        self._reconcile()
+
+    def on_told(self, peer: BrokerId, voters: Mapping[BrokerId, Endpoint]) -> None:
+        """Whom a peer calls voters."""
+        if self._whom.on_told(peer, voters):
+            self._reconcile()
+
+    def set_lost(self, lost: bool) -> None:
+        """Whether this node reaches no leader."""
+        if self._whom.set_lost(lost):
+            self._reconcile()
+
+    def _reconcile(self) -> None:
+        if self._dialing is None:
+            return
+        wanted = set(self._whom.wanted())
+        for peer in sorted(self._dialed - wanted):
+            self._dialing.disconnect(peer)
+        for peer in sorted(wanted - self._dialed):
+            self._dialing.connect(peer)
+        self._dialed = wanted

@@ -1,0 +1,1 @@
+"""Long ranges of seeds: running, keeping, comparing, shrinking."""

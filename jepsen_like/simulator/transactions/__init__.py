@@ -1,0 +1,1 @@
+"""Simulated clusters with transactional clients."""

@@ -1,0 +1,1 @@
+"""The truth about simulated clusters: invariants and what they are judged by."""

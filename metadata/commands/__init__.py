@@ -1,0 +1,1 @@
+"""The commands that may be proposed to the quorum, their results and their encoding."""

@@ -1,0 +1,1 @@
+"""Proposals that the leader of the quorum makes on its own."""

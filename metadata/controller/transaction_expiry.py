@@ -1,0 +1,114 @@
+"""What nobody has used for its time: blocks of ids, transactional ids, and parts of commits that never came.
+
+It runs beside the quorum's leader, one `TransactionExpiry` a term, and proposes with its term. It may be wrong at any
+time without harm: the image forgets only what still is as it was here, and what is forgotten is aborted or unknown,
+never committed and half visible (S13).
+
+A block expires when none of its ids was decided for twice its timeout: whatever is begun within its timeout can live as
+long as it may. One that was retired by a commit with a position has a short timeout from then on
+(`transaction_ends.ANSWERED_BY_POSITION_MS`). Blocks and parts are timed by this node's monotonic clock, from when this
+term first saw them as they are. Transactional ids are kept for days, beyond any term: they expire by the cluster's
+time, which no single wall clock makes. Positions never expire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metadata.commands.cluster import STAMP_LAG_MS
+from metadata.commands.transactions import MAX_EXPIRED, Expire, ExpiredBlock, ExpiredParts, ExpiredProducer
+from metadata.records.transaction_table import Transactions
+from raftlog.model import ClusterTime
+
+LOOK_SECONDS = 1.0
+"""Between two looks at blocks and parts."""
+BLOCK_TIMEOUTS = 2
+PARTS_SECONDS = 60.0
+"""Parts are staged within seconds."""
+NAMES_SECONDS = 60.0
+"""Between two passes over transactional ids."""
+NAMES_PER_LOOK = 2_000
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Since when something is as it is."""
+
+    version: int
+    since: float
+
+
+class TransactionExpiry:
+    """Of one term."""
+
+    def __init__(self, transactions: Transactions, term: int, *, unused_ms: int) -> None:
+        """`unused_ms`: how long a transactional id that nobody uses is kept."""
+        self.term = term
+        self._transactions = transactions
+        self._unused_ms = unused_ms
+        self._blocks: dict[int, _Seen] = {}
+        self._parts: dict[bytes, _Seen] = {}
+        self._names: list[str] = []
+        """The rest of the present pass."""
+        self._next_pass = float("-inf")
+
+    def decide(self, now: float, time: ClusterTime) -> Expire | None:
+        """What to propose, if anything; what still is there is proposed again at the next look. `time`: the cluster's,
+        as the view shows it; where there is none, no transactional id expires."""
+        blocks = self._old_blocks(now)
+        parts = self._old_parts(now)
+        producers = self._unused_names(now, time)
+        if not (blocks or parts or producers):
+            return None
+        return Expire(self.term, tuple(blocks), tuple(producers), tuple(parts))
+
+    def next_call(self, now: float) -> float | None:
+        """When to look again; None: there is nothing to look at."""
+        known = self._transactions
+        if known.block_count or known.staged():
+            return now + LOOK_SECONDS
+        if self._names:
+            return now + LOOK_SECONDS
+        return max(now, self._next_pass) if known.producer_count else None
+
+    # --- Inside ------------------------------------------------------------------------------------------------------
+
+    def _old_blocks(self, now: float) -> list[ExpiredBlock]:
+        old: list[ExpiredBlock] = []
+        seen: dict[int, _Seen] = {}
+        for block in self._transactions.blocks():
+            known = self._blocks.get(block.first)
+            if known is None or known.version != block.changed:
+                known = _Seen(block.changed, now)
+            seen[block.first] = known
+            if now - known.since >= BLOCK_TIMEOUTS * block.timeout_ms / 1000 and len(old) < MAX_EXPIRED:
+                old.append(ExpiredBlock(block.first, block.changed))
+        self._blocks = seen
+        return old
+
+    def _old_parts(self, now: float) -> list[ExpiredParts]:
+        old: list[ExpiredParts] = []
+        seen: dict[bytes, _Seen] = {}
+        for commit_id, count in self._transactions.staged():
+            known = self._parts.get(commit_id)
+            if known is None or known.version != count:
+                known = _Seen(count, now)
+            seen[commit_id] = known
+            if now - known.since >= PARTS_SECONDS and len(old) < MAX_EXPIRED:
+                old.append(ExpiredParts(commit_id, count))
+        self._parts = seen
+        return old
+
+    def _unused_names(self, now: float, time: ClusterTime) -> list[ExpiredProducer]:
+        if now >= self._next_pass and not self._names:
+            self._next_pass = now + NAMES_SECONDS
+            if time:
+                self._names = self._transactions.names_of_producers()
+        old: list[ExpiredProducer] = []
+        before_ms = time.now_ms - self._unused_ms - STAMP_LAG_MS
+        some, self._names = self._names[:NAMES_PER_LOOK], self._names[NAMES_PER_LOOK:]
+        for name in some:
+            producer = self._transactions.producer(name)
+            if producer is not None and time.since_ms(producer.used_ms) < before_ms and len(old) < MAX_EXPIRED:
+                old.append(ExpiredProducer(name, *producer.key))
+        return old

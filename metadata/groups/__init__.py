@@ -1,1 +1,0 @@
-"""Consumer groups as agreed facts: who is in them, who owns which partition, what is committed. Pure."""

@@ -1,0 +1,199 @@
+"""How the metadata log is applied to the cluster image: the replicated state machine of every node.
+
+`apply` is deterministic and total: the same commands give the same image and the same answers on every node, and a
+command that decodes is carried out or refused by name, never half and never with an exception. All that a proposer
+believed is checked again here, so a controller or leader that is behind can only propose.
+
+Before the command itself two questions are settled, for all commands alike. *Is it from a deposed controller?* A
+command made under a term is refused in another. *Did it come before?* A command that
+carries a client session is carried out once: a retry gets the first answer, or `outcome_unknown` where that is
+forgotten (`client_sessions.py`).
+
+A command that touches many partitions is applied in steps (`apply_in_steps`), so that whoever applies it can do other
+things in between. It is one change all the same: nothing else is applied, and nobody looks, until it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from metadata.commands.cluster import (
+    MAX_STEP_MS,
+    STAMP_LAG_MS,
+    TIME_FEATURE_LEVEL,
+    AddPartitions,
+    AdvanceTime,
+    AlterIsr,
+    AlterTopic,
+    CreateTopic,
+    DeleteTopic,
+    ElectLeaders,
+    FenceBroker,
+    GrantProducerIds,
+    NoOp,
+    RegisterBroker,
+    ReportRoom,
+    SetFeatureLevel,
+    UnfenceBroker,
+)
+from metadata.commands.envelope import Command, Envelope
+from metadata.commands.groups import ChangeGroups
+from metadata.commands.replicas import (
+    AlterReassignments,
+    BeginMoves,
+    ElectUnclean,
+    RenewLeadership,
+    ReportLoss,
+    ThrottleReassignments,
+    UnregisterBroker,
+)
+from metadata.commands.results import CommandResult, Done, ProducerIdsGranted, Refused
+from metadata.commands.transactions import ChangeTransactions
+from metadata.records.events import MetadataEvent
+from raftlog.errors import InvariantViolation
+from raftlog.model import UNTHROTTLED, ClusterTime, ProducerId
+
+from . import brokers as image_brokers
+from . import partitions as image_partitions
+from . import reassignments as image_reassignments
+from . import topics as image_topics
+from .groups import change_groups, topic_removed
+from .image import ClusterImage, Steps, run
+from .transactions import change_transactions, strike_topic
+
+MAX_PRODUCER_IDS_PER_GRANT = 100_000
+
+
+def apply(image: ClusterImage, index: int, term: int, envelope: Envelope) -> tuple[CommandResult, list[MetadataEvent]]:
+    """Carry out one committed command, of the log entry at `index` and `term`.
+
+    Raises `InvariantViolation` when the entries do not come in order.
+    """
+    result = run(apply_in_steps(image, index, term, envelope))
+    return result, image.take_events()
+
+
+def apply_in_steps(image: ClusterImage, index: int, term: int, envelope: Envelope) -> Steps:
+    """The same, a slice at a time for what touches many partitions. Until it has ended this image is of no index:
+    nobody may look at its partitions, nor apply anything else. The events are left in `take_events`."""
+    if index <= image.index:
+        raise InvariantViolation(f"entry {index} is applied after entry {image.index}")
+    image.index = index
+    if envelope.term is not None and envelope.term != term:
+        return Refused("not_controller", f"a command of term {envelope.term} in an entry of term {term}")
+    session = envelope.session
+    if session is not None:
+        known = image.sessions.first_answer(session)
+        if known is not None:
+            return known
+    result = _carry_out(image, envelope.command, index, term)
+    if isinstance(result, Generator):
+        result = yield from result
+    if image.throttle and not image.reassigning:
+        image.put_throttle(UNTHROTTLED)
+    if session is not None:
+        image.sessions.remember(session, index, result)
+    return result
+
+
+def _carry_out(image: ClusterImage, command: Command, index: int, term: int) -> CommandResult | Steps:
+    match command:
+        case AlterIsr():
+            return image_partitions.alter_isr(image, command)
+        case ElectLeaders():
+            return image_partitions.elect_leaders(image, command)
+        case RegisterBroker():
+            return image_brokers.register_broker(image, command, index)
+        case FenceBroker():
+            return image_brokers.fence_broker(image, command)
+        case UnfenceBroker():
+            return image_brokers.unfence_broker(image, command)
+        case CreateTopic():
+            return image_topics.create_topic(image, command, index)
+        case DeleteTopic():
+            return _delete_topic(image, command, index)
+        case ChangeGroups():
+            return change_groups(image, command, index, term)
+        case ChangeTransactions():
+            return change_transactions(image, command, index, term)
+        case AlterTopic():
+            return image_topics.alter_topic(image, command)
+        case AddPartitions():
+            return image_topics.add_partitions(image, command)
+        case GrantProducerIds():
+            return _grant_producer_ids(image, command)
+        case SetFeatureLevel():
+            return _set_feature_level(image, command)
+        case NoOp():
+            return Done()
+        case AdvanceTime():
+            return advance_time(image, command, term)
+        case AlterReassignments():
+            return image_reassignments.alter_reassignments(image, command)
+        case BeginMoves():
+            return image_reassignments.begin_moves(image, command)
+        case UnregisterBroker():
+            return image_reassignments.unregister_broker(image, command)
+        case ElectUnclean():
+            return image_reassignments.elect_unclean(image, command)
+        case ReportLoss():
+            return image_brokers.report_loss(image, command)
+        case RenewLeadership():
+            return image_partitions.renew_leadership(image, command)
+        case ReportRoom():
+            return image_brokers.report_room(image, command)
+        case ThrottleReassignments():
+            return image_reassignments.throttle_reassignments(image, command)
+
+
+def _delete_topic(image: ClusterImage, command: DeleteTopic, index: int) -> Steps:
+    topic_removed(image, command.topic_id, index)
+    yield from strike_topic(image, command.topic_id)
+    return (yield from image_topics.delete_topic(image, command))
+
+
+def _grant_producer_ids(image: ClusterImage, command: GrantProducerIds) -> CommandResult:
+    broker = image.brokers.get(command.broker_id)
+    if broker is None or broker.incarnation != command.incarnation:
+        return Refused("stale_incarnation", f"broker {command.broker_id} is not at {command.incarnation}")
+    if not 1 <= command.count <= MAX_PRODUCER_IDS_PER_GRANT:
+        return Refused("invalid_request", f"a block has 1 to {MAX_PRODUCER_IDS_PER_GRANT} producer ids")
+    first = image.next_producer_id
+    image.next_producer_id = ProducerId(first + command.count)
+    return ProducerIdsGranted(first, command.count)
+
+
+def _set_feature_level(image: ClusterImage, command: SetFeatureLevel) -> CommandResult:
+    if command.level < image.feature_level:
+        return Refused("unsupported_version", f"the feature level is {image.feature_level} and never falls")
+    behind = [b for b in sorted(image.brokers) if image.brokers[b].feature_level < command.level]
+    if behind:
+        level = image.brokers[behind[0]].feature_level
+        return Refused("unsupported_version", f"broker {behind[0]} understands feature level {level} at most")
+    if command.level != image.feature_level:
+        image.put_feature_level(command.level)
+    return Done()
+
+
+def advance_time(state: ClusterImage, command: AdvanceTime, term: int) -> CommandResult:
+    """The cluster's time goes on, by a bounded step, and never back; decided against the time as this entry finds it.
+
+    Whatever a node believes about clocks, the image takes no step that was made for another time or by a controller
+    that was deposed. Nothing that is stamped in the image (commits of offsets, ends of transactions, a group's last
+    member) has another clock than this one, so no node's wall clock can make any of it old (S8).
+    """
+    now_ms = state.time.now_ms
+    if command.term != term:
+        return Refused("not_controller", f"a step of term {command.term} in an entry of term {term}")
+    if state.feature_level < TIME_FEATURE_LEVEL:
+        return Refused("unsupported_version", f"the feature level is {state.feature_level}, not {TIME_FEATURE_LEVEL}")
+    if command.from_ms != now_ms:
+        return Refused("invalid_request", f"the cluster's time is {now_ms}, not {command.from_ms}")
+    if command.to_ms < max(now_ms, 1):
+        return Refused("invalid_request", f"the cluster's time is {now_ms} and does not go back to {command.to_ms}")
+    if now_ms and command.to_ms > now_ms + MAX_STEP_MS:
+        return Refused("invalid_request", f"a step of {command.to_ms - now_ms} ms: at most {MAX_STEP_MS} are taken")
+    leaps = command.to_ms > now_ms + STAMP_LAG_MS
+    began_ms = command.to_ms if leaps else state.time.began_ms
+    state.put_time(ClusterTime(command.to_ms, began_ms, command.agreed_ms))
+    return Done()

@@ -1,0 +1,100 @@
+"""Groups and their offsets as the image holds them.
+
+Only the methods that write here change anything, and each notes an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from metadata.records.events import GroupChanged, GroupEvent, GroupRemoved, OffsetsCommitted, OffsetsRemoved
+from metadata.records.groups import CommittedOffset, GroupRecord
+from raftlog.model import TopicId, TopicPartition
+
+_NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
+
+
+class GroupsState:
+    """The image's groups and what they committed."""
+
+    def __init__(self, note: Callable[[GroupEvent], None]) -> None:
+        self._note = note
+        self.by_id: dict[str, GroupRecord] = {}
+        self.offset_count = 0
+        """Of all groups."""
+        self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._lent: set[str] = set()
+        """Groups whose offsets a snapshot holds, too: they are not to be changed in place."""
+        self._groups_of: dict[TopicId, dict[str, None]] = {}
+        """Topic → groups that perhaps read it or have committed in it; derived. What is too much in it goes with the
+        topic or the group."""
+        self._topics_of: dict[str, dict[TopicId, None]] = {}
+        """The same the other way round, so that groups which come and go leave nothing behind."""
+
+    def offsets_of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        return self._offsets.get(group_id, _NOTHING)
+
+    def groups_of(self, topic_id: TopicId) -> list[GroupRecord]:
+        """Every group that the end of this topic concerns, and perhaps others, by id: a node that began from a snapshot
+        holds them in another order."""
+        return [self.by_id[name] for name in sorted(self._groups_of.get(topic_id, ())) if name in self.by_id]
+
+    def forget_topic(self, topic_id: TopicId) -> None:
+        """No group reads it or has committed in it any more."""
+        for group_id in self._groups_of.pop(topic_id, ()):
+            self._topics_of[group_id].pop(topic_id)
+
+    def put_group(self, record: GroupRecord, topics: Iterable[TopicId] = ()) -> None:
+        """`topics`: those in its targets, where they are new."""
+        self.by_id[record.group_id] = record
+        self._read(record.group_id, topics)
+        self._note(GroupChanged(record))
+
+    def remove_group(self, record: GroupRecord) -> None:
+        """With its offsets."""
+        del self.by_id[record.group_id]
+        for topic_id in self._topics_of.pop(record.group_id, ()):
+            groups = self._groups_of[topic_id]
+            del groups[record.group_id]
+            if not groups:
+                del self._groups_of[topic_id]
+        self.offset_count -= len(self._offsets.pop(record.group_id, ()))
+        self._lent.discard(record.group_id)
+        self._note(GroupRemoved(record.group_id))
+
+    def put_offsets(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """These as they are, whatever was there."""
+        if offsets:
+            known = self._own_offsets(group_id)
+            self.offset_count -= len(known)
+            known.update(offsets)
+            self.offset_count += len(known)
+            self._read(group_id, {partition.topic_id: None for partition in offsets})
+            self._note(OffsetsCommitted(group_id, offsets))
+
+    def remove_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """These must be there."""
+        gone = tuple(partitions)
+        known = self._own_offsets(group_id)
+        for partition in gone:
+            del known[partition]
+        self.offset_count -= len(gone)
+        self._note(OffsetsRemoved(group_id, gone))
+
+    def _read(self, group_id: str, topics: Iterable[TopicId]) -> None:
+        for topic_id in topics:
+            self._groups_of.setdefault(topic_id, {})[group_id] = None
+            self._topics_of.setdefault(group_id, {})[topic_id] = None
+
+    def copy_offsets(self) -> Mapping[str, Mapping[TopicPartition, CommittedOffset]]:
+        """As they are now, for a snapshot that is made while this goes on: a group's are copied when they change next,
+        since all of them at once may be a million."""
+        self._lent = set(self._offsets)
+        return {group_id: offsets for group_id, offsets in self._offsets.items() if offsets}
+
+    def _own_offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+        """A group's, to be changed."""
+        if group_id in self._lent:
+            self._lent.discard(group_id)
+            self._offsets[group_id] = self._offsets[group_id].copy()
+        return self._offsets.setdefault(group_id, {})

@@ -1,0 +1,193 @@
+"""Topics: created, grown, set and deleted.
+
+The proposer chose the id and the replicas; here they are checked. A new partition starts with its live replicas in
+sync and the first of them as leader: an empty log is the same everywhere. There must be enough of them to take a write
+with `acks=all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import replace
+
+from metadata.commands.cluster import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
+from metadata.commands.results import Done, Refused
+from metadata.rules.elections import is_live
+from metadata.rules.topic_config import settled_config
+from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_topic_name, majority, parse_topic_config
+from raftlog.errors import InvalidRequest
+from raftlog.model import BrokerId, LeaderEpoch, PartitionEpoch, PartitionRecord, TopicId, TopicPartition, TopicRecord
+
+from .image import PARTITIONS_PER_STEP, ClusterImage, Steps
+
+MAX_TOPICS = 10_000
+MAX_PARTITIONS = 100_000
+"""Of the whole cluster: every node keeps all records in memory and in every snapshot."""
+MAX_REPLICATION_FACTOR = 32
+CREATED_INDEX_FEATURE_LEVEL = 5
+"""From here on a topic keeps the index of its creation: every node that applies the command keeps the same."""
+
+
+def create_topic(state: ClusterImage, command: CreateTopic, index: int) -> Steps:
+    """Refused when the name or the id is taken; the same name with the same id is the same creation, come twice.
+    `index`: of the command in the metadata log."""
+    existing = state.topic_ids.get(command.name)
+    if existing is not None:
+        if existing == command.topic_id:
+            return Done()
+        return Refused("topic_exists", f"there is a topic {command.name!r} already")
+    if command.topic_id in state.topics:
+        return Refused("invalid_request", "the topic id is taken")
+    if len(state.topics) >= MAX_TOPICS:
+        return Refused("invalid_request", f"the cluster has {MAX_TOPICS} topics, which is the most")
+    factor = len(command.replicas[0]) if command.replicas else 0
+    refused = _no_placement(state, command.replicas, factor, existing_partitions=0)
+    if refused is not None:
+        return refused
+    yield
+    try:
+        check_topic_name(command.name)
+        minimum = settled_config(dict(command.configs), factor).min_insync_replicas
+    except InvalidRequest as error:
+        return Refused(error.code, error.detail)
+    refused = _too_few_live(state, command.replicas, minimum)
+    if refused is not None:
+        return refused
+    configs = tuple(sorted(dict(command.configs).items()))
+    created = index if state.feature_level >= CREATED_INDEX_FEATURE_LEVEL else 0
+    state.put_topic(TopicRecord(command.topic_id, command.name, len(command.replicas), factor, configs, created))
+    yield from _put_new_partitions(state, command.topic_id, 0, command.replicas, minimum)
+    return Done()
+
+
+def add_partitions(state: ClusterImage, command: AddPartitions) -> Steps:
+    """The new partitions get the topic's replication factor and settings."""
+    topic = state.topics.get(command.topic_id)
+    if topic is None:
+        return _unknown(command.topic_id)
+    if command.first_partition != topic.partition_count:
+        return Refused("stale_partition_epoch", f"topic {topic.name!r} has {topic.partition_count} partitions by now")
+    factor = topic.replication_factor
+    minimum = settled_config(dict(topic.configs), factor).min_insync_replicas
+    refused = _no_placement(
+        state, command.replicas, factor, existing_partitions=topic.partition_count
+    ) or _too_few_live(state, command.replicas, minimum)
+    if refused is not None:
+        return refused
+    state.put_topic(replace(topic, partition_count=topic.partition_count + len(command.replicas)))
+    yield from _put_new_partitions(state, command.topic_id, topic.partition_count, command.replicas, minimum)
+    return Done()
+
+
+def delete_topic(state: ClusterImage, command: DeleteTopic) -> Steps:
+    """Its name is free at once; its id is never used again."""
+    topic = state.topics.get(command.topic_id)
+    if topic is None:
+        return _unknown(command.topic_id)
+    for records in state.slices_of_topic(topic):
+        for record in records:
+            state.remove_partition(record)
+        yield
+    state.remove_topic(topic)
+    return Done()
+
+
+def alter_topic(state: ClusterImage, command: AlterTopic) -> Steps:
+    """All settings or none. Another `min.insync.replicas` is another version of every partition."""
+    topic = state.topics.get(command.topic_id)
+    if topic is None:
+        return _unknown(command.topic_id)
+    configs = dict(topic.configs)
+    for name in command.remove:
+        if name not in TOPIC_CONFIG_NAMES:
+            return Refused("invalid_config", f"unknown topic setting {name[:64]!r}")
+        configs.pop(name, None)
+    configs.update(command.assign)
+    try:
+        settled_config(configs, topic.replication_factor)
+        asked_minimum = parse_topic_config(configs).min_insync_replicas
+    except InvalidRequest as error:
+        return Refused(error.code, error.detail)
+    altered = replace(topic, configs=tuple(sorted(configs.items())))
+    if altered == topic:
+        return Done()
+    for records in state.slices_of_topic(altered):
+        for record in records:
+            fewest = min(record.replica_count, len(record.target_replicas) or record.replica_count)
+            if asked_minimum > fewest:
+                return Refused(
+                    "invalid_config",
+                    f"min.insync.replicas {asked_minimum} is more than the {fewest} replicas that "
+                    f"{record.topic_partition} has or is to have",
+                )
+        yield
+    state.put_topic(altered)
+    for records in state.slices_of_topic(altered):
+        for record in records:
+            minimum = asked_minimum or majority(record.replica_count)
+            if record.min_insync_replicas != minimum:
+                state.revise(record, min_insync_replicas=minimum)
+        yield
+    return Done()
+
+
+def _unknown(topic_id: TopicId) -> Refused:
+    return Refused("unknown_topic", f"there is no topic with the id {topic_id.hex()}")
+
+
+def _no_placement(
+    state: ClusterImage, replicas: Sequence[tuple[BrokerId, ...]], factor: int, *, existing_partitions: int
+) -> Refused | None:
+    """Why partitions cannot be laid out like this, if they cannot."""
+    if not replicas or existing_partitions + len(replicas) > MAX_PARTITIONS_PER_TOPIC:
+        return Refused("invalid_request", f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, and grows by some")
+    if len(state.partitions) + len(replicas) > MAX_PARTITIONS:
+        return Refused("invalid_request", f"the cluster has room for {MAX_PARTITIONS} partitions in all")
+    if not 1 <= factor <= MAX_REPLICATION_FACTOR:
+        return Refused("invalid_request", f"a partition has 1 to {MAX_REPLICATION_FACTOR} replicas")
+    for assigned in replicas:
+        if len(assigned) != factor or len(set(assigned)) != factor:
+            return Refused("invalid_request", f"each partition must have {factor} replicas on different brokers")
+        strangers = [broker_id for broker_id in assigned if broker_id not in state.brokers]
+        if strangers:
+            return Refused("invalid_request", f"broker {strangers[0]} is not registered")
+    return None
+
+
+def _too_few_live(state: ClusterImage, replicas: Sequence[tuple[BrokerId, ...]], minimum: int) -> Refused | None:
+    """A partition that could take no write with `acks=all` is not begun."""
+    here = {broker_id for broker_id in state.brokers if is_live(state.brokers, broker_id)}
+    for assigned in replicas:
+        live = len(here.intersection(assigned))
+        if live < minimum:
+            return Refused(
+                "not_enough_replicas", f"{live} of the brokers {assigned} are live, min.insync.replicas is {minimum}"
+            )
+    return None
+
+
+def _live(state: ClusterImage, brokers: Iterable[BrokerId]) -> tuple[BrokerId, ...]:
+    return tuple(broker_id for broker_id in brokers if is_live(state.brokers, broker_id))
+
+
+def _put_new_partitions(
+    state: ClusterImage, topic_id: TopicId, first: int, replicas: Sequence[tuple[BrokerId, ...]], minimum: int
+) -> Generator[None, None, None]:
+    for number, assigned in enumerate(replicas, first):
+        if number % PARTITIONS_PER_STEP == 0:
+            yield
+        live = _live(state, assigned)
+        in_sync = tuple(sorted(live))
+        state.put_partition(
+            PartitionRecord(
+                topic_partition=TopicPartition(topic_id, number),
+                replicas=assigned,
+                leader=live[0],
+                leader_incarnation=state.brokers[live[0]].incarnation,
+                leader_epoch=LeaderEpoch(0),
+                partition_epoch=PartitionEpoch(0),
+                isr=in_sync,
+                commit_set=in_sync,
+                min_insync_replicas=minimum,
+            )
+        )

@@ -1,0 +1,1 @@
+"""The quorum node: proposals, questions, links to its peers, the state machine's driver."""

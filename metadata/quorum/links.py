@@ -1,0 +1,258 @@
+"""Links between quorum nodes: the handshake, and one direction each.
+
+There is one connection per *ordered* pair of nodes: a node sends on the links that it dialed and receives on those
+that it accepted, so that a fault on the link from A to B is a fault of exactly that direction. (Only the answer to a
+hello goes the other way.) Both ends begin with a hello; whoever does not belong is dropped before a byte of his
+reaches the engine. A newer link from the same node takes the place of the older one, on either side.
+
+Any other node of the cluster belongs, a voter or not: what it may do is the engine's question. Which disk a node is on
+is told by the hello of the link on which its messages come, and by no other. A hello says as well where its node can
+be dialed, for an observer is in no list of voters; and who votes or leads, and where they are, for a node that was away
+may know voters of then alone, none of which leads. Who accepted a link says hello again when that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from metadata.voters.configuration import Configuration
+from metadata.voters.identity import QuorumIdentity
+from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint
+from raftlog.ports import Buffer, Link, LinkHandler
+
+from .protocol import PEERS_MAX, PROTOCOL_VERSION, Hello, KnownVoter, decode, encode
+
+
+class LinkOwner(Protocol):
+    """What links need of a `QuorumNode`."""
+
+    def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None: ...
+    def on_connected(self, peer: BrokerId) -> None: ...
+    def on_disconnected(self, peer: BrokerId) -> None: ...
+    def on_message(self, peer: BrokerId, message: Buffer) -> None: ...
+    def on_gone(self, peer: BrokerId) -> None: ...
+
+
+class QuorumLinks:
+    """All links of one node, feeding one `QuorumNode`. Its `send` is the node's `send`."""
+
+    def __init__(
+        self,
+        identity: QuorumIdentity,
+        *,
+        on_dropped: Callable[[RemoteProtocolError], None] = lambda error: None,
+        on_heard: Callable[[BrokerId, Endpoint | None], None] = lambda peer, endpoint: None,
+        on_gone: Callable[[BrokerId], None] = lambda peer: None,
+        on_told: Callable[[BrokerId, Mapping[BrokerId, Endpoint]], None] = lambda peer, voters: None,
+    ) -> None:
+        """`on_dropped` is told of each link that was closed because its peer broke the protocol (for the log),
+        `on_heard` of each peer that dialed this node: it is there, so it may be worth dialing where it says;
+        `on_gone` when that link is over, `on_told` of what a peer that was dialed says of the voters."""
+        self._on_heard = on_heard
+        self._on_told = on_told
+        self._on_gone = on_gone
+        self._identity = identity
+        self._on_dropped = on_dropped
+        self._said = Hello(
+            protocol_version=PROTOCOL_VERSION,
+            cluster_id=identity.cluster_id,
+            node_id=identity.node_id,
+            directory_id=bytes(identity.directory_id),
+            host=identity.data.host if identity.data is not None else "",
+            port=identity.data.port if identity.data is not None else 0,
+        )
+        self._node: LinkOwner | None = None
+        self._voters: dict[BrokerId, Endpoint | None] = {}
+        self._leader: BrokerId = NO_BROKER
+        self._where: dict[BrokerId, Endpoint] = {}
+        """Where peers say that they listen: those that have a link to this node, and voters that had one."""
+        self._sending: dict[BrokerId, Link] = {}
+        """Dialed links whose hello was answered."""
+        self._receiving: dict[BrokerId, Link] = {}
+        """Accepted links whose hello came."""
+        self._senders: dict[Link, BrokerId] = {}
+        """The same, the other way round."""
+        self._greeted: set[Link] = set()
+        """Accepted links whose hello was answered, until they close: a newer link may have taken the place of one."""
+        self.dialed: LinkHandler = _Handler(self._greet, self._on_answer, self._sends_no_more)
+        """Handler of links that this node dialed; `link.peer` is whom it meant to reach."""
+        self.accepted: LinkHandler = _Handler(lambda link: None, self._on_received, self._receives_no_more)
+        """Handler of links that others dialed; the hello names the peer, and `link.peer`, where it is known, must be
+        the same (S12)."""
+
+    def attach(self, node: LinkOwner) -> None:
+        """The node that gets what arrives."""
+        self._node = node
+
+    def send(self, peer: BrokerId, message: bytes) -> None:
+        """On the link dialed to this peer; dropped where there is none."""
+        link = self._sending.get(peer)
+        if link is not None:
+            link.send([message])
+
+    # --- Inside ---
+
+    @property
+    def _attached(self) -> LinkOwner:
+        if self._node is None:
+            raise InvariantViolation("links opened before a node was attached")
+        return self._node
+
+    def _drop(self, link: Link, error: RemoteProtocolError) -> None:
+        """The peer broke the protocol."""
+        self._on_dropped(error)
+        link.close()
+
+    def _greet(self, link: Link) -> None:
+        """Say who is here."""
+        link.send([encode(self._said)])
+
+    def set_voters(self, configuration: Configuration) -> None:
+        """What hellos tell of from now on, and at once whoever has dialed this node."""
+        self._voters = {voter.node_id: voter.endpoint for voter in configuration.voters}
+        self._tell()
+
+    def set_leader(self, leader: BrokerId) -> None:
+        """Who leads, as far as this node knows: a new leader may not be known to vote yet."""
+        self._leader = leader
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say hello again, where there is news in it."""
+        told = {*self._voters, self._leader} - {NO_BROKER}
+        kept = told | self._receiving.keys()
+        self._where = {peer: where for peer, where in self._where.items() if peer in kept}
+        own = {self._identity.node_id: self._identity.data}
+        addresses = {peer: own.get(peer) or self._where.get(peer) or self._voters.get(peer) for peer in sorted(told)}
+        voters = tuple(KnownVoter(peer, at.host, at.port) for peer, at in addresses.items() if at is not None)
+        if voters != self._said.voters:
+            self._said = replace(self._said, voters=voters)
+            for link in list(self._receiving.values()):
+                self._greet(link)
+
+    def _check(self, message: memoryview, proven: int = NO_BROKER) -> Hello:
+        """The first frame of a link. `proven`: what its certificate said already, if it had one. Raises
+        `RemoteProtocolError`."""
+        hello = decode(message)
+        if not isinstance(hello, Hello):
+            raise RemoteProtocolError("a link must begin with a hello")
+        if hello.cluster_id != self._identity.cluster_id:
+            raise RemoteProtocolError(f"node {hello.node_id} belongs to cluster {hello.cluster_id!r}")
+        if proven not in (NO_BROKER, hello.node_id):
+            raise RemoteProtocolError(f"node {proven}, by its certificate, says that it is node {hello.node_id}")
+        if not is_dialable(hello.host):
+            raise RemoteProtocolError(f"node {hello.node_id} names a host that no name can be")
+        if hello.protocol_version < 1:
+            raise RemoteProtocolError(f"node {hello.node_id} speaks protocol {hello.protocol_version}")
+        if hello.node_id == self._identity.node_id:
+            raise RemoteProtocolError(f"node {hello.node_id} says that it is this node")
+        return hello
+
+    def _on_answer(self, link: Link, message: memoryview) -> None:
+        """A dialed link's message: the peer's hello."""
+        try:
+            hello = self._check(message)
+            if hello.node_id != link.peer:
+                raise RemoteProtocolError(f"node {hello.node_id} answers where node {link.peer} was dialed")
+        except RemoteProtocolError as error:
+            self._drop(link, error)
+        else:
+            self._may_send(hello, link)
+
+    def _may_send(self, hello: Hello, link: Link) -> None:
+        """The peer answered on a link that we dialed, perhaps not for the first time."""
+        peer = BrokerId(hello.node_id)
+        former = self._sending.get(peer)
+        if former is not link:
+            self._sending[peer] = link
+            if former is not None:
+                former.close()
+                self._attached.on_disconnected(peer)
+            self._attached.on_connected(peer)
+        dialable = (voter for voter in hello.voters if is_dialable(voter.host))
+        self._on_told(peer, {BrokerId(voter.node_id): Endpoint(voter.host, voter.port) for voter in dialable})
+
+    def _sends_no_more(self, link: Link) -> None:
+        """A dialed link closed."""
+        if self._sending.get(BrokerId(link.peer)) is link:
+            del self._sending[BrokerId(link.peer)]
+            self._attached.on_disconnected(BrokerId(link.peer))
+
+    def _may_receive(self, hello: Hello, link: Link) -> None:
+        """The peer said hello on a link that it dialed. Raises `RemoteProtocolError` where there are too many."""
+        peer = BrokerId(hello.node_id)
+        former = self._receiving.get(peer)
+        if former is None and len(self._receiving) >= PEERS_MAX:
+            raise RemoteProtocolError(f"node {peer} is one too many: {PEERS_MAX} nodes have links to this one")
+        if former is not None:
+            del self._senders[former], self._receiving[peer]
+            former.close()
+        endpoint = Endpoint(hello.host, hello.port) if hello.host else None
+        if endpoint is not None and self._where.get(peer) != endpoint:
+            self._where[peer] = endpoint
+            self._tell()
+        self._receiving[peer] = link
+        self._senders[link] = peer
+        self._attached.on_hello(peer, DirectoryId(hello.directory_id), endpoint)
+        self._on_heard(peer, endpoint)
+
+    def _on_received(self, link: Link, message: memoryview) -> None:
+        """An accepted link's message: the peer's hello, or after it what the peer sends to this node."""
+        peer = self._senders.get(link)
+        try:
+            if peer is not None:
+                self._attached.on_message(peer, message)
+            elif link in self._greeted:
+                return  # a newer link took this one's place; it is closing
+            else:
+                self._may_receive(self._check(message, proven=link.peer), link)
+                self._greeted.add(link)
+                self._greet(link)
+        except RemoteProtocolError as error:
+            self._drop(link, error)
+
+    def _receives_no_more(self, link: Link) -> None:
+        """An accepted link closed."""
+        self._greeted.discard(link)
+        peer = self._senders.pop(link, None)
+        if peer is not None:
+            del self._receiving[peer]
+            if peer not in self._voters:
+                self._where.pop(peer, None)
+            self._attached.on_gone(peer)
+            self._on_gone(peer)
+
+
+def is_dialable(host: str) -> bool:
+    """Whether a resolver takes it for a name or an address, or it is empty; what it cannot take, it raises for."""
+    try:
+        return host.isprintable() and bool(host.encode("idna") or not host)
+    except UnicodeError:
+        return False
+
+
+class _Handler:
+    """A `LinkHandler` made of functions: links that this node dialed and links that others dialed have one each."""
+
+    def __init__(
+        self,
+        opened: Callable[[Link], None],
+        message: Callable[[Link, memoryview], None],
+        closed: Callable[[Link], None],
+    ) -> None:
+        self._opened = opened
+        self._message = message
+        self._closed = closed
+
+    def on_opened(self, link: Link) -> None:
+        self._opened(link)
+
+    def on_message(self, link: Link, message: memoryview) -> None:
+        self._message(link, message)
+
+    def on_closed(self, link: Link) -> None:
+        self._closed(link)

@@ -1,0 +1,476 @@
+"""One node of the metadata quorum, sans-I/O: the engine, the cluster image, the controller, sessions and forwarding.
+
+`QuorumNode` is what production and the simulator run alike. Inputs (a message, a link that opened or closed, a
+proposal) are staged; `tick` lets time pass, syncs the journal once for all, and only then sends, applies and answers.
+The shell's whole duty: hand in what arrived, then call `tick` if the node `wants_tick`, and anyway every 10-50 ms, or
+while it `reaches_leader` about once in a heartbeat's interval; where it leads, soon after its `next_heartbeat`.
+
+Outputs are callbacks: `send(peer, message)`; `on_events(index, events)`, in the order of the log, every applied index
+exactly once, or (after an installed snapshot) the image's difference at the snapshot's index; `on_leader(leader)` as a
+hint for people; `on_configuration(configuration)` when the log names other voters, for whoever dials them.
+
+A node that the log does not name as a voter is an *observer*: it gets what is committed from the leader, proposes and
+reads as any other, and is counted nowhere.
+
+Errors: `RemoteProtocolError` from `on_message` means that the peer broke the protocol: drop that link, nothing else
+happened. `InvariantViolation`, `DiskFailed` and `DiskFull` from any call mean that the node must stop: it no longer
+knows what it promised. They are never retried, and every later call raises the same again. A journal that cannot be
+written for want of descriptors or memory is tried again at every tick, for `SHORTAGE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from metadata.commands.cluster import NoOp, RegisterBroker
+from metadata.commands.envelope import ClientSession, Command, encode
+from metadata.image import invariants as image_invariants
+from metadata.image.image import ClusterImage
+from metadata.raft.engine import Ready
+from metadata.raft.pysyncobj_engine import PySyncObjEngine
+from metadata.records.events import MetadataEvent
+from metadata.voters.changes import VoterChange
+from metadata.voters.configuration import Configuration
+from metadata.voters.directories import VoterDirectories
+from metadata.voters.identity import QuorumIdentity
+from raftlog.config import TimingConfig
+from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError, ResourceShortage
+from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Incarnation, QuorumStatus
+from raftlog.ports import Buffer, Clock, Disk, Random
+
+from . import protocol
+from .controlling import Controlling
+from .forwarded import Forwarded
+from .lanes import Lanes, is_urgent
+from .limits import QuorumLimits
+from .machine import Snapshots, StateMachine
+from .own_broker import OwnBroker
+from .port import Outcome
+from .proposals import Done, Proposals
+from .protocol import (
+    BrokerHeartbeat,
+    ChangeVoters,
+    EngineFrame,
+    Frame,
+    HeartbeatAnswer,
+    Propose,
+    Proposed,
+    StatusAnswer,
+    StatusQuestion,
+    VotersChanged,
+)
+from .questions import Barriers, StatusQuestions
+from .voter_requests import ChangeDesk, VoterChanges
+
+ROUNDS_PER_TICK = 3
+"""What a tick's own decisions stage is carried out in the same tick, so often: the only voter commits at once."""
+
+APPLY_SECONDS = 0.004
+"""How long a round may apply entries, and after which no other round follows: what is left waits for the next tick."""
+
+SHORTAGE_SECONDS = 30.0
+"""For so long the journal's writes are tried again where descriptors or memory are short; then the node stops."""
+
+TOO_MANY = "too many proposals wait for an outcome"
+
+
+class OrStop:
+    """Around every call of one node. The first error that is not a peer's fault stops the node for good, since it no
+    longer knows what it promised: every later call raises it again."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and not isinstance(error, RemoteProtocolError):
+            self.error = error
+
+
+class Outgoing:
+    """What leaves one node: the engine's messages at once, answers and questions at the end of a tick; all of it coded
+    once."""
+
+    def __init__(self, send: Callable[[BrokerId, bytes], None]) -> None:
+        """`send` puts a frame on the link to a peer, where there is one."""
+        self._send = send
+        self._queued: list[tuple[BrokerId, Frame]] = []
+
+    def send_engine(self, said: Iterable[tuple[BrokerId, bytes]]) -> None:
+        """Send the engine's messages. What it says to many peers is one object, and so is the frame around it."""
+        framed: dict[int, bytes] = {}
+        kept = list(said)  # so that no two messages have one identity
+        for peer, message in kept:
+            frame = framed.get(id(message))
+            if frame is None:
+                frame = framed[id(message)] = protocol.encode(EngineFrame(message))
+            self._send(peer, frame)
+
+    def queue(self, peer: BrokerId, frame: Frame) -> None:
+        """Until the end of the tick."""
+        self._queued.append((peer, frame))
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        queued, self._queued = self._queued, []
+        for peer, frame in queued:
+            self._send(peer, protocol.encode(frame))
+
+
+class QuorumNode:
+    """A node of the metadata quorum and the broker beside it. Single-threaded."""
+
+    def __init__(
+        self,
+        identity: QuorumIdentity,
+        *,
+        disk: Disk,
+        clock: Clock,
+        random: Random,
+        timing: TimingConfig,
+        send: Callable[[BrokerId, bytes], None],
+        on_events: Callable[[int, Sequence[MetadataEvent]], None],
+        on_leader: Callable[[BrokerId], None] | None = None,
+        on_configuration: Callable[[Configuration], None] | None = None,
+        limits: QuorumLimits | None = None,
+    ) -> None:
+        """Opens the journal (blocking). Raises `InvalidRequest` where the folder was never prepared or is another
+        node's, `InvariantViolation` where it is damaged, `DiskFailed`. The state found on disk comes through
+        `on_events` at the first `tick`."""
+        self._identity = identity
+        self._clock = clock
+        self._limits = limits if limits is not None else QuorumLimits()
+        self._outgoing = Outgoing(send)
+        self._on_leader = on_leader or (lambda leader: None)
+        self._on_configuration = on_configuration or (lambda configuration: None)
+        self._configuration: Configuration | None = None
+        self._leader: BrokerId = NO_BROKER
+        self._engine = PySyncObjEngine(identity, disk=disk, now=clock.monotonic(), random=random, timing=timing)
+        needed = not self._engine.base_configuration.is_pinned
+        self._directories = VoterDirectories(disk, identity, needed=needed)
+        self._machine = StateMachine(on_events)
+        self._snapshots = Snapshots(self._machine, self._engine, self._limits)
+        self._lanes = Lanes(self._engine.propose)
+        # An answer to a question of this node's former life must not find one of this life.
+        first_id = int.from_bytes(random.randbytes(7), "big")
+        self._proposals = Proposals(identity.node_id, first_id, self._lanes.submit, self._outgoing.queue)
+        self._controlling = Controlling(timing.broker_session_ms / 1000, self._lanes.submit)
+        self._broker = OwnBroker(identity.node_id, timing, self._proposals)
+        self._connected: set[BrokerId] = set()
+        self.reaches_leader = False
+        self._led = (-1, 0)
+        """The term that this node leads, and what must be applied before it is the controller."""
+        self._forwarded = Forwarded(self._limits, self._lanes.submit, self._outgoing.queue)
+        self._session_id = random.randbytes(16)
+        self._sequence = 0
+        add = self._proposals.add
+        self._barriers = Barriers(lambda by, done: add(encode(NoOp()), urgent=True, deadline=by, done=done))
+        self._questions = StatusQuestions(first_id)
+        self._changes = VoterChanges(first_id, self._ask_change)
+        self._desk = ChangeDesk(self._engine, self._lanes)
+        self._touched = True
+        self._next_look: float | None = None
+        """What gives the next tick something to do: an input, or time from then on (None before anybody asked)."""
+        self._short_since: float | None = None
+        """Since when the journal could not be written for want of descriptors or memory."""
+        self._or_stop = OrStop()
+
+    # --- Links -------------------------------------------------------------------------------------------------------
+
+    def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None = None) -> None:
+        """The handshake of a link on which the peer sends names its disk: whether it is the one that it votes with."""
+        with self._or_stop:
+            self._touched = True
+            voter = self._engine.base_configuration.voter(peer)
+            if voter is not None and not voter.pinned:
+                # Also where a later entry names its disk: that entry may be cut away.
+                self._engine.distrust(peer, not self._directories.is_the_same(peer, directory_id))
+            self._engine.meet(peer, directory_id, endpoint)
+
+    def on_gone(self, peer: BrokerId) -> None:
+        """The peer sends nothing any more."""
+        with self._or_stop:
+            self._touched = True
+            self._engine.forget(peer)
+
+    def on_connected(self, peer: BrokerId) -> None:
+        """Messages can be sent to this peer."""
+        with self._or_stop:
+            self._touched = True
+            self._connected.add(peer)
+            self._engine.peer_connected(peer)
+
+    def on_disconnected(self, peer: BrokerId) -> None:
+        """Messages to this peer are lost from now on."""
+        with self._or_stop:
+            self._touched = True
+            self._connected.discard(peer)
+            self._engine.peer_disconnected(peer)
+
+    def on_message(self, peer: BrokerId, message: Buffer) -> None:
+        """A message from a peer whose handshake was accepted. Raises `RemoteProtocolError`."""
+        with self._or_stop:
+            frame = protocol.decode(message)
+            before = self._touched
+            self._touched = True
+            match frame:
+                case EngineFrame(packed):
+                    self._touched = self._engine.step(peer, packed) or before
+                case HeartbeatAnswer():
+                    self._touched = before  # its absence is what would matter, and the controller's fence says that
+                case BrokerHeartbeat():
+                    self._on_heartbeat(peer, frame)
+                case Propose():
+                    self._forwarded.on_propose(peer, frame)
+                case Proposed():
+                    self._proposals.on_proposed(peer, frame, self._clock.monotonic())
+                case StatusQuestion(request_id):
+                    self._outgoing.queue(peer, StatusAnswer.of(request_id, self.status()))
+                case StatusAnswer(request_id):
+                    self._questions.answer(request_id, frame.status)
+                case ChangeVoters():
+                    self._desk.answer(frame, lambda answer: self._outgoing.queue(peer, answer))
+                case VotersChanged():
+                    self._changes.on_answer(frame)
+                case _:
+                    raise RemoteProtocolError("a second hello")
+
+    # --- What a broker asks ------------------------------------------------------------------------------------------
+
+    def propose(self, command: Command, done: Done, *, timeout: float = 5.0) -> None:
+        """Bring a command to the quorum's leader, wherever it is. `done` is called exactly once, from a later `tick`,
+        within `timeout` seconds."""
+        self._touched = True
+        urgent = is_urgent(command)
+        sequence = None if isinstance(command, NoOp) else self._sequence + 1
+        if not self._proposals.have_room(0, sequence, self._limits, urgent=urgent):
+            self._proposals.refuse(done, TOO_MANY)
+            return
+        applied = self._machine.applied_index
+        session = None if sequence is None else ClientSession(self._session_id, sequence, applied)
+        try:
+            envelope = encode(command, session=session)
+        except InvalidRequest as error:
+            self._proposals.refuse(done, error.detail)
+            return
+        if not self._proposals.have_room(len(envelope), sequence, self._limits, urgent=urgent):
+            self._proposals.refuse(done, TOO_MANY)
+            return
+        self._sequence = self._sequence if sequence is None else sequence
+        deadline = self._clock.monotonic() + timeout
+        self._proposals.add(envelope, urgent=urgent, deadline=deadline, done=done, sequence=sequence)
+
+    def read_barrier(self, done: Done, *, timeout: float = 5.0) -> None:
+        """`done` gets an index that includes everything acknowledged before this call: a view that has come so far
+        answers a linearizable read (S7). Barriers asked for together share one entry of the log."""
+        self._touched = True
+        if len(self._barriers) >= self._limits.proposals_max:
+            self._proposals.refuse(done, "too many reads wait for the quorum")
+            return
+        self._barriers.ask(self._clock.monotonic() + timeout, done)
+
+    def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
+        """The status as the leader sees it; as this node does where the leader does not answer in time."""
+        self._touched = True
+        now = self._clock.monotonic()
+        if self._leader in self._connected:
+            self._outgoing.queue(self._leader, StatusQuestion(self._questions.ask(now + timeout, done)))
+        else:
+            self._questions.ask(now, done)
+
+    def change_voters(
+        self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
+    ) -> None:
+        """Have the leader add or remove one voter, or with `plan` only say what would become of it. `done` is called
+        once, within `timeout` seconds."""
+        self._touched = True
+        self._changes.add(change, plan=plan, deadline=self._clock.monotonic() + timeout, done=done)
+
+    def _ask_change(self, leader: BrokerId, asked: ChangeVoters, told: Callable[[VotersChanged], None]) -> None:
+        if leader == self._identity.node_id:
+            self._desk.answer(asked, told)
+        else:
+            self._outgoing.queue(leader, asked)
+
+    def register(self, command: RegisterBroker, done: Done) -> None:
+        """Learn which registration of this broker there was before (by a barrier), propose this one in its place until
+        the state machine answers, then send the broker's heartbeats. `done` is called once: applied (whose result may
+        be a refusal: then another process holds the name and this one must stop), never unknown."""
+        self._touched = True
+        self._barriers.ask(math.inf, lambda barrier: self._register(command, barrier, done))
+
+    def _register(self, command: RegisterBroker, barrier: Outcome, done: Done) -> None:
+        self._broker.register(command, barrier, done)
+        self._touched = True
+
+    def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
+        """Before an orderly stop: say in the heartbeats that this broker stops. `done(True)` when it is fenced, so
+        leads nothing any more; `done(False)` when that did not happen in time."""
+        self._touched = True
+        self._broker.stop(self._clock.monotonic() + timeout, done)
+
+    def status(self) -> QuorumStatus:
+        """As this node knows it now."""
+        return self._engine.status()
+
+    @property
+    def next_heartbeat(self) -> float:
+        """When the leader's is due, by the clock; infinite where this node does not lead."""
+        return self._engine.next_heartbeat
+
+    @property
+    def busy(self) -> bool:
+        """There is more than a tick had time for: call `tick` again, as soon as what arrived was handed in."""
+        return self._machine.behind or self._proposals.hurries or bool(self._lanes)
+
+    @property
+    def wants_tick(self) -> bool:
+        """Whether a tick has anything to do now: not where an input was but a peer's word that it is there."""
+        return self._touched or self._clock.monotonic() >= self.next_look
+
+    @property
+    def next_look(self) -> float:
+        """When time gives the next tick something to do, by the clock."""
+        if self._next_look is None:
+            at_once = self.busy or self._questions or self._snapshots.under_way
+            timed = (self._engine, self._proposals, self._barriers, self._changes, self._controlling, self._broker)
+            self._next_look = -math.inf if at_once else min([part.next_due for part in timed])
+        return self._next_look
+
+    @property
+    def image(self) -> ClusterImage:
+        """The state after everything applied so far. Read-only for callers."""
+        return self._machine.image
+
+    # --- Time --------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due. Called after every batch of inputs and from time to time (see the module)."""
+        with self._or_stop:
+            now = self._clock.monotonic()
+            self._touched = False
+            self._next_look = None
+            for _ in range(ROUNDS_PER_TICK):
+                if not self._round(now) or self._clock.monotonic() - now > APPLY_SECONDS:
+                    break
+            self._tell_controller(now)
+            self._desk.pin(now)
+            self._notice_configuration()
+            self._snapshots.go_on()
+            self._outgoing.flush()
+            if self._machine.between_entries:
+                self._broker.notice_fence(now, self._machine.image)
+                self._touched = self._broker.propose_registration(self._machine.image) or self._touched
+            self._questions.end_overdue(now, self.status)
+            self._proposals.finish()
+
+    def _round(self, now: float) -> bool:
+        """Stage, sync, send, apply, decide. Returns whether that staged more."""
+        self._barriers.pump(now)
+        leader = self._engine.leader
+        self.reaches_leader = leader == self._identity.node_id or leader in self._connected
+        self._proposals.pump(now, leader, self.reaches_leader)
+        self._changes.pump(now, leader, self.reaches_leader)
+        self._lanes.drain()
+        self._engine.tick(now)
+        ready = self._ready(now)
+        if ready is None:
+            return False
+        self._outgoing.send_engine(ready.messages)
+        for lost in ready.lost:
+            self._lanes.lost(lost)
+        self._machine.give(ready.applied)
+        if self._machine.behind:
+            until = self._clock.monotonic() + APPLY_SECONDS
+            for applied, result in self._machine.carry_on(lambda: self._clock.monotonic() < until):
+                self._lanes.applied(applied, result)
+        # What is not applied yet stays in the log, not here.
+        self._engine.hold_back(self._machine.behind)
+        self._notice_leader()
+        leads = self._leads()
+        if not leads or self._machine.between_entries:
+            self._controlling.update(leads, self._engine.term, self._machine.image, now)
+            self._controlling.decide(now, self._engine.configuration.node_ids)
+        return bool(self._lanes)
+
+    def _ready(self, now: float) -> Ready | None:
+        """None where the journal could not be written for want of descriptors or memory: nothing of it is promised, and
+        the next tick tries again. To the others this node is silent meanwhile, as if it were cut off."""
+        try:
+            ready = self._engine.ready()
+        except ResourceShortage:
+            self._short_since = now if self._short_since is None else self._short_since
+            if now - self._short_since >= SHORTAGE_SECONDS:
+                raise
+            self._touched = True
+            return None
+        self._short_since = None
+        return ready
+
+    def _leads(self) -> bool:
+        """It leads, and what was committed before its term is applied: the engine has given it to the machine."""
+        if not self._engine.is_leader:
+            self._led = (-1, 0)
+        elif self._led[0] != self._engine.term:
+            self._led = (self._engine.term, self._machine.given_index)
+        return self._led[0] >= 0 and self._machine.applied_index >= self._led[1]
+
+    def _notice_leader(self) -> None:
+        if self._engine.leader != self._leader:
+            self._leader = self._engine.leader
+            self._on_leader(self._leader)
+
+    def _notice_configuration(self) -> None:
+        if self._engine.configuration != self._configuration:
+            self._configuration = self._engine.configuration
+            self._on_configuration(self._configuration)
+
+    # --- Heartbeats --------------------------------------------------------------------------------------------------
+
+    def _tell_controller(self, now: float) -> None:
+        leader = self._leader
+        controller = leader if leader == self._identity.node_id or leader in self._connected else NO_BROKER
+        heartbeat = self._broker.heartbeat(now, controller, self._machine.applied_index, self._clock.wall_ms())
+        if heartbeat is not None and controller == self._identity.node_id:
+            self._on_heartbeat(controller, heartbeat)
+        elif heartbeat is not None:
+            self._outgoing.queue(controller, heartbeat)
+
+    def _on_heartbeat(self, peer: BrokerId, frame: BrokerHeartbeat) -> None:
+        if frame.broker_id != peer:
+            raise RemoteProtocolError(f"node {peer} sends heartbeats of broker {frame.broker_id}")
+        incarnation = Incarnation(frame.incarnation)
+        known = self._controlling.heartbeat(
+            peer,
+            incarnation,
+            frame.applied_index,
+            self._clock.monotonic(),
+            stopping=frame.stopping,
+            wall_ms=frame.wall_ms,
+        )
+        if known is not None and peer != self._identity.node_id:
+            self._outgoing.queue(peer, HeartbeatAnswer(frame.incarnation, known))
+
+    # --- The end -----------------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two calls. Raises `InvariantViolation`. Looks at everything: for tests."""
+        self._engine.check_invariants()
+        if self._machine.between_entries:
+            image_invariants.check(self._machine.image)
+        applied = self._engine.status().applied_index
+        if self._machine.applied_index > applied:
+            raise InvariantViolation(f"the image is at {self._machine.applied_index}, the engine {applied}")
+
+    def close(self) -> None:
+        """Sync and let go of the files; every waiting proposal ends as unknown (or refused, where nobody got it)."""
+        self._changes.close()
+        self._barriers.close()
+        self._proposals.close()
+        self._engine.close(sync=self._or_stop.error is None)

@@ -1,0 +1,217 @@
+"""Changes of the voters on their way: asked of the leader, wherever it is, again where that is safe, until known.
+
+`VoterChanges` keeps the requests of this node. A request waits until a leader is known and can be reached, and is asked
+there; where that leader resigns, or an attempt is lost, it is asked again. A repeated step is harmless: a voter is
+added once, with one disk, and a removed one is not there any more; but whoever repeats it hears that it was so already,
+which after an attempt without an answer means that it was done. Each attempt has an id of its own: that a step was
+done counts whichever attempt it answers, that it was refused only of the last one.
+
+`ChangeDesk` is the leader's side: it decides (`metadata/voters/changes.py`), appends, and answers when the step is
+committed. It also writes down the disks of voters that nobody wrote down yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from metadata.raft.engine import Engine
+from metadata.voters.changes import (
+    Action,
+    AskAgain,
+    ChangeRefused,
+    NextConfiguration,
+    ResignFirst,
+    Unchanged,
+    VoterChange,
+    decide,
+    decide_pin,
+)
+from raftlog.model import NO_BROKER, BrokerId
+
+from .lanes import Lanes
+from .port import Fate, Outcome
+from .protocol import ChangeVoters, VotersChanged
+
+REQUESTS_MAX = 64
+"""Requests of one node, or of a peer here, that have no outcome yet: people make them."""
+
+ASKED_AGAIN_AFTER = 2.0
+"""Seconds after which a request without an answer is asked again."""
+
+RETRY_AFTER = 0.1
+"""Seconds before a lost request is asked again, and between two pins that did not come about."""
+
+Told = Callable[[VotersChanged], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    change: VoterChange
+    plan: bool
+    deadline: float
+    done: Told
+    attempts: list[int] = field(default_factory=list)
+    """Their ids: few, since each waits for an answer, for a pause, or for another leader."""
+    where: BrokerId = NO_BROKER
+    """Whom it was asked last, and has not answered."""
+    due: float = float("-inf")
+    perhaps: bool = False
+    """An attempt without an answer may have done it."""
+    detail: str = "no leader of the quorum is known, or it cannot be reached"
+
+
+class VoterChanges:
+    """The requests of one node. Every `done` is called exactly once."""
+
+    def __init__(self, first_id: int, ask: Callable[[BrokerId, ChangeVoters, Told], None]) -> None:
+        """`ask(leader, request, told)` brings a request to the leader, which may be this node; `told` is called for
+        this node's own, others answer by `on_answer`."""
+        self._next_id = first_id
+        self._ask = ask
+        self._now = 0.0
+        self._waiting: list[_Request] = []
+        self._asked: dict[int, _Request] = {}
+        """By the id of each attempt."""
+        self.next_due = math.inf
+        """When `pump` has something to do without any news."""
+
+    def add(self, change: VoterChange, *, plan: bool, deadline: float, done: Told) -> None:
+        """Begin a request."""
+        if len(self._waiting) >= REQUESTS_MAX:
+            done(_refused(self._next_id, "overloaded", "too many changes of the quorum wait for an outcome"))
+        else:
+            self._waiting.append(_Request(change, plan, deadline, done))
+            self.next_due = -math.inf
+
+    def pump(self, now: float, leader: BrokerId, reachable: bool) -> None:
+        """Ask what is due, end what is overdue."""
+        self._now = now
+        for request in list(self._waiting):
+            if now >= request.deadline:
+                self._expire(request)
+                continue
+            if request.where != NO_BROKER and (request.where != leader or not reachable or now >= request.due):
+                request.where = NO_BROKER
+                request.perhaps = True
+                request.due = now
+            if request.where == NO_BROKER and now >= request.due and leader != NO_BROKER and reachable:
+                self._attempt(request, leader)
+        # What is due and was not asked waits for a leader, and hears of one.
+        dates = ((its.deadline, its.due if its.due > now else math.inf) for its in self._waiting)
+        self.next_due = min(map(min, dates), default=math.inf)
+
+    def _attempt(self, request: _Request, leader: BrokerId) -> None:
+        self._next_id += 1
+        request.attempts.append(self._next_id)
+        self._asked[self._next_id] = request
+        request.where = leader
+        request.due = self._now + ASKED_AGAIN_AFTER
+        change = request.change
+        asked = ChangeVoters(self._next_id, change.action.value, change.node_id, request.plan)
+        self._ask(leader, asked, self.on_answer)
+
+    def on_answer(self, answer: VotersChanged) -> None:
+        """A leader's."""
+        request = self._asked.get(answer.request_id)
+        if request is None:
+            return
+        is_last = answer.request_id == request.attempts[-1]
+        if answer.verdict in ("again", "unknown"):
+            request.perhaps = request.perhaps or answer.verdict == "unknown"
+            request.detail = answer.detail or request.detail
+            if is_last:
+                request.where = NO_BROKER
+                request.due = self._now + RETRY_AFTER
+                self.next_due = -math.inf
+            return
+        if answer.verdict == "refused" and not is_last:
+            return  # by a leader of then; what was asked since may have been done
+        if answer.code == "not_a_voter" and request.perhaps:
+            answer = replace(answer, verdict="applied", code="")
+        self._end(request, answer)
+
+    def _end(self, request: _Request, answer: VotersChanged) -> None:
+        self._waiting.remove(request)
+        for attempt in request.attempts:
+            del self._asked[attempt]
+        request.done(answer)
+
+    def _expire(self, request: _Request) -> None:
+        may_be = not request.plan and (request.perhaps or request.where != NO_BROKER)
+        code = "outcome_unknown" if may_be else "quorum_unavailable"
+        self._end(request, _refused(self._next_id, code, f"no outcome in time: {request.detail}"))
+
+    def close(self) -> None:
+        """The node stops."""
+        for request in list(self._waiting):
+            request.detail = "the node stops"
+            self._expire(request)
+
+
+class ChangeDesk:
+    """The leader's side of changes; idle on every other node."""
+
+    def __init__(self, engine: Engine, lanes: Lanes) -> None:
+        self._engine = engine
+        self._lanes = lanes
+        self._open = 0
+        """Steps that were appended for somebody and are not settled."""
+        self._pinned_at = float("-inf")
+
+    def answer(self, asked: ChangeVoters, told: Told) -> None:
+        """Decide a request; `told` is called once, now or when the step is settled."""
+        if not self._engine.is_leader:
+            told(VotersChanged(asked.request_id, "again", detail="the node that was asked does not lead the quorum"))
+            return
+        if self._open >= REQUESTS_MAX:
+            told(_refused(asked.request_id, "overloaded", "too many changes of the quorum wait for an outcome"))
+            return
+        facts = self._engine.facts()
+        before = facts.configuration.node_ids
+        match decide(facts, VoterChange(Action(asked.action), asked.node_id)):
+            case AskAgain(detail):
+                told(VotersChanged(asked.request_id, "again", detail=detail[:1024]))
+            case ChangeRefused(code, detail):
+                told(_refused(asked.request_id, code, detail, before))
+            case Unchanged():
+                told(VotersChanged(asked.request_id, "applied", -1, before, before))
+            case NextConfiguration(next_one) | ResignFirst(next_one) if asked.plan:
+                told(VotersChanged(asked.request_id, "planned", -1, before, next_one.node_ids))
+            case ResignFirst():
+                self._engine.resign()
+                told(VotersChanged(asked.request_id, "again", detail=f"node {asked.node_id} led, and resigned"))
+            case NextConfiguration(next_one):
+                self._open += 1
+                settled = self._settled(VotersChanged(asked.request_id, "applied", -1, before, next_one.node_ids), told)
+                self._engine.append_configuration(next_one, self._lanes.expect(settled))
+
+    def _settled(self, answer: VotersChanged, told: Told) -> Callable[[Outcome], None]:
+        def settled(outcome: Outcome) -> None:
+            self._open -= 1
+            if outcome.fate is Fate.APPLIED:
+                told(replace(answer, index=outcome.index))
+            else:
+                verdict = "again" if outcome.fate is Fate.REFUSED else "unknown"
+                told(VotersChanged(answer.request_id, verdict, detail=outcome.detail))
+
+        return settled
+
+    def pin(self, now: float) -> None:
+        """Write down the disks that were met, where this node leads and it is the moment."""
+        if not self._engine.is_leader or now < self._pinned_at + RETRY_AFTER:
+            return
+        self._pinned_at = now
+        if self._engine.configuration.is_pinned:
+            return
+        configuration = decide_pin(self._engine.facts())
+        if configuration is not None:
+            # Where it is lost with the leadership, the next leader does it.
+            self._engine.append_configuration(configuration, self._lanes.expect(lambda outcome: None))
+
+
+def _refused(request_id: int, code: str, detail: str, before: tuple[BrokerId, ...] = ()) -> VotersChanged:
+    return VotersChanged(request_id, "refused", -1, before, before, code, detail[:1024])

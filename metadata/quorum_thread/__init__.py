@@ -1,0 +1,1 @@
+"""The thread that runs the quorum node, and its bridge to the event loop."""

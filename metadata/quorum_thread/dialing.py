@@ -1,0 +1,139 @@
+"""The connections on which a node's quorum thread sends: one to each peer that `metadata/quorum/peers.py` says, and
+there.
+
+What the operator set in `node.toml` takes the place of where a peer says that it listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from metadata.quorum.peers import WhomToDial
+from metadata.quorum.protocol import QUORUM_PATH
+from metadata.voters.configuration import Configuration
+from raftlog.http2.dialer import ReconnectingDialer
+from raftlog.http2.limits import Http2Limits
+from raftlog.http2.tls import DialTls
+from raftlog.model import BrokerId, Endpoint
+from raftlog.ports import LinkHandler, Random
+
+from .streams import DialedStream, Guard
+
+Redirect = Callable[[BrokerId, Endpoint], Endpoint]
+"""Where to dial a peer that says that it listens there."""
+
+
+class Dialing:
+    """All dialers of one node. Lives on the quorum's loop."""
+
+    def __init__(
+        self,
+        own: BrokerId,
+        initial: Mapping[BrokerId, Endpoint],
+        *,
+        handler: LinkHandler,
+        guard: Guard,
+        random: Random,
+        limits: Http2Limits,
+        tls: Callable[[BrokerId], DialTls] | None,
+        redirect: Redirect,
+    ) -> None:
+        """`initial`: the other voters that the folder was prepared with, dialed until the log says more."""
+        self._whom = WhomToDial(own, initial)
+        self._handler = handler
+        self._guard = guard
+        self._random = random
+        self._limits = limits
+        self._tls = tls
+        self._redirect = redirect
+        self._dialers: dict[BrokerId, tuple[Endpoint, ReconnectingDialer]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to dial."""
+        self._reconcile()
+
+    def on_configuration(self, configuration: Configuration) -> None:
+        """The log names these voters."""
+        self._whom.on_configuration(configuration)
+        self._reconcile()
+
+    def on_heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
+        """A peer dialed us, so it is there: no need to sit out a long delay before dialing it."""
+        self._whom.on_heard(peer, endpoint)
+        known = self._dialers.get(peer)
+        if known is not None and known[1].stream is None:
+            self._end(peer)
+        self._reconcile()
+
+    def on_gone(self, peer: BrokerId) -> None:
+        """Its link to us is over."""
+        self._whom.on_gone(peer)
+        self._reconcile()
+
+    def on_told(self, peer: BrokerId, voters: Mapping[BrokerId, Endpoint]) -> None:
+        """Whom a peer that was dialed calls voters."""
+        if self._whom.on_told(peer, voters):
+            self._reconcile()
+
+    def set_lost(self, lost: bool) -> None:
+        """Whether this node reaches no leader."""
+        if self._whom.set_lost(lost):
+            self._reconcile()
+
+    @property
+    def dialed(self) -> tuple[BrokerId, ...]:
+        """Whom this node dials, sorted."""
+        return tuple(sorted(self._dialers))
+
+    def address_of(self, peer: BrokerId) -> Endpoint | None:
+        """Where to dial a peer; None where nobody ever said."""
+        known = self._whom.address_of(peer)
+        return None if known is None else self._redirect(peer, known)
+
+    def _reconcile(self) -> None:
+        """Dial whom we should, where we should, and nobody else."""
+        if self._closed:
+            return
+        wanted = {peer: self._redirect(peer, where) for peer, where in self._whom.wanted().items()}
+        for peer, (where, _) in list(self._dialers.items()):
+            if wanted.get(peer) != where:
+                self._end(peer)
+        for peer, where in wanted.items():
+            if peer not in self._dialers:
+                self._dial(peer, where)
+
+    def _dial(self, peer: BrokerId, where: Endpoint) -> None:
+        stream = DialedStream(peer, self._handler, self._guard)
+        dialer = ReconnectingDialer(
+            where.host,
+            where.port,
+            QUORUM_PATH,
+            stream,
+            random=self._random,
+            limits=self._limits,
+            ssl=self._tls(peer) if self._tls else None,
+            on_opened=stream.on_opened,
+        )
+        self._dialers[peer] = (where, dialer)
+
+    def _end(self, peer: BrokerId) -> None:
+        _, dialer = self._dialers.pop(peer)
+        task = asyncio.get_running_loop().create_task(dialer.close())
+        self._ending.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled():
+            task.result()
+
+    async def close(self) -> None:
+        """Dial nobody any more; all connections are closed when this returns: together, since each may linger."""
+        self._closed = True
+        for peer in list(self._dialers):
+            self._end(peer)
+        if self._ending:
+            await asyncio.wait(self._ending)

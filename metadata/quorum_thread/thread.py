@@ -1,0 +1,402 @@
+"""The quorum's own thread: an asyncio loop beside the broker's, with the quorum's connections, ticks and fsyncs.
+
+Votes, appends and broker heartbeats leave from here, so that neither a busy broker loop nor a slow fsync of a
+partition deposes anybody. The two threads share nothing but calls: the broker's loop hands in proposals, and gets
+events, outcomes and hints back, in exactly the order in which the quorum gave them, by `call_soon_threadsafe`. A long
+batch of events is handed over in slices, so that it does not hold the broker's loop.
+
+Every node dials the data listeners of the voters, and of whoever dials it, and sends on those connections only
+(`dialing.py`); what others send comes on connections that they dialed, which the listener hands to this
+loop by their path (`loop_for_path`), or under TLS by their server name. One that stays on the listener's loop all the
+same has its messages passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from metadata.commands.cluster import RegisterBroker
+from metadata.commands.envelope import Command
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum.links import QuorumLinks
+from metadata.quorum.node import QuorumNode
+from metadata.quorum.pace import TICK_SECONDS, pause_after_tick
+from metadata.quorum.port import Fate, Outcome
+from metadata.quorum.protocol import QUORUM_PATH, VotersChanged
+from metadata.records.events import MetadataEvent
+from metadata.voters.changes import VoterChange
+from metadata.voters.configuration import Configuration
+from metadata.voters.damage import forgot
+from metadata.voters.identity import QuorumIdentity
+from raftlog.config import MIB, TimingConfig
+from raftlog.errors import InvariantViolation, RaftlogError, RemoteProtocolError
+from raftlog.http2.connection import StreamAcceptor
+from raftlog.http2.limits import Http2Limits
+from raftlog.http2.tls import DialTls
+from raftlog.model import NO_BROKER, BrokerId, Endpoint, QuorumStatus
+from raftlog.ports import Clock, Disk, Random
+
+from .bridge import Bridge
+from .dialing import Dialing, Redirect
+from .streams import AcceptedStreams
+
+__all__ = ["QUORUM_PATH", "QuorumThread"]
+
+HANGING_SECONDS = 60.0
+"""A journal is bounded: one whose opening or closing takes longer has a disk that hangs."""
+
+LIMITS = Http2Limits(
+    connect_timeout_s=1.0, ping_interval_s=2.0, ping_timeout_s=2.0, stall_timeout_s=3.0, max_queued_bytes=64 * MIB
+)
+"""Of dialed connections: a peer that was cut off is given up within seconds, and dialed again."""
+
+
+class QuorumThread:
+    """The `MetadataQuorum` of one broker process. All methods and all callbacks are on the broker's loop."""
+
+    def __init__(
+        self,
+        identity: QuorumIdentity,
+        *,
+        peers: Mapping[BrokerId, Endpoint],
+        disk: Disk,
+        clock: Clock,
+        random: Random,
+        timing: TimingConfig,
+        on_events: Callable[[int, Sequence[MetadataEvent]], None],
+        on_fatal: Callable[[BaseException], None],
+        on_leader: Callable[[BrokerId], None] | None = None,
+        limits: QuorumLimits | None = None,
+        tls: Callable[[BrokerId], DialTls] | None = None,
+        redirect: Redirect = lambda peer, known: known,
+    ) -> None:
+        """`peers`: where to dial each other initial voter's data listener, `tls`: how to dial (None: in the clear).
+        Called on the broker's running loop. `random` is the thread's alone from now on; `on_fatal` is told once why
+        this node must stop; `redirect` says where to dial a peer instead of where it says that it listens, and is
+        called on the thread."""
+        missing = set(identity.peers) - set(peers)
+        if missing:
+            raise InvariantViolation(f"voters {sorted(missing)} have no address")
+        self._identity = identity
+        self._peers = {peer: peers[peer] for peer in identity.peers}
+        self._random = random
+        self._tls = tls
+        self._redirect = redirect
+        self._clock = clock
+        self._on_events = on_events
+        self._on_fatal = on_fatal
+        self._bridge = Bridge(asyncio.get_running_loop())
+        self._log = structlog.get_logger()
+        self._make_node: Callable[[QuorumLinks], QuorumNode] = lambda links: QuorumNode(
+            identity,
+            disk=disk,
+            clock=clock,
+            random=random,
+            timing=timing,
+            send=links.send,
+            on_events=lambda index, events: self._bridge.post(self._events, index, events),
+            on_leader=lambda leader: self._leads(links, leader, on_leader),
+            on_configuration=lambda configuration: self._configured(links, configuration),
+            limits=limits,
+        )
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started: asyncio.Future[None] = self._bridge.loop.create_future()
+        self._status = QuorumStatus(identity.node_id, NO_BROKER, 0, 0, 0, 0, identity.voters)
+        # The thread's own:
+        self._node: QuorumNode | None = None
+        self._stop = asyncio.Event()
+        self._dialing: Dialing | None = None
+        self._accepted: AcceptedStreams | None = None
+        self._tick_due = False
+        self._next_tick = -math.inf
+        """Without any input; on the thread's loop."""
+        self._heartbeat = timing.quorum_heartbeat_ms / 1000
+        self._next_beat: asyncio.TimerHandle | None = None
+
+    # --- On the broker's loop ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the journal and start the thread; returns when messages can be taken. Raises as `QuorumNode` does."""
+        self._thread = threading.Thread(target=self._run, name="raftlog-quorum", daemon=True)
+        self._thread.start()
+        await asyncio.wait_for(self._started, HANGING_SECONDS)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The thread's loop, for `Http2Listener(loop_for_path={QUORUM_PATH: quorum.loop})`. There after `start`."""
+        assert self._loop is not None, "not started"
+        return self._loop
+
+    @property
+    def acceptor(self) -> StreamAcceptor:
+        """The listener's handler of `QUORUM_PATH`; called on the thread's loop, or under TLS on the listener's."""
+        assert self._accepted is not None, "not started"
+        return self._accepted.accept
+
+    def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
+        """See `MetadataQuorum`."""
+        self._hand_in(lambda node: node.register(command, self._bridge.carry(done)), done)
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        """See `MetadataQuorum`."""
+        self._hand_in(lambda node: node.propose(command, self._bridge.carry(done), timeout=timeout), done)
+
+    def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        """See `MetadataQuorum`."""
+        self._hand_in(lambda node: node.read_barrier(self._bridge.carry(done), timeout=timeout), done)
+
+    def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
+        """See `MetadataQuorum`."""
+
+        def stopped(outcome: Outcome) -> None:
+            done(self._status)
+
+        self._hand_in(lambda node: node.leader_status(self._bridge.carry(done), timeout=timeout), stopped)
+
+    def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
+        """See `MetadataQuorum`."""
+        self._hand_in(lambda node: node.stop_broker(self._bridge.carry(done), timeout=timeout), lambda _: done(False))
+
+    def change_voters(
+        self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
+    ) -> None:
+        """See `MetadataQuorum`."""
+
+        def stopped(outcome: Outcome) -> None:
+            done(VotersChanged(0, "refused", code="shutting_down", detail=outcome.detail))
+
+        self._hand_in(
+            lambda node: node.change_voters(change, self._bridge.carry(done), plan=plan, timeout=timeout), stopped
+        )
+
+    def status(self) -> QuorumStatus:
+        """As this node knew it at its last tick."""
+        return self._status
+
+    async def close(self) -> None:
+        """Stop the thread, close its connections, sync the journal: or leave it alone, where its disk hangs. Waiting
+        proposals end as unknown."""
+        thread, self._thread = self._thread, None
+        self._closing = True
+        if thread is not None:
+            self._call(self._stop.set)
+            await asyncio.to_thread(thread.join, HANGING_SECONDS)
+            if thread.is_alive():
+                self._log.error("quorum_thread_hangs", seconds=HANGING_SECONDS)
+
+    def _hand_in(self, call: Callable[[QuorumNode], None], stopped: Callable[[Outcome], None]) -> None:
+        """Have the thread do this to its node; `stopped` is told where it never will."""
+
+        def refuse() -> None:
+            stopped(Outcome(Fate.REFUSED, detail="the quorum of this node has stopped"))
+
+        def on_thread() -> None:
+            if self._node is None:
+                self._bridge.post(refuse)
+                self._bridge.flush()
+            else:
+                self._do(call)
+
+        if not self._call(on_thread):
+            self._bridge.loop.call_soon(refuse)
+
+    def _call(self, callback: Callable[[], None]) -> bool:
+        """On the thread's loop, soon; False where that has ended (or never began)."""
+        if self._loop is None:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            return False
+        return True
+
+    # --- On the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001  nobody else would hear of it: this node must stop
+            self._report(error)
+
+    async def _main(self) -> None:
+        links = QuorumLinks(
+            self._identity,
+            on_dropped=self._link_dropped,
+            on_heard=lambda peer, where: self._with_dialing(lambda dialing: dialing.on_heard(peer, where)),
+            on_gone=lambda peer: self._with_dialing(lambda dialing: dialing.on_gone(peer)),
+            on_told=lambda peer, voters: self._with_dialing(lambda dialing: dialing.on_told(peer, voters)),
+        )
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._unforeseen)
+        self._accepted = AcceptedStreams(links.accepted, loop, self._do_guarded)
+        try:
+            node = self._make_node(links)
+        except BaseException as error:
+            self._bridge.call(self._refuse_start, error)
+            if not isinstance(error, RaftlogError):
+                raise
+            return
+        links.attach(node)
+        self._node = node
+        self._dialing = Dialing(
+            self._identity.node_id,
+            self._peers,
+            handler=links.dialed,
+            guard=self._do_guarded,
+            random=self._random,
+            limits=LIMITS,
+            tls=self._tls,
+            redirect=self._redirect,
+        )
+        self._dialing.start()
+        self._loop = loop
+        if self._closing:
+            self._stop.set()  # said while there was no loop to say it to
+        self._bridge.call(self._say_started)
+        try:
+            self._beat()
+            await self._stop.wait()
+        finally:
+            await self._end(node)
+
+    def _beat(self) -> None:
+        """Time passes for the node even where nobody speaks. An input's tick puts this one off: an idle node wakes
+        for what arrives and little else."""
+        self._next_beat = None
+        if self._node is not None:
+            if asyncio.get_running_loop().time() >= self._next_tick:
+                self._tick()
+            self._set_beat()
+
+    def _set_beat(self) -> None:
+        """One timer, never two."""
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        self._next_beat = asyncio.get_running_loop().call_at(self._next_tick, self._beat)
+
+    def _with_dialing(self, call: Callable[[Dialing], None]) -> None:
+        if self._dialing is not None and not self._stop.is_set():
+            call(self._dialing)
+
+    def _configured(self, links: QuorumLinks, configuration: Configuration) -> None:
+        self._log.info("quorum_voters", voters=list(configuration.node_ids))
+        links.set_voters(configuration)
+        if self._dialing is not None:
+            self._dialing.on_configuration(configuration)
+
+    def _do(self, call: Callable[[QuorumNode], None]) -> None:
+        node = self._node
+        assert node is not None
+        self._do_guarded(lambda: call(node))
+
+    def _do_guarded(self, call: Callable[[], None]) -> None:
+        """An input: staged now, carried out at the end of this turn of the loop with all others, if there is need."""
+        if self._node is None:
+            return
+        try:
+            call()
+        except RemoteProtocolError:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
+            self._fail(error)
+            return
+        if not self._tick_due and self._node.wants_tick:
+            self._tick_due = True
+            asyncio.get_running_loop().call_soon(self._tick)
+
+    def _tick(self) -> None:
+        node = self._node
+        self._tick_due = False
+        if node is None:
+            return
+        try:
+            node.tick()
+            self._take_status(node.status())
+            if self._dialing is not None:
+                self._dialing.set_lost(not node.reaches_leader)
+        except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
+            self._fail(error)
+        self._bridge.flush()
+        if node.busy and not self._tick_due and not self._stop.is_set():
+            self._tick_due = True
+            asyncio.get_running_loop().call_soon(self._tick)
+        pause = pause_after_tick(node, self._clock.monotonic(), self._heartbeat, TICK_SECONDS)
+        self._next_tick = asyncio.get_running_loop().time() + pause
+        if self._next_beat is not None and self._next_tick < self._next_beat.when():
+            self._set_beat()
+
+    def _unforeseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Out of a callback or a task of this loop came an exception that nobody caught. A connection's own end, and a
+        peer's fault, end the connection; after any other the node's state is in doubt, or nobody dials a peer any
+        more."""
+        error = context.get("exception")
+        message = str(context.get("message", "an error without a word"))
+        self._log.error("unforeseen", message=message, exc_info=error)
+        of_connection = isinstance(error, OSError) and "transport" in context
+        if error is not None and not of_connection and not isinstance(error, RemoteProtocolError):
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing leaves this node any more."""
+        self._report(error)
+        self._stop.set()
+
+    def _report(self, error: BaseException) -> None:
+        self._bridge.call(self._fatal, error)
+
+    def _take_status(self, status: QuorumStatus) -> None:
+        for forgetful in set(status.forgetful) - set(self._status.forgetful):
+            self._log.error("quorum_voter_forgot", node=forgetful, detail=forgot(forgetful))
+        self._status = status
+
+    async def _end(self, node: QuorumNode) -> None:
+        self._node = None
+        if self._dialing is not None:
+            await self._dialing.close()
+        if self._accepted is not None:
+            await self._accepted.close()
+        node.close()
+        self._bridge.flush()
+
+    def _link_dropped(self, error: RemoteProtocolError) -> None:
+        self._log.warning("quorum_link_dropped", detail=error.detail)
+
+    def _leads(self, links: QuorumLinks, leader: BrokerId, told: Callable[[BrokerId], None] | None) -> None:
+        self._log.info("quorum_leader", leader=leader)
+        links.set_leader(leader)
+        if told is not None:
+            self._bridge.post(told, leader)
+
+    # --- Back on the broker's loop -----------------------------------------------------------------------------------
+
+    def _say_started(self) -> None:
+        if not self._started.done():
+            self._started.set_result(None)
+
+    def _refuse_start(self, error: BaseException) -> None:
+        if not self._started.done():
+            self._started.set_exception(error)
+
+    def _events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        try:
+            self._on_events(index, events)
+        except BaseException as error:
+            # What follows would be applied to a view with a hole in it.
+            self._on_events = lambda index, events: None
+            self._fatal(error)
+            raise
+
+    def _fatal(self, error: BaseException) -> None:
+        if not self._started.done():
+            self._started.set_exception(error)
+        else:
+            told, self._on_fatal = self._on_fatal, lambda _: None
+            told(error)

@@ -1,0 +1,1 @@
+"""Raft: elections, replication, membership, and the adapted pysyncobj node."""

@@ -1,0 +1,1 @@
+"""The records of the metadata image, and the events of their changes."""

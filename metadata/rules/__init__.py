@@ -1,0 +1,1 @@
+"""Pure decisions over records: placement, elections, balance, assignors, topic configuration."""

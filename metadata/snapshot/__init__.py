@@ -1,0 +1,1 @@
+"""Snapshots of the image: encoding and decoding."""

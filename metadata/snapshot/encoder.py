@@ -1,0 +1,329 @@
+"""The cluster image as bytes: every field by name of its place, nothing pickled, nothing derived.
+
+    4 bytes  magic "RLMS"
+    u32      version
+    u32      CRC-32 of the body (from version 9 on of magic, version and body)
+    ...      body: a msgpack array (`Body`)
+
+Integers of the header are big-endian. Indexes and the marks of partitions are rebuilt from the rest, so they cannot
+disagree with it. A changed body is a new version; old versions are read for as long as a cluster may hold one.
+
+Both ways go in steps of a few milliseconds, since there may be a hundred thousand partitions and a million committed
+offsets.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Generator
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
+from metadata.image.image import ClusterImage, run
+from raftlog.errors import RemoteProtocolError
+from raftlog.model import ClusterTime, ReplicationThrottle, TopicPartition, TopicRecord
+from raftlog.ports import Buffer
+
+from .format import (
+    Body,
+    BodyWithTime,
+    BodyWithTransactions,
+    PackedAnswer,
+    PackedPartition,
+    PackedTopic,
+    PackedTopicWithCreation,
+    pack_broker,
+    pack_partition,
+    pack_session,
+    unpack_broker,
+    unpack_partition,
+    unpack_session,
+    unpack_ticket,
+)
+from .groups import PackedGroup, pack_group, unpack_group
+from .transactions import pack_transactions, unpack_transactions
+
+T = TypeVar("T")
+
+MAGIC = b"RLMS"
+VERSION = 9
+"""1 knew no reassignments and no unclean elections: its partitions end with their tickets. 2 knew no groups and no
+throttle, not whether a replica was let go in a partition's leader epoch, and of client sessions their last answers
+only. 4 knows no transactions, 8 not when a topic was created, and no cluster's time. There are none between those: one
+flipped bit, which their CRC does not cover, would make one of another. From 9 on the CRC covers the version, too."""
+VERSION_FEATURE_LEVEL = 5
+"""From here on the newest version is written: every node can read it."""
+VERSION_WITH_TRANSACTIONS = 8
+"""Written below that level, where there are some."""
+VERSION_WITHOUT_TRANSACTIONS = 4
+"""Written below that level, where there are none."""
+_KNOWN = (1, 2, VERSION_WITHOUT_TRANSACTIONS, VERSION_WITH_TRANSACTIONS, VERSION)
+_UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+FIRST_WITH_CHECKED_VERSION = 9
+_HEADER = struct.Struct(">4sII")
+_CRC_BYTES = 4
+"""At the header's end."""
+
+PARTITIONS_PER_STEP = 250
+"""Some milliseconds of work: heartbeats leave between two steps."""
+
+ANSWERS_PER_STEP = 1_000
+"""Likewise."""
+
+
+CRC_BYTES_PER_STEP = 1024 * 1024
+"""Likewise."""
+
+
+class UnknownSnapshot(RemoteProtocolError):
+    """A snapshot of a newer version: this node must stop, and says which version it met."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Body)
+_decoder_with_transactions = msgspec.msgpack.Decoder(BodyWithTransactions)
+_decoder_with_time = msgspec.msgpack.Decoder(BodyWithTime)
+_topic_decoder = msgspec.msgpack.Decoder(PackedTopicWithCreation)
+_partition_decoder = msgspec.msgpack.Decoder(PackedPartition)
+_group_decoder = msgspec.msgpack.Decoder(PackedGroup)
+_answer_decoder = msgspec.msgpack.Decoder(PackedAnswer)
+
+
+def encode_snapshot(state: ClusterImage) -> bytes:
+    """Equal states give equal bytes."""
+    encoder = SnapshotEncoder(state)
+    while True:
+        packed = encoder.step()
+        if packed is not None:
+            return packed
+
+
+class SnapshotEncoder:
+    """A state on its way to bytes, a slice at a time: what is applied meanwhile is not in it.
+
+    Records are never changed, only replaced, so copies of the dictionaries that hold them are a copy of the state.
+    """
+
+    def __init__(self, state: ClusterImage) -> None:
+        self._topics = [state.topics[topic_id] for topic_id in sorted(state.topics)]
+        self._groups = [state.groups.by_id[group_id] for group_id in sorted(state.groups.by_id)]
+        self._offsets = state.groups.copy_offsets()
+        self._answers = list(state.sessions.answers.items())
+        self._partitions = state.partitions.copy()
+        self._tickets = state.tickets.copy()
+        self._version = _version_of(state)
+        lacks_transactions = self._version == VERSION_WITHOUT_TRANSACTIONS
+        self._transactions = None if lacks_transactions else pack_transactions(state.transactions)
+        self._short_of_room = tuple(b for b in sorted(state.brokers) if state.brokers[b].short_of_room)
+        self._time = (state.time.now_ms, state.time.began_ms, state.time.agreed_ms)
+        self._body = Body(
+            index=state.index,
+            feature_level=state.feature_level,
+            next_producer_id=state.next_producer_id,
+            brokers=tuple(pack_broker(state, state.brokers[broker_id]) for broker_id in sorted(state.brokers)),
+            topics=(),
+            answers=(),
+            forgotten_index=state.sessions.forgotten_index,
+            sessions=tuple(pack_session(name, seen) for name, seen in state.sessions.seen.items()),
+            throttle=(state.throttle.leader_rate, state.throttle.follower_rate),
+        )
+        self._steps = self._pack()
+
+    def step(self) -> bytes | None:
+        """Pack some more. Returns the whole when nothing is left."""
+        try:
+            next(self._steps)
+        except StopIteration as done:
+            whole: bytes = done.value
+            return whole
+        return None
+
+    def _pack(self) -> Generator[None, None, bytes]:
+        encode_one = _encoder.encode
+        topics = yield from self._pack_topics()
+        groups = yield from self._pack_groups()
+        answers: list[msgspec.Raw] = []
+        for start in range(0, len(self._answers), ANSWERS_PER_STEP):
+            some = self._answers[start : start + ANSWERS_PER_STEP]
+            answers += [msgspec.Raw(encode_one(PackedAnswer(*key, *answer))) for key, answer in some]
+            if len(some) == ANSWERS_PER_STEP:
+                yield
+        yield
+        whole = msgspec.structs.replace(self._body, topics=tuple(topics), answers=tuple(answers), groups=tuple(groups))
+        if self._transactions is not None:
+            transactions = yield from self._transactions
+            fields = {**msgspec.structs.asdict(whole), "transactions": transactions}
+            if self._version == VERSION:
+                whole = BodyWithTime(**fields, time=self._time, short_of_room=self._short_of_room)
+            else:
+                whole = BodyWithTransactions(**fields)
+        body = _encoder.encode(whole)
+        yield
+        crc = yield from _crc(self._version, body)
+        return b"".join((_HEADER.pack(MAGIC, self._version, crc), body))
+
+    def _pack_topics(self) -> Generator[None, None, list[msgspec.Raw]]:
+        topics: list[msgspec.Raw] = []
+        done = 0
+        for topic in self._topics:
+            partitions: list[msgspec.Raw] = []
+            for number in range(topic.partition_count):
+                name = TopicPartition(topic.topic_id, number)
+                packed = pack_partition(self._partitions[name], self._tickets.get(name, ()))
+                partitions.append(msgspec.Raw(_encoder.encode(packed)))
+                done += 1
+                if done % PARTITIONS_PER_STEP == 0:
+                    yield
+            topics.append(msgspec.Raw(_encoder.encode(self._pack_topic(topic, tuple(partitions)))))
+        return topics
+
+    def _pack_topic(self, topic: TopicRecord, partitions: tuple[msgspec.Raw, ...]) -> PackedTopic:
+        if self._version != VERSION:
+            return PackedTopic(
+                topic_id=topic.topic_id,
+                name=topic.name,
+                replication_factor=topic.replication_factor,
+                configs=topic.configs,
+                partitions=partitions,
+            )
+        return PackedTopicWithCreation(
+            topic_id=topic.topic_id,
+            name=topic.name,
+            replication_factor=topic.replication_factor,
+            configs=topic.configs,
+            partitions=partitions,
+            created_index=topic.created_index,
+        )
+
+    def _pack_groups(self) -> Generator[None, None, list[msgspec.Raw]]:
+        groups: list[msgspec.Raw] = []
+        left = PARTITIONS_PER_STEP
+        for group in self._groups:
+            packed = pack_group(group, self._offsets.get(group.group_id, {}))
+            groups.append(msgspec.Raw(_encoder.encode(packed)))
+            left -= 1 + len(packed.offsets) + sum(len(member.owned) for member in packed.members)
+            if left <= 0:
+                left = PARTITIONS_PER_STEP
+                yield
+        return groups
+
+
+def decode_snapshot(packed: Buffer) -> ClusterImage:
+    """The state that it was made of. Raises `RemoteProtocolError` for bytes that are not a snapshot, `UnknownSnapshot`
+    for a newer version's."""
+    return run(decode_snapshot_in_steps(packed))
+
+
+def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterImage]:
+    """The same, a topic or so many partitions at a time; it brings no events."""
+    state = ClusterImage()
+    body = yield from _open(packed)
+    state.index = body.index
+    state.feature_level = body.feature_level
+    state.next_producer_id = body.next_producer_id
+    state.sessions.forgotten_index = body.forgotten_index
+    state.throttle = ReplicationThrottle(*body.throttle)
+    if isinstance(body, BodyWithTime):
+        state.time = ClusterTime(*body.time)
+    short_of_room = body.short_of_room if isinstance(body, BodyWithTime) else ()
+    for broker in body.brokers:
+        state.put_broker(replace(unpack_broker(broker), short_of_room=broker.broker_id in short_of_room))
+        if broker.starting:
+            state.starting.add(broker.broker_id)
+    done = 0
+    for packed_topic in body.topics:
+        topic = _decode(_topic_decoder, packed_topic)
+        state.put_topic(
+            TopicRecord(
+                topic_id=topic.topic_id,
+                name=topic.name,
+                partition_count=len(topic.partitions),
+                replication_factor=topic.replication_factor,
+                configs=topic.configs,
+                created_index=topic.created_index,
+            )
+        )
+        for number, packed_partition in enumerate(topic.partitions):
+            partition = _decode(_partition_decoder, packed_partition)
+            tickets = tuple(unpack_ticket(ticket) for ticket in partition.tickets)
+            state.put_partition(unpack_partition(TopicPartition(topic.topic_id, number), partition), tickets)
+            done += 1
+            if done % PARTITIONS_PER_STEP == 0:
+                state.take_events()
+                yield
+    for packed_group in body.groups:
+        unpack_group(state.groups, _decode(_group_decoder, packed_group))
+        yield
+    for number, packed_answer in enumerate(body.answers, start=1):
+        answer = _decode(_answer_decoder, packed_answer)
+        state.sessions.answers[answer.session_id, answer.sequence] = (answer.index, answer.result)
+        if number % ANSWERS_PER_STEP == 0:
+            yield
+    if isinstance(body, BodyWithTransactions):
+        yield from _unpack_transactions(state, body)
+    for session in body.sessions:
+        state.sessions.seen[session.session_id] = unpack_session(session)
+    if not body.sessions:
+        state.sessions.derive_seen()
+    state.take_events()
+    return state
+
+
+def _open(packed: Buffer) -> Generator[None, None, Body]:
+    view = memoryview(packed).cast("B")
+    if view.nbytes < _HEADER.size:
+        raise RemoteProtocolError(f"{view.nbytes} bytes are no snapshot")
+    magic, version, crc = _HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise RemoteProtocolError("this is not a snapshot of the metadata")
+    if version > VERSION:
+        raise UnknownSnapshot(f"a snapshot of version {version}, newer than {VERSION}; this node must be upgraded")
+    body = view[_HEADER.size :]
+    if version not in _KNOWN or (yield from _crc(version, body)) != crc:
+        raise RemoteProtocolError("the snapshot is damaged")
+    if version == VERSION:
+        return _decode(_decoder_with_time, body)
+    if version == VERSION_WITH_TRANSACTIONS:
+        return _decode(_decoder_with_transactions, body)
+    return _decode(_decoder, body)
+
+
+def _version_of(state: ClusterImage) -> int:
+    """The oldest that holds all of the state: nodes of the cluster's feature level can read it."""
+    if state.feature_level >= VERSION_FEATURE_LEVEL:
+        return VERSION
+    return VERSION_WITHOUT_TRANSACTIONS if state.transactions.is_empty else VERSION_WITH_TRANSACTIONS
+
+
+def _crc(version: int, body: Buffer) -> Generator[None, None, int]:
+    view = memoryview(body)
+    crc = 0
+    if version >= FIRST_WITH_CHECKED_VERSION:
+        crc = zlib.crc32(_HEADER.pack(MAGIC, version, 0)[:-_CRC_BYTES])
+    for start in range(0, view.nbytes, CRC_BYTES_PER_STEP):
+        crc = zlib.crc32(view[start : start + CRC_BYTES_PER_STEP], crc)
+        yield
+    return crc
+
+
+def _unpack_transactions(state: ClusterImage, body: BodyWithTransactions) -> Generator[None, None, None]:
+    steps = unpack_transactions(state.transactions, body.transactions)
+    while True:
+        try:
+            next(steps)
+        except StopIteration:
+            return
+        except _UNDECODABLE as error:
+            raise RemoteProtocolError(f"malformed snapshot: {error}") from None
+        state.take_events()
+        yield
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], packed: Buffer) -> T:
+    try:
+        return decoder.decode(packed)
+    except _UNDECODABLE as error:
+        raise RemoteProtocolError(f"malformed snapshot: {error}") from None

@@ -1,0 +1,224 @@
+"""What a snapshot's body is made of: each fact as an array of its fields, and the way from the records and back.
+
+Whatever there may be many of is coded on its own, and stands in the whole as bytes: packing and reading stop between
+any two of them (`encoder.py`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from metadata.commands.results import CommandResult
+from metadata.image.client_sessions import Seen
+from metadata.image.image import ClusterImage
+from metadata.records.tickets import RecoveryTicket
+from raftlog.model import (
+    BrokerId,
+    BrokerRecord,
+    DirectoryId,
+    Endpoint,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    PartitionRecord,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+)
+
+
+class Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Base of everything in the body."""
+
+
+class PackedBroker(Part, frozen=True):
+    broker_id: BrokerId
+    incarnation: Incarnation
+    directory_id: DirectoryId
+    start_number: int
+    api: tuple[str, int]
+    data: tuple[str, int]
+    rack: str
+    fenced: bool
+    starting: bool
+    feature_level: int
+
+
+class PackedTicket(Part, frozen=True):
+    broker_id: BrokerId
+    incarnation: Incarnation
+    directory_id: DirectoryId
+    has_directory: bool
+    last_epoch: LeaderEpoch
+    stable_end_offset: Offset
+
+
+class PackedPartition(Part, frozen=True):
+    replicas: tuple[BrokerId, ...]
+    leader: BrokerId
+    leader_incarnation: Incarnation
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    isr: tuple[BrokerId, ...]
+    commit_set: tuple[BrokerId, ...]
+    min_insync_replicas: int
+    tickets: tuple[PackedTicket, ...]
+    adding_replicas: tuple[BrokerId, ...] = ()
+    target_replicas: tuple[BrokerId, ...] = ()
+    unclean_leader_epochs: tuple[LeaderEpoch, ...] = ()
+    let_go: bool = False
+
+
+class PackedTopic(Part, frozen=True):
+    topic_id: TopicId
+    name: str
+    replication_factor: int
+    configs: tuple[tuple[str, str], ...]
+    partitions: tuple[msgspec.Raw, ...]
+    """Each a `PackedPartition`, coded on its own, as the topics are: all of them at once would take too long."""
+
+
+class PackedTopicWithCreation(PackedTopic, frozen=True):
+    created_index: int = 0
+
+
+class PackedAnswer(Part, frozen=True):
+    session_id: bytes
+    sequence: int
+    index: int
+    result: CommandResult
+
+
+class PackedSession(Part, frozen=True):
+    session_id: bytes
+    upto: int
+    ahead: tuple[int, ...]
+    last_index: int
+    floor_index: int
+
+
+class Body(Part, frozen=True):
+    index: int
+    feature_level: int
+    next_producer_id: ProducerId
+    brokers: tuple[PackedBroker, ...]
+    topics: tuple[msgspec.Raw, ...]
+    """Each a `PackedTopic`."""
+    answers: tuple[msgspec.Raw, ...]
+    """Each an `PackedAnswer`."""
+    forgotten_index: int
+    groups: tuple[msgspec.Raw, ...] = ()
+    """Each a `PackedGroup`."""
+    throttle: tuple[int | None, int | None] = (None, None)
+    sessions: tuple[PackedSession, ...] = ()
+
+
+class BodyWithTransactions(Body, frozen=True):
+    transactions: msgspec.Raw = msgspec.Raw()
+    """As `transactions.py` writes them."""
+
+
+class BodyWithTime(BodyWithTransactions, frozen=True):
+    """From feature level 5 on."""
+
+    time: tuple[int, int, int] = (0, 0, 0)
+    """A `ClusterTime`."""
+    short_of_room: tuple[BrokerId, ...] = ()
+    """Those of `brokers` that are."""
+
+
+def pack_session(session_id: bytes, seen: Seen) -> PackedSession:
+    return PackedSession(session_id, seen.upto, tuple(sorted(seen.ahead)), seen.last_index, seen.floor_index)
+
+
+def unpack_session(packed: PackedSession) -> Seen:
+    return Seen(packed.upto, set(packed.ahead), packed.last_index, packed.floor_index)
+
+
+def pack_broker(state: ClusterImage, broker: BrokerRecord) -> PackedBroker:
+    return PackedBroker(
+        broker_id=broker.broker_id,
+        incarnation=broker.incarnation,
+        directory_id=broker.directory_id,
+        start_number=broker.start_number,
+        api=(broker.api.host, broker.api.port),
+        data=(broker.data.host, broker.data.port),
+        rack=broker.rack,
+        fenced=broker.fenced,
+        starting=broker.broker_id in state.starting,
+        feature_level=broker.feature_level,
+    )
+
+
+def unpack_broker(packed: PackedBroker) -> BrokerRecord:
+    return BrokerRecord(
+        broker_id=packed.broker_id,
+        incarnation=packed.incarnation,
+        directory_id=packed.directory_id,
+        start_number=packed.start_number,
+        api=Endpoint(*packed.api),
+        data=Endpoint(*packed.data),
+        rack=packed.rack,
+        fenced=packed.fenced,
+        feature_level=packed.feature_level,
+    )
+
+
+def pack_partition(record: PartitionRecord, tickets: tuple[RecoveryTicket, ...]) -> PackedPartition:
+    return PackedPartition(
+        replicas=record.replicas,
+        leader=record.leader,
+        leader_incarnation=record.leader_incarnation,
+        leader_epoch=record.leader_epoch,
+        partition_epoch=record.partition_epoch,
+        isr=record.isr,
+        commit_set=record.commit_set,
+        min_insync_replicas=record.min_insync_replicas,
+        tickets=tuple(pack_ticket(ticket) for ticket in tickets),
+        adding_replicas=record.adding_replicas,
+        target_replicas=record.target_replicas,
+        unclean_leader_epochs=record.unclean_leader_epochs,
+        let_go=record.let_go,
+    )
+
+
+def unpack_partition(topic_partition: TopicPartition, packed: PackedPartition) -> PartitionRecord:
+    return PartitionRecord(
+        topic_partition=topic_partition,
+        replicas=packed.replicas,
+        leader=packed.leader,
+        leader_incarnation=packed.leader_incarnation,
+        leader_epoch=packed.leader_epoch,
+        partition_epoch=packed.partition_epoch,
+        isr=packed.isr,
+        commit_set=packed.commit_set,
+        min_insync_replicas=packed.min_insync_replicas,
+        not_eligible=tuple(ticket.broker_id for ticket in packed.tickets),
+        adding_replicas=packed.adding_replicas,
+        target_replicas=packed.target_replicas,
+        unclean_leader_epochs=packed.unclean_leader_epochs,
+        let_go=packed.let_go,
+    )
+
+
+def pack_ticket(ticket: RecoveryTicket) -> PackedTicket:
+    return PackedTicket(
+        broker_id=ticket.broker_id,
+        incarnation=ticket.incarnation,
+        directory_id=ticket.directory_id,
+        has_directory=ticket.has_directory,
+        last_epoch=ticket.last_epoch,
+        stable_end_offset=ticket.stable_end_offset,
+    )
+
+
+def unpack_ticket(packed: PackedTicket) -> RecoveryTicket:
+    return RecoveryTicket(
+        broker_id=packed.broker_id,
+        incarnation=packed.incarnation,
+        directory_id=packed.directory_id,
+        has_directory=packed.has_directory,
+        last_epoch=packed.last_epoch,
+        stable_end_offset=packed.stable_end_offset,
+    )

@@ -1,0 +1,1 @@
+"""The voters of the quorum: identities, configurations, changes, lost disks."""

@@ -1,0 +1,1 @@
+"""Log compaction: which records are kept, and the cleaned segment files."""

@@ -1,0 +1,129 @@
+"""Produced batches on their way to the leader's core: each is checked once, those of a partition in order of arrival.
+
+A check costs what the payload has to say once it is unpacked: microseconds for a plain batch, but a fifth of a second
+for a few hundred bytes that somebody compressed well. So plain batches are checked where they arrive, and compressed
+ones by a worker; whatever arrives for the partition meanwhile waits behind them, because producers number their batches
+and may have several on the way (S1). What waits is bounded, and what nobody waits for any more is not checked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from partitions.replica.effects import RequestId
+from raftlog.config import MIB, TopicConfig
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import Acks
+from raftlog.ports import Buffer, Worker
+from raftlog.records.batch import BatchHeader, RecordBatch, validate
+from raftlog.records.batch_filter import has_record_without_key
+from raftlog.records.header import is_compressed
+
+MAX_WAITING_BATCHES = 1000
+MAX_WAITING_BYTES = 64 * MIB
+"""Of one partition, in front of its check; more are refused as `overloaded`."""
+MAX_BATCHES_A_JOB = 16
+"""Checked in one go by a worker: others want it, too."""
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A batch as it came in. `wall_ms` is when, in milliseconds since 1970."""
+
+    request: RequestId
+    batch: Buffer
+    acks: Acks
+    config: TopicConfig
+    wall_ms: int
+    resent: bool = False
+
+
+class IncomingBatches:
+    """The batches of one partition that are not checked yet.
+
+    Invariant: the first `_checking` of `_waiting` are a worker's; whoever is not first in line is behind one of those.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        wanted: Callable[[RequestId], bool],
+        checked: Callable[[Arrival, BatchHeader | RaftlogError], None],
+    ) -> None:
+        """`wanted`: does somebody still wait for this request's answer? `checked` is called once for each arrival that
+        is still wanted, in the order of arrival, perhaps before `arrive` returns."""
+        self._worker = worker
+        self._wanted = wanted
+        self._checked = checked
+        self._waiting: deque[Arrival] = deque()
+        self._waiting_bytes = 0
+        self._checking = 0
+
+    def arrive(self, arrival: Arrival) -> None:
+        """The next batch."""
+        size = memoryview(arrival.batch).nbytes
+        if not self._waiting and not is_compressed(arrival.batch):
+            self._checked(arrival, _check(arrival))
+        elif len(self._waiting) >= MAX_WAITING_BATCHES or self._waiting_bytes + size > MAX_WAITING_BYTES:
+            self._checked(arrival, RetriableError("overloaded", "too many compressed batches wait to be checked"))
+        else:
+            self._waiting.append(arrival)
+            self._waiting_bytes += size
+            self._check_next()
+
+    def close(self) -> None:
+        """Nothing is checked any more, and nobody told."""
+        self._waiting.clear()
+
+    def _check_next(self) -> None:
+        if self._checking:
+            return
+        while self._waiting and not self._wanted(self._waiting[0].request):
+            self._take()
+        if not self._waiting:
+            return
+        arrivals = [self._waiting[position] for position in range(min(len(self._waiting), MAX_BATCHES_A_JOB))]
+        self._checking = len(arrivals)
+        self._worker.submit(lambda: [_check(arrival) for arrival in arrivals], self._on_checked)
+
+    def _on_checked(self, headers: list[BatchHeader | RaftlogError] | None, error: BaseException | None) -> None:
+        unchecked = RaftlogError("internal_error", f"the batch could not be checked: {error!r}")
+        try:
+            for position in range(min(self._checking, len(self._waiting))):
+                arrival = self._take()
+                if self._wanted(arrival.request):
+                    self._checked(arrival, unchecked if headers is None else headers[position])
+                if not self._waiting:
+                    break  # closed meanwhile, or the last one
+        finally:
+            # Not earlier: whoever was just answered may have produced again, and what it sent has to wait for its turn.
+            self._checking = 0
+        self._check_next()
+
+    def _take(self) -> Arrival:
+        arrival = self._waiting.popleft()
+        self._waiting_bytes -= memoryview(arrival.batch).nbytes
+        return arrival
+
+
+def _check(arrival: Arrival) -> BatchHeader | RaftlogError:
+    try:
+        return check_incoming(arrival.batch, arrival.config, arrival.wall_ms)
+    except RaftlogError as error:
+        return error
+
+
+def check_incoming(batch: Buffer, config: TopicConfig, wall_ms: int) -> BatchHeader:
+    """The leader's check of a producer's batch, once (S11). Pure, and safe in a thread. Raises `InvalidRequest`."""
+    header = validate(batch, max_batch_bytes=config.max_message_bytes)
+    ahead_ms = header.max_timestamp - wall_ms
+    if config.message_timestamp_type == "CreateTime" and ahead_ms > config.message_timestamp_after_max_ms:
+        raise InvalidRequest(
+            "timestamp_out_of_range",
+            f"the batch is {ahead_ms} ms ahead of the clock; {config.message_timestamp_after_max_ms} are allowed",
+        )
+    if config.compacts and has_record_without_key(RecordBatch(batch, crc_checked=True)):
+        raise InvalidRequest("invalid_record", "the topic is compacted by key, and a record of the batch has none")
+    return header

@@ -1,0 +1,122 @@
+"""What a driver holds for others: requests without an answer yet, and acknowledgements that wait for the disk."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from partitions.replica.effects import Acknowledge, RequestId
+from raftlog.errors import RaftlogError, RetriableError
+from raftlog.model import Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A batch's answer. With `acks=0` it only says that the batch was taken, and nothing of it is certain."""
+
+    base_offset: Offset
+    log_append_time_ms: int
+    """-1 where the topic keeps the producer's timestamps."""
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The answer of `delete-records`: from here on records are left, on every disk that counts."""
+
+    log_start_offset: Offset
+
+
+ProduceDone: TypeAlias = Callable[[Produced | RaftlogError], None]
+DeleteDone: TypeAlias = Callable[[Deleted | RaftlogError], None]
+Answer: TypeAlias = Produced | Deleted | RaftlogError
+RequestDone: TypeAlias = Callable[[Any], None]
+"""Given what it asked for: whoever produces gets no `Deleted`."""
+
+
+class ProduceRequests:
+    """Produces that wait. Each gets exactly one answer, and gets it when the driver is between two events: who is
+    called back may produce again at once."""
+
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        """`failed` is told of a callback's own exception: the others are answered all the same."""
+        self._failed = failed
+        self._waiting: dict[RequestId, tuple[RequestDone, float]] = {}
+        self._deadlines: list[tuple[float, RequestId]] = []
+        self._last = 0
+        self.due: list[tuple[RequestDone, Answer]] = []
+        """Answers for `deliver`."""
+
+    def add(self, done: RequestDone, deadline: float) -> RequestId:
+        """A new request; `deadline` in monotonic seconds."""
+        self._last += 1
+        request = RequestId(self._last)
+        self._waiting[request] = (done, deadline)
+        heapq.heappush(self._deadlines, (deadline, request))
+        return request
+
+    def answer(self, request: RequestId, answer: Answer) -> None:
+        """The answer, unless it got one before (its deadline passed)."""
+        entry = self._waiting.pop(request, None)
+        if entry is not None:
+            self.due.append((entry[0], answer))
+
+    def deadline_of(self, request: RequestId) -> float:
+        """Until when it may wait for its answer; the past where it has one."""
+        return self._waiting[request][1] if request in self._waiting else -math.inf
+
+    def is_waiting(self, request: RequestId) -> bool:
+        """Whether it has no answer yet."""
+        return request in self._waiting
+
+    def expire(self, now: float) -> None:
+        """Those whose deadline passed: nobody knows here how they will end."""
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][1] not in self._waiting):
+            _, request = heapq.heappop(self._deadlines)
+            self.answer(request, RetriableError("request_timed_out", "it was not replicated in time"))
+
+    def fail_all(self, error: RaftlogError) -> None:
+        """Whoever still waits gets this."""
+        for request in list(self._waiting):
+            self.answer(request, error)
+
+    def deliver(self) -> None:
+        """Call back whoever has an answer."""
+        while self.due:
+            due, self.due = self.due, []
+            for done, answer in due:
+                try:
+                    done(answer)
+                except Exception as error:  # noqa: BLE001  the owner hears it; it is not the others' fault
+                    self._failed(error)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+class AwaitingStable:
+    """Acknowledgements that travelled inside a write, until that write is stable."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Offset, int, Sequence[Acknowledge]]] = []
+        self._arrivals = 0
+
+    def add(self, end_offset: Offset, after: Sequence[Acknowledge]) -> None:
+        self._arrivals += 1
+        heapq.heappush(self._heap, (end_offset, self._arrivals, after))
+
+    def release(self, stable_end_offset: Offset) -> list[Acknowledge]:
+        """Those whose write is stable."""
+        due: list[Acknowledge] = []
+        while self._heap and self._heap[0][0] <= stable_end_offset:
+            due += heapq.heappop(self._heap)[2]
+        return due
+
+    def abandon(self) -> list[Acknowledge]:
+        """All others, in the order of the log."""
+        rest = [acknowledge for _, _, after in sorted(self._heap, key=lambda entry: entry[:2]) for acknowledge in after]
+        self._heap.clear()
+        return rest

@@ -1,0 +1,1 @@
+"""Fetch requests: sessions, long polls, offset lookups."""

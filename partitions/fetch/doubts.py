@@ -1,0 +1,131 @@
+"""Positions beyond a high watermark: a reader is told only once the quorum has confirmed the leader that says so.
+
+A deposed leader that has not heard of it may end below what its successor has committed. A reader that was told by it
+that its position is not in the log would begin elsewhere: it would skip records or read them again (S3; KIP-320). So
+such an answer waits until this broker knows all that the quorum has decided by then. An answer of a leader that is
+confirmed stands; another one becomes a retriable error, and the reader asks whoever leads.
+
+Positions below the log's start need none of this: a start only ever moves up, over what is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from raftlog.errors import RaftlogError, RetriableError
+from raftlog.model import LeaderEpoch
+from raftlog.ports import Scheduler, Timer
+
+from .reads import PartitionRead, Replicas, look
+
+PATIENCE_SECONDS = 2.0
+"""Other partitions of the same answer wait as well: no longer than this, whatever the quorum does."""
+
+CatchUp: TypeAlias = Callable[[Callable[[bool], None]], None]
+"""Bring this broker's partitions to all that the quorum has decided by now, then call back. False: it cannot."""
+
+
+def own_word_counts(done: Callable[[bool], None]) -> None:
+    """`CatchUp` where there is no quorum that could depose a leader."""
+    done(True)
+
+
+@dataclass(slots=True, eq=False)
+class _Doubt:
+    """One answer's reads that are in doubt, with the leader epoch that each was read in."""
+
+    reads: list[tuple[PartitionRead, LeaderEpoch]]
+    committed: bool
+    done: Callable[[], None]
+
+
+class FetchDoubts:
+    """All doubted answers of a broker. One question at a time is with the quorum; answers that come meanwhile wait for
+    the next one, which begins after them."""
+
+    def __init__(self, replicas: Replicas, scheduler: Scheduler, catch_up: CatchUp) -> None:
+        self._replicas = replicas
+        self._scheduler = scheduler
+        self._catch_up = catch_up
+        self._waiting: list[_Doubt] = []
+        self._asked: list[_Doubt] = []
+        self._question = 0
+        """Number of the last one; an answer to an earlier one comes too late."""
+        self._patience: Timer | None = None
+        self._closed = False
+
+    def settle(self, reads: Sequence[PartitionRead], done: Callable[[], None], *, committed: bool) -> None:
+        """Confirm or replace what is doubtful in these reads; then `done`, at once where nothing is."""
+        doubted = [(read, read.driver.leader_epoch) for read in reads if read.driver is not None and _is_doubtful(read)]
+        if not doubted:
+            done()
+            return
+        self._waiting.append(_Doubt(doubted, committed, done))
+        if self._closed:
+            self._settle_all(caught_up=False)
+        elif self._patience is None:
+            self._ask()
+
+    def close(self) -> None:
+        """Nothing is confirmed any more, and nobody waits."""
+        self._closed = True
+        self._settle_all(caught_up=False)
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._asked)
+
+    # --- Inside ---
+
+    def _ask(self) -> None:
+        self._asked, self._waiting = self._waiting, []
+        self._question += 1
+        question = self._question
+        self._patience = self._scheduler.call_later(PATIENCE_SECONDS, lambda: self._on_answer(question, False))
+        self._catch_up(lambda caught_up: self._on_answer(question, caught_up))
+
+    def _on_answer(self, question: int, caught_up: bool) -> None:
+        if question != self._question or self._patience is None:
+            return
+        self._patience.cancel()
+        self._patience = None
+        settled, self._asked = self._asked, []
+        if self._waiting and not self._closed:
+            self._ask()
+        for doubt in settled:
+            self._settle(doubt, caught_up)
+
+    def _settle_all(self, *, caught_up: bool) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        settled = self._asked + self._waiting
+        self._asked, self._waiting = [], []
+        for doubt in settled:
+            self._settle(doubt, caught_up)
+
+    def _settle(self, doubt: _Doubt, caught_up: bool) -> None:
+        for read, epoch in doubt.reads:
+            again, _ = look(self._replicas, read.asked, committed=doubt.committed)
+            read.driver = again.driver
+            read.high_watermark, read.last_stable_offset = again.high_watermark, again.last_stable_offset
+            read.error = again.error or self._told(read, again, epoch, caught_up)
+        doubt.done()
+
+    def _told(
+        self, read: PartitionRead, again: PartitionRead, epoch: LeaderEpoch, caught_up: bool
+    ) -> RaftlogError | None:
+        """`again` is what this broker knows by now."""
+        if not caught_up:
+            return RetriableError("leader_not_available", "this leader is not confirmed by the quorum now: ask again")
+        if again.driver is None or again.driver.leader_epoch != epoch:
+            return RetriableError("leader_not_available", "the leader changed meanwhile: ask again")
+        if read.asked.offset <= again.high_watermark:
+            return RetriableError("offset_not_available", "the leader has come to this offset meanwhile: ask again")
+        return read.error
+
+
+def _is_doubtful(read: PartitionRead) -> bool:
+    error = read.error
+    return error is not None and error.code == "offset_out_of_range" and read.asked.offset > read.high_watermark

@@ -1,0 +1,299 @@
+"""Long polls: a consumer's fetch over many partitions, answered when there is enough, something failed, or time is up.
+
+    1. Read every partition as far as this reader may see (`reads.py`). Enough bytes, or an error: answer.
+    2. Otherwise let everything go again and wait: for a moved high watermark, without which no last stable offset moves
+       (or the end of a leadership), in any of them, or for the deadline. Then read once more.
+    3. Before the answer a position beyond the end is confirmed (`doubts.py`), and a worker loads what is not in
+       memory; the loop never waits for the disk.
+
+A poll may name ten thousand partitions, so that reading them, answering and leaving take several turns of the loop.
+At the end of each turn it waits at the partitions that it has read: what comes there while it reads the others has all
+of them read again, unless there was enough without it.
+
+Polls that wait, or take more than a turn, are bounded in number and in partitions; one too many is answered with
+`overloaded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
+from raftlog.errors import RetriableError
+from raftlog.model import TopicId, TopicPartition
+from raftlog.ports import Clock, FileRegion, Part, Scheduler, Timer, Worker
+from raftlog.slices import in_turns
+from raftlog.wire import FetchedPartition, FetchPartition
+
+from .doubts import CatchUp, FetchDoubts
+from .reads import READS_A_TURN, PartitionRead, Replicas, load_cold, read_partition
+from .sessions import FetchSessions
+
+MAX_WAITING_POLLS = 10_000
+MAX_WAITING_PARTITIONS = 200_000
+"""Over all polls that are not answered in the turn in which they came: some hundred bytes each."""
+
+SECOND_LOOK_SECONDS = 0.005
+"""A poll that wants more than the first byte looks again at most this often."""
+ANSWERS_A_TURN = 500
+"""Some ten microseconds each."""
+
+FetchDone: TypeAlias = Callable[[list[FetchedPartition], list[Part]], None]
+
+
+class Cancellable(Protocol):
+    """A waiting fetch."""
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more: `done` is not called, regions are released. Harmless afterwards."""
+        ...
+
+
+class FetchWaiters:
+    """All long polls of a broker, and beside them its fetch sessions."""
+
+    def __init__(
+        self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker, catch_up: CatchUp
+    ) -> None:
+        self.doubts = FetchDoubts(replicas, scheduler, catch_up)
+        self.sessions = FetchSessions(replicas, clock, scheduler, worker, self.doubts)
+        self.replicas = replicas
+        self.scheduler = scheduler
+        self.worker = worker
+        self._waiting: dict[LongPoll, None] = {}
+        self._waiting_partitions = 0
+
+    def fetch(
+        self,
+        partitions: Sequence[FetchPartition],
+        done: FetchDone,
+        *,
+        min_bytes: int,
+        max_bytes: int,
+        max_wait_ms: int,
+        isolation: int = 0,
+    ) -> LongPoll:
+        """See `PartitionManager.fetch`. `done` may be called before this returns."""
+        poll = LongPoll(self, partitions, done, min_bytes, min(max_bytes, MAX_FETCH_BYTES), committed=isolation == 1)
+        poll.begin(min(max_wait_ms, MAX_FETCH_WAIT_MS) / 1000)
+        return poll
+
+    def admit(self, poll: LongPoll, partitions: int) -> bool:
+        """Whether this poll may stay for longer than a turn."""
+        if len(self._waiting) >= MAX_WAITING_POLLS or self._waiting_partitions + partitions > MAX_WAITING_PARTITIONS:
+            return False
+        self._waiting[poll] = None
+        self._waiting_partitions += partitions
+        return True
+
+    def leave(self, poll: LongPoll, partitions: int) -> bool:
+        """Whether it was among those that stay."""
+        if poll not in self._waiting:
+            return False
+        del self._waiting[poll]
+        self._waiting_partitions -= partitions
+        return True
+
+    def close(self) -> None:
+        """Every waiting poll is answered with what there is."""
+        self.doubts.close()
+        self.sessions.close()
+        for poll in list(self._waiting):
+            poll.on_deadline()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __str__(self) -> str:
+        return f"polls={len(self._waiting)} partitions={self._waiting_partitions}"
+
+
+class LongPoll:
+    """One fetch. A `Waiter` of the drivers it waits for."""
+
+    def __init__(
+        self,
+        owner: FetchWaiters,
+        partitions: Sequence[FetchPartition],
+        done: FetchDone,
+        min_bytes: int,
+        max_bytes: int,
+        *,
+        committed: bool,
+    ) -> None:
+        """`committed`: nothing else is read."""
+        self._owner = owner
+        self._committed = committed
+        self._partitions = partitions
+        self._done: FetchDone | None = done
+        self._min_bytes = min_bytes
+        self._max_bytes = max_bytes
+        self._wait_seconds = 0.0
+        self._deadline: Timer | None = None
+        self._stays = False
+        """It has a place among those that are not answered at once."""
+        self._over = False
+        """Its time is up: what there is, is its answer."""
+        self._looking = False
+        """Its partitions are being read."""
+        self._look_again = False
+        """Something came to what was read already."""
+        self._look_due = False
+        self._answering = False
+
+    def begin(self, wait_seconds: float) -> None:
+        """The first look."""
+        self._wait_seconds = wait_seconds
+        self._over = wait_seconds <= 0
+        self._run(self._look())
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self._done = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._owner.leave(self, len(self._partitions)):
+            in_turns(self._owner.scheduler, self._partitions, self._stop_waiting)
+
+    def on_readable(self) -> None:
+        if self._looking:
+            self._look_again = True
+            return
+        if self._look_due or self._done is None:
+            return
+        self._look_due = True
+        if self._min_bytes > 1:
+            self._owner.scheduler.call_later(SECOND_LOOK_SECONDS, self._on_look_due)
+        else:
+            self._owner.scheduler.call_soon(self._on_look_due)
+
+    def on_deadline(self) -> None:
+        """Time is up: what there is, is the answer."""
+        self._over = True
+        self._begin_look()
+
+    # --- Inside ---
+
+    def _on_look_due(self) -> None:
+        self._look_due = False
+        self._begin_look()
+
+    def _begin_look(self) -> None:
+        if self._done is not None and not self._looking and not self._answering:
+            self._run(self._look())
+
+    def _run(self, steps: Iterator[None]) -> None:
+        """Until the end of the first step now, the others in later turns of the loop. An exception that nobody foresaw,
+        which the loop reports, is the answer."""
+        try:
+            for _ in steps:
+                self._owner.scheduler.call_soon(lambda: self._run(steps))
+                return
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        done = self._done
+        self.cancel()
+        if done is not None:
+            told = RetriableError("offset_not_available", f"an error that nobody foresaw: {error!r}")
+            done([PartitionRead(asked, error=told).answer() for asked in self._partitions], [])
+
+    def _look(self) -> Iterator[None]:
+        """Read every partition in the order asked; then answer, or wait."""
+        self._looking, self._look_again = True, False
+        reads: list[PartitionRead] = []
+        total, enough = 0, self._min_bytes <= 0
+        work = waiting = 0
+        for asked in self._partitions:
+            if work >= READS_A_TURN:
+                if not self._stay(reads[waiting:]):
+                    self._overload(reads)
+                    return
+                work, waiting = 0, len(reads)
+                yield
+                if self._done is None:
+                    self._release(reads)
+                    return
+            room = self._max_bytes - total
+            try:
+                read = read_partition(self._owner.replicas, asked, room, first=total == 0, committed=self._committed)
+            except Exception:
+                self._release(reads)
+                raise
+            reads.append(read)
+            work += read.work
+            if read.error is not None:
+                enough = True
+            elif read.cold:
+                # Its bytes are not counted before they are loaded; at most this many come.
+                total += min(asked.max_bytes, self._max_bytes - total)
+                enough = True
+            elif read.piece is not None:
+                total += read.piece.length
+        if enough or self._over or total >= self._min_bytes:
+            self._answer(reads)
+        elif not self._stay(reads[waiting:]):
+            self._overload(reads)
+        else:
+            self._release(reads)
+            self._looking = False
+            if self._look_again:
+                self.on_readable()
+
+    def _stay(self, reads: Sequence[PartitionRead]) -> bool:
+        """The answer comes in a later turn: wait at these, which were read in this one. False: there is no room."""
+        if not self._stays:
+            if not self._owner.admit(self, len(self._partitions)):
+                return False
+            self._stays = True
+            if not self._over:
+                self._deadline = self._owner.scheduler.call_later(self._wait_seconds, self.on_deadline)
+        if not self._over:
+            for read in reads:
+                if read.driver is not None:
+                    read.driver.wait_readable(self)
+        return True
+
+    def _stop_waiting(self, asked: FetchPartition) -> None:
+        driver = self._owner.replicas.driver(TopicPartition(TopicId(asked.topic_id), asked.partition))
+        if driver is not None:
+            driver.stop_waiting(self)
+
+    def _overload(self, reads: Sequence[PartitionRead]) -> None:
+        self._release(reads)
+        error = RetriableError("overloaded", "too many fetches wait at this broker")
+        self._looking, self._answering = False, True
+        self._run(self._assemble(PartitionRead(asked, error=error) for asked in self._partitions))
+
+    def _answer(self, reads: Sequence[PartitionRead]) -> None:
+        """Settle what is in doubt, load what is cold, then call back."""
+        self._looking, self._answering = False, True
+        self._owner.doubts.settle(reads, lambda: self._load(reads), committed=self._committed)
+
+    def _load(self, reads: Sequence[PartitionRead]) -> None:
+        owner = self._owner
+        load_cold(owner.worker, owner.scheduler, reads, lambda: self._run(self._assemble(reads)))
+
+    def _assemble(self, reads: Iterable[PartitionRead]) -> Iterator[None]:
+        answers: list[FetchedPartition] = []
+        parts: list[Part] = []
+        for read in reads:
+            if answers and not len(answers) % ANSWERS_A_TURN:
+                yield
+            answers.append(read.answer())
+            if read.piece is not None:
+                parts += read.piece.parts
+        done = self._done
+        self.cancel()
+        if done is not None:
+            done(answers, parts)
+            return
+        for part in parts:
+            if isinstance(part, FileRegion):
+                part.release()
+
+    def _release(self, reads: Sequence[PartitionRead]) -> None:
+        in_turns(self._owner.scheduler, reads, PartitionRead.release)

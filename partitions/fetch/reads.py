@@ -1,0 +1,184 @@
+"""What one partition gives to a fetch: batches or an error, and the marks beside.
+
+How far may be read is asked first, the last stable offset before the aborted ranges, so that those tell of all below it
+(S13). What is not in memory is loaded by a worker before it is an answer; the loop never waits for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from partitions.driver.driver import PartitionDriver
+from partitions.log.slice import LogSlice
+from partitions.producers.aborted_ranges import AbortedRanges
+from raftlog.errors import NotLeader, RaftlogError
+from raftlog.model import Offset, TopicId, TopicPartition
+from raftlog.ports import Scheduler, Worker
+from raftlog.slices import in_turns
+from raftlog.wire import AbortedRange, FetchedPartition, FetchedSlot, FetchPartition, SlotToFetch
+
+READS_A_TURN = 128
+"""Some tens of microseconds each."""
+BATCHES_A_READ = 16
+"""Looking at the headers of so many takes about as long as all else that a read does."""
+
+Asked: TypeAlias = FetchPartition | SlotToFetch
+
+
+class Replicas(Protocol):
+    """Where a fetch finds partitions."""
+
+    def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None: ...
+
+    def missing(self, topic_partition: TopicPartition) -> RaftlogError:
+        """Why there is no driver here."""
+        ...
+
+
+@dataclass(slots=True)
+class PartitionRead:
+    """What one partition of a fetch gave."""
+
+    asked: Asked
+    driver: PartitionDriver | None = None
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    ranges: AbortedRanges | None = None
+    """Where only what is committed is read: all aborted ranges below the last stable offset."""
+    piece: LogSlice | None = None
+    error: RaftlogError | None = None
+
+    @property
+    def log_start_offset(self) -> int:
+        """-1 where nothing of the log may be told."""
+        return self.driver.log.log_start_offset if self.driver and self.high_watermark >= 0 else -1
+
+    @property
+    def cold(self) -> bool:
+        """A worker has to load it."""
+        return self.piece is not None and self.piece.cold
+
+    @property
+    def work(self) -> int:
+        """What it took, in `READS_A_TURN`'s units."""
+        return 1 + (self.piece.batch_count // BATCHES_A_READ if self.piece else 0)
+
+    def answer(self) -> FetchedPartition:
+        """As `fetched.1` has it."""
+        asked, driver, error = self.asked, self.driver, self.error
+        return FetchedPartition(
+            asked.topic_id,
+            asked.partition,
+            error=error.code if error else "",
+            detail=error.detail if error else "",
+            high_watermark=self.high_watermark,
+            last_stable_offset=self.last_stable_offset,
+            log_start_offset=self.log_start_offset,
+            leader_epoch=driver.leader_epoch if driver and self.high_watermark >= 0 else -1,
+            length=self.piece.length if self.piece else 0,
+            leader=error.leader if isinstance(error, NotLeader) else -1,
+            aborted=self._aborted(),
+        )
+
+    def slot_answer(self, slot: int) -> FetchedSlot:
+        """The same, as `session_fetched.1` has it."""
+        told = self.answer()
+        return FetchedSlot(
+            slot,
+            told.error,
+            told.detail,
+            told.high_watermark,
+            told.last_stable_offset,
+            told.log_start_offset,
+            told.leader_epoch,
+            told.length,
+            told.leader,
+            told.aborted,
+        )
+
+    def release(self) -> None:
+        """Nobody is sent what was read."""
+        if self.piece is not None:
+            self.piece.release()
+
+    def _aborted(self) -> list[AbortedRange]:
+        """Of the batches that are given."""
+        if self.ranges is None or self.piece is None or not self.piece.length:
+            return []
+        return self.ranges.overlapping(self.piece.first_offset, self.piece.next_offset)
+
+
+def look(replicas: Replicas, asked: Asked, *, committed: bool) -> tuple[PartitionRead, Offset]:
+    """How far may be read there now (S3, S13), without reading anything. Errors are in what is returned; the offset
+    holds where there is none."""
+    tp = TopicPartition(TopicId(asked.topic_id), asked.partition)
+    read = PartitionRead(asked, replicas.driver(tp))
+    driver, end_offset = read.driver, Offset(0)
+    try:
+        if driver is None:
+            raise replicas.missing(tp)
+        read.high_watermark = end_offset = driver.reads.readable_end(asked.current_leader_epoch)
+        if committed or not driver.log.producers.stale:
+            read.last_stable_offset = driver.reads.last_stable_offset(end_offset)
+        if committed and asked.offset <= end_offset:
+            read.ranges = driver.reads.aborted
+            # Who is beyond it already waits there.
+            end_offset = Offset(max(read.last_stable_offset, asked.offset))
+    except RaftlogError as error:
+        read.error = error
+    except Exception as error:  # noqa: BLE001  judged as one that a worker met
+        read.error = _unforeseen(driver, error)
+    return read, end_offset
+
+
+def _unforeseen(driver: PartitionDriver | None, error: Exception) -> RaftlogError:
+    """What the reader is told of an error of this replica: others of the same fetch are answered all the same."""
+    if driver is None:
+        raise error
+    return driver.on_load_failed(error)
+
+
+def read_partition(replicas: Replicas, asked: Asked, room: int, *, first: bool, committed: bool) -> PartitionRead:
+    """Batches from the offset that is asked for on, at most `room` bytes of them: one at least, where it is the
+    `first` of its answer."""
+    read, end_offset = look(replicas, asked, committed=committed)
+    if read.error is None and read.driver is not None:
+        room = max(0, min(asked.max_bytes, room))
+        try:
+            read.piece = read.driver.read(Offset(asked.offset), end_offset, room, min_one_batch=first)
+        except RaftlogError as error:
+            read.error = error
+        except Exception as error:  # noqa: BLE001  judged as one that a worker met
+            read.error = _unforeseen(read.driver, error)
+    return read
+
+
+def load_cold(worker: Worker, scheduler: Scheduler, reads: Sequence[PartitionRead], done: Callable[[], None]) -> None:
+    """Have a worker load what is cold, each read on its own; then `done`, at once where nothing is."""
+    cold = [read for read in reads if read.cold]
+    missing = len(cold)
+    if not missing:
+        done()
+        return
+
+    def load(read: PartitionRead) -> None:
+        assert read.piece is not None and read.piece.load is not None
+        work, read.piece = read.piece.load, None
+
+        def loaded(piece: LogSlice | None, error: BaseException | None) -> None:
+            nonlocal missing
+            missing -= 1
+            read.piece = piece
+            if error is not None and read.driver is not None:
+                read.error = read.driver.on_load_failed(error)
+            if not missing:
+                done()
+
+        try:
+            worker.submit(work, loaded)
+        except Exception as error:  # noqa: BLE001  as if the worker had met it
+            loaded(None, error)
+
+    in_turns(scheduler, cold, load)

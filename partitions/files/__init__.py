@@ -1,0 +1,1 @@
+"""The files of one log on disk: segments, indexes, leader epochs, checkpoints, quarantined pieces."""

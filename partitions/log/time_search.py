@@ -1,0 +1,117 @@
+"""Which record of a log is the first at or after a point in time.
+
+The index says from where on it may be; headers are walked to the first batch whose largest timestamp reaches it; only
+that batch is unpacked. All of it reads and decompresses, so it is work for a worker: `TimeSearch` is made on the
+owner's thread of what it needs, and `run` on any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partitions.files.batch_walk import HeaderWalk
+from partitions.files.damage import LogDamaged
+from partitions.files.index_files import read_index
+from partitions.files.leader_epochs import LeaderEpochHistory
+from partitions.files.segment import segment_name
+from raftlog.errors import CorruptBatch, DiskFailed, RetriableError
+from raftlog.model import FilePosition, Offset
+from raftlog.ports import Buffer, Disk, File
+from raftlog.records.batch import BatchHeader, RecordBatch
+
+CANDIDATES_MAX = 4
+"""Batches in memory that a search is given: those whose largest timestamp is late enough. The first of them has the
+record, unless that record lies below the log's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedSegment:
+    """A segment with a record that is late enough."""
+
+    base_offset: Offset
+    size: int
+    end_offset: Offset
+    """Of what is in its file."""
+    floor: tuple[Offset, FilePosition] | None
+    """Where the walk may begin; None: the index files say."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSearch:
+    """The search for the first record of [start, end) whose timestamp is at least `timestamp_ms`."""
+
+    disk: Disk
+    path: str
+    timestamp_ms: int
+    start_offset: Offset
+    end_offset: Offset
+    segments: Sequence[SearchedSegment]
+    in_memory: Sequence[tuple[BatchHeader, Sequence[Buffer]]]
+    """Some batches behind the segments' files that may hold it."""
+    epochs: LeaderEpochHistory
+    generation: int
+
+    def run(self) -> tuple[Offset, int] | None:
+        """(offset, timestamp), or None where no record is late enough. Blocks.
+
+        Raises as `LogSlice.load` does.
+        """
+        for segment in self.segments:
+            try:
+                with contextlib.closing(self.disk.open(f"{self.path}/{segment_name(segment.base_offset)}")) as file:
+                    try:
+                        found = self._search_file(file, segment)
+                    except DiskFailed as error:
+                        raise self._damaged(segment, error) from None
+            except FileNotFoundError:
+                detail = f"{self.path}: segment {segment.base_offset} went"
+                raise RetriableError("offset_not_available", detail) from None
+            except CorruptBatch as error:
+                raise self._damaged(segment, error) from None
+            if found is not None:
+                return self._below_end(found)
+        for header, buffers in self.in_memory:
+            if self._may_hold(header):
+                found = self._search_batch(b"".join(buffers), header)
+                if found is not None:
+                    return self._below_end(found)
+        return None
+
+    def _damaged(self, segment: SearchedSegment, error: CorruptBatch | DiskFailed) -> LogDamaged:
+        return LogDamaged(f"{self.path}: {error.detail}", segment.base_offset, self.generation)
+
+    def _below_end(self, found: tuple[Offset, int]) -> tuple[Offset, int] | None:
+        return found if found[0] < self.end_offset else None
+
+    def _may_hold(self, header: BatchHeader) -> bool:
+        return header.max_timestamp >= self.timestamp_ms and header.end_offset > self.start_offset
+
+    def _search_file(self, file: File, segment: SearchedSegment) -> tuple[Offset, int] | None:
+        offset, position = segment.floor or self._floor(segment)
+        walk = HeaderWalk(file.pread, self.epochs, position, offset, segment.size)
+        limit = min(segment.end_offset, self.end_offset)
+        while walk.offset < limit and (header := walk.peek()) is not None:
+            if self._may_hold(header):
+                found = self._search_batch(file.pread(header.total_bytes, walk.position), header)
+                if found is not None:
+                    return found
+            walk.step(header)
+        return None
+
+    def _search_batch(self, batch: bytes, header: BatchHeader) -> tuple[Offset, int] | None:
+        if header.is_control:
+            return None
+        records = RecordBatch(batch)
+        for offset, timestamp in zip(records.offsets(), records.timestamps_ms(), strict=True):
+            if timestamp >= self.timestamp_ms and offset >= self.start_offset:
+                return Offset(offset), timestamp
+        return None
+
+    def _floor(self, segment: SearchedSegment) -> tuple[Offset, FilePosition]:
+        """From the index files; without good ones the whole segment is walked."""
+        index = read_index(self.disk, self.path, segment.base_offset, interval_bytes=0)
+        if index is None or index.size != segment.size:
+            return segment.base_offset, FilePosition(0)
+        return index.offsets.floor(index.times.floor(self.timestamp_ms))

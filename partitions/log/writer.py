@@ -1,0 +1,237 @@
+"""Group commit over all logs of a node: one round in flight, each dirty log's job once in it.
+
+Whatever becomes dirty while a round is on its way goes into the next one. So a slow disk makes rounds larger, not more
+of them, and an fsync is shared by everything that was appended while the one before it ran.
+
+The jobs of a small round run side by side on the worker's few threads, each with its own fsyncs. Many run together, as
+one piece of work (`partitions/files/durable.py`), where the disk can sync all of them by one call: then a round costs
+some calls for each step of a job, however many jobs it has.
+
+A log that met a full disk, or a process that is out of descriptors or memory, is tried again every second; what was
+appended to it stays in memory meanwhile. One of which a job cannot even be taken, or whose job cannot be handed to a
+worker, has failed: alone, and its owner is told.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from partitions.files.durable import TOGETHER_MAX, together, worth_one_call
+from raftlog.ports import Scheduler, Worker
+from raftlog.slices import all_in_turns
+
+from .job import LogJob
+from .log import PartitionLog
+
+HINDERED_RETRY_S = 1.0
+
+JOBS_PER_TURN = 64
+"""Jobs taken in one turn of the loop, some thirty microseconds each; a round with more is taken in several turns."""
+
+RESULTS_PER_TURN = 64
+"""Jobs of a round that ran together whose end is told in one turn, some hundred microseconds each: what a follower owes
+its leader for all of them is one acknowledgement."""
+
+OnStable = Callable[[], None]
+
+
+class RunningJob(NamedTuple):
+    """A job, and who is told when it is done."""
+
+    log: PartitionLog
+    job: LogJob
+    on_stable: OnStable
+
+
+class LogWriter:
+    """Invariant: each log of `_forgotten` is running or held, and none of them is in `_dirty` or `_hindered`."""
+
+    def __init__(self, worker: Worker, scheduler: Scheduler) -> None:
+        self._worker = worker
+        self._scheduler = scheduler
+        self._dirty: dict[PartitionLog, OnStable] = {}
+        """In the order in which they became dirty, each once."""
+        self._running: set[PartitionLog] = set()
+        """Those whose job of the present round is not done."""
+        self._hindered: set[PartitionLog] = set()
+        """Those that a timer will try again."""
+        self._held: set[PartitionLog] = set()
+        """Those in whose folder somebody else works."""
+        self._closed: weakref.WeakSet[PartitionLog] = weakref.WeakSet()
+        self._forgotten: dict[PartitionLog, list[Callable[[], None]]] = {}
+        """Forgotten while their last job ran, and who waits for its end."""
+        self._starting = False
+        """A round is about to begin, or not all of its jobs were taken yet."""
+        self._when_idle: list[Callable[[], None]] = []
+        self.rounds = 0
+        self.jobs = 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is in flight and nothing waits (a log that is hindered apart)."""
+        return not (self._running or self._dirty or self._starting)
+
+    def dirty(self, log: PartitionLog, on_stable: OnStable) -> None:
+        """`log` has something for the disk. `on_stable` is called, on this thread, each time a job of it is done:
+        `log.stable_end_offset` may have moved, or the log may be `hindered` or `failed` now."""
+        if log not in self._forgotten:
+            self._dirty[log] = on_stable
+            self._start_soon()
+
+    def forget(self, log: PartitionLog, done: Callable[[], None]) -> None:
+        """The log is being closed: no new job of it is taken. `done` is called, never at once, when none runs any more:
+        before that its folder is not to be touched."""
+        self._dirty.pop(log, None)
+        self._hindered.discard(log)
+        self._closed.add(log)
+        if log in self._running or log in self._held:
+            self._forgotten.setdefault(log, []).append(done)
+        else:
+            self._scheduler.call_soon(done)
+
+    def hold(self, log: PartitionLog) -> bool:
+        """Somebody works in the log's folder, beside its jobs: `forget` waits for `give_back`. False: it is closed."""
+        if log in self._closed:
+            return False
+        self._held.add(log)
+        return True
+
+    def give_back(self, log: PartitionLog) -> None:
+        """The end of `hold`; harmless without one."""
+        self._held.discard(log)
+        if log not in self._running:
+            for callback in self._forgotten.pop(log, ()):
+                callback()
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Once, as soon as it is idle; soon if it is now."""
+        self._when_idle.append(callback)
+        if self.idle:
+            self._scheduler.call_soon(self._tell_idle)
+
+    def _start_soon(self) -> None:
+        if not self._starting and not self._running:
+            # Not at once: whoever else becomes dirty in this event shares the round.
+            self._starting = True
+            self._scheduler.call_soon(self._start_round)
+
+    def _start_round(self) -> None:
+        jobs = self.jobs
+        count = len(self._dirty)
+        if worth_one_call(count):
+            self._take(min(count, TOGETHER_MAX), [])
+        else:
+            self._take(count, None)
+        self.rounds += self.jobs > jobs
+
+    def _take(self, left: int, shared: list[RunningJob] | None) -> None:
+        """The next jobs of a round that has this many left to take, and the others in a later turn of the loop.
+        `shared`: those so far that are to run together, if they stay many; None: each runs alone."""
+        some = list(islice(self._dirty.items(), min(left, JOBS_PER_TURN)))
+        for log, on_stable in some:
+            del self._dirty[log]
+            job = self._job_of(log, on_stable)
+            if job is not None:
+                self._running.add(log)
+                self.jobs += 1
+                if shared is not None and log.shares_syncs:
+                    shared.append(RunningJob(log, job, on_stable))
+                else:
+                    self._submit(RunningJob(log, job, on_stable))
+        left -= len(some)
+        if left and self._dirty:
+            self._scheduler.call_soon(lambda: self._take(left, shared))
+            return
+        self._starting = False
+        if shared and worth_one_call(len(shared)):
+            self._submit_together(shared)
+        else:
+            for running in shared or ():
+                self._submit(running)
+        if not self._running:
+            if self._dirty:
+                self._start_soon()
+            else:
+                self._tell_idle()
+
+    def _job_of(self, log: PartitionLog, on_stable: OnStable) -> LogJob | None:
+        try:
+            return log.take_job()
+        except Exception as error:  # noqa: BLE001  it is this log's: the others of the round are written all the same
+            log.broke(error)
+            self._scheduler.call_soon(on_stable)
+            return None
+
+    def _submit(self, running: RunningJob) -> None:
+        def done(_: None, error: BaseException | None) -> None:
+            self._done(running, error)
+
+        try:
+            self._worker.submit(running.job.run, done)
+        except Exception as error:  # noqa: BLE001  as if the worker had met it
+            failed = error
+            self._scheduler.call_soon(lambda: done(None, failed))
+
+    def _submit_together(self, all_running: Sequence[RunningJob]) -> None:
+        disk = all_running[0].job.disk  # The one that a node has.
+
+        def run() -> list[Exception | None]:
+            return together(disk, [running.job.steps(shared=True) for running in all_running])
+
+        def done(outcomes: list[Exception | None] | None, error: BaseException | None) -> None:
+            errors = [error] * len(all_running) if outcomes is None else outcomes
+            ended = deque(zip(all_running, errors, strict=True))
+            all_in_turns(self._scheduler, ended, lambda one: self._done(*one), per_turn=RESULTS_PER_TURN)
+
+        try:
+            self._worker.submit(run, done)
+        except Exception as error:  # noqa: BLE001  as if the worker had met it
+            failed = error
+            self._scheduler.call_soon(lambda: done(None, failed))
+
+    def _done(self, running: RunningJob, error: BaseException | None) -> None:
+        log = running.log
+        on_stable = running.on_stable
+        self._running.discard(log)
+        try:
+            log.job_done(running.job, error)
+        except Exception as broken:  # noqa: BLE001  it is this log's
+            log.broke(broken)
+        forgotten = None if log in self._held else self._forgotten.pop(log, None)
+        if forgotten is None and log not in self._forgotten:
+            self._look_again(log, on_stable)
+        if not self._running and not self._starting:
+            if self._dirty:
+                self._start_soon()
+            else:
+                self._tell_idle()
+        try:
+            on_stable()
+        finally:
+            for callback in forgotten or ():
+                callback()
+
+    def _look_again(self, log: PartitionLog, on_stable: OnStable) -> None:
+        """After a job: what is left to do, now or when it may be possible."""
+        if not log.full:
+            if log.needs_job:
+                self._dirty.setdefault(log, on_stable)
+        elif log not in self._hindered:
+            self._hindered.add(log)
+            self._scheduler.call_later(HINDERED_RETRY_S, lambda: self._retry(log, on_stable))
+
+    def _retry(self, log: PartitionLog, on_stable: OnStable) -> None:
+        if log in self._hindered:
+            self._hindered.discard(log)
+            if log.full and log.needs_job:
+                self.dirty(log, on_stable)
+
+    def _tell_idle(self) -> None:
+        if self.idle:
+            waiting, self._when_idle = self._when_idle, []
+            for callback in waiting:
+                callback()

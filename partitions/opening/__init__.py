@@ -1,0 +1,1 @@
+"""Opening logs at a start: replica folders, and many logs in batches."""

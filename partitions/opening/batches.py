@@ -1,0 +1,101 @@
+"""Opening and closing replicas: few have a piece of a worker's time each, many run together
+(`partitions/files/durable.py`).
+
+What is asked for in one turn of the loop, and while a round is on its way, makes the next round. One runs at a time, so
+that cold reads and other work of the same threads are not behind thousands of replicas.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from partitions.files.durable import TOGETHER_MAX, Steps, alone, together, worth_one_call
+from raftlog.ports import Disk, Scheduler, Worker
+from raftlog.slices import all_in_turns
+
+RESULTS_PER_TURN = 16
+"""Replicas of a round that are told of in one turn: a driver is made for each, some hundred microseconds."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[T]):
+    """Opening or closing one replica."""
+
+    steps: Callable[[bool], Steps[T]]
+    """Begins it; True: together with others."""
+    shares_syncs: Callable[[], bool]
+    """Whether one call of the disk covers it. May block. Raises nothing."""
+
+
+def run_all(disk: Disk, pieces: Sequence[Piece[T]]) -> list[T | Exception]:
+    """Each to its end, together where they are many; what it returned or raised. Blocks."""
+    outcomes: dict[int, T | Exception] = {}
+    shared = []
+    many = worth_one_call(len(pieces))
+    for number, piece in enumerate(pieces):
+        if many and piece.shares_syncs():
+            shared.append(number)
+            continue
+        try:
+            outcomes[number] = alone(disk, piece.steps(False))
+        except Exception as error:  # noqa: BLE001  it is one replica's, and the caller's to judge
+            outcomes[number] = error
+    outcomes |= zip(shared, together(disk, [pieces[number].steps(True) for number in shared]), strict=True)
+    return [outcomes[number] for number in range(len(pieces))]
+
+
+class ReplicaRounds:
+    """Invariant: while nothing is starting or running, nothing waits."""
+
+    def __init__(self, disk: Disk, scheduler: Scheduler, worker: Worker) -> None:
+        self._disk = disk
+        self._scheduler = scheduler
+        self._worker = worker
+        self._waiting: deque[tuple[Piece[Any], Callable[[Any, BaseException | None], None]]] = deque()
+        self._starting = self._running = False
+
+    def submit(self, piece: Piece[T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """`done(result, None)` or `done(None, error)`, as a worker's, in a later turn."""
+        self._waiting.append((piece, done))
+        if not self._starting:
+            self._starting = True
+            self._scheduler.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._starting = False
+        if not worth_one_call(len(self._waiting)):
+            while self._waiting:
+                piece, done = self._waiting.popleft()
+                self._worker.submit(partial(self._alone, piece), done)
+        elif not self._running:
+            self._running = True
+            some = [self._waiting.popleft() for _ in range(min(len(self._waiting), TOGETHER_MAX))]
+            self._worker.submit(lambda: run_all(self._disk, [piece for piece, _ in some]), partial(self._ended, some))
+
+    def _alone(self, piece: Piece[T]) -> T:
+        return alone(self._disk, piece.steps(False))
+
+    def _ended(
+        self,
+        some: Sequence[tuple[Piece[Any], Callable[[Any, BaseException | None], None]]],
+        outcomes: list[Any] | None,
+        error: BaseException | None,
+    ) -> None:
+        self._running = False
+        self._start()
+
+        def tell(number: int) -> None:
+            _, done = some[number]
+            outcome = error if outcomes is None else outcomes[number]
+            if isinstance(outcome, BaseException):
+                done(None, outcome)
+            else:
+                done(outcome, None)
+
+        all_in_turns(self._scheduler, deque(range(len(some))), tell, per_turn=RESULTS_PER_TURN)

@@ -1,0 +1,456 @@
+"""Idempotent producers of one partition: which sequence comes next, and where the last batches went.
+
+A producer numbers the records that it sends to a partition. Per (producer id, epoch) the log takes them in order,
+without gap and once (S1): a batch that was appended before is recognised among the last five and gets its first
+offset again, so that a producer with up to five batches in flight can resend all of them.
+
+What is remembered comes from the log's batch headers: every replica keeps it, a new leader goes on with it, and after a
+truncation storage rebuilds it from its last snapshot and the headers that are left. `check` asks, `append` tells;
+whoever appends a batch tells it first.
+
+    unknown producer, sequence 0            in sequence, unless it is a resend of what may have been forgotten
+    unknown producer, other sequence        unknown: parked for a while, then `unknown_producer_id`
+    lower epoch                             `producer_fenced`
+    higher epoch, sequence 0                in sequence: the old epoch is over
+    same epoch, the next sequence           in sequence
+    same epoch, one of the last five        duplicate: first offset
+    further ahead (or higher epoch, not 0)  ahead: parked for a while, then `out_of_order_sequence`
+    anything else                           `out_of_order_sequence`
+
+**Forgetting.** A producer is forgotten when it has appended nothing for `producer.id.expiration.ms`, by the time that
+this replica was in service (no wall clock is asked, and a restart takes nothing off). What is remembered has a bound in
+bytes: where it is reached a leader takes no new producer (`overloaded`), since to forget another one that may still
+resend would be worse. Only a replica that finds more than twice the bound in its leader's batches drops the oldest.
+
+So that forgetting never duplicates (S1), the state keeps a *horizon*, `forgotten_up_to`: no producer with a greater id
+was ever forgotten here, nor wrote anything that this replica does not have. The quorum gives ids out in rising order.
+A resend, which says that it is one, of a producer that is not known is appended if its id is above the horizon: then
+its first attempt is certainly not in the log. Else nobody can tell, and the answer is `unknown_producer_id`. What a
+replica has not seen raises the horizon as well: a log copied from where its leader's began (`lacks_past`), and batches
+that compaction took out (their hole names the greatest id of those of whom nothing is left).
+
+A producer with an open transaction is kept beside the others and never forgotten; when its marker is there it is, at
+once: the next transaction has another epoch or id and begins at 0, and whatever still comes of this one is refused, or
+aborted by another marker. So transactions, each with an id of its own perhaps, never push out who writes without any,
+and neither age nor bounds nor the horizon concern them.
+
+Sources: KIP-98 (idempotence), KIP-360 (unknown producers are refused here, not taken over: a gap could hide in it).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from raftlog.config import NodeConfig
+from raftlog.model import EVERY_PRODUCER_ID, NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId, Sequence
+from raftlog.records.batch import BatchHeader, Control
+from raftlog.records.batch_filter import is_hole
+
+from .transactions import TransactionSnapshot, TransactionState
+
+REMEMBERED_BATCHES = 5
+"""As Kafka: a producer has at most five batches in flight, so no honest resend is older."""
+
+SEQUENCES = 2**31
+"""Sequences count 0 … 2**31 - 1 and begin again at 0."""
+
+SNAPSHOT_VERSION = 3
+"""Of version 1, before there were transactions, a snapshot has only its first two fields; of version 2, before there
+was a horizon, three, and what was forgotten before it is not known."""
+
+PRODUCER_BYTES = 260
+BATCH_BYTES = 210
+"""Memory of a remembered producer, and of each of its batches, as measured."""
+
+DROPPED_BEYOND = 2
+"""So many times the bound a replica keeps of what its leader took. Leaders refuse newcomers at the bound, so whoever is
+beyond it is remembered by a replica that has been in service for less time than its leader."""
+
+FORGOTTEN_AT_ONCE = 1000
+"""Of those whose time is over, in one event: some hundred microseconds."""
+
+
+def sequence_after(sequence: int, count: int = 1) -> Sequence:
+    """The sequence `count` records further on."""
+    return Sequence((sequence + count) % SEQUENCES)
+
+
+def last_sequence(header: BatchHeader) -> Sequence:
+    """Sequence of the batch's last record."""
+    return sequence_after(header.base_sequence, header.last_offset_delta)
+
+
+class AppendedBatch(NamedTuple):
+    """A batch that was appended: what a resend of it must be told."""
+
+    base_sequence: Sequence
+    last_sequence: Sequence
+    base_offset: Offset
+    end_offset: Offset
+    max_timestamp: int
+    """Milliseconds; the time of its append where the topic stamps that."""
+
+
+class ProducerEntry(NamedTuple):
+    """One producer's generation and its last batches, oldest first. Invariant: 1 to 5 batches, all of this epoch."""
+
+    epoch: ProducerEpoch
+    batches: tuple[AppendedBatch, ...]
+    appended_at_ms: int = 0
+    """When the last one was, in milliseconds of this replica's service."""
+    from_first: bool = True
+    """All that the producer ever appended here is known; else it may have been forgotten, in a later epoch even."""
+
+    @property
+    def size_bytes(self) -> int:
+        return PRODUCER_BYTES + BATCH_BYTES * len(self.batches)
+
+    @property
+    def next_sequence(self) -> Sequence:
+        return sequence_after(self.batches[-1].last_sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class InSequence:
+    """Append it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """It is in the log."""
+
+    batch: AppendedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """One before it is missing and may still come. `code` is the answer if it does not."""
+
+    code: Literal["out_of_order_sequence", "unknown_producer_id"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSequence:
+    """It will never fit, or nobody can tell whether it is there."""
+
+    code: Literal["out_of_order_sequence", "producer_fenced", "invalid_request", "unknown_producer_id"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """Of a producer that is not known, while all that are known may still resend: later, perhaps."""
+
+    detail: str
+
+
+Verdict: TypeAlias = InSequence | Duplicate | Ahead | RefusedSequence | NoRoom
+
+IN_SEQUENCE = InSequence()
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBounds:
+    """What is remembered of one partition's producers, at most."""
+
+    max_bytes: int = NodeConfig().producer_state_bytes
+    """Of memory; those with open transactions apart, which have a bound of their own."""
+    expiration_ms: int = NodeConfig().producer_id_expiration_ms
+
+
+DEFAULT_BOUNDS = ProducerBounds()
+
+
+class ProducerStates:
+    """All idempotent producers of one partition, least recent first, and their transactions. See the module.
+
+    Invariant: producers without a transaction take at most `DROPPED_BEYOND` times the bound.
+    Invariant: nobody who is not remembered, and whose id is above `forgotten_up_to`, has a batch in the log.
+    """
+
+    def __init__(self, bounds: ProducerBounds = DEFAULT_BOUNDS) -> None:
+        self._bounds = bounds
+        self._entries: OrderedDict[ProducerId, ProducerEntry] = OrderedDict()
+        self._in_transaction: dict[ProducerId, ProducerEntry] = {}
+        self._bytes = 0
+        """Of `_entries`."""
+        self._service_ms = 0.0
+        """How long this replica has been in service, as far as is known."""
+        self._advanced_at: float | None = None
+        self._greatest_id = NO_PRODUCER_ID
+        self.forgotten_up_to = NO_PRODUCER_ID
+        """The horizon."""
+        self.transactions = TransactionState()
+
+    # --- Asking and telling ---
+
+    def check(self, header: BatchHeader, *, resent: bool = False) -> Verdict:
+        """What is to be done with a batch that a producer sent. Changes nothing. `resent`: the producer says that an
+        earlier attempt of it may have been appended."""
+        if header.producer_id == NO_PRODUCER_ID:
+            return IN_SEQUENCE
+        if header.producer_epoch < 0 or header.base_sequence < 0:
+            return RefusedSequence("invalid_request", "a batch with a producer id has a producer epoch and a sequence")
+        entry = self.get(ProducerId(header.producer_id))
+        who = f"producer {header.producer_id} epoch {header.producer_epoch}"
+        if entry is not None and header.producer_epoch == entry.epoch:
+            return _check_sequence(entry, header, who)
+        if entry is not None and header.producer_epoch < entry.epoch:
+            return RefusedSequence("producer_fenced", f"{who} was fenced by epoch {entry.epoch}")
+        if header.base_sequence != 0:
+            if entry is not None:
+                return Ahead("out_of_order_sequence", f"{who} begins at {header.base_sequence}, not 0")
+            return Ahead("unknown_producer_id", f"{who} is not known here and begins at {header.base_sequence}, not 0")
+        if header.is_transactional:
+            return IN_SEQUENCE  # What is open is never forgotten, and of what has ended nothing more is taken.
+        if resent and self._may_be_forgotten(ProducerId(header.producer_id), entry):
+            what = "may have been appended before, and forgotten: producers with ids up to"
+            return RefusedSequence(
+                "unknown_producer_id", f"the first batch of {who} {what} {self.forgotten_up_to} were"
+            )
+        if entry is None and not self._has_room:
+            return NoRoom(
+                f"{len(self._entries)} producers are remembered, which is the most (producer_state_bytes = "
+                f"{self._bounds.max_bytes}): wait until some have written nothing for producer_id_expiration_ms, or "
+                "let fewer producers write more"
+            )
+        return IN_SEQUENCE
+
+    def append(self, header: BatchHeader, control: Control | None = None) -> None:
+        """The stamped batch is the next of the log; `control` is what a control batch says. The log is the truth:
+        nothing is checked."""
+        if control is not None or header.is_transactional:
+            for ended in self.transactions.append(header, control):
+                self._in_transaction.pop(ended, None)
+        if header.producer_id == NO_PRODUCER_ID:
+            return
+        producer_id, epoch = ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch)
+        if is_hole(header):
+            self.lacks_past(producer_id)
+            return
+        self._greatest_id = max(self._greatest_id, producer_id)
+        batch = AppendedBatch(
+            Sequence(header.base_sequence),
+            last_sequence(header),
+            Offset(header.base_offset),
+            Offset(header.end_offset),
+            header.max_timestamp,
+        )
+        entry = self._in_transaction.pop(producer_id, None) or self._take(producer_id)
+        kept: tuple[AppendedBatch, ...] = ()
+        if entry is not None and entry.epoch == epoch and entry.next_sequence == batch.base_sequence:
+            kept = entry.batches[1 - REMEMBERED_BATCHES :]
+        from_first = producer_id > self.forgotten_up_to if entry is None else entry.from_first
+        entry = ProducerEntry(epoch, (*kept, batch), int(self._service_ms), from_first)
+        if self.transactions.has_open(producer_id):
+            self._in_transaction[producer_id] = entry
+        else:
+            self._remember(producer_id, entry)
+            while self._bytes > DROPPED_BEYOND * self._bounds.max_bytes and len(self._entries) > 1:
+                self._forget_first()
+
+    def advance(self, now: float) -> None:
+        """This replica is in service, at `now` in monotonic seconds. Those whose time is over are forgotten."""
+        if self._advanced_at is not None:
+            self._service_ms += max(now - self._advanced_at, 0.0) * 1000
+        self._advanced_at = now
+        for _ in range(FORGOTTEN_AT_ONCE):
+            if not self._entries:
+                return
+            oldest = next(iter(self._entries.values()))
+            if self._service_ms - oldest.appended_at_ms < self._bounds.expiration_ms:
+                return
+            self._forget_first()
+
+    def lacks_past(self, greatest_id: ProducerId = EVERY_PRODUCER_ID) -> None:
+        """Something was appended before the next batch that is not known here, by producers with ids up to this one."""
+        self.forgotten_up_to = max(self.forgotten_up_to, greatest_id)
+
+    def cut(self, log_start: Offset) -> None:
+        """The log begins here now."""
+        for ended in self.transactions.cut(log_start):
+            self._in_transaction.pop(ended, None)
+
+    # --- As storage wants it (`log.ReplayedState`) ---
+
+    def replay(self, header: BatchHeader, control: Control | None = None) -> None:
+        """The next batch of the log, read back."""
+        self.append(header, control)
+
+    def restore(self, snapshot: bytes | None) -> None:
+        """Forget everything, then begin with this snapshot. Raises `ValueError` where it is none of a known version."""
+        self.become(self.empty())
+        self.forgotten_up_to = NO_PRODUCER_ID
+        if snapshot is None:
+            return
+        try:
+            decoded = _decoder.decode(snapshot)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"not a snapshot of producers: {error}") from None
+        if not 1 <= decoded.version <= SNAPSHOT_VERSION:
+            raise ValueError(f"a snapshot of producers has a version up to {SNAPSHOT_VERSION}, not {decoded.version}")
+        self.transactions.restore(decoded.transactions)
+        for one in decoded.producers:
+            producer_id = ProducerId(one.producer_id)
+            if not 1 <= len(one.batches) <= REMEMBERED_BATCHES:
+                raise ValueError(f"producer {producer_id} has {len(one.batches)} batches in a snapshot")
+            marks = tuple(
+                AppendedBatch(Sequence(first), Sequence(last), Offset(base), Offset(end), timestamp)
+                for first, last, base, end, timestamp in one.batches
+            )
+            entry = ProducerEntry(ProducerEpoch(one.epoch), marks, one.appended_at_ms, one.from_first)
+            if self.transactions.has_open(producer_id):
+                self._in_transaction[producer_id] = entry
+            else:
+                self._take(producer_id)
+                self._remember(producer_id, entry)
+        self._service_ms = decoded.service_ms
+        self._greatest_id = ProducerId(decoded.greatest_id)
+        self.forgotten_up_to = ProducerId(decoded.forgotten_up_to)
+
+    def empty(self) -> ProducerStates:
+        return ProducerStates(self._bounds)
+
+    def become(self, other: ProducerStates) -> None:
+        """Its time of service is that of the other one, by which the ages of its producers were told; the horizon never
+        falls."""
+        self._entries = other._entries
+        self._in_transaction = other._in_transaction
+        self._bytes = other._bytes
+        self._service_ms = other._service_ms
+        self._advanced_at = other._advanced_at
+        self._greatest_id = other._greatest_id
+        self.forgotten_up_to = max(self.forgotten_up_to, other.forgotten_up_to)
+        self.transactions.become(other.transactions)
+
+    def snapshot(self) -> bytes:
+        """The state as bytes that `restore` takes; about 25 bytes a remembered batch, 34 an aborted range."""
+        known = [*self._entries.items(), *self._in_transaction.items()]
+        producers = [(pid, *entry) for pid, entry in known]
+        # In the order of `_Snapshot`.
+        return _encoder.encode(
+            (
+                SNAPSHOT_VERSION,
+                producers,
+                self.transactions.snapshot(),
+                int(self._service_ms),
+                self._greatest_id,
+                self.forgotten_up_to,
+            )
+        )
+
+    # --- Looking ---
+
+    def get(self, producer_id: ProducerId) -> ProducerEntry | None:
+        return self._in_transaction.get(producer_id) or self._entries.get(producer_id)
+
+    @property
+    def greatest_id(self) -> ProducerId:
+        """No producer with a greater id has ever appended anything to this log."""
+        return max(self._greatest_id, self.forgotten_up_to)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the producers without an open transaction."""
+        return self._bytes
+
+    def __iter__(self) -> Iterator[ProducerId]:
+        """Least recent first, then those with open transactions."""
+        return chain(self._entries, self._in_transaction)
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._in_transaction)
+
+    def __eq__(self, other: object) -> bool:
+        """The same batches are remembered. Ages and horizons are each replica's own."""
+        if not isinstance(other, ProducerStates):
+            return NotImplemented
+        return (
+            [(pid, entry[:2]) for pid, entry in self._entries.items()]
+            == [(pid, entry[:2]) for pid, entry in other._entries.items()]
+            and {pid: entry[:2] for pid, entry in self._in_transaction.items()}
+            == {pid: entry[:2] for pid, entry in other._in_transaction.items()}
+            and self.transactions == other.transactions
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        known = [*self._entries.items(), *self._in_transaction.items()]
+        shown = " ".join(f"{pid}:{entry.epoch}@{entry.next_sequence}" for pid, entry in known)
+        shown = shown or "no producers"
+        return f"{shown} {self.transactions}" if self.transactions.open_count else shown
+
+    # --- Inside ---
+
+    def _may_be_forgotten(self, producer_id: ProducerId, entry: ProducerEntry | None) -> bool:
+        return producer_id <= self.forgotten_up_to if entry is None else not entry.from_first
+
+    @property
+    def _has_room(self) -> bool:
+        return self._bytes + PRODUCER_BYTES + BATCH_BYTES <= self._bounds.max_bytes
+
+    def _remember(self, producer_id: ProducerId, entry: ProducerEntry) -> None:
+        self._entries[producer_id] = entry
+        self._bytes += entry.size_bytes
+
+    def _take(self, producer_id: ProducerId) -> ProducerEntry | None:
+        entry = self._entries.pop(producer_id, None)
+        if entry is not None:
+            self._bytes -= entry.size_bytes
+        return entry
+
+    def _forget_first(self) -> None:
+        """The one that appended least recently; a resend of it must not be taken for news."""
+        producer_id = next(iter(self._entries))
+        self._take(producer_id)
+        self.lacks_past(producer_id)
+
+
+def _check_sequence(entry: ProducerEntry, header: BatchHeader, who: str) -> Verdict:
+    """Of the same epoch: next, remembered, ahead, or too old."""
+    expected = entry.next_sequence
+    if header.base_sequence == expected:
+        return IN_SEQUENCE
+    last = last_sequence(header)
+    for batch in entry.batches:
+        if batch.base_sequence == header.base_sequence and batch.last_sequence == last:
+            return Duplicate(batch)
+    distance = (header.base_sequence - expected) % SEQUENCES
+    detail = f"{who} sent sequences {header.base_sequence} to {last}, expected is {expected}"
+    if distance < SEQUENCES // 2:
+        return Ahead("out_of_order_sequence", detail)
+    return RefusedSequence("out_of_order_sequence", f"{detail}; it is none of the last {len(entry.batches)} batches")
+
+
+_Batch: TypeAlias = tuple[int, int, int, int, int]
+
+
+class _Producer(msgspec.Struct, array_like=True, frozen=True):
+    producer_id: int
+    epoch: int
+    batches: tuple[_Batch, ...]
+    appended_at_ms: int = 0
+    from_first: bool = False
+
+
+class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """As it is read; it is written from plain tuples, which is quicker."""
+
+    version: int
+    producers: list[_Producer]
+    transactions: TransactionSnapshot | None = None
+    service_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
+    greatest_id: int = NO_PRODUCER_ID
+    forgotten_up_to: int = EVERY_PRODUCER_ID
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Snapshot)

@@ -1,0 +1,402 @@
+"""The leader of one partition in one leader epoch: what it appends, whom it counts on, what it exposes.
+
+Events and the time go in, effects come out. A `Leader` lives for one epoch; another epoch is another `Leader`.
+
+* **High watermark**: the smallest stable end over the *maximal* ISR, this replica included, while the accepted ISR has
+  `min.insync.replicas` members (`isr.py`). It never falls here.
+* **Exposure**: nothing is shown to consumers before the high watermark has reached `epoch_start_offset`, the log's end
+  when this leadership began. Below it this leader may know less than its predecessor had shown. A leader with nothing
+  to append gets there as well: it is enough that every member of the maximal ISR has all of the old log on disk.
+* **Fencing**: a follower is heard only in the incarnation that this broker's view shows, and in this leader epoch.
+* **ISR**: a laggard is proposed out after `replica_lag_max_ms`, a fenced broker at once; in again comes who has stable
+  `max(high watermark, epoch start)`, in this epoch and its present incarnation, and a start that was promised.
+
+Sources: KIP-101/279/320 (epochs), KIP-497 (ISR), KIP-966 (floor), Raft §5.4.2 (why a new leader waits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from partitions.producers.state import Ahead, AppendedBatch, Duplicate, NoRoom, ProducerStates, RefusedSequence
+from raftlog.errors import InvalidRequest, InvariantViolation, NotLeader, RaftlogError, RetriableError
+from raftlog.model import Acks, BrokerId, BrokerRecord, Incarnation, LeaderEpoch, Offset, PartitionRecord, ProducerId
+from raftlog.transactions import TransactionVerdicts
+
+from .deletions import Deletions
+from .effects import (
+    AbandonWrites,
+    Acknowledge,
+    AdvanceHighWatermark,
+    AnswerFollower,
+    Append,
+    DropFollowers,
+    Effect,
+    Fate,
+    FollowerPosition,
+    IncomingBatch,
+    IsrProposal,
+    Matched,
+    ProposeIsr,
+    Refused,
+    Reject,
+    StartAt,
+    WhenStable,
+)
+from .followers import Followers
+from .isr import IsrState, Members, members, replicated_end_offset
+from .log_view import LogView, compare_follower
+from .produces import Parking, UnreplicatedProduces
+from .transactions import LeaderTransactions
+
+ISR_RETRY_SECONDS = 0.2
+"""Between a proposal that was refused or got lost and the next."""
+
+
+class Leader:
+    """See the module.
+
+    Invariant: `log_start_offset <= high_watermark <= stable_end_offset <= log_end_offset`.
+    Invariant: this broker is a member of the accepted ISR.
+    """
+
+    def __init__(
+        self,
+        node_id: BrokerId,
+        record: PartitionRecord,
+        log: LogView,
+        producers: ProducerStates,
+        brokers: Mapping[BrokerId, BrokerRecord],
+        *,
+        high_watermark: Offset,
+        now: float,
+        lag_max: float,
+        verdicts: TransactionVerdicts | None = None,
+    ) -> None:
+        """`high_watermark` is what this replica knew as a follower; `brokers` is the view's, kept up to date by its
+        owner (who then calls `on_broker`). `lag_max` is in seconds, `now` in monotonic ones."""
+        self._node_id = node_id
+        self.record = record
+        self._log = log
+        self._producers = producers
+        self._brokers = brokers
+        self._lag_max = lag_max
+        self.epoch_start_offset = log.log_end_offset
+        self.high_watermark = max(min(high_watermark, log.stable_end_offset), log.log_start_offset)
+        self._isr = IsrState.of(record)
+        self._produces = UnreplicatedProduces()
+        self._parking = Parking()
+        self._followers = Followers(node_id, log, brokers)
+        self.deletions = Deletions(log, self._isr, self._followers.start_of)
+        self.transactions = LeaderTransactions(
+            record,
+            log,
+            isr=self._isr,
+            produces=self._produces,
+            followers=self._followers,
+            state=producers.transactions,
+            verdicts=verdicts,
+        )
+        self._followers.know(self.record, now)
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return self.record.leader_epoch
+
+    @property
+    def exposed_high_watermark(self) -> Offset | None:
+        """Up to where consumers may read (S3); None while this leader must not show anything."""
+        return self.high_watermark if self.high_watermark >= self.epoch_start_offset else None
+
+    @property
+    def maximal_isr(self) -> Members:
+        return self._isr.maximal
+
+    def begin(self, now: float) -> list[Effect]:
+        """The first event of a leadership: what can be said without hearing anybody."""
+        effects = [*self._advance_high_watermark(), *self._revise_isr(now)]
+        return effects + self.transactions.begin(self.exposed_high_watermark)
+
+    # --- Produces ---
+
+    def produce(self, batch: IncomingBatch, now: float) -> list[Effect]:
+        """A batch that passed its check: append it, or say why not, or keep it until its turn comes. What is taken of a
+        transaction is acknowledged, resent or not, when it is below the high watermark (S13)."""
+        if batch.header.is_transactional and (not_taken := self.transactions.refusal(batch)) is not None:
+            return [Reject(batch.request, not_taken)]
+        verdict = self._producers.check(batch.header, resent=batch.resent)
+        if isinstance(verdict, Duplicate):
+            return self._resent(batch, verdict.batch)
+        if isinstance(verdict, RefusedSequence):
+            return [Reject(batch.request, InvalidRequest(verdict.code, verdict.detail))]
+        refusal = self._refusal(batch)
+        if refusal is not None:
+            return [Reject(batch.request, refusal)]
+        if isinstance(verdict, NoRoom):
+            return [Reject(batch.request, RetriableError("overloaded", verdict.detail))]
+        if isinstance(verdict, Ahead):
+            if self._parking.park(batch, verdict, now):
+                return []
+            return [Reject(batch.request, InvalidRequest(verdict.code, verdict.detail))]
+        return self._append(batch, now)
+
+    def on_appended(self, leader_epoch: LeaderEpoch, producer_id: ProducerId, now: float) -> list[Effect]:
+        """The `Append` was performed: a parked batch of the same producer may be next."""
+        if leader_epoch != self.leader_epoch:
+            return []
+        effects: list[Effect] = []
+        for parked in list(self._parking.of(producer_id)):
+            if not isinstance(self._producers.check(parked.batch.header, resent=parked.batch.resent), Ahead):
+                self._parking.leave(parked)
+                released = self.produce(parked.batch, now)
+                effects += released
+                if any(isinstance(effect, Append) for effect in released):
+                    break  # What may follow it is looked at when it is appended.
+        return effects
+
+    def on_stable(self) -> list[Effect]:
+        """The log's stable end moved."""
+        return self._advance_high_watermark()
+
+    # --- Followers ---
+
+    def on_subscribe(
+        self, follower: BrokerId, incarnation: Incarnation, position: FollowerPosition, now: float
+    ) -> list[Effect]:
+        """A follower tells (epoch, end) of its log: match it, or tell where it must truncate to.
+
+        Raises `RemoteProtocolError` where its numbers contradict one another or what it said before.
+        """
+        code = self._followers.fence(follower, incarnation, position.leader_epoch, self.leader_epoch)
+        if code:
+            return [AnswerFollower(follower, Refused(code))]
+        counts = follower in self.maximal_isr or follower in self.record.commit_set
+        counted = counts and follower not in self.record.not_eligible
+        answer = compare_follower(
+            self._log, self.high_watermark, position.last_epoch, position.fetch_offset, counted=counted
+        )
+        if isinstance(answer, StartAt):
+            answer = replace(answer, greatest_producer_id=self._producers.greatest_id)
+        effects: list[Effect] = [AnswerFollower(follower, answer)]
+        if isinstance(answer, Matched):
+            progress = self._followers[follower]
+            progress.on_report(position.fetch_offset, position.stable_end_offset, self._log.log_end_offset, now)
+            effects += self._advance_high_watermark()
+            effects += self._revise_isr(now)
+        return effects
+
+    def on_report(
+        self,
+        follower: BrokerId,
+        incarnation: Incarnation,
+        leader_epoch: LeaderEpoch,
+        *,
+        fetch_offset: Offset,
+        stable_end_offset: Offset,
+        now: float,
+    ) -> list[Effect]:
+        """A follower acknowledges. Anything but a matched follower of this epoch and incarnation is not heard.
+
+        Raises `RemoteProtocolError` for numbers that cannot be.
+        """
+        if self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch):
+            return []
+        if not self._followers[follower].matched:
+            return []
+        self._followers[follower].on_report(fetch_offset, stable_end_offset, self._log.log_end_offset, now)
+        effects = self._advance_high_watermark()
+        # What a member says lets nobody in. Who lags goes when time passes (`on_tick`), not when others speak.
+        return effects if follower in self._isr.accepted else [*effects, *self._revise_isr(now)]
+
+    def on_follower_start(
+        self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start_offset: Offset
+    ) -> list[Effect]:
+        """A follower's log begins here, as far as its disk knows. Heard as `on_report` is, matched or not."""
+        if self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch):
+            return []
+        self._followers[follower].stable_start_offset = start_offset
+        return self.deletions.advance()
+
+    def look(self, now: float, wall_ms: int, *, may_write: bool = True) -> list[Effect]:
+        """What became of the transactions that are open here? See `LeaderTransactions.look`."""
+        return self.transactions.look(now, wall_ms, self.exposed_high_watermark, may_write=may_write)
+
+    # --- The quorum's word ---
+
+    def on_record(self, record: PartitionRecord, now: float) -> list[Effect]:
+        """A newer record of the same leader epoch: the ISR changed, or the replicas did."""
+        if record.leader_epoch != self.leader_epoch:
+            raise InvariantViolation(f"leader of epoch {self.leader_epoch} told of epoch {record.leader_epoch}")
+        joined = [broker for broker in record.isr if broker not in self._isr.accepted]
+        self.record = record
+        self._isr.on_record(record)
+        self._followers.know(self.record, now)
+        for broker in joined:
+            if broker in self._followers:
+                self._followers[broker].grant_time(now)
+        effects = self._advance_high_watermark()
+        if self._isr.below_minimum:
+            effects += self._reject_waiting("not_enough_replicas_after_append", self._too_few())
+        return [*effects, *self._revise_isr(now)]
+
+    def on_broker(self, broker: BrokerId, now: float) -> list[Effect]:
+        """The view shows something new about a broker: an incarnation, or that it is fenced or no longer is."""
+        self._followers.know(self.record, now)
+        return self._revise_isr(now) if broker in self._followers else []
+
+    def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: Fate, now: float) -> list[Effect]:
+        """A proposal's fate. Accepted: its record is what counts. Refused: whom it would have added counts no more."""
+        if leader_epoch != self.leader_epoch:
+            return []
+        self._isr.on_answer(attempt, fate, now + ISR_RETRY_SECONDS)
+        return self._advance_high_watermark()
+
+    def on_tick(self, now: float) -> list[Effect]:
+        """Time passed: give up parked batches, look at who lags."""
+        effects: list[Effect] = [
+            Reject(parked.batch.request, InvalidRequest(parked.ahead.code, parked.ahead.detail))
+            for parked in self._parking.expire(now)
+        ]
+        return effects + self._revise_isr(now)
+
+    def resign(self) -> list[Effect]:
+        """This leadership is over. What waits may survive or not; what was only parked was never appended."""
+        text = f"leader epoch {self.leader_epoch} of {self.record.topic_partition} ended here"
+        effects: list[Effect] = [DropFollowers("not_leader"), AbandonWrites("leadership_lost", text)]
+        effects += self._reject_waiting("leadership_lost", text)
+        effects += self.deletions.abandon(RetriableError("leadership_lost", text))
+        return effects + [Reject(parked.batch.request, NotLeader(text)) for parked in self._parking.clear()]
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing here waits for time to pass."""
+        log_end = self._log.log_end_offset
+        return (
+            not len(self._parking)
+            and self.transactions.quiet
+            and not self._isr.unsettled
+            and not any(p.is_behind(log_end) for b, p in self._followers.items() if b in self._isr.accepted)
+            and self._wanted_isr(0.0) == self._isr.accepted
+        )
+
+    # --- Inside: produces ---
+
+    def _refusal(self, batch: IncomingBatch) -> RaftlogError | None:
+        """Why no batch can be appended now; nothing was appended when this is the answer."""
+        if batch.acks is Acks.ALL and self._isr.below_minimum:
+            return RetriableError("not_enough_replicas", self._too_few())
+        if not self._produces.has_room(batch.header.total_bytes):
+            return RetriableError("overloaded", f"the in-sync replicas do not follow: {self._produces}")
+        return None
+
+    def _append(self, batch: IncomingBatch, now: float) -> list[Effect]:
+        base_offset = self._log.log_end_offset
+        end_offset = Offset(base_offset + batch.header.last_offset_delta + 1)
+        acknowledge = Acknowledge(batch.request, base_offset, batch.log_append_time_ms)
+        self._produces.appended(end_offset, batch.header.total_bytes)
+        for progress in self._followers:
+            progress.on_append(base_offset, now)
+        if batch.acks is Acks.ALL:
+            self._produces.wait(end_offset, acknowledge)
+            return [Append(self.leader_epoch, base_offset, batch)]
+        if batch.acks is Acks.LEADER:
+            return [Append(self.leader_epoch, base_offset, batch, after=(acknowledge,))]
+        return [Append(self.leader_epoch, base_offset, batch), acknowledge]
+
+    def _resent(self, batch: IncomingBatch, first: AppendedBatch) -> list[Effect]:
+        """It is in the log already: the first offset again, and no weaker promise than the first time."""
+        append_time = first.max_timestamp if batch.log_append_time_ms >= 0 else -1
+        acknowledge = Acknowledge(batch.request, first.base_offset, append_time)
+        if batch.acks is Acks.NONE or first.end_offset <= self.high_watermark:
+            return [acknowledge]
+        if batch.acks is Acks.LEADER:
+            return [WhenStable(first.end_offset, (acknowledge,))]
+        if self._isr.below_minimum:
+            return [Reject(batch.request, RetriableError("not_enough_replicas_after_append", self._too_few()))]
+        if not self._produces.may_wait:
+            return [Reject(batch.request, RetriableError("outcome_unknown", f"too many wait: {self._produces}"))]
+        self._produces.wait(first.end_offset, acknowledge)
+        return []
+
+    def _reject_waiting(self, code: str, detail: str) -> list[Effect]:
+        return [Reject(waiting.request, RetriableError(code, detail)) for waiting in self._produces.abandon()]
+
+    def _too_few(self) -> str:
+        isr = self._isr
+        return f"{len(isr.accepted)} in-sync replicas, min.insync.replicas is {isr.min_insync_replicas}"
+
+    # --- Inside: followers and the high watermark ---
+
+    def _advance_high_watermark(self) -> list[Effect]:
+        if self._isr.below_minimum:
+            return []
+        end = replicated_end_offset(self._isr.maximal, self._followers.stable_end_of)
+        if end is None or end <= self.high_watermark:
+            return []
+        self.high_watermark = end
+        exposed = self.exposed_high_watermark is not None
+        acknowledged = self._produces.advance(end)
+        looked_at = self.transactions.on_high_watermark(end, exposed=exposed)
+        return [AdvanceHighWatermark(end, exposed), *acknowledged, *looked_at]
+
+    # --- Inside: the ISR ---
+
+    def _belongs(self, broker: BrokerId, now: float) -> bool:
+        """Whether a replica should be in the ISR as far as this leader can judge."""
+        if broker == self._node_id:
+            return True
+        record = self._brokers.get(broker)
+        if record is None or record.fenced:
+            return False
+        progress = self._followers[broker]
+        if broker in self._isr.accepted:
+            return not progress.lags(self._log.log_end_offset, now, self._lag_max)
+        counted = progress.counted_end_offset
+        caught_up = counted is not None and counted >= max(self.high_watermark, self.epoch_start_offset)
+        return caught_up and self.deletions.admits(progress.stable_start_offset)
+
+    def _wanted_isr(self, now: float) -> Members:
+        return members(broker for broker in self.record.replicas if self._belongs(broker, now))
+
+    def _revise_isr(self, now: float) -> list[Effect]:
+        """Propose what the ISR should be, where it is not, or where nobody knows what it is."""
+        if not self._isr.may_propose(now):
+            return []
+        wanted = self._wanted_isr(now)
+        if wanted == self._isr.accepted and not self._isr.unsettled:
+            return []
+        attempt = self._isr.propose(wanted)
+        record, own = self.record, self.record.leader_incarnation
+        isr = tuple((b, own if b == self._node_id else self._followers.incarnation_of(b)) for b in wanted)
+        proposal = IsrProposal(
+            record.topic_partition, self._node_id, own, record.leader_epoch, record.partition_epoch, isr
+        )
+        return [ProposeIsr(proposal, attempt)]
+
+    # --- For people and for tests ---
+
+    def check_invariants(self) -> None:
+        """Raises `InvariantViolation`."""
+        log = self._log
+        if not log.log_start_offset <= self.high_watermark <= log.stable_end_offset <= log.log_end_offset:
+            raise InvariantViolation(
+                f"start {log.log_start_offset} <= high watermark {self.high_watermark} <= stable "
+                f"{log.stable_end_offset} <= end {log.log_end_offset} does not hold at a leader"
+            )
+        if self._node_id not in self._isr.accepted:
+            raise InvariantViolation(f"leader {self._node_id} is not in its own ISR: {self._isr}")
+        if log.epochs.latest_epoch > self.leader_epoch:
+            raise InvariantViolation(f"log has epoch {log.epochs.latest_epoch}, its leader {self.leader_epoch}")
+        if self.epoch_start_offset > log.log_end_offset:
+            raise InvariantViolation(f"a leader's log fell to {log.log_end_offset}, below {self.epoch_start_offset}")
+
+    def __str__(self) -> str:
+        log = self._log
+        exposed = "" if self.exposed_high_watermark is not None else "(hidden)"
+        text = f"leader epoch={self.leader_epoch} leo={log.log_end_offset} stable={log.stable_end_offset} "
+        text += f"hw={self.high_watermark}{exposed} {self._isr}"
+        lag = [
+            f"{b}:{log.log_end_offset - p.stable_end_offset if p.matched else '?'}" for b, p in self._followers.items()
+        ]
+        return text + (" lag " + " ".join(lag) if lag else "")

@@ -1,0 +1,175 @@
+"""What a broker's replicas need of the metadata view: topics with their settings, brokers, partitions.
+
+Fed with records in the order of the quorum's log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from typing import TypeAlias
+
+from partitions.driver.driver import PartitionDriver
+from raftlog.config import TopicConfig, parse_topic_config
+from raftlog.errors import InvalidRequest, NotLeader, RaftlogError, RetriableError
+from raftlog.model import (
+    NO_BROKER,
+    UNTHROTTLED,
+    BrokerId,
+    BrokerRecord,
+    PartitionRecord,
+    ReplicationThrottle,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRemoved:
+    """The topic is no more; a later one of the same name has another id."""
+
+    topic_id: TopicId
+
+
+_number = attrgetter("partition")
+
+MetadataChange: TypeAlias = BrokerRecord | TopicRecord | PartitionRecord | TopicRemoved | ReplicationThrottle
+
+
+@dataclass(slots=True)
+class Touched:
+    """What changed, each once, in the order it first changed."""
+
+    brokers: dict[BrokerId, None] = field(default_factory=dict)
+    topics: dict[TopicId, None] = field(default_factory=dict)
+    partitions: dict[TopicPartition, None] = field(default_factory=dict)
+    removed: dict[TopicPartition, None] = field(default_factory=dict)
+    moves: bool = False
+    """Who sends to replicas that are being added, or how fast."""
+
+
+class PartitionView:
+    """The latest record of everything."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[BrokerId, BrokerRecord] = {}
+        self.partitions: dict[TopicPartition, PartitionRecord] = {}
+        self.throttle = UNTHROTTLED
+        self._adding: dict[TopicPartition, None] = {}
+        """Partitions with replicas that a reassignment added."""
+        self._topics: dict[TopicId, tuple[TopicRecord, TopicConfig]] = {}
+        self._of_topic: dict[TopicId, dict[TopicPartition, None]] = {}
+
+    def apply(self, changes: Sequence[MetadataChange]) -> Touched:
+        """Take the changes over; several of one partition count as one, the last."""
+        touched = Touched()
+        for change in changes:
+            if isinstance(change, BrokerRecord):
+                self.brokers[change.broker_id] = change
+                touched.brokers[change.broker_id] = None
+            elif isinstance(change, TopicRecord):
+                self._topics[change.topic_id] = (change, parse_topic_config(dict(change.configs)))
+                touched.topics[change.topic_id] = None
+            elif isinstance(change, PartitionRecord):
+                tp = change.topic_partition
+                self.partitions[tp] = change
+                self._note_adding(change, touched)
+                self._of_topic.setdefault(tp.topic_id, {})[tp] = None
+                touched.partitions[tp] = None
+            elif isinstance(change, ReplicationThrottle):
+                self.throttle = change
+                touched.moves = True
+            else:
+                self._remove(change.topic_id, touched)
+        return touched
+
+    def _note_adding(self, record: PartitionRecord, touched: Touched) -> None:
+        tp = record.topic_partition
+        if record.adding_replicas or tp in self._adding:
+            touched.moves = True
+        if record.adding_replicas:
+            self._adding[tp] = None
+        else:
+            self._adding.pop(tp, None)
+
+    def _remove(self, topic_id: TopicId, touched: Touched) -> None:
+        self._topics.pop(topic_id, None)
+        touched.topics.pop(topic_id, None)
+        for tp in self._of_topic.pop(topic_id, {}):
+            del self.partitions[tp]
+            touched.partitions.pop(tp, None)
+            touched.removed[tp] = None
+            touched.moves |= tp in self._adding
+            self._adding.pop(tp, None)
+
+    def config(self, topic_id: TopicId) -> TopicConfig | None:
+        """The topic's settings; None where it is unknown."""
+        entry = self._topics.get(topic_id)
+        return entry[1] if entry else None
+
+    def leaders_of_added(self) -> dict[BrokerId, int]:
+        """For each broker to which replicas are being added, and are not in sync: how many others send to it."""
+        leaders: dict[BrokerId, set[BrokerId]] = {}
+        for tp in self._adding:
+            record = self.partitions[tp]
+            for broker in record.adding_replicas:
+                if record.has_leader and broker not in record.isr:
+                    leaders.setdefault(broker, set()).add(record.leader)
+        return {broker: len(senders) for broker, senders in leaders.items()}
+
+    def name(self, topic_partition: TopicPartition) -> str:
+        """For people: `orders/3`."""
+        entry = self._topics.get(topic_partition.topic_id)
+        return f"{entry[0].name}/{topic_partition.partition}" if entry else str(topic_partition)
+
+    def of_topic(self, topic_id: TopicId) -> list[TopicPartition]:
+        """The topic's partitions, sorted."""
+        return sorted(self._of_topic.get(topic_id, {}), key=_number)
+
+    def all_sorted(self) -> Iterator[TopicPartition]:
+        """All partitions, topic by topic: sorting them all would take too long at once."""
+        for topic_id in sorted(self._of_topic):
+            yield from self.of_topic(topic_id)
+
+    def missing(self, topic_partition: TopicPartition, node_id: BrokerId) -> RaftlogError:
+        """Why a request for this partition finds no replica at this broker."""
+        record = self.partitions.get(topic_partition)
+        name = self.name(topic_partition)
+        if record is None:
+            if topic_partition.topic_id in self._topics:
+                return InvalidRequest("unknown_partition", f"there is no partition {name}")
+            return InvalidRequest("unknown_topic", f"topic {topic_partition.topic_id.hex()} is not known here")
+        if record.leader in {NO_BROKER, node_id}:
+            return RetriableError("leader_not_available", f"{name} has no leader that is ready")
+        return NotLeader(f"broker {record.leader} leads {name}", record.leader)
+
+
+def consequences(
+    touched: Touched,
+    view: PartitionView,
+    drivers: Mapping[TopicPartition, PartitionDriver],
+    *,
+    configure: Callable[[TopicPartition], None],
+    remove: Callable[[TopicPartition, str], None],
+    place: Callable[[TopicPartition], None],
+) -> Iterator[Callable[[], None]]:
+    """What a broker has to do when its view of the partitions moved on, as single steps in order: there may be a
+    hundred thousand. Each is made only when it is asked for, so it sees what those before it did. What is done for a
+    partition is right whatever was done before: `configure` takes its topic's settings over, `remove` drops what is not
+    here any more, `place` makes what is here fit its record."""
+    for topic_id in touched.topics:
+        for tp in view.of_topic(topic_id):
+            yield partial(configure, tp)
+            touched.partitions.setdefault(tp)
+    for tp in touched.removed:
+        yield partial(remove, tp, "unknown_topic")
+    for tp in touched.partitions:
+        yield partial(place, tp)
+    # After the records: what a command decided about a broker and its partitions is not to be proposed once more.
+    for broker in touched.brokers:
+        for driver in list(drivers.values()):
+            if drivers.get(driver.topic_partition) is driver:
+                yield partial(driver.on_broker, broker)

@@ -1,0 +1,70 @@
+"""Changes of groups on their way to the quorum (`batches.py`): ten thousand commits a second in some hundred
+commands, whose cost in the image is bounded beside their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import msgspec
+
+from metadata.commands.envelope import Command
+from metadata.commands.groups import (
+    GROUPS_FEATURE_LEVEL,
+    MAX_CHANGES,
+    MAX_CHANGES_BYTES,
+    MAX_OFFSETS,
+    ChangeGroups,
+    Commit,
+    GroupChange,
+    Reset,
+)
+from metadata.commands.results import GroupsChanged
+from metadata.quorum.port import MetadataQuorum, Outcome
+from raftlog.errors import RaftlogError, error_from_code
+
+from .batches import ChangeBatches, Limits
+
+REBALANCE_WORK = 12
+"""Applying a join, a release or targets costs about what so many offsets do."""
+LIMITS = Limits(MAX_CHANGES_BYTES, "invalid_request", MAX_CHANGES_BYTES, MAX_CHANGES, MAX_OFFSETS)
+
+
+class GroupBatches(ChangeBatches[GroupChange, int]):
+    """A change's decision is the index of its entry."""
+
+    def __init__(
+        self,
+        quorum: MetadataQuorum,
+        when_view_reaches: Callable[[int, Callable[[], None]], None],
+        feature_level: Callable[[], int],
+    ) -> None:
+        super().__init__(
+            quorum,
+            when_view_reaches,
+            feature_level,
+            what="groups",
+            needs_level=GROUPS_FEATURE_LEVEL,
+            limits=LIMITS,
+            decoder=msgspec.msgpack.Decoder(GroupChange),
+        )
+
+    def _command(self, changes: tuple[GroupChange, ...]) -> Command:
+        return ChangeGroups(changes)
+
+    def _answers(self, outcome: Outcome, count: int) -> list[int | RaftlogError] | None:
+        if not isinstance(outcome.result, GroupsChanged):
+            return None
+        answers: list[int | RaftlogError] = [outcome.index] * count
+        for refused in outcome.result.refusals:
+            if refused.position >= count:
+                continue  # of nothing that was asked here
+            answers[refused.position] = error_from_code(refused.code, refused.detail)
+        return answers
+
+    def _patient(self, change: GroupChange) -> Hashable | None:
+        # Who joins or gives up partitions holds up others.
+        return (change.group_id, change.member_id) if isinstance(change, Commit) else None
+
+    def _work_of(self, change: GroupChange) -> int:
+        return len(change.offsets) if isinstance(change, Commit | Reset) else REBALANCE_WORK

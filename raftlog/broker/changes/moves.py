@@ -1,0 +1,234 @@
+"""What an operator asks for, as commands: reassignments, elections by hand, brokers that go.
+
+Each request begins with a linearizable read (S7), and each command names the partition epoch that this node's view then
+shows. Where the record changed meanwhile, the refusal says so and the command is made anew, a few times. What is as it
+was asked for already needs no command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from http_api.service.moves import LocalReplica, SuggestedMove, WantedReassignment
+from metadata.commands.cluster import MAX_ELECTIONS_PER_COMMAND, ElectLeaders
+from metadata.commands.fields import Election
+from metadata.commands.replicas import (
+    MAX_REASSIGNMENTS_PER_COMMAND,
+    THROTTLE_FEATURE_LEVEL,
+    AlterReassignments,
+    ElectUnclean,
+    Reassignment,
+    ThrottleReassignments,
+    UnregisterBroker,
+)
+from metadata.commands.results import Elected, ReassignmentsAltered, Refused
+from metadata.rules.balance import balance, drain
+from metadata.view import ClusterView
+from partitions.driver.driver import PartitionDriver
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import BrokerId, PartitionRecord, ReplicationThrottle, TopicPartition
+from raftlog.ports import Logger
+
+from .feature_levels import check_level
+from .proposer import Proposer
+
+ATTEMPTS = 5
+"""Of a partition whose record changes meanwhile: its leader alters the ISR now and then, not all the time."""
+
+
+class MoveAdministrator:
+    """See `http_api.service.moves.MoveService`. Lives on the broker's loop."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        drivers: Callable[[], Mapping[TopicPartition, PartitionDriver]],
+        proposer: Proposer,
+        logger: Logger,
+    ) -> None:
+        """`drivers`: the replicas on this node, as they are when it is called."""
+        self._view = view
+        self._drivers = drivers
+        self._proposer = proposer
+        self._logger = logger
+
+    async def plan(self, drain_brokers: Sequence[BrokerId]) -> list[SuggestedMove]:
+        await self._proposer.catch_up()
+        brokers = self._view.brokers()
+        partitions = self._view.partitions()
+        if drain_brokers:
+            moves = await asyncio.to_thread(drain, brokers, partitions, drain_brokers)
+        else:
+            moves = await asyncio.to_thread(balance, brokers, partitions)
+        return [SuggestedMove(move.topic_partition, move.replicas, move.target) for move in moves]
+
+    async def reassign(
+        self, wanted: Sequence[WantedReassignment], throttle: ReplicationThrottle | None = None
+    ) -> list[RaftlogError | None]:
+        targets = {one.topic_partition: one.target_replicas for one in wanted}
+        if len(targets) != len(wanted):
+            raise InvalidRequest("invalid_request", "a partition is named twice")
+        await self._proposer.catch_up()
+        if throttle is not None and not wanted and not self._view.reassigning():
+            raise InvalidRequest("no_reassignment_in_progress", "nothing is being moved that could be throttled")
+
+        if throttle is not None:
+            check_level(self._view.feature_level, THROTTLE_FEATURE_LEVEL, "moves are throttled")
+
+        async def decide(asked: tuple[Reassignment, ...]) -> Sequence[Refused | None]:
+            if throttle is None:
+                result = await self._proposer.decide(AlterReassignments(asked))
+            else:
+                throttled = ThrottleReassignments(asked, throttle.leader_rate, throttle.follower_rate)
+                result = await self._proposer.decide(throttled)
+            assert isinstance(result, ReassignmentsAltered), result
+            return result.refusals
+
+        async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
+            asked = tuple(
+                Reassignment(
+                    r.topic_partition.topic_id,
+                    r.topic_partition.partition,
+                    r.partition_epoch,
+                    targets[r.topic_partition] or (),
+                )
+                for r in records
+            )
+            return await decide(asked)
+
+        def is_done(record: PartitionRecord) -> bool:
+            target = targets[record.topic_partition]
+            if target is None:
+                return False  # It may have completed, rather than been cancelled.
+            return record.target_replicas == target or (record.replicas == target and not record.target_replicas)
+
+        answers = await self._ask_all(list(targets), MAX_REASSIGNMENTS_PER_COMMAND, ask, is_done)
+        # What was asked for before needs no command, but may need other rates.
+        carried_out = None in answers or not answers
+        if throttle is not None and throttle != self._view.throttle and carried_out and self._view.reassigning():
+            await decide(())
+        return answers
+
+    async def elect_preferred(self, asked: Sequence[TopicPartition]) -> list[RaftlogError | None]:
+        await self._proposer.catch_up()
+
+        async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
+            result = await self._proposer.decide(ElectLeaders(tuple(map(self._preferred, records))))
+            assert isinstance(result, Elected), result
+            return result.refusals
+
+        def is_done(record: PartitionRecord) -> bool:
+            return record.leader == record.replicas[0]
+
+        return await self._ask_all(asked, MAX_ELECTIONS_PER_COMMAND, ask, is_done)
+
+    async def elect_unclean(
+        self, asked: Sequence[TopicPartition], candidate: BrokerId | None
+    ) -> list[RaftlogError | None]:
+        await self._proposer.catch_up()
+
+        async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
+            (record,) = records
+            chosen = self._least_loss(record) if candidate is None else candidate
+            broker = self._view.broker(chosen)
+            if broker is None:
+                return (Refused("not_eligible", f"no live broker has a replica of {self._name(record)}"),)
+            tp = record.topic_partition
+            self._logger.warning("unclean_election", partition=self._name(record), candidate=chosen, record=str(record))
+            command = ElectUnclean(tp.topic_id, tp.partition, chosen, broker.incarnation, record.partition_epoch)
+            try:
+                await self._proposer.decide(command)
+            except RaftlogError as error:
+                self._logger.warning("unclean_election_refused", partition=self._name(record), error=str(error))
+                return (Refused(error.code, error.detail),)
+            self._logger.warning("records_may_be_lost", partition=self._name(record), leader=chosen)
+            return (None,)
+
+        return await self._ask_all(asked, 1, ask, lambda record: False)
+
+    async def unregister(self, broker_id: BrokerId) -> None:
+        await self._proposer.catch_up()
+        broker = self._view.broker(broker_id)
+        if broker is None:
+            raise InvalidRequest("not_found", f"broker {broker_id} is not registered")
+        await self._proposer.decide(UnregisterBroker(broker_id, broker.incarnation))
+
+    def replicas(self) -> list[LocalReplica]:
+        found = []
+        for topic_partition, driver in sorted(self._drivers().items()):
+            log = driver.log
+            replica = driver.replica
+            role = "offline" if replica.offline else "leader" if replica.leader else "follower"
+            role = role if replica.offline or replica.leader or replica.follower else "idle"
+            found.append(LocalReplica(topic_partition, log.size_bytes, log.log_end_offset, role))
+        return found
+
+    # --- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _ask_all(
+        self,
+        asked: Sequence[TopicPartition],
+        at_once: int,
+        ask: Callable[[Sequence[PartitionRecord]], Awaitable[Sequence[Refused | None]]],
+        is_done: Callable[[PartitionRecord], bool],
+    ) -> list[RaftlogError | None]:
+        """Ask about each until it is answered, by the latest record each time."""
+        answers: dict[TopicPartition, RaftlogError | None] = {}
+        left = list(dict.fromkeys(asked))
+        for _ in range(ATTEMPTS):
+            known: list[PartitionRecord] = []
+            for tp in left:
+                record = self._view.partition(tp)
+                if record is None:
+                    answers[tp] = InvalidRequest("unknown_partition", f"there is no partition {tp}")
+                elif is_done(record):
+                    answers[tp] = None
+                else:
+                    known.append(record)
+            left = []
+            for start in range(0, len(known), at_once):
+                some = known[start : start + at_once]
+                for record, refused in zip(some, await self._answers(ask, some), strict=True):
+                    answers[record.topic_partition] = None if refused is None else refused.error()
+                    if refused is not None and refused.code == "stale_partition_epoch":
+                        left.append(record.topic_partition)
+            if not left:
+                break
+        return [answers[tp] for tp in asked]
+
+    async def _answers(
+        self,
+        ask: Callable[[Sequence[PartitionRecord]], Awaitable[Sequence[Refused | None]]],
+        records: Sequence[PartitionRecord],
+    ) -> Sequence[Refused | None]:
+        """A quorum that does not answer is an answer about these; others were decided, and that is worth knowing."""
+        try:
+            return await ask(records)
+        except RetriableError as error:
+            return [Refused(error.code, error.detail)] * len(records)
+
+    def _preferred(self, record: PartitionRecord) -> Election:
+        tp = record.topic_partition
+        preferred = record.replicas[0]
+        broker = self._view.broker(preferred)
+        assert broker is not None, "a replica of no broker"
+        return Election(tp.topic_id, tp.partition, preferred, broker.incarnation, record.partition_epoch)
+
+    def _least_loss(self, record: PartitionRecord) -> BrokerId:
+        """Of the live replicas, one that was a member before one that was not, then the greatest reported log."""
+        tickets = {ticket.broker_id: ticket for ticket in self._view.tickets_of(record.topic_partition)}
+        live = [replica for replica in record.replicas if self._view.alive(replica)]
+
+        def worth(replica: BrokerId) -> tuple[bool, bool, int, int]:
+            ticket = tickets.get(replica)
+            member = replica in record.isr or replica in record.commit_set
+            if ticket is None:
+                return (member, True, -1, -1)
+            return (member, ticket.has_directory, ticket.last_epoch, ticket.stable_end_offset)
+
+        return max(live, key=worth, default=BrokerId(-1))
+
+    def _name(self, record: PartitionRecord) -> str:
+        topic = self._view.topic_by_id(record.topic_partition.topic_id)
+        return f"{topic.name if topic else '?'}/{record.topic_partition.partition}"

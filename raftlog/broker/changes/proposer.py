@@ -1,0 +1,95 @@
+"""Asking the quorum: a linearizable read (S7), and a command together with what became of it.
+
+Any node answers for the whole cluster out of its own view, which may be behind. Whoever would refuse something, or
+choose by names, counts and brokers, on the word of that view alone catches up first.
+
+A command is proposed once. While its fate is open the quorum repeats it under one sequence of this node's session, so
+that it is carried out once and an answer that got lost is given again; to propose it anew could let it take effect a
+second time, after a change that came later. Only what certainly reached no log is proposed again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from metadata.commands.envelope import Command
+from metadata.commands.results import CommandResult, Refused
+from metadata.quorum.port import Fate, MetadataQuorum, Outcome
+from raftlog.broker.futures import answer_of, resolve
+from raftlog.errors import RaftlogError, RetriableError
+
+VIEW_GRACE_SECONDS = 1.0
+"""How long a view may take, beyond the quorum's own time, to come to the index that the quorum named."""
+DEADLINE_SECONDS = 15.0
+RETRY_SECONDS = 0.05
+"""Before what reached no log is proposed again."""
+LEAST_SECONDS = 0.1
+"""What a proposal gets, however late it is."""
+
+
+class Proposer:
+    """Of one node. Lives on the broker's loop."""
+
+    def __init__(self, quorum: MetadataQuorum, when_view_reaches: Callable[[int, Callable[[], None]], None]) -> None:
+        self._quorum = quorum
+        self._when_view_reaches = when_view_reaches
+
+    async def catch_up(self) -> None:
+        """Bring the view to all that the quorum has decided by now. Raises `RetriableError` (`quorum_unavailable`)."""
+        if not await self.catch_up_within(DEADLINE_SECONDS):
+            raise RetriableError("quorum_unavailable", "the metadata quorum does not answer; nothing was changed")
+
+    async def catch_up_within(self, seconds: float) -> bool:
+        """Bring the view to all that was decided before this call. False: the quorum does not answer within `seconds`,
+        or the view does not follow it."""
+        reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def answered(outcome: Outcome) -> None:
+            if outcome.fate is Fate.APPLIED:
+                self._when_view_reaches(outcome.index, lambda: resolve(reached, True))
+            else:
+                resolve(reached, False)
+
+        self._quorum.read_barrier(answered, timeout=seconds)
+        try:
+            return await asyncio.wait_for(reached, seconds + VIEW_GRACE_SECONDS)
+        except TimeoutError:
+            return False
+
+    async def decide(self, command: Command) -> CommandResult:
+        """The state machine's answer, once this node's view shows what was decided. Raises as `failure_of` says."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEADLINE_SECONDS
+        while True:
+            outcome = await self._propose(command, max(deadline - loop.time(), LEAST_SECONDS))
+            if outcome.fate is Fate.APPLIED and outcome.result is not None:
+                await self._seen(outcome.index)
+                if isinstance(outcome.result, Refused):
+                    raise failure_of(outcome)
+                return outcome.result
+            if outcome.fate is not Fate.REFUSED or loop.time() >= deadline:
+                raise failure_of(outcome)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _propose(self, command: Command, seconds: float) -> Outcome:
+        return await answer_of(lambda tell: self._quorum.propose(command, tell, timeout=seconds))
+
+    async def _seen(self, index: int) -> None:
+        """This node's view shows what was decided. Raises `RetriableError`."""
+        seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._when_view_reaches(index, lambda: resolve(seen, None))
+        try:
+            await asyncio.wait_for(seen, DEADLINE_SECONDS)
+        except TimeoutError:
+            raise RetriableError("request_timed_out", "it is decided, and this node does not know it yet") from None
+
+
+def failure_of(outcome: Outcome) -> RaftlogError:
+    """Why a proposal was not carried out, as far as is known: the state machine's refusal, or a `RetriableError`,
+    `quorum_unavailable` where nothing was decided and `outcome_unknown` where that is not known."""
+    if isinstance(outcome.result, Refused):
+        return outcome.result.error()
+    if outcome.fate is Fate.REFUSED:
+        return RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}")
+    return RetriableError("outcome_unknown", f"the quorum's decision is not known: {outcome.detail}")

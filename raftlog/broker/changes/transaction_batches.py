@@ -1,0 +1,74 @@
+"""Changes of transactions on their way to the quorum (`batches.py`): a thousand commits a second are a hundred
+commands, each no larger than `MAX_CHANGES_BYTES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from metadata.commands.envelope import Command
+from metadata.commands.results import TransactionAnswer, TransactionsChanged
+from metadata.commands.transactions import (
+    MAX_CHANGE_BYTES,
+    MAX_CHANGES,
+    MAX_CHANGES_BYTES,
+    TRANSACTIONS_FEATURE_LEVEL,
+    ChangeTransactions,
+    TransactionChange,
+)
+from metadata.quorum.port import MetadataQuorum, Outcome
+from raftlog.config import KIB
+from raftlog.errors import RaftlogError, error_from_code
+
+from .batches import ChangeBatches, Limits
+
+MOST_BYTES = MAX_CHANGE_BYTES + 1 * KIB
+"""Of one change: a part of that size, and what names it."""
+LIMITS = Limits(MOST_BYTES, "transaction_too_large", MAX_CHANGES_BYTES, MAX_CHANGES, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A change was carried out."""
+
+    index: int
+    """Of the entry."""
+    answer: TransactionAnswer | None
+    """What there is to tell beyond that."""
+
+
+class TransactionBatches(ChangeBatches[TransactionChange, Decided]):
+    """See the module."""
+
+    def __init__(
+        self,
+        quorum: MetadataQuorum,
+        when_view_reaches: Callable[[int, Callable[[], None]], None],
+        feature_level: Callable[[], int],
+    ) -> None:
+        super().__init__(
+            quorum,
+            when_view_reaches,
+            feature_level,
+            what="transactions",
+            needs_level=TRANSACTIONS_FEATURE_LEVEL,
+            limits=LIMITS,
+            decoder=msgspec.msgpack.Decoder(TransactionChange),
+        )
+
+    def _command(self, changes: tuple[TransactionChange, ...]) -> Command:
+        return ChangeTransactions(changes)
+
+    def _answers(self, outcome: Outcome, count: int) -> list[Decided | RaftlogError] | None:
+        if not isinstance(outcome.result, TransactionsChanged):
+            return None
+        answers: list[Decided | RaftlogError] = [Decided(outcome.index, None)] * count
+        for told in outcome.result.answers:
+            if told.position >= count:
+                continue  # of nothing that was asked here
+            refused = error_from_code(told.code, told.detail) if told.code else None
+            answers[told.position] = refused or Decided(outcome.index, told)
+        return answers

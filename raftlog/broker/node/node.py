@@ -1,0 +1,341 @@
+"""One node, from start to stop, in an order that matters.
+
+Start: the folder is locked and this start counted; logs are recovered (blocking, in a worker) while nobody can ask for
+them; the quorum's thread begins to follow the metadata log; the data listener and the API open; only then does the
+broker register, because registering says "dial me".
+
+Stop (SIGTERM, SIGINT): the quorum is asked to move this broker's leaderships away, requests in flight get their
+answers, listeners close, logs are written out, the quorum's journal is synced, and last, when all of that is true, the
+clean-shutdown marker is written. A stop is bounded in time: what waits for a disk that does not answer ends with the
+process, and leaves no marker. A broken invariant or a lost disk of the quorum stops
+the node at once and leaves no marker: the next start recovers as after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+from http_api.app import build_app, start_api
+from metadata.quorum.limits import QuorumLimits
+from metadata.quorum_thread.thread import QUORUM_PATH, QuorumThread
+from metadata.view import BrokerChanged, MetadataEvent
+from metadata.voters.identity import QuorumIdentity
+from raftlog.broker.futures import resolve
+from raftlog.broker.identity import LOCK_FILE, begin_start, mark_clean_shutdown, read_identity
+from raftlog.broker.loop_stalls import LoopStalls
+from raftlog.broker.replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
+from raftlog.broker.requests.data_listener import data_acceptors
+from raftlog.broker.requests.forwarding import Forwarder
+from raftlog.broker.service import Router, groups_of, transactions_of
+from raftlog.broker.tls.node_tls import QUORUM_NAME, NodeTls, RefusalLog
+from raftlog.broker.unforeseen import UnforeseenErrors
+from raftlog.broker.wiring import Broker
+from raftlog.config import NodeConfig
+from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
+from raftlog.http2 import Http2Listener
+from raftlog.logs import configure_logging
+from raftlog.model import NO_INCARNATION, BrokerId, Endpoint
+from raftlog.ports import File
+from raftlog.system.ballast import Ballast
+from raftlog.system.ballasted_disk import BallastedDisk
+from raftlog.system.clock import SystemClock
+from raftlog.system.disk import LocalDisk
+from raftlog.system.runtime import LoopScheduler, ThreadWorker
+
+from .descriptors import DescriptorBudget, raise_descriptor_limit
+from .garbage import BulkCreation, loading
+
+SWITCH_INTERVAL_SECONDS = 0.001
+"""How long one thread may keep the interpreter when another wants it: the quorum's thread waits no longer than this
+for a busy broker loop (Python's default is five times that)."""
+HAND_OVER_SECONDS = 1.5
+CLOSE_SECONDS = 10.0
+
+
+class Node:
+    """One node of the cluster in this process."""
+
+    def __init__(self, config: NodeConfig, folder: str, stalls: LoopStalls | None = None) -> None:
+        """`stalls` measures the running loop, if anybody does."""
+        self._config = config
+        self._stalls = stalls
+        self._local = LocalDisk(folder)
+        limit = raise_descriptor_limit()
+        self._lock: File = self._take_lock(folder)
+        self._clock = SystemClock()
+        # Before the start counts: settings that cannot be used change nothing.
+        self._tls = self._load_tls(folder)
+        self._disk = BallastedDisk(self._local, Ballast(self._local, config.disk_ballast_bytes))
+        dial = self._tls.dial if self._tls else None
+        self.identity = begin_start(self._disk, folder)
+        configure_logging(config.log_level, cluster_id=self.identity.cluster_id, node_id=self.identity.node_id)
+        self._log = structlog.get_logger()
+        self._loop = asyncio.get_running_loop()
+        self._unforeseen = UnforeseenErrors(self._clock, self._log)
+        self._loop.set_exception_handler(self._unforeseen.hear)
+        self._stopping = asyncio.Event()
+        self._fatal: BaseException | None = None
+        self._recovered = False
+        """Every log was, so that closing them makes them clean."""
+        self._random = random.Random()
+        self._worker = ThreadWorker(self._loop, config.worker_threads)
+        self._log_worker = ThreadWorker(self._loop, config.fsync_threads, name="fsync")
+        self.workers = (self._log_worker, self._worker)
+        self._dialer = ReplicationDialer(self.data_address_of, self._random, dial)
+        self.broker = Broker(
+            self.identity,
+            config,
+            disk=self._disk,
+            clock=self._clock,
+            scheduler=LoopScheduler(self._loop),
+            worker=self._worker,
+            log_worker=self._log_worker,
+            random=self._random,
+            dialer=self._dialer,
+            logger=self._log,
+            on_fatal=self.on_fatal,
+        )
+        self._dialer.attach(self.broker.manager.dialed)
+        self.broker.view.subscribe(self._follow_addresses)
+        self._quorum = self._new_quorum()
+        self._forwarder = Forwarder(self.data_address_of, dial)
+        self._groups = groups_of(self.broker, self._quorum, self._forwarder, self._clock, self._log)
+        self._transactions = transactions_of(self.broker, self._quorum, self._clock, self._random, self._log)
+        self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
+        self.router = Router(
+            self.broker,
+            self._quorum,
+            self._forwarder,
+            self._random,
+            stalls=stalls,
+            groups=self._groups,
+            transactions=self._transactions,
+            own_problems=self._problems,
+        )
+        self._listener: Http2Listener | None = None
+        self._api: object | None = None
+        self.api = self.data = Endpoint("", 0)
+
+    def _new_quorum(self) -> QuorumThread:
+        identity = self.identity
+        others = {voter: known for voter, known in identity.voters.items() if voter != identity.node_id}
+        return QuorumThread(
+            QuorumIdentity(
+                cluster_id=identity.cluster_id,
+                node_id=identity.node_id,
+                directory_id=identity.directory_id,
+                voters=tuple(sorted(identity.voters)),
+                data=self._known_data_address(),
+            ),
+            peers={voter: self._overridden(voter, known) for voter, known in others.items()},
+            disk=self._disk,
+            clock=self._clock,
+            random=random.Random(),
+            timing=self._config.timing,
+            on_events=self.broker.on_events,
+            on_fatal=self.on_fatal,
+            on_leader=self._on_quorum_leader,
+            limits=QuorumLimits(snapshot_entries=self._config.metadata_snapshot_entries),
+            tls=self._tls.dial_quorum if self._tls else None,
+            redirect=self._overridden,
+        )
+
+    def _problems(self) -> list[str]:
+        return [
+            *(self._tls.problems() if self._tls is not None else ()),
+            *self._descriptors.problems(),
+            *self._unforeseen.problems(),
+        ]
+
+    # --- Start ---
+
+    async def start(self) -> None:
+        """Come up and register. Returns when requests are taken; registration goes on until the quorum answers."""
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        self.broker.manager.on_new_replica = BulkCreation().on_new_replica
+        with loading():
+            await asyncio.to_thread(self.broker.load)
+        self._recovered = True
+        if self._stopping.is_set():
+            return
+        await self._quorum.start()
+        await self._open_listeners()
+        if self._tls is not None:
+            self._tls.watch()
+        registered = asyncio.Event()
+        self.broker.register(self._quorum, self.api, self.data, registered.set)
+        self._log.info(
+            "started",
+            api=str(self.api),
+            data=str(self.data),
+            start_number=self.identity.start_number,
+            clean=self.identity.clean,
+        )
+        await self._first_of(registered)
+        if not registered.is_set():
+            return
+        # What is alive now mostly lives for ever: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        if self._stalls is not None:
+            self._stalls.begin(self._log.warning)
+        self._log.info("registered", incarnation=self.broker.incarnation)
+
+    async def _open_listeners(self) -> None:
+        config = self._config
+        acceptors = data_acceptors(self.broker.local, lambda: not self._stopping.is_set(), self._groups.hear)
+        acceptors[REPLICATION_PATH] = replication_acceptor(self.broker.manager.accepted)
+        acceptors[QUORUM_PATH] = self._quorum.acceptor
+        tls = self._tls
+        self._listener = Http2Listener(
+            tls.guarded(acceptors) if tls else acceptors,
+            ssl=tls.server_context if tls else None,
+            loop_for_path={QUORUM_PATH: self._quorum.loop},
+            loop_for_name={QUORUM_NAME: self._quorum.loop},
+            on_refused=tls.on_refused if tls else RefusalLog(self._clock),
+            most_connections=self._descriptors.connections,
+            on_short=self._descriptors.on_short,
+        )
+        listen = config.data.listen
+        try:
+            data_port = await self._listener.start(listen.host, listen.port)
+            advertised = config.data.advertised
+            self.data = advertised.endpoint if advertised else Endpoint(listen.host, data_port)
+            listen = config.api.listen
+            names = {listen.host, config.data.listen.host}
+            names |= {a.host for a in (config.api.advertised, config.data.advertised) if a is not None}
+            app = build_app(
+                self.router,
+                allowed_hosts=sorted({*names, *config.allowed_hosts}),
+                allowed_origins=config.allowed_origins,
+                clock_ms=self.broker.cluster_clock.stamp_ms,
+            )
+            self._api, api_port = await start_api(
+                app,
+                listen.host,
+                listen.port,
+                most_connections=self._descriptors.connections,
+                on_short=self._descriptors.on_short,
+            )
+            advertised = config.api.advertised
+            self.api = advertised.endpoint if advertised else Endpoint(listen.host, api_port)
+        except OSError as error:
+            raise InvalidRequest(
+                "invalid_config", f"cannot listen at {listen.host}:{listen.port}: {error.strerror or error}"
+            ) from None
+
+    def _load_tls(self, folder: str) -> NodeTls | None:
+        config = self._config.tls
+        if config is None:
+            return None
+        prepared = read_identity(self._local, folder)
+        return NodeTls(config, prepared.cluster_id, BrokerId(prepared.node_id), self._clock)
+
+    def _take_lock(self, folder: str) -> File:
+        if not self._local.exists(""):
+            raise InvalidRequest("invalid_config", f"{folder} does not exist: run `raftlog server init` first")
+        # The lock is a file: in a folder that is refused it would be the first, and stand in the way of preparing it.
+        read_identity(self._local, folder)
+        return self._local.lock(LOCK_FILE)
+
+    # --- Running ---
+
+    def data_address_of(self, peer: BrokerId) -> Endpoint | None:
+        """Where this node dials a broker's data listener."""
+        record = self.broker.view.broker(peer)
+        known = record.data if record is not None else self.identity.voters.get(peer)
+        return None if known is None else self._overridden(peer, known)
+
+    def _known_data_address(self) -> Endpoint | None:
+        """What others are told to dial, as far as it is known before this node listens."""
+        config = self._config.data
+        if config.advertised is not None:
+            return config.advertised.endpoint
+        return Endpoint(config.listen.host, config.listen.port) if config.listen.port else None
+
+    def _overridden(self, peer: BrokerId, known: Endpoint) -> Endpoint:
+        override = self._config.peers.get(str(peer))
+        return known if override is None else override.data.endpoint
+
+    def _follow_addresses(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        if any(isinstance(event, BrokerChanged) for event in events):
+            self._dialer.addresses_changed()
+
+    def _on_quorum_leader(self, leader: BrokerId) -> None:
+        self.broker.view.controller = leader
+        self._groups.wake()
+        self._transactions.wake()
+
+    def stop_soon(self) -> None:
+        """A signal came."""
+        self._stopping.set()
+
+    def on_fatal(self, error: BaseException) -> None:
+        """This process must not go on: it no longer knows what it promised, or it is not who it was."""
+        known = isinstance(error, RaftlogError) and not isinstance(error, InvariantViolation)
+        self._log.error("must stop" if known else "INVARIANT", error=str(error), kind=type(error).__name__)
+        self._fatal = error
+        self._stopping.set()
+
+    async def wait(self) -> int:
+        """Until a signal (0) or a fatal error (1)."""
+        await self._stopping.wait()
+        return 1 if self._fatal is not None else 0
+
+    async def _first_of(self, event: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._stopping.wait())]
+        _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+
+    # --- Stop ---
+
+    async def stop(self) -> None:
+        """Stop in order. Safe to call whatever was started."""
+        self._stopping.set()
+        if self._fatal is None:
+            await self._hand_over()
+        if self._api is not None:
+            await self._api.cleanup()  # type: ignore[attr-defined]
+        closed: asyncio.Future[bool] = self._loop.create_future()
+        self.broker.manager.close(lambda clean: resolve(closed, clean), clean=self._fatal is None)
+        clean = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                clean = await closed
+        if self._tls is not None:
+            await self._tls.close()
+        await self._dialer.close()
+        self._groups.close()
+        self._transactions.close()
+        await self._forwarder.close()
+        if self._listener is not None:
+            await self._listener.close(grace=0.2)
+        await self._quorum.close()
+        self.broker.room_watch.close()
+        await asyncio.to_thread(self._log_worker.close)
+        await asyncio.to_thread(self._worker.close)
+        clean = clean and self._recovered and self._fatal is None and mark_clean_shutdown(self._disk)
+        self._log.info("stopped", clean=clean)
+        self._lock.close()
+
+    async def _hand_over(self) -> None:
+        """Leaderships move to others before this broker goes. Bounded: where the quorum is gone too, nobody waits."""
+        if self.broker.incarnation == NO_INCARNATION:
+            return
+        handed_over: asyncio.Future[bool] = self._loop.create_future()
+        self._quorum.stop_broker(lambda fenced: resolve(handed_over, fenced), timeout=HAND_OVER_SECONDS)
+        fenced = False
+        # The quorum's thread keeps the deadline, unless its disk keeps the thread.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * HAND_OVER_SECONDS):
+                fenced = await handed_over
+        if not fenced:
+            self._log.warning("hand_over_failed", reason="the quorum did not answer in time")

@@ -1,0 +1,134 @@
+"""`delete-records` over several leaders: split by who leads, forwarded, and put together again.
+
+Deleting twice does what deleting once does, so whatever may be asked again is, until the request's time is up. That
+holds for offsets only: `latest` is another offset each time, and a retry would take records that came later. So it is
+looked up once, before the first attempt, and every attempt names what was found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from raftlog.broker.futures import answer_of
+from raftlog.errors import CODES, Applied, NotLeader, RaftlogError, RetriableError, error_from_code
+from raftlog.model import BrokerId
+from raftlog.wire import (
+    TIMESTAMP_LATEST,
+    UP_TO_HIGH_WATERMARK,
+    DeletedPartition,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+)
+
+from .forwarding import Forwarder
+from .leaders import Leaders, Slots
+from .local import LocalRequests
+
+
+class DeletionRouter:
+    """Lives on the broker's loop."""
+
+    def __init__(
+        self,
+        node_id: BrokerId,
+        local: LocalRequests,
+        forwarder: Forwarder,
+        leaders: Leaders,
+        offsets: Callable[[OffsetsRequest], Awaitable[OffsetsResponse]],
+    ) -> None:
+        """`offsets` asks the leaders, wherever they are."""
+        self._node_id = node_id
+        self._local = local
+        self._forwarder = forwarder
+        self._leaders = leaders
+        self._offsets = offsets
+
+    async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        """Answers in the order asked, at the latest after the request's timeout."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.timeout_ms / 1000
+        slots: Slots[DeletedPartition] = Slots(len(request.partitions))
+        request = await self._with_offsets(request, slots, deadline)
+        while slots.open:
+            groups = self._leaders.groups(request.partitions, slots, _failed)
+            left_ms = max(int((deadline - loop.time()) * 1000), 0)
+            request = msgspec.structs.replace(request, timeout_ms=left_ms)
+            await asyncio.gather(
+                *(self._delete_at(leader, request, positions, slots) for leader, positions in groups.items())
+            )
+            if slots.open and not await self._leaders.retry_before(deadline):
+                break
+        answers = [_told(answer, n in slots.maybe_applied) for n, answer in enumerate(slots.in_order())]
+        return DeleteRecordsResponse(request.correlation_id, answers)
+
+    async def _with_offsets(
+        self, request: DeleteRecordsRequest, slots: Slots[DeletedPartition], deadline: float
+    ) -> DeleteRecordsRequest:
+        """The request with an offset for every partition; one of which none can be had is settled."""
+        positions = [p for p, asked in enumerate(request.partitions) if asked.before == UP_TO_HIGH_WATERMARK]
+        if not positions:
+            return request
+        targets = list(request.partitions)
+        queries = [OffsetQuery(targets[p].topic_id, targets[p].partition, TIMESTAMP_LATEST) for p in positions]
+        # What belongs to open transactions stays: the last stable offset is the end of what may be deleted.
+        try:
+            async with asyncio.timeout_at(deadline):
+                answer = await self._offsets(OffsetsRequest(0, queries, isolation=1))
+        except TimeoutError:
+            late = RetriableError(
+                "offset_not_available", "nobody told in time which offset is the latest; nothing is deleted"
+            )
+            for position in positions:
+                slots.settle(position, _failed(targets[position], late), final=True)
+            return request
+        for position, found in zip(positions, answer.partitions, strict=True):
+            target = targets[position]
+            if found.error:
+                error = error_from_code(found.error, found.detail, found.leader)
+                slots.settle(position, _failed(target, error), final=True)
+            else:
+                targets[position] = msgspec.structs.replace(target, before=found.offset)
+        return msgspec.structs.replace(request, partitions=targets)
+
+    async def _delete_at(
+        self, leader: BrokerId, request: DeleteRecordsRequest, positions: list[int], slots: Slots[DeletedPartition]
+    ) -> None:
+        targets = [request.partitions[position] for position in positions]
+        part = msgspec.structs.replace(request, partitions=targets, forwarded=True)
+        try:
+            if leader == self._node_id:
+                response: DeleteRecordsResponse = await answer_of(lambda tell: self._local.delete_records(part, tell))
+            else:
+                response = await self._forwarder.delete_records(leader, part)
+        except RaftlogError as error:
+            for position in positions:
+                if error.applied is not Applied.NO:
+                    slots.maybe_applied.add(position)
+                slots.settle(position, _failed(request.partitions[position], error), final=not error.retriable)
+            return
+        for position, told in zip(positions, response.partitions, strict=True):
+            answer = self._leaders.weighed(told)
+            code = CODES.get(answer.error)
+            if code is not None and code.applied is not Applied.NO:
+                slots.maybe_applied.add(position)
+            slots.settle(position, answer, final=code is None or not code.retriable)
+
+
+def _told(answer: DeletedPartition, maybe_applied: bool) -> DeletedPartition:
+    """The last attempt's answer, which speaks for that one alone: an earlier one may have deleted (S11)."""
+    if not (maybe_applied and answer.error) or error_from_code(answer.error, "").applied is not Applied.NO:
+        return answer
+    why = f"an earlier attempt may have been carried out, the last one was answered {answer.error}: {answer.detail}"
+    return DeletedPartition(answer.topic_id, answer.partition, "outcome_unknown", why)
+
+
+def _failed(target: DeleteRecordsPartition, error: RaftlogError) -> DeletedPartition:
+    leader = error.leader if isinstance(error, NotLeader) else -1
+    return DeletedPartition(target.topic_id, target.partition, error.code, error.detail, leader=leader)

@@ -1,0 +1,238 @@
+"""Fetches over any number of leaders, as one long poll.
+
+One leader: the poll is its. Several: all are asked without waiting; if that is not enough, each is polled until one has
+something, and then all are asked again, so the answer is one state of every partition. What a cancelled poll gave is
+released, never sent.
+
+A request may name ten thousand partitions: what is done for each of them is done for some in a turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+import msgspec
+
+from raftlog.errors import NotLeader, RaftlogError
+from raftlog.model import BrokerId
+from raftlog.ports import FileRegion, Part
+from raftlog.wire import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+
+from .forwarding import Forwarder
+from .leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, RETRY_SECONDS, Leaders, Slots
+from .local import LocalRequests
+
+PARTITIONS_A_TURN = 1_000
+"""A microsecond or two each."""
+
+
+class FetchRouter:
+    """Fetches, wherever the partitions are led. Lives on the broker's loop."""
+
+    def __init__(
+        self,
+        node_id: BrokerId,
+        local: LocalRequests,
+        forwarder: Forwarder,
+        leaders: Leaders,
+    ) -> None:
+        self._node_id = node_id
+        self._local = local
+        self._forwarder = forwarder
+        self._leaders = leaders
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        """See `BrokerService.fetch`."""
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + READ_PATIENCE_SECONDS
+        deadline = loop.time() + request.max_wait_ms / 1000
+        polls = 0
+        while True:
+            leaders = await self._leaders_of(request.partitions)
+            left_ms = max(int((deadline - loop.time()) * 1000), 0)
+            if len(leaders) <= 1:
+                response, parts = await self._ask_all(request, left_ms, request.min_bytes)
+            else:
+                response, parts = await self._ask_all(request, 0, 0)
+                if left_ms and not _is_enough(response, min(request.min_bytes, request.max_bytes // len(leaders))):
+                    release(parts)
+                    if polls:
+                        # What ended the last poll was no answer, and may end the next one as soon.
+                        await asyncio.sleep(min(RETRY_SECONDS, left_ms / 1000))
+                    polls += 1
+                    await self._poll_each(request, left_ms)
+                    continue
+            try:
+                again = await self._asks_again(response, patience)
+            except BaseException:
+                release(parts)
+                raise
+            if not again:
+                return response, parts
+            release(parts)
+
+    async def _asks_again(self, response: FetchResponse, patience: float) -> bool:
+        """Whether everybody is to be asked once more, because a leader moved."""
+        moved = any(p.error in ASKS_ELSEWHERE for p in response.partitions)
+        return moved and await self._leaders.retry_before(patience)
+
+    async def _ask_all(
+        self, request: FetchRequest, max_wait_ms: int, min_bytes: int
+    ) -> tuple[FetchResponse, list[Part]]:
+        """Every leader's part, once, in the order asked."""
+        slots: Slots[FetchedPartition] = Slots(len(request.partitions))
+        bodies: dict[int, list[Part]] = {}
+        groups = await self._groups(request.partitions, slots)
+        # Each gets its share, so that all together give no more than was asked for.
+        share = request.max_bytes // max(len(groups), 1)
+        request = msgspec.structs.replace(request, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=share)
+        try:
+            await asyncio.gather(
+                *(self._ask(leader, request, positions, slots, bodies) for leader, positions in groups.items())
+            )
+        except BaseException:
+            # Some may have answered before the client left.
+            for body in bodies.values():
+                release(body)
+            raise
+        parts = [part for position in sorted(bodies) for part in bodies[position]]
+        return FetchResponse(request.correlation_id, slots.in_order()), parts
+
+    async def _ask(
+        self,
+        leader: BrokerId,
+        request: FetchRequest,
+        positions: list[int],
+        slots: Slots[FetchedPartition],
+        bodies: dict[int, list[Part]],
+    ) -> None:
+        try:
+            response, parts = await self._ask_leader(leader, _part_of(request, positions))
+        except RaftlogError as error:
+            for position in positions:
+                slots.settle(position, failed(request.partitions[position], error), final=True)
+            return
+        left = deque(parts)
+        try:
+            assert len(response.partitions) == len(positions), "an answer to something else"
+            async for some in _in_turns(len(positions)):
+                for position, answer in zip(positions[some], response.partitions[some], strict=True):
+                    slots.settle(position, self._leaders.weighed(answer), final=True)
+                    if answer.length:
+                        bodies[position] = _take(left, answer.length)
+        except BaseException:
+            release(left)
+            raise
+
+    async def _ask_leader(self, leader: BrokerId, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        if leader != self._node_id:
+            response, body = await self._forwarder.fetch(leader, request)
+            return response, [body] if body.nbytes else []
+        future: asyncio.Future[tuple[FetchResponse, list[Part]]] = asyncio.get_running_loop().create_future()
+
+        def done(response: FetchResponse, parts: list[Part]) -> None:
+            if future.done():
+                release(parts)
+            else:
+                future.set_result((response, parts))
+
+        waiting = self._local.fetch(request, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            waiting.cancel()
+            if future.done() and not future.cancelled():
+                release(future.result()[1])
+            raise
+
+    async def _poll_each(self, request: FetchRequest, left_ms: int) -> None:
+        """Until one leader has something, or time is up. What came is asked for again together with the rest."""
+        slots: Slots[FetchedPartition] = Slots(len(request.partitions))
+        request = msgspec.structs.replace(request, max_wait_ms=left_ms)
+        groups = await self._groups(request.partitions, slots)
+        tasks: list[asyncio.Task[tuple[FetchResponse, list[Part]]]] = [
+            asyncio.create_task(self._ask_leader(leader, _part_of(request, positions)))
+            for leader, positions in groups.items()
+        ]
+        if not tasks:
+            return
+        # Where a partition has no leader now, the others are not waited for long.
+        timeout = RETRY_SECONDS if slots.answers else None
+        try:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(outcome, tuple):
+                    release(outcome[1])
+
+    async def _leaders_of(self, partitions: Sequence[FetchPartition]) -> set[BrokerId]:
+        leaders: set[BrokerId] = set()
+        async for some in _in_turns(len(partitions)):
+            leaders.update(self._leaders.of(one.topic_id, one.partition) for one in partitions[some])
+        return leaders
+
+    async def _groups(
+        self, partitions: Sequence[FetchPartition], slots: Slots[FetchedPartition]
+    ) -> dict[BrokerId, list[int]]:
+        """Positions by the leader to ask; see `Leaders.groups`."""
+        groups: dict[BrokerId, list[int]] = {}
+        async for some in _in_turns(len(partitions)):
+            found = self._leaders.groups(partitions, slots, failed, range(some.start, some.stop))
+            for leader, positions in found.items():
+                groups.setdefault(leader, []).extend(positions)
+        return groups
+
+
+async def _in_turns(count: int) -> AsyncIterator[slice]:
+    """So many things, some in each turn of the loop."""
+    for start in range(0, count, PARTITIONS_A_TURN):
+        if start:
+            await asyncio.sleep(0)
+        yield slice(start, min(start + PARTITIONS_A_TURN, count))
+
+
+def failed(target: FetchPartition, error: RaftlogError) -> FetchedPartition:
+    """An error as a partition's answer."""
+    leader = error.leader if isinstance(error, NotLeader) else -1
+    return FetchedPartition(target.topic_id, target.partition, error.code, error.detail, leader=leader)
+
+
+def release(parts: Iterable[Part]) -> None:
+    """Give up every file region, unsent."""
+    for part in parts:
+        if isinstance(part, FileRegion):
+            part.release()
+
+
+def _part_of(request: FetchRequest, positions: list[int]) -> FetchRequest:
+    chosen = [request.partitions[position] for position in positions]
+    return msgspec.structs.replace(request, partitions=chosen, forwarded=True)
+
+
+def _is_enough(response: FetchResponse, min_bytes: int) -> bool:
+    """Errors are news that nobody waits with."""
+    return sum(p.length for p in response.partitions) >= min_bytes or any(p.error for p in response.partitions)
+
+
+def _take(parts: deque[Part], length: int) -> list[Part]:
+    """The first `length` bytes of the parts, which are removed from them. A region is never cut: a leader's answer for
+    one partition is whole parts; a forwarded one is memory."""
+    taken: list[Part] = []
+    while length:
+        part = parts.popleft()
+        if isinstance(part, FileRegion):
+            assert part.length <= length, "a region spans two partitions"
+            taken.append(part)
+            length -= part.length
+            continue
+        view = memoryview(part)
+        if view.nbytes > length:
+            parts.appendleft(view[length:])
+            view = view[:length]
+        taken.append(view)
+        length -= view.nbytes
+    return taken

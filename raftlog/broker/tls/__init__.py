@@ -1,0 +1,1 @@
+"""The node's TLS files: loading, renewal, expiry."""

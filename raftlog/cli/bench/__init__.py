@@ -1,0 +1,1 @@
+"""`raftlog bench`: worker processes, measurements, results."""

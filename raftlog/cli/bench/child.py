@@ -1,0 +1,136 @@
+"""One process of a benchmark: a client that is told what to do on standard input (`messages.py`).
+
+Clients have processes of their own because one of them fills a core: several in one would measure that core, and the
+one that draws progress bars would be measured too. A child ends when its input does, so it never outlives its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from raftlog.errors import RaftlogError
+
+from .messages import (
+    MAX_LINE_BYTES,
+    ConsumeJob,
+    Failed,
+    Go,
+    Job,
+    LatencyJob,
+    ProduceJob,
+    Ready,
+    Report,
+)
+from .worker import Worker
+
+TELL_SECONDS = 0.5
+"""Between two `Progress`."""
+
+Tell = Callable[[Report], None]
+
+
+def worker_for(job: Job) -> Worker:
+    """Loads only what this kind needs."""
+    if isinstance(job, ProduceJob):
+        from .producer import ProducingWorker
+
+        return ProducingWorker(job)
+    if isinstance(job, ConsumeJob):
+        from .consumer import ConsumingWorker
+
+        return ConsumingWorker(job)
+    assert isinstance(job, LatencyJob)
+    from .latency import LatencyWorker
+
+    return LatencyWorker(job)
+
+
+async def serve(lines: asyncio.StreamReader, tell: Tell) -> None:
+    """One child's life. Returns when its input ends, also in the middle of a pass."""
+    first = await lines.readline()
+    if not first:
+        return
+    job = msgspec.json.decode(first, type=Job)
+    orders: asyncio.Queue[Go] = asyncio.Queue()
+    work = asyncio.create_task(_work(worker_for(job), orders, tell))
+    listening = asyncio.create_task(_listen(lines, orders))
+    try:
+        ended, _ = await asyncio.wait((work, listening), return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+    finally:
+        for task in (work, listening):
+            task.cancel()
+        await asyncio.gather(work, listening, return_exceptions=True)
+
+
+async def _listen(lines: asyncio.StreamReader, orders: asyncio.Queue[Go]) -> None:
+    """Until the input ends. The parent sends a `Go` only after an answer: the queue never holds more than one."""
+    while line := await lines.readline():
+        orders.put_nowait(msgspec.json.decode(line, type=Go))
+
+
+async def _work(worker: Worker, orders: asyncio.Queue[Go], tell: Tell) -> None:
+    try:
+        await worker.prepare()
+        _settle_memory()
+        tell(Ready())
+        while True:
+            go = await orders.get()
+            telling = asyncio.create_task(_telling(worker, tell))
+            try:
+                passed = await worker.run(go)
+            finally:
+                telling.cancel()
+            tell(worker.tally.take())
+            if passed is None:
+                _settle_memory()
+            tell(Ready() if passed is None else passed)
+    except RaftlogError as error:
+        tell(Failed(error.code, error.detail))
+    finally:
+        await worker.close()
+
+
+async def _telling(worker: Worker, tell: Tell) -> None:
+    while True:
+        await asyncio.sleep(TELL_SECONDS)
+        tell(worker.tally.take())
+
+
+def _settle_memory() -> None:
+    """The pool is the benchmark's, not the client's: the collector need not walk its millions of values."""
+    gc.collect()
+    gc.freeze()
+
+
+async def _main() -> None:
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader(MAX_LINE_BYTES, loop)
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    output = sys.stdout.fileno()
+    encoder = msgspec.json.Encoder()
+
+    def tell(report: Report) -> None:
+        # The parent reads all the time, so this pipe is never full for long.
+        line = memoryview(encoder.encode(report) + b"\n")
+        while line:
+            line = line[os.write(output, line) :]
+
+    try:
+        await serve(lines, tell)
+    finally:
+        transport.close()
+
+
+if __name__ == "__main__":
+    # Nobody listens any more, or Ctrl-C: the parent tells of it.
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        asyncio.run(_main())

@@ -1,0 +1,189 @@
+"""The child that measures latency: it sends at a fixed rate, and reads back what it sent.
+
+Producer and consumer share a process and its clock, so the time from when a record was *due* until it is in the hands
+of a reader is one subtraction. A thread sleeps until records are due and wakes the loop: the loop's own timers are a
+millisecond coarse, which is as long as what is measured. `pacing.py` tells why it counts from when it was due.
+
+Each value names its run and its number, so records of others do no harm; and each is read exactly once, or the run
+fails (S1): what got lost would otherwise be latency that nobody measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from raftlog.client import Consumer, Producer
+from raftlog.client.producing.delivery import DeliveryFuture
+from raftlog.errors import InvariantViolation, RetriableError
+
+from .histogram import Histogram
+from .messages import MIN_LATENCY_VALUE_BYTES, Go, LatencyJob, Passed
+from .pacing import Pacer
+from .worker import Tally, Worker
+
+NAME_BYTES = 8
+NUMBER_BYTES = MIN_LATENCY_VALUE_BYTES - NAME_BYTES
+BURST = 1_000
+"""Records that one turn of the loop sends at most, after a stall."""
+MIN_TICK_SECONDS = 0.0005
+PATIENCE_SECONDS = 30.0
+"""Without anything read, a run has failed."""
+
+
+class LatencyWorker(Worker):
+    """Keeps its clients for all passes."""
+
+    def __init__(self, job: LatencyJob) -> None:
+        self.tally = Tally()
+        self._job = job
+        self._consumer = Consumer(job.bootstrap, job.topic, start="latest")
+        self._producer = Producer(job.bootstrap, acks=job.acks, compression=job.compression, linger_ms=0)
+
+    async def prepare(self) -> None:
+        await self._producer.prepare(self._job.topic)
+        await self._consumer.start()
+
+    async def run(self, go: Go) -> Passed:
+        """`go.records` of them. Raises `RaftlogError` where one got lost, came twice, or could not be sent in time."""
+        assert go.records is not None, "the parent reckons how many"
+        one = _Run(self._job, go.records, self.tally)
+        began = time.monotonic()
+        sending = asyncio.create_task(one.send_all(self._producer))
+        reading = asyncio.create_task(one.read_all(self._consumer))
+        try:
+            # Whichever fails first ends both.
+            await asyncio.gather(sending, reading)
+        finally:
+            for task in (sending, reading):
+                task.cancel()
+            await asyncio.gather(sending, reading, return_exceptions=True)
+        size = go.records * self._job.value_bytes
+        latency, acknowledged = one.read.state(), one.acknowledged.state()
+        return Passed(go.records, size, began, time.monotonic(), latency=latency, acknowledged=acknowledged)
+
+    async def close(self) -> None:
+        await self._producer.close(flush=False)
+        await self._consumer.close()
+
+
+class _Run:
+    """One pass."""
+
+    def __init__(self, job: LatencyJob, records: int, tally: Tally) -> None:
+        self._job = job
+        self._records = records
+        self._tally = tally
+        self._name = os.urandom(NAME_BYTES)
+        self._pacer = Pacer(job.rate, time.monotonic())
+        self._was_read = bytearray(records)
+        self.read = Histogram()
+        self.acknowledged = Histogram()
+
+    async def send_all(self, producer: Producer) -> None:
+        """Each when it is due; returns when all are acknowledged."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def tick() -> None:
+            if done.done():
+                return
+            try:
+                self._send_due(producer)
+            except Exception as error:  # noqa: BLE001  whatever it is: its records would count as lost
+                done.set_exception(error)
+            else:
+                if self._pacer.sent >= self._records:
+                    done.set_result(None)
+
+        ticker = _Ticker(loop, tick, max(1 / self._job.rate, MIN_TICK_SECONDS), self._pacer.time_of(0))
+        ticker.start()
+        try:
+            await done
+        finally:
+            ticker.stop()
+        await producer.flush()
+
+    async def read_all(self, consumer: Consumer) -> None:
+        """Until every one was read."""
+        while self.read.count < self._records:
+            batch = await consumer.next_batch(PATIENCE_SECONDS + 1 / self._job.rate)
+            now = time.monotonic()
+            if batch is None:
+                missing = self._records - self.read.count
+                why = f"{missing} of {self._records} records were not read, and nothing came for {PATIENCE_SECONDS} s"
+                raise RetriableError("request_timed_out", f"topic {self._job.topic}: {why}")
+            for value in batch.values():
+                if value is not None and value.startswith(self._name):
+                    self._count(int.from_bytes(value[NAME_BYTES:MIN_LATENCY_VALUE_BYTES], "big"), now)
+
+    def _send_due(self, producer: Producer) -> None:
+        for number in self._pacer.due(time.monotonic(), min(BURST, self._records - self._pacer.sent)):
+            value = self._name + number.to_bytes(NUMBER_BYTES, "big")
+            value += os.urandom(self._job.value_bytes - len(value))
+            producer.send(self._job.topic, value).add_done_callback(partial(self._count_acknowledged, number))
+
+    def _count_acknowledged(self, number: int, delivery: DeliveryFuture) -> None:
+        if delivery.exception() is not None:
+            delivery.observed = False  # `flush` raises what nobody has looked at
+            return
+        self.acknowledged.record(self._microseconds(number, time.monotonic()))
+
+    def _count(self, number: int, now: float) -> None:
+        if self._was_read[number]:
+            raise InvariantViolation(f"S1: record {number} of a run was read twice, topic {self._job.topic}")
+        self._was_read[number] = 1
+        took = self._microseconds(number, now)
+        self.read.record(took)
+        self._tally.records += 1
+        self._tally.bytes += self._job.value_bytes
+        self._tally.latency.record(took)
+
+    def _microseconds(self, number: int, now: float) -> int:
+        return round((now - self._pacer.time_of(number)) * 1e6)
+
+
+class _Ticker:
+    """Wakes a loop at fixed moments, from a thread that sleeps until each. Those that were missed are left out, also
+    while the loop has not come to the last one yet."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tick: Callable[[], None], every: float, at: float) -> None:
+        self._loop = loop
+        self._tick = tick
+        self._every = every
+        self._at = at
+        self._stopped = False
+        self._waking = False
+        self._thread = threading.Thread(target=self._run, name="bench-ticker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """It ends before its next tick."""
+        self._stopped = True
+
+    def _run(self) -> None:
+        while True:
+            wait = self._at - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            if self._stopped:
+                return
+            if not self._waking:
+                self._waking = True
+                try:
+                    self._loop.call_soon_threadsafe(self._wake)
+                except RuntimeError:
+                    return  # the loop is closed
+            missed = max((time.monotonic() - self._at) // self._every, 0)
+            self._at += (missed + 1) * self._every
+
+    def _wake(self) -> None:
+        self._waking = False
+        if not self._stopped:
+            self._tick()

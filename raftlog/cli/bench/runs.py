@@ -1,0 +1,143 @@
+"""Passes of clients until there was enough, and their sums.
+
+A producer's pool of values is finite, and no value is sent twice; so a long run is several passes over it, with other
+values each time. The clock runs from the first client's beginning of a pass until the last one's end, and stands still
+between passes. `Between` is what somebody else does then (`benchmarks/table.py` reads back what was written).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from raftlog.errors import InvalidRequest
+
+from .fleet import Fleet, OnProgress
+from .histogram import Histogram
+from .messages import Go, Passed
+
+if TYPE_CHECKING:
+    from raftlog.client import Admin
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a run ends. None: no such limit; one there must be."""
+
+    records: int | None = None
+    seconds: float | None = None
+    both: bool = False
+    """At least so much of both, in whole passes; otherwise exactly what comes first."""
+
+    def __post_init__(self) -> None:
+        if self.records is None and self.seconds is None:
+            raise ValueError("a run without end")
+
+    def is_over(self, records: int, seconds: float) -> bool:
+        """After so much."""
+        enough = [
+            done >= wanted for done, wanted in ((records, self.records), (seconds, self.seconds)) if wanted is not None
+        ]
+        return all(enough) if self.both else any(enough)
+
+    def shares(self, records: int, seconds: float, clients: int, most: int | None) -> list[Go]:
+        """The next pass after so much, divided between clients of whom each takes at most `most`."""
+        left = None if self.records is None or self.both else max(self.records - records, 0)
+        time = None if self.seconds is None or self.both else max(self.seconds - seconds, 0.0)
+        shares: list[int | None] = [most] * clients
+        if left is not None:
+            fair = [left // clients + (number < left % clients) for number in range(clients)]
+            shares = [share if most is None else min(share, most) for share in fair]
+        return [Go(share, time) for share in shares]
+
+
+class Between:
+    """What happens around each pass, while the clock stands still. Nothing, unless somebody overrides it."""
+
+    async def before(self) -> None:
+        """The next pass is about to begin."""
+
+    async def after(self, passed: Sequence[Passed]) -> float:
+        """It is over. Returns when it was, where it lasted longer than its clients thought (monotonic seconds)."""
+        return 0.0
+
+
+@dataclass
+class Totals:
+    """Of all passes of all clients."""
+
+    records: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    passes: int = 0
+    joining: float = 0.0
+    """The slowest client's connecting."""
+    latency: Histogram = field(default_factory=Histogram)
+    acknowledged: Histogram = field(default_factory=Histogram)
+
+    def add(self, passed: Sequence[Passed], ended: float = 0.0) -> None:
+        """One pass of all clients, which was over at `ended` or when its last client was."""
+        self.passes += 1
+        self.records += sum(one.records for one in passed)
+        self.bytes += sum(one.bytes for one in passed)
+        took = max(ended, *(one.ended for one in passed)) - min(one.began for one in passed)
+        self.seconds += max(took, 1e-9)
+        self.joining = max(self.joining, *(one.joining for one in passed))
+        self.latency.merge(Histogram.of(one.latency for one in passed))
+        self.acknowledged.merge(Histogram.of(one.acknowledged for one in passed))
+
+
+async def produce(
+    fleet: Fleet, clients: int, limits: Limits, pool_records: int, on_progress: OnProgress, between: Between
+) -> Totals:
+    """Passes over the children's pools. Raises `RaftlogError`."""
+    totals = Totals()
+    while True:
+        await between.before()
+        passed = await fleet.go(limits.shares(totals.records, totals.seconds, clients, pool_records), on_progress)
+        totals.add(passed, await between.after(passed))
+        if limits.is_over(totals.records, totals.seconds):
+            return totals
+        await fleet.salt()
+
+
+async def consume(
+    fleet: Fleet,
+    clients: int,
+    limits: Limits | None,
+    span: tuple[Mapping[int, int], Mapping[int, int]],
+    on_progress: OnProgress,
+    between: Between,
+) -> Totals:
+    """Passes over what lies between the two offsets of each partition, all of it by every client. `limits` None: one
+    pass; otherwise again and again. Raises `RaftlogError`."""
+    totals = Totals()
+    start, end = (dict(offsets) for offsets in span)
+    while True:
+        shares = [Go()] * clients
+        if limits is not None:
+            shares = limits.shares(totals.records, totals.seconds, clients, None)
+        await between.before()
+        orders = [Go(share.records, share.seconds, start, end) for share in shares]
+        passed = await fleet.go(orders, on_progress)
+        totals.add(passed, await between.after(passed))
+        if not totals.records:
+            # Again and again would be for ever.
+            raise nothing_to_read("the topic")
+        if limits is None or limits.is_over(totals.records, totals.seconds):
+            return totals
+
+
+async def spans(admin: Admin, topic: str) -> tuple[dict[int, int], dict[int, int]]:
+    """Where every partition of a topic begins and ends now. Raises `RaftlogError`."""
+    starts, ends = {}, {}
+    for partition in range((await admin.describe_topic(topic)).partition_count):
+        offsets = await admin.offsets(topic, partition)
+        starts[partition], ends[partition] = offsets.earliest, offsets.latest
+    return starts, ends
+
+
+def nothing_to_read(topic: str) -> InvalidRequest:
+    """What to raise where a topic is empty."""
+    return InvalidRequest("invalid_request", f"there is nothing to read: {topic} holds no records")

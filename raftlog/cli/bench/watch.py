@@ -1,0 +1,52 @@
+"""What is to be seen while a benchmark runs: a bar on a terminal, and a producer's line every five seconds."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import rich_click as click
+
+from raftlog.cli.terminal.progress import ProgressLine
+
+from .histogram import Histogram
+from .lines import producer_window
+from .messages import Progress
+
+WINDOW_SECONDS = 5.0
+"""As Kafka's tool has it."""
+
+
+class Watch:
+    """`see` is told of every child's progress."""
+
+    def __init__(self, line: ProgressLine, *, quiet: bool) -> None:
+        """`quiet`: no lines, only the bar."""
+        self._line = line
+        self._quiet = quiet
+        self._began = time.monotonic()
+        self._records = self._bytes = 0
+        self._latency = Histogram()
+
+    def see(self, progress: Progress) -> None:
+        """So much more is done."""
+        self._line.advance(progress.bytes, progress.records)
+        if self._quiet:
+            return
+        self._records += progress.records
+        self._bytes += progress.bytes
+        self._latency.merge(Histogram.of([progress.latency]))
+        seconds = time.monotonic() - self._began
+        if seconds >= WINDOW_SECONDS:
+            if self._records:
+                click.echo(producer_window(self._records, self._bytes, seconds, self._latency))
+            self._began, self._records, self._bytes, self._latency = time.monotonic(), 0, 0, Histogram()
+
+    def __enter__(self) -> Watch:
+        self._began = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """The last window is part of the total, as with Kafka's tool."""

@@ -1,0 +1,1 @@
+"""The commands of `raftlog`, one file for each group."""

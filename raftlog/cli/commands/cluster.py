@@ -1,0 +1,190 @@
+"""`raftlog cluster`: which nodes there are, and whether all is well.
+
+`health` asks every node by itself, since a node that is cut off sees another cluster than the others do; a line that
+not all nodes agree on says whose it is. Nodes that do not answer, and voters that never came, are problems too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import rich_click as click
+
+from raftlog.cli.terminal.exit_codes import EXIT_UNHEALTHY
+from raftlog.cli.terminal.output import fields, output_option, show, table
+from raftlog.errors import InvalidRequest, RaftlogError
+
+from .moves import balance, drain, elect, reassign, unregister
+
+if TYPE_CHECKING:
+    from raftlog.client.admin import FeatureLevelFinalized
+    from raftlog.client.cluster.metadata import ClusterInfo, NodeInfo
+
+HEALTH_TIMEOUT = 2.0
+"""Seconds in which a node that is well answers."""
+
+
+class NodeHealth(msgspec.Struct, frozen=True):
+    """What one node says, or why it says nothing."""
+
+    id: int
+    api: str
+    answers: bool
+    ready: bool = False
+    problems: Sequence[str] = ()
+    error: str | None = None
+
+
+class HealthReport(msgspec.Struct, frozen=True):
+    """`problems` is empty when all is well."""
+
+    healthy: bool
+    problems: list[str]
+    controller: int | None
+    nodes: list[NodeHealth]
+
+
+@click.group()
+def cluster() -> None:
+    """Nodes, whether all is well, and what should be where."""
+
+
+for move in (reassign, drain, balance, elect, unregister):
+    cluster.add_command(move)
+
+
+@cluster.command()
+@output_option
+@click.pass_obj
+def info(bootstrap: str, output: str) -> None:
+    """The cluster and its nodes."""
+
+    async def run() -> ClusterInfo:
+        from raftlog.client import Admin
+
+        async with Admin(bootstrap) as admin:
+            return await admin.cluster()
+
+    found = asyncio.run(run())
+    show(output, found, lambda wide: _info_text(found, wide))
+
+
+@cluster.command()
+@click.option("--level", type=click.IntRange(1, 2**31 - 1), help="The highest that every node understands by default.")
+@click.option("--plan", is_flag=True, help="Change nothing: say what would become of it.")
+@output_option
+@click.pass_obj
+def finalize(bootstrap: str, level: int | None, plan: bool, output: str) -> None:
+    """End an upgrade: let the cluster use what the new version can. There is no way back."""
+
+    async def run() -> FeatureLevelFinalized:
+        from raftlog.client import Admin
+
+        async with Admin(bootstrap) as admin:
+            return await admin.finalize_feature_level(level, plan=plan)
+
+    found = asyncio.run(run())
+    show(output, found, lambda wide: _finalized_text(found))
+
+
+@cluster.command()
+@output_option
+@click.pass_context
+def health(context: click.Context, output: str) -> None:
+    """Say what is wrong. The exit code is 10 when anything is, so that scripts can wait for a healthy cluster."""
+    report = asyncio.run(check_health(context.obj))
+    show(output, report, lambda wide: _health_text(report, wide))
+    if not report.healthy:
+        context.exit(EXIT_UNHEALTHY)
+
+
+async def check_health(bootstrap: str) -> HealthReport:
+    """Ask everybody. Raises `InvalidRequest` for addresses that are none; a cluster that is down is a report."""
+    from raftlog.client import Admin
+
+    problems = []
+    async with Admin(bootstrap) as admin:
+        try:
+            known = await admin.cluster()
+        except InvalidRequest:
+            raise
+        except RaftlogError as error:
+            return HealthReport(False, [f"the cluster does not answer: {error.detail}"], None, [])
+        nodes = await asyncio.gather(*map(_ask, known.nodes))
+        try:
+            voters = (await admin.quorum()).voters
+        except RaftlogError as error:
+            problems.append(f"the metadata quorum cannot be asked: {error.detail}")
+        else:
+            registered = {node.id for node in known.nodes}
+            problems += [f"node {voter} is a voter and never came" for voter in voters if voter not in registered]
+    problems += _merged(nodes)
+    return HealthReport(not problems, problems, known.controller, nodes)
+
+
+async def _ask(node: NodeInfo) -> NodeHealth:
+    """This node alone, and not for long."""
+    from raftlog.client.admin import HealthInfo
+    from raftlog.client.cluster.api import HttpApi
+
+    api = HttpApi(node.api)
+    try:
+        found = await api.get("/v1/health", HealthInfo, accept=(503,), timeout=HEALTH_TIMEOUT)
+    except RaftlogError as error:
+        return NodeHealth(node.id, node.api, False, error=error.detail)
+    finally:
+        await api.close()
+    return NodeHealth(node.id, node.api, True, found.ready, found.problems)
+
+
+def _merged(nodes: Sequence[NodeHealth]) -> list[str]:
+    """Everybody's problems, each line once."""
+    lines = [f"node {node.id} does not answer at {node.api}: {node.error}" for node in nodes if not node.answers]
+    lines += [f"node {node.id} is not ready" for node in nodes if node.answers and not node.ready]
+    answering = [node for node in nodes if node.answers]
+    said: dict[str, list[int]] = {}
+    for node in answering:
+        for problem in dict.fromkeys(node.problems):
+            said.setdefault(problem, []).append(node.id)
+    for problem, by in said.items():
+        whose = "" if len(by) == len(answering) else f" (says node {', '.join(map(str, by))})"
+        lines.append(f"{problem}{whose}")
+    return lines
+
+
+def _info_text(found: ClusterInfo, wide: bool) -> str:
+    summary = {"ClusterId": found.cluster_id, "ControllerId": found.controller, "Version": found.version}
+    if wide:
+        summary["FeatureLevel"] = found.feature_level
+    columns = ("NodeId", "Api", "Rack", "Status") + ("Data", "Incarnation") * wide
+    rows = [
+        (node.id, node.api, node.rack or "-", "fenced" if node.fenced else "alive")
+        + (node.data, node.incarnation) * wide
+        for node in found.nodes
+    ]
+    return f"{fields(summary)}\n\n{table(columns, rows)}"
+
+
+def _finalized_text(found: FeatureLevelFinalized) -> str:
+    same = found.feature_level == found.feature_level_before
+    verdict = "is already" if same else "is now" if found.applied else "would be"
+    status = f"the feature level {verdict} {found.feature_level}"
+    return fields({"FeatureLevelBefore": found.feature_level_before, "Status": status})
+
+
+def _health_text(report: HealthReport, wide: bool) -> str:
+    answering = sum(node.answers for node in report.nodes)
+    summary = {
+        "Healthy": report.healthy,
+        "ControllerId": report.controller,
+        "Nodes": f"{answering} of {len(report.nodes)} answer",
+        "Problems": len(report.problems),
+    }
+    parts = ["\n".join([fields(summary), *(f"  {problem}" for problem in report.problems)])]
+    if wide and report.nodes:
+        rows = [(node.id, node.api, node.answers, node.ready, node.error or "-") for node in report.nodes]
+        parts.append(table(("NodeId", "Api", "Answers", "Ready", "Error"), rows))
+    return "\n\n".join(parts)

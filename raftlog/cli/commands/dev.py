@@ -1,0 +1,92 @@
+"""`raftlog dev`: a cluster on this machine in one command."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import rich_click as click
+
+from raftlog.config import BASE_PORT
+from raftlog.errors import RaftlogError, RetriableError
+
+if TYPE_CHECKING:
+    from raftlog.cli.nodes.local_cluster import LocalCluster
+
+WATCH_SECONDS = 0.5
+
+
+@click.command()
+@click.option(
+    "--nodes",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The first 1, 3 or 5 vote, the others observe. More than the folder has: it grows by observers.",
+)
+@click.option(
+    "--data-folder",
+    default="raftlog-data",
+    show_default=True,
+    type=click.Path(file_okay=False),
+    help="Survives restarts.",
+)
+@click.option("--base-port", default=BASE_PORT, show_default=True, type=int, help="Node i: base + 10 i and the next.")
+@click.option("--racks", is_flag=True, help="Put each node into a rack of its own.")
+def dev(nodes: int, data_folder: str, base_port: int, racks: bool) -> None:
+    """Run a local cluster until Ctrl-C. A second Ctrl-C does not wait for the nodes to stop in order."""
+    from raftlog.cli.nodes.local_cluster import LocalCluster
+
+    stop = threading.Event()
+    cluster = LocalCluster(data_folder, nodes, base_port, racks=racks)
+
+    def interrupted(*_: object) -> None:
+        if stop.is_set():
+            cluster.hurry()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupted)
+    try:
+        cluster.start()
+        cluster.wait_ready(interrupted=stop.is_set)
+        _greet(cluster)
+        while not stop.wait(WATCH_SECONDS):
+            _watch(cluster)
+    except RaftlogError:
+        if stop.is_set():
+            return
+        raise
+    finally:
+        # From here on another Ctrl-C does not wait.
+        stop.set()
+        with contextlib.suppress(OSError):
+            click.echo("stopping ... (Ctrl-C again kills)")
+        cluster.stop()
+
+
+def _watch(cluster: LocalCluster) -> None:
+    """Tell of nodes that ended by themselves. Raises `RetriableError` when none is left."""
+    for node in cluster.died():
+        code = node.process.returncode if node.process is not None else "?"
+        click.echo(f"node {node.node_id} ended by itself (exit code {code}). Its last lines:", err=True)
+        click.echo(node.log_tail(), err=True)
+        node.expected_to_run = False
+    if not any(node.running for node in cluster.nodes):
+        raise RetriableError("shutting_down", "no node is left")
+
+
+def _greet(cluster: LocalCluster) -> None:
+    click.echo(f"raftlog is running: {cluster.node_count} nodes, data in {cluster.folder}")
+    for node in cluster.nodes:
+        click.echo(f"  node {node.node_id}  api http://{node.api}  data {node.data}  log {node.log_path}")
+    first = cluster.nodes[0].api
+    option = "" if first.port == BASE_PORT else f" --bootstrap {first}"
+    click.echo("Try, in another terminal:")
+    click.echo(f"  raftlog{option} topic create greetings --partitions 3")
+    click.echo(f"  echo hello | raftlog{option} produce greetings")
+    click.echo(f"  raftlog{option} consume greetings --from earliest --max-records 1")
+    click.echo(f"  curl http://{first}/v1/cluster")
+    click.echo("Ctrl-C stops all nodes; the data stays.")

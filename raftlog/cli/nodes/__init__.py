@@ -1,0 +1,1 @@
+"""Local nodes: `raftlog dev`, and certificates."""

@@ -1,0 +1,119 @@
+"""An authority of a cluster's own, and the certificates of its nodes, with the `cryptography` package.
+
+Elliptic curves (P-256), SHA-256. A node's certificate serves both ends of a connection, carries the node's name in the
+cluster (`raftlog/broker/tls/names.py`) and the hosts by which native clients reach it. The authority may sign nodes
+only, no further authorities.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from raftlog.errors import InvalidRequest
+
+BACKDATED = datetime.timedelta(minutes=5)
+"""Clocks differ a little: what begins now is not yet valid elsewhere."""
+
+
+def create_authority(name: str, days: float, now: datetime.datetime) -> tuple[bytes, bytes]:
+    """Certificate and key, PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    usage = _usage(sign=True)
+    certificate = (
+        _builder(subject, subject, key, days, now)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), _private(key)
+
+
+def create_certificate(
+    authority: tuple[bytes, bytes], names: Sequence[str], days: float, now: datetime.datetime
+) -> tuple[bytes, bytes]:
+    """Certificate and key, PEM, signed by that authority (its certificate and key, PEM). `names` as OpenSSL writes
+    them: `URI:...`, `DNS:...`, `IP:...`. Raises `InvalidRequest`."""
+    issuer, signing = _authority(authority)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "raftlog node")])
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        _builder(subject, issuer.subject, key, days, now)
+        .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
+        .sign(signing, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), _private(key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float, now: datetime.datetime
+) -> x509.CertificateBuilder:
+    ends = now + datetime.timedelta(days=days)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, ends) - BACKDATED)
+        .not_valid_after(ends)
+    )
+
+
+def _authority(authority: tuple[bytes, bytes]) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    certificate, key = authority
+    try:
+        issuer = x509.load_pem_x509_certificate(certificate)
+        signing = serialization.load_pem_private_key(key, password=None)
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest("invalid_request", f"this is no authority's certificate with its key: {error}") from None
+    if not isinstance(signing, ec.EllipticCurvePrivateKey) or signing.public_key() != issuer.public_key():
+        raise InvalidRequest("invalid_request", "the key is not that of the authority's certificate")
+    return issuer, signing
+
+
+def _usage(*, sign: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign,
+        key_cert_sign=sign,
+        crl_sign=sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(text: str) -> x509.GeneralName:
+    kind, _, value = text.partition(":")
+    try:
+        if kind == "URI":
+            return x509.UniformResourceIdentifier(value)
+        if kind == "DNS":
+            return x509.DNSName(value)
+        if kind == "IP":
+            return x509.IPAddress(ipaddress.ip_address(value))
+    except ValueError as error:
+        raise InvalidRequest("invalid_request", f"{text!r} cannot be a name in a certificate: {error}") from None
+    raise InvalidRequest("invalid_request", f"{text!r} is no name: URI:..., DNS:... or IP:...")
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,390 @@
+"""A cluster of child processes on this machine: what `raftlog dev`, the demo and the integration tests stand on.
+
+Each node is `python -P -m raftlog.cli.main server` with a folder of its own below one data folder, which survives
+restarts: the first start prepares it, later ones find it. `-P` keeps the working folder out of the children's import
+path, so a user's own `raftlog/client/cluster/metadata.py` is never taken for ours.
+
+Children end with their parent, however that ends: each holds the read end of a pipe whose only write end is here, and
+stops in order when it closes (`server --stop-with-stdin`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raftlog.broker.identity import (
+    NODE_FILE,
+    STARTS_FILE,
+    VOTER_COUNTS,
+    NodeFile,
+    init_data_folder,
+    new_cluster_id,
+    read_identity,
+)
+from raftlog.config import BASE_PORT
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import Endpoint
+from raftlog.system.disk import LocalDisk
+
+PORTS_PER_NODE = 10
+NODES_MAX = 9
+STOP_SECONDS = 15.0
+DATA_FOLDER = "data"
+"""Below a node's folder, beside its settings and its log."""
+LOG_FILE = "log.jsonl"
+SETTINGS_FILE = "node.toml"
+PREPARING_FILE = "preparing"
+"""In the cluster's folder from before the first node's folder is prepared until the last one is."""
+
+
+@dataclass(slots=True)
+class LocalNode:
+    """One child: its folder, its addresses, and its process while it runs."""
+
+    node_id: int
+    folder: str
+    api: Endpoint
+    data: Endpoint
+    process: subprocess.Popen[bytes] | None = None
+    expected_to_run: bool = False
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def log_path(self) -> str:
+        return os.path.join(self.folder, LOG_FILE)
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The end of its log, for people."""
+        with contextlib.suppress(FileNotFoundError), open(self.log_path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - 64 * 1024, 0))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+        return ""
+
+
+@dataclass(slots=True)
+class LocalCluster:
+    """Nodes 0 to n-1 on loopback. `start` prepares what is missing and starts what does not run."""
+
+    folder: str
+    node_count: int = 3
+    base_port: int = BASE_PORT
+    host: str = "127.0.0.1"
+    racks: bool = False
+    """Each node in a rack of its own."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further lines of every `node.toml`: name → TOML value."""
+    program: Sequence[str] = (sys.executable, "-P", "-m", "raftlog.cli.main")
+    """What runs a node, before its arguments. Tests put one in its place that breaks something first."""
+    nodes: list[LocalNode] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.node_count <= NODES_MAX:
+            raise InvalidRequest("invalid_config", f"a local cluster has 1 to {NODES_MAX} nodes, not {self.node_count}")
+        if not 1 <= self.base_port <= 65535 - PORTS_PER_NODE * self.node_count:
+            raise InvalidRequest("invalid_config", f"base port {self.base_port} leaves no room for the nodes' ports")
+        for node_id in range(self.node_count):
+            port = self.base_port + PORTS_PER_NODE * node_id
+            folder = os.path.join(self.folder, f"node-{node_id}")
+            self.nodes.append(LocalNode(node_id, folder, Endpoint(self.host, port), Endpoint(self.host, port + 1)))
+
+    @property
+    def bootstrap(self) -> str:
+        """The API addresses, as clients take them."""
+        return ",".join(str(node.api) for node in self.nodes)
+
+    # --- Start ---
+
+    def start(self) -> None:
+        """Prepare the folder on the first start, then start every node. Raises `InvalidRequest` with what is wrong."""
+        self.prepare()
+        for node in self.nodes:
+            if not node.running:
+                self._check_ports(node)
+        for node in self.nodes:
+            self.start_node(node.node_id)
+
+    def start_node(self, node_id: int) -> None:
+        """Start one node, if it does not run."""
+        node = self.nodes[node_id]
+        if node.running:
+            return
+        self._write_settings(node)
+        command = [*self.program, "server", "run", "--stop-with-stdin"]
+        command += ["--config", os.path.join(node.folder, SETTINGS_FILE)]
+        with open(node.log_path, "ab") as log:
+            node.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # A Ctrl-C at the terminal is the parent's to handle: it stops the nodes in order.
+                start_new_session=True,
+            )
+        node.expected_to_run = True
+
+    def wait_ready(self, timeout: float = 30.0, *, interrupted: Callable[[], bool] = lambda: False) -> None:
+        """Until every node says that it takes requests. Raises `RetriableError` with the last lines of a node that died
+        or was not ready in time, or when nobody waits any more."""
+        deadline = time.monotonic() + timeout
+        for node in self.nodes:
+            while not is_ready(node.api):
+                if interrupted():
+                    raise RetriableError("shutting_down", "interrupted while the nodes were starting")
+                if node.process is not None and node.process.poll() is not None:
+                    raise RetriableError(
+                        "shutting_down",
+                        f"node {node.node_id} ended with exit code {node.process.returncode}:\n{node.log_tail()}",
+                    )
+                if time.monotonic() > deadline:
+                    raise RetriableError(
+                        "request_timed_out",
+                        f"node {node.node_id} is not ready after {timeout:.0f} s:\n{node.log_tail()}",
+                    )
+                time.sleep(0.05)
+
+    # --- Stop ---
+
+    def kill_node(self, node_id: int) -> None:
+        """SIGKILL: nothing is flushed, nobody is told."""
+        node = self.nodes[node_id]
+        node.expected_to_run = False
+        if node.process is not None:
+            node.process.kill()
+            self._reap(node)
+
+    def kill_all(self) -> None:
+        """SIGKILL to all, and only then wait."""
+        for node in self.nodes:
+            node.expected_to_run = False
+            if node.process is not None:
+                node.process.kill()
+        for node in self.nodes:
+            self._reap(node)
+
+    def pause_node(self, node_id: int) -> None:
+        """SIGSTOP."""
+        self._signal(node_id, signal.SIGSTOP)
+
+    def resume_node(self, node_id: int) -> None:
+        """SIGCONT."""
+        self._signal(node_id, signal.SIGCONT)
+
+    def stop(self) -> dict[int, int]:
+        """Stop all in order; one that does not in time is killed. Exit codes by node."""
+        for node in self.nodes:
+            node.expected_to_run = False
+            if node.running and node.process is not None:
+                node.process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        codes = {}
+        for node in self.nodes:
+            if node.process is None:
+                continue
+            try:
+                node.process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                node.process.kill()
+            codes[node.node_id] = self._reap(node)
+        return codes
+
+    def hurry(self) -> None:
+        """SIGKILL to whoever still runs, so that a `stop` under way ends at once. Signal handlers may call it."""
+        for node in self.nodes:
+            if node.process is not None:
+                node.process.kill()
+
+    def died(self) -> list[LocalNode]:
+        """Nodes that should run and do not."""
+        return [node for node in self.nodes if node.expected_to_run and not node.running]
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- Inside ---
+
+    def prepare(self) -> None:
+        """Prepare every node's folder at the first start; `start` does it, too. Raises `InvalidRequest` where a cluster
+        is there that is not this one."""
+        disk = LocalDisk(self.folder)
+        self._clear_unfinished(disk)
+        found = self._identities(disk)
+        if found:
+            self._check_identities(found)
+        new = [node for node in self.nodes if node.node_id not in found]
+        for node in new:
+            if disk.list(_data_folder(node.node_id)):
+                folder = os.path.join(self.folder, _data_folder(node.node_id))
+                raise InvalidRequest("invalid_config", f"{folder} holds what is no node's: choose another folder")
+        if not new:
+            return
+        disk.make_directory("")
+        disk.replace(PREPARING_FILE, b"")
+        cluster_id = found[0].cluster_id if found else new_cluster_id()
+        voting = initial_voters(self.node_count) if not found else sorted(found[0].voters)
+        voters = {voter: self.nodes[voter].data for voter in voting}
+        for node in new:
+            disk.make_directory(f"node-{node.node_id}")
+            folder = os.path.join(self.folder, _data_folder(node.node_id))
+            observer = node.node_id not in voters
+            init_data_folder(folder, cluster_id=cluster_id, node_id=node.node_id, voters=voters, observer=observer)
+        disk.remove(PREPARING_FILE)
+        disk.fsync_directory("")
+
+    def _clear_unfinished(self, disk: LocalDisk) -> None:
+        """Preparing was cut short: what it left was never used, and is made anew."""
+        if not disk.exists(PREPARING_FILE):
+            return
+        for number in range(NODES_MAX):
+            if not disk.exists(f"{_data_folder(number)}/{STARTS_FILE}"):
+                disk.remove(_data_folder(number))
+        disk.remove(PREPARING_FILE)
+
+    def _identities(self, disk: LocalDisk) -> dict[int, NodeFile]:
+        """What the folders say that they are, by the number in their name."""
+        return {
+            number: read_identity(LocalDisk(os.path.join(self.folder, folder)), os.path.join(self.folder, folder))
+            for number, folder in ((number, _data_folder(number)) for number in range(NODES_MAX))
+            if disk.exists(f"{folder}/{NODE_FILE}")
+        }
+
+    def _check_identities(self, found: Mapping[int, NodeFile]) -> None:
+        size = max(found) + 1
+        strangers = [number for number, node in found.items() if node.node_id != number]
+        voting = {voter for node in found.values() for voter in node.voters}
+        missing = sorted({*range(size), *voting} - set(found))
+        if len({node.cluster_id for node in found.values()}) > 1 or strangers:
+            why = "holds nodes of different clusters: choose another folder"
+        elif missing:
+            lost = ", ".join(map(str, missing))
+            why = f"has lost the folder of node {lost}: bring it back, or choose another folder"
+        elif size > self.node_count:
+            why = f"holds a cluster of {size} nodes: start it with --nodes {size}, or choose another folder"
+        else:
+            return
+        raise InvalidRequest("invalid_config", f"{self.folder} {why}")
+
+    def _write_settings(self, node: LocalNode) -> None:
+        lines = [f'data_folder = "{DATA_FOLDER}"']
+        if self.racks:
+            lines.append(f'rack = "rack-{node.node_id}"')
+        lines += [f"{name} = {value}" for name, value in self.settings.items()]
+        for listener, endpoint in (("api", node.api), ("data", node.data)):
+            lines += [f"[{listener}.listen]", f"host = {json.dumps(endpoint.host)}", f"port = {endpoint.port}"]
+        # Where peers listen may have changed since the folder was prepared: the ports come from this start's base.
+        for peer in self.nodes:
+            if peer.node_id != node.node_id:
+                lines += [f"[peers.{peer.node_id}.data]", f"host = {json.dumps(peer.data.host)}"]
+                lines.append(f"port = {peer.data.port}")
+        with open(os.path.join(node.folder, SETTINGS_FILE), "w") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def _check_ports(self, node: LocalNode) -> None:
+        for endpoint in (node.api, node.data):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((endpoint.host, endpoint.port))
+                except OSError as error:
+                    raise InvalidRequest(
+                        "invalid_config",
+                        f"cannot listen at {endpoint}: {error.strerror}. Is another cluster running? "
+                        "Choose other ports with --base-port",
+                    ) from None
+
+    def _signal(self, node_id: int, number: signal.Signals) -> None:
+        process = self.nodes[node_id].process
+        if process is not None:
+            process.send_signal(number)
+
+    @staticmethod
+    def _reap(node: LocalNode) -> int:
+        if node.process is None:
+            return 0
+        code = node.process.wait()
+        if node.process.stdin is not None:
+            node.process.stdin.close()
+        node.process = None
+        return code
+
+
+def initial_voters(node_count: int) -> list[int]:
+    """The first 1, 3 or 5 nodes vote."""
+    return list(range(max(count for count in VOTER_COUNTS if count <= node_count)))
+
+
+def _data_folder(node_id: int) -> str:
+    """Below the cluster's folder."""
+    return f"node-{node_id}/{DATA_FOLDER}"
+
+
+def is_ready(api: Endpoint, timeout: float = 1.0) -> bool:
+    """Whether the node behind this API takes requests."""
+    connection = http.client.HTTPConnection(api.host, api.port, timeout=timeout)
+    try:
+        connection.request("GET", "/v1/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def free_base_port(node_count: int, host: str = "127.0.0.1") -> int:
+    """A base port at which `node_count` nodes find all their ports free now: for tests and demonstrations.
+
+    Another process is not given the same while this one lives, also when a node is down and its ports are free.
+    """
+    start = os.getpid() % len(_BASE_PORTS)
+    turned: list[int] = [*_BASE_PORTS[start:], *_BASE_PORTS[:start]]
+    # Those that this process was given before come last: a cluster of then may have a node down.
+    for base in sorted(turned, key=lambda base: base in _reserved):
+        ports = [base + PORTS_PER_NODE * node + offset for node in range(node_count) for offset in (0, 1)]
+        if all(_is_free(host, port) for port in ports) and _reserve(base):
+            return base
+    raise RetriableError("overloaded", "no free ports were found")
+
+
+_BASE_PORTS = range(20_000, 32_000, PORTS_PER_NODE * NODES_MAX)
+"""Below 32768: from there on Linux gives ports to outgoing connections, also while a node is down."""
+
+_reserved: dict[int, int] = {}
+"""Base port → the descriptor that shows other processes that it is taken, until this one ends."""
+
+
+def _reserve(base: int) -> bool:
+    if base in _reserved or sys.platform != "linux":
+        return True
+    sign = socket.socket(socket.AF_UNIX)
+    try:
+        sign.bind(f"\0raftlog-base-port-{base}")  # Of no file system: it goes when the process does.
+    except OSError:
+        sign.close()
+        return False
+    _reserved[base] = sign.detach()
+    return True
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

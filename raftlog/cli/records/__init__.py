@@ -1,0 +1,1 @@
+"""Records on the command line: parsing input, formatting output."""

@@ -1,0 +1,91 @@
+"""Columns of records → a producer: by the column where columns say everything, else record by record.
+
+Records of one partition keep their order; that is all the order there is, so records that name their partitions may be
+queued partition by partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from raftlog.errors import InvalidRequest
+
+from .columns import Columns, rows_by_partition
+from .tally import Tally
+
+if TYPE_CHECKING:
+    from raftlog.client import Producer
+
+
+class RecordSender:
+    """Queues records for one topic; waits for room, not for answers."""
+
+    def __init__(self, producer: Producer, topic: str, partition: int | None, tally: Tally) -> None:
+        """`partition`: for all records, whatever they say; None: as they say, or else as their keys decide."""
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._tally = tally
+
+    async def send(self, columns: Columns) -> None:
+        """Raises `InvalidRequest` naming the record that cannot be sent; those before it, of its partition at least,
+        are queued."""
+        if not len(columns):
+            return
+        partitions = columns.partitions if self._partition is None else None
+        some_have_times = columns.timestamps_ms is not None and None in columns.timestamps_ms
+        some_have_partitions = partitions is not None and None in partitions
+        before = self._tally.queued
+        if columns.headers is not None or some_have_times or some_have_partitions:
+            await self._one_by_one(columns)
+        elif partitions is None:
+            await self._together(columns, self._partition, range(len(columns)), before)
+        else:
+            for partition, rows in rows_by_partition(partitions).items():
+                await self._together(columns.take(rows), partition, rows, before)
+
+    async def _together(self, columns: Columns, partition: int | None, rows: Sequence[int], before: int) -> None:
+        """`rows`: which of the piece's records these are; `before`: how many came before the piece."""
+        sizes = columns.sizes()
+        try:
+            await self._send_many(columns, partition, sizes)
+        except InvalidRequest as error:
+            if error.code != "batch_too_large":
+                raise
+            # One is too large, and so none was queued: send those before it, and say which it is.
+            culprit = sizes.index(max(sizes))
+            if culprit:
+                await self._send_many(columns.first(culprit), partition, sizes[:culprit])
+            raise _of_record(error, before + rows[culprit] + 1) from None
+
+    async def _send_many(self, columns: Columns, partition: int | None, sizes: Sequence[int]) -> None:
+        times: Any = columns.timestamps_ms
+        deliveries = await self._producer.send_many(
+            self._topic, columns.values, keys=columns.keys, partition=partition, timestamps=times
+        )
+        self._tally.add(deliveries, len(columns), sum(sizes))
+
+    async def _one_by_one(self, columns: Columns) -> None:
+        """Records that differ in what a column cannot say."""
+        # A record for a topic that the producer does not know would have a delivery of its own, and count as its batch.
+        await self._producer.prepare(self._topic)
+        sizes = columns.sizes()
+        for row, value in enumerate(columns.values):
+            own = None if columns.partitions is None else columns.partitions[row]
+            try:
+                delivery = await self._producer.send_when_room(
+                    self._topic,
+                    value,
+                    None if columns.keys is None else columns.keys[row],
+                    own if self._partition is None else self._partition,
+                    None if columns.timestamps_ms is None else columns.timestamps_ms[row],
+                    None if columns.headers is None else list(columns.headers[row]),
+                )
+            except InvalidRequest as error:
+                raise _of_record(error, self._tally.queued + 1) from None
+            self._tally.add([delivery], 1, sizes[row])
+
+
+def _of_record(error: InvalidRequest, number: int) -> InvalidRequest:
+    return InvalidRequest(error.code, f"record {number} of the input: {error.detail}")

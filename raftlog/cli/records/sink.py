@@ -1,0 +1,93 @@
+"""Where `raftlog consume` writes: standard output or a file, through a buffer of its own.
+
+Writing happens beside the loop, on the descriptor itself: a pipe that is full, because whoever reads it is slow, delays
+neither the connections to the brokers nor Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.cli.terminal.off_loop import off_loop
+from raftlog.config import KIB
+from raftlog.errors import DiskFailed
+
+BUFFER_BYTES = 256 * KIB
+STDOUT = "-"
+
+
+class Closed(Exception):
+    """Nobody reads any more what is written."""
+
+
+class Sink:
+    """Bytes to a file, in order. `close` it; what is not flushed by then is dropped."""
+
+    def __init__(self, path: str) -> None:
+        """`-` is standard output; a file is emptied first. Raises `DiskFailed`."""
+        self._name = "standard output" if path == STDOUT else path
+        self._pieces: list[bytes] = []
+        self._buffered = 0
+        self._writing: asyncio.Task[None] | None = None
+        """Goes on when whoever waits for it is interrupted; what comes after it waits for it."""
+        self._file: io.FileIO | None = None
+        self._write: Callable[[memoryview], int | None]
+        if path != STDOUT:
+            try:
+                self._file = io.FileIO(path, "w")
+            except OSError as error:
+                raise DiskFailed(f"cannot write to {path}: {error.strerror}") from None
+            self._write = self._file.write
+        else:
+            self._write = _standard_output()
+
+    async def write(self, data: bytes) -> None:
+        """Raises `Closed` and `DiskFailed`, for earlier bytes too."""
+        self._pieces.append(data)
+        self._buffered += len(data)
+        if self._buffered >= BUFFER_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """All that was written is the operating system's. Raises `Closed` and `DiskFailed`."""
+        try:
+            if self._writing is not None:
+                await asyncio.shield(self._writing)
+            if self._buffered:
+                pieces, self._pieces, self._buffered = self._pieces, [], 0
+                self._writing = asyncio.create_task(off_loop(lambda: self._write_all(pieces)))
+                await asyncio.shield(self._writing)
+            self._writing = None
+        except BrokenPipeError:
+            raise Closed from None
+        except OSError as error:
+            raise DiskFailed(f"cannot write to {self._name}: {error.strerror}") from None
+
+    @property
+    def is_file(self) -> bool:
+        """A file that was named."""
+        return self._file is not None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write_all(self, pieces: list[bytes]) -> None:
+        left = memoryview(b"".join(pieces))
+        while left:
+            left = left[self._write(left) or 0 :]
+
+
+def _standard_output() -> Callable[[Any], int | None]:
+    stream = sys.stdout.buffer
+    try:
+        descriptor = stream.fileno()
+    except io.UnsupportedOperation:
+        return stream.write
+    stream.flush()
+    return lambda data: os.write(descriptor, data)

@@ -1,0 +1,1 @@
+"""The terminal: options, output, progress, interrupts, exit codes."""

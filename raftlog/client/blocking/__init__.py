@@ -1,0 +1,1 @@
+"""The blocking client: the asynchronous one on a thread of its own."""

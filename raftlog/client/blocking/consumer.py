@@ -1,0 +1,182 @@
+"""The blocking `Consumer`: an asyncio consumer (`raftlog/client/consuming/consumer.py`) on a thread of its own, read by
+any one thread.
+
+Iterating asks for many records at a time, since a call to another thread costs fifty times what a record does. Those
+that the program has not been given yet are not behind it: `positions` and `lag` count from the first of them, and a
+call that reads in another way goes back to it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any
+
+from raftlog.client.consuming.consumer import Consumer as AsyncConsumer
+from raftlog.client.consuming.reader import READ_COMMITTED, Start
+from raftlog.client.consuming.records import ConsumedBatch, ConsumerRecord
+from raftlog.client.consuming.settings import DEFAULT_PREFETCH_BYTES
+from raftlog.model import EARLIEST
+
+from .group_consumer import GroupConsumer
+from .loop_thread import LoopThread, blocking
+
+RECORDS_AHEAD = 500
+WAIT_SECONDS = 1.0
+
+
+class Consumer:
+    """Reads one topic. One thread at a time; `close` it, or use it with `with`."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        start: Start | Mapping[int, Start] = EARLIEST,
+        *,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        on_out_of_range: str = "error",
+        isolation: str = READ_COMMITTED,
+        topic_id: str = "",
+        ssl: SSLContext | None = None,
+    ) -> None:
+        """The settings are those of `raftlog.Consumer`. Raises `InvalidRequest`."""
+        self._wrapped = AsyncConsumer(
+            bootstrap,
+            topic,
+            partitions,
+            start,
+            prefetch_bytes=prefetch_bytes,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            on_out_of_range=on_out_of_range,
+            isolation=isolation,
+            topic_id=topic_id,
+            ssl=ssl,
+        )
+        self._ahead: deque[ConsumerRecord] = deque()
+        self._thread = LoopThread(self, "consumer")
+
+    @staticmethod
+    def subscribe(
+        bootstrap: str | Sequence[str], group: str, topics: Sequence[str] = (), **settings: Any
+    ) -> GroupConsumer:
+        """As `raftlog.Consumer.subscribe`."""
+        return GroupConsumer(bootstrap, group, topics, **settings)
+
+    # --- Reading ---
+
+    start = blocking(AsyncConsumer.start)
+
+    def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
+        """Up to `max_records` records, as soon as there are any; none if there are none for `timeout` seconds. Raises
+        as `raftlog.Consumer.poll`."""
+        if self._ahead:
+            return [self._ahead.popleft() for _ in range(min(max_records, len(self._ahead)))]
+        return self._thread.run(lambda: self._wrapped.poll(max_records, timeout))
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Every record, for ever."""
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        while not self._ahead:
+            self._ahead.extend(self._thread.run(lambda: self._wrapped.poll(RECORDS_AHEAD, WAIT_SECONDS)))
+        return self._ahead.popleft()
+
+    def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
+        """The next batch of any partition; None if there is none for `timeout` seconds. Raises as `poll`."""
+        self._go_back()
+        return self._thread.run(lambda: self._wrapped.next_batch(timeout))
+
+    def batches(self) -> Iterator[ConsumedBatch]:
+        """Every batch, for ever."""
+        while True:
+            batch = self.next_batch(WAIT_SECONDS)
+            if batch is not None:
+                yield batch
+
+    # --- Positions ---
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Partition → the offset of the next record to be handed out, where it is known already."""
+
+        async def ask() -> dict[int, int]:
+            return self._wrapped.positions
+
+        return {**self._thread.run(ask), **self._first_ahead()}
+
+    @property
+    def high_watermarks(self) -> dict[int, int]:
+        """Partition → the end of what all in-sync replicas have, as of the last answer of its leader."""
+
+        async def ask() -> dict[int, int]:
+            return self._wrapped.high_watermarks
+
+        return self._thread.run(ask)
+
+    @property
+    def end_offsets(self) -> dict[int, int]:
+        """Partition → the end of what may be read, as of the last answer of its leader."""
+
+        async def ask() -> dict[int, int]:
+            return self._wrapped.end_offsets
+
+        return self._thread.run(ask)
+
+    @property
+    def lag(self) -> dict[int, int]:
+        """Partition → how far its position is behind the end of what may be read."""
+
+        async def ask() -> tuple[dict[int, int], dict[int, int]]:
+            return self._wrapped.lag, self._wrapped.end_offsets
+
+        lag, ends = self._thread.run(ask)
+        return {**lag, **{partition: ends[partition] - offset for partition, offset in self._first_ahead().items()}}
+
+    def seek(self, partition: int, start: Start) -> None:
+        """Go on from there. Raises `InvalidRequest`."""
+        self._thread.run(lambda: self._wrapped.seek(partition, start))
+        self._ahead = deque(record for record in self._ahead if record.partition != partition)
+
+    # --- The end ---
+
+    def close(self) -> None:
+        """Let go of all connections. Closing twice is fine."""
+        if not self._thread.closed:
+            try:
+                self._thread.run(self._wrapped.close)
+            finally:
+                self._thread.stop()
+
+    def __enter__(self) -> Consumer:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- Inside ---
+
+    def _first_ahead(self) -> dict[int, int]:
+        first: dict[int, int] = {}
+        for record in self._ahead:
+            first.setdefault(record.partition, record.offset)
+        return first
+
+    def _go_back(self) -> None:
+        """To what was not handed out."""
+        for partition, offset in self._first_ahead().items():
+            self.seek(partition, offset)

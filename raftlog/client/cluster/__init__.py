@@ -1,0 +1,1 @@
+"""Access to the cluster: connections, metadata cache, JSON calls."""

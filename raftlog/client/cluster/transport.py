@@ -1,0 +1,328 @@
+"""One HTTP/2 connection a broker, and on it one stream for each kind of request.
+
+A stream lives as long as its connection: requests go out on it one after the other, any number ahead of their answers,
+and reach the broker in that order; answers are matched by correlation id. A request ends in exactly one of two calls:
+`answered`, or `lost` with a `connection_lost` error: whether the broker did what was asked is then unknown. A request
+that gets no answer by its deadline takes the connection with it, since nobody knows what became of those behind it.
+
+A broker that says GOAWAY (it is shutting down) is asked nothing new; what is in flight is still answered.
+
+Where no data listener could ever be reached although the API can, requests go through that (`transport_http1.py`), and
+HTTP/2 is tried again now and then. Not where TLS was asked for, by whoever made this client or by the data listener:
+the API is plain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from raftlog.config import MIB
+from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
+from raftlog.http2.connection import Http2Connection, Http2Stream
+from raftlog.http2.dialer import connect
+from raftlog.http2.limits import Http2Limits
+from raftlog.http2.tls import DialTls
+from raftlog.http2.tls_accept import PLAIN_REFUSED
+from raftlog.model import Endpoint
+from raftlog.ports import Buffer
+from raftlog.wire import ErrorResponse, Request, Response, decode_response, encode
+
+from .api import HttpApi
+from .transport_http1 import ApiConnection
+
+logger = logging.getLogger("raftlog.client")
+
+DIAL_BACKOFF_MIN = 0.02
+DIAL_BACKOFF_MAX = 0.5
+CONGESTED_BYTES = 1 * MIB
+DEADLINE_CHECK = 0.25
+"""Seconds between looks at the deadlines."""
+FALL_BACK_AFTER = 3
+"""Attempts to reach a data listener, before any was ever reached."""
+HTTP2_AGAIN_FIRST, HTTP2_AGAIN_LAST = 1.0, 30.0
+"""Seconds after which HTTP/2 is tried again where it did not get through: perhaps the broker had only just begun."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    path: str
+    sent_at: float
+    deadline: float
+    answered: Callable[[Response, memoryview], None]
+    lost: Callable[[RaftlogError], None]
+
+
+class BrokerConnection:
+    """A connection to one broker, once it is there."""
+
+    def __init__(self, node_id: int, endpoint: Endpoint, connection: Http2Connection) -> None:
+        self.node_id = node_id
+        self.endpoint = endpoint
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[str, Http2Stream] = {}
+        self._pending: dict[int, _Pending] = {}
+        """By correlation id, in the order of sending."""
+        self._next_id = 0
+        self._going_away = False
+        self._timer: asyncio.TimerHandle | None = None
+        connection.on_goaway = self._on_goaway
+
+    @property
+    def usable(self) -> bool:
+        """Requests may be sent."""
+        return not self._going_away and not self._connection.closed
+
+    @property
+    def congested(self) -> bool:
+        """The broker takes less than it is sent: what waits here should not grow. Its end is a change to `Transport`'s
+        owner."""
+        return self._connection.queued_bytes >= CONGESTED_BYTES
+
+    @property
+    def oldest_sent_at(self) -> float | None:
+        """Loop time at which the request was sent that waits longest for its answer."""
+        return next((pending.sent_at for pending in self._pending.values()), None)
+
+    def request(
+        self,
+        path: str,
+        make: Callable[[int], Request],
+        body: Sequence[Buffer],
+        *,
+        timeout: float,
+        answered: Callable[[Response, memoryview], None],
+        lost: Callable[[RaftlogError], None],
+        answer_expected: bool = True,
+    ) -> None:
+        """Send `make(correlation_id)` and the body. Without an answer to expect, neither callback comes.
+
+        Raises a `RaftlogError` (`connection_lost`, `overloaded`, `body_too_large`) where nothing was sent.
+        """
+        if not self.usable:
+            raise RetriableError("connection_lost", f"the connection to node {self.node_id} is closed")
+        stream = self._streams.get(path)
+        if stream is None or stream.closed:
+            stream = self._streams[path] = self._connection.open_stream(path, {}, self)
+        correlation_id = self._next_id
+        self._next_id += 1
+        stream.send(encode(make(correlation_id), body))  # answers and losses are told in later turns of the loop
+        if answer_expected:
+            now = self._loop.time()
+            self._pending[correlation_id] = _Pending(path, now, now + timeout, answered, lost)
+            if self._timer is None:
+                self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines)
+
+    def close(self, reason: str) -> None:
+        """Give up the connection; what is in flight is lost."""
+        self._connection.close(reason)
+
+    # --- StreamHandler ------------------------------------------------------------------------------------------------
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        response, body = decode_response(message)
+        if isinstance(response, ErrorResponse) and response.correlation_id < 0:
+            raise RemoteProtocolError(
+                f"node {self.node_id} could not read a request: {response.error}: {response.detail}"
+            )
+        pending = self._pending.pop(response.correlation_id, None)
+        if pending is None or pending.path != stream.path:
+            raise RemoteProtocolError(f"an answer to no request: {response.correlation_id} on {stream.path}")
+        pending.answered(response, body)
+        self._close_if_finished()
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        stream.reset()
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        if self._streams.get(stream.path) is stream:
+            del self._streams[stream.path]
+        self._lose(lambda pending: pending.path == stream.path, reason)
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def gone(self, reason: str) -> None:
+        """The connection is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._lose(lambda _: True, reason)
+
+    def _lose(self, concerned: Callable[[_Pending], bool], reason: str) -> None:
+        lost = [(number, pending) for number, pending in self._pending.items() if concerned(pending)]
+        for number, _ in lost:
+            del self._pending[number]
+        for _, pending in lost:
+            pending.lost(RetriableError("connection_lost", f"node {self.node_id} at {self.endpoint}: {reason}"))
+
+    def _on_goaway(self, connection: Http2Connection, reason: str) -> None:
+        self._going_away = True
+        self._close_if_finished()
+
+    def _close_if_finished(self) -> None:
+        if self._going_away and not self._pending:
+            self._connection.close("all answers are there")
+
+    def _check_deadlines(self) -> None:
+        now = self._loop.time()
+        self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines) if self._pending else None
+        late = next((pending for pending in self._pending.values() if pending.deadline <= now), None)
+        if late is not None:
+            self._connection.abort(f"no answer on {late.path} for {now - late.sent_at:.1f} s")
+
+
+Connection: TypeAlias = BrokerConnection | ApiConnection
+
+
+class Transport:
+    """Connections to the brokers that were asked for. Belongs to one loop."""
+
+    def __init__(
+        self,
+        on_change: Callable[[int], None],
+        api: HttpApi,
+        on_failed: Callable[[RaftlogError], None] = lambda error: None,
+    ) -> None:
+        """`on_change(node_id)` is called when a connection is there, could not be made, took what waited, or is
+        gone; `on_failed` before it, with why one could not be made. The API's `data_ssl`: speak TLS, and to whom this
+        context trusts."""
+        self._on_change = on_change
+        self._api = api
+        self._tls = None if api.data_ssl is None else DialTls.of(api.data_ssl)
+        self._on_failed = on_failed
+        self._connections: dict[int, Connection] = {}
+        """The newest one to each broker."""
+        self._all: dict[Connection, None] = {}
+        self._http2_works = False
+        """It has, once."""
+        self._none_left = asyncio.Event()
+        self._dialing: dict[int, asyncio.Task[None]] = {}
+        self._probing: dict[ApiConnection, asyncio.Task[None]] = {}
+        self._failures: dict[int, int] = {}
+        self._closed = False
+
+    def connection(self, node_id: int) -> Connection | None:
+        """The connection to this broker, if one is there to be used."""
+        connection = self._connections.get(node_id)
+        return connection if connection is not None and connection.usable else None
+
+    def connections(self) -> list[Connection]:
+        """All that are open, those that finish included."""
+        return list(self._all)
+
+    def late(self, since: float) -> list[int]:
+        """Brokers that have not answered what was sent to them before this loop time."""
+        asked = [(connection.node_id, connection.oldest_sent_at) for connection in self._all]
+        return [node_id for node_id, sent_at in asked if sent_at is not None and sent_at <= since]
+
+    def dial(self, node_id: int, endpoint: Endpoint) -> None:
+        """See that there will be a connection to this broker, at this address. Returns at once."""
+        if self._closed or node_id in self._dialing:
+            return
+        known = self._connections.get(node_id)
+        if known is not None and known.usable:
+            if known.endpoint == endpoint:
+                return
+            known.close(f"node {node_id} moved to {endpoint}")
+        self._dialing[node_id] = asyncio.get_running_loop().create_task(self._dial(node_id, endpoint))
+
+    async def close(self) -> None:
+        """Give up all connections; what is in flight is lost."""
+        self._closed = True
+        self._none_left.clear()
+        for connection in self.connections():
+            connection.close("the client is closed")
+        tasks = [*self._dialing.values(), *self._probing.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._all:
+            await self._none_left.wait()  # a second at most, even if the broker is stopped
+
+    async def _dial(self, node_id: int, endpoint: Endpoint) -> None:
+        failures = self._failures.get(node_id, 0)
+        try:
+            if failures:
+                await asyncio.sleep(min(DIAL_BACKOFF_MIN * 2 ** min(failures - 1, 10), DIAL_BACKOFF_MAX))
+            self._use(await self._connect(node_id, endpoint))
+            self._failures.pop(node_id, None)
+        except RetriableError as error:
+            self._failures[node_id] = failures + 1
+            self._on_failed(error)
+            unreachable = self._tls is None and PLAIN_REFUSED not in error.detail  # who asks for TLS gets no plain API
+            if failures + 1 >= FALL_BACK_AFTER and not self._http2_works and unreachable:
+                self._fall_back(node_id, endpoint)
+        except Exception as error:  # whatever it is: nobody would be told that there is no connection
+            logger.exception("connecting to node %d failed", node_id)
+            self._failures[node_id] = failures + 1
+            self._on_failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
+        finally:
+            self._dialing.pop(node_id, None)
+        self._on_change(node_id)
+
+    async def _connect(self, node_id: int, endpoint: Endpoint) -> BrokerConnection:
+        """Raises `RetriableError`."""
+        made: list[BrokerConnection] = []
+
+        def on_closed(_: Http2Connection, reason: str) -> None:
+            if made:
+                self._gone(made[0], reason)
+
+        connection = await connect(
+            endpoint.host, endpoint.port, limits=Http2Limits(), ssl=self._tls, on_closed=on_closed
+        )
+        if connection.closed:
+            raise RetriableError("connection_lost", "closed at once")
+        made.append(BrokerConnection(node_id, endpoint, connection))
+        connection.on_drained = lambda: self._on_change(node_id)
+        self._http2_works = True
+        return made[0]
+
+    def _use(self, connection: Connection) -> None:
+        self._connections[connection.node_id] = connection
+        self._all[connection] = None
+
+    def _fall_back(self, node_id: int, endpoint: Endpoint) -> None:
+        connection = ApiConnection(
+            node_id, endpoint, self._api, lambda: self._on_change(node_id), lambda over: self._gone(over, "retired")
+        )
+        self._use(connection)
+        self._probing[connection] = asyncio.get_running_loop().create_task(self._probe(connection))
+
+    async def _probe(self, fallback: ApiConnection) -> None:
+        """Until HTTP/2 gets through to this broker, or another place is asked."""
+        pause = HTTP2_AGAIN_FIRST
+        while fallback.usable:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, HTTP2_AGAIN_LAST)
+            try:
+                better = await self._connect(fallback.node_id, fallback.endpoint)
+            except RetriableError:
+                continue  # as before; what is asked meanwhile goes the other way
+            except Exception:  # whatever it is: HTTP/2 would never be tried again
+                logger.exception("connecting to node %d failed", fallback.node_id)
+                continue  # as before; what is asked meanwhile goes the other way
+            if self._connections.get(fallback.node_id) is fallback:
+                self._use(better)
+                fallback.retire()
+                self._on_change(fallback.node_id)
+            else:
+                better.close("another connection is there")
+            return
+
+    def _gone(self, connection: Connection, reason: str) -> None:
+        if self._connections.get(connection.node_id) is connection:
+            del self._connections[connection.node_id]
+        self._all.pop(connection, None)
+        if not self._all:
+            self._none_left.set()
+        if isinstance(connection, ApiConnection):
+            self._probing.pop(connection).cancel()
+        else:
+            connection.gone(reason)
+        if not self._closed:
+            self._on_change(connection.node_id)

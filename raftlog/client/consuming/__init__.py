@@ -1,0 +1,1 @@
+"""Consuming: fetch channels, readers, the consumer."""

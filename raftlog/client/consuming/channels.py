@@ -1,0 +1,343 @@
+"""The connections to brokers, as a fetcher asks them for batches: with a session wherever there can be one.
+
+Over HTTP/2 in a session (`raftlog/wire.py`): every partition is named once, in a slot, and again only when it
+was answered; a long poll over any number of idle ones is some twenty bytes each way. By way of the API, or where the
+broker has no room for a session, every request names all of its partitions (`PlainChannel`).
+
+A partition is asked for in one place at a time. Its reader knows by a number which answer still counts (`reader.py`):
+answers to what was given up meanwhile are passed over, whatever is in them. A session that a broker does not know, or
+that it answers with an error, is given up as a whole: all of its partitions are asked for again, in another one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+from raftlog.client.cluster.transport import Connection
+from raftlog.client.cluster.transport_http1 import ApiConnection
+from raftlog.errors import RaftlogError, RetriableError, error_from_code
+from raftlog.wire import (
+    FETCH_PATH,
+    MAX_PARTITIONS_PER_REQUEST,
+    ErrorResponse,
+    FetchedPartition,
+    FetchedSlot,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    Request,
+    Response,
+    SessionFetchRequest,
+    SessionFetchResponse,
+    SlotToFetch,
+)
+
+from .reader import PartitionReader
+from .settings import FetcherSettings
+
+ANSWER_GRACE = 10.0
+"""Seconds beyond the long poll after which the connection is given up."""
+
+MAX_POLLS = 4
+"""Long polls that are open at one broker."""
+MAX_AT_ONCE = 8
+"""Polls beside those that are answered without a wait; a broker takes 16 of a session."""
+SESSION_AGAIN = 30.0
+"""Seconds without a session, where a broker had no room for one."""
+
+Answer: TypeAlias = FetchedPartition | FetchedSlot
+
+Answered: TypeAlias = Callable[[Response, memoryview], None]
+
+Question: TypeAlias = "list[tuple[PartitionReader, int]]"
+"""Readers and the numbers under which they were asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What is called with what came. None of it may ask again before it returns."""
+
+    on_answer: Callable[[PartitionReader, Answer, memoryview], None]
+    """Batches, marks or an error; of a slot that waits on, only marks."""
+    on_failed: Callable[[PartitionReader, RaftlogError], None]
+    """The question was not answered."""
+    on_poll_over: Callable[[int, RaftlogError | None], None]
+    """A poll that could have brought so many bytes is over; after its answers."""
+
+
+class Channel:
+    """What both kinds have in common."""
+
+    def __init__(self, connection: Connection, settings: FetcherSettings, calls: Calls) -> None:
+        self.connection = connection
+        self.open_polls = 0
+        self.open_bytes = 0
+        """That those may bring at most."""
+        self._settings = settings
+        self._calls = calls
+
+    @property
+    def needs_poll(self) -> bool:
+        """Partitions wait for an answer that no open poll could bring."""
+        return False
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing can be asked now, until a poll is over."""
+        return self.open_polls >= MAX_POLLS
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was asked for before and could still come, with any poll."""
+        return 0
+
+    @property
+    def refused(self) -> bool:
+        """The broker has no room for sessions."""
+        return False
+
+    def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
+        """Ask for these, each with how many bytes of it at most, and for whatever was asked for before. `max_bytes`: of
+        all together."""
+        raise NotImplementedError
+
+    def drop(self, reader: PartitionReader) -> None:
+        """It is of no interest any more, at least where it was asked for."""
+
+    def give_up(self) -> list[PartitionReader]:
+        """The connection takes nothing new: the readers that are to be asked for elsewhere."""
+        return []
+
+    def _send(
+        self,
+        make: Callable[[int], Request],
+        max_bytes: int,
+        answered: Answered,
+        lost: Callable[[RaftlogError], None],
+    ) -> None:
+        self.open_polls += 1
+        self.open_bytes += max_bytes
+        try:
+            timeout = self._settings.max_wait + ANSWER_GRACE
+            self.connection.request(FETCH_PATH, make, (), timeout=timeout, answered=answered, lost=lost)
+        except RaftlogError as error:
+            lost(error)
+
+    def _over(self, max_bytes: int, error: RaftlogError | None = None) -> None:
+        self.open_polls -= 1
+        self.open_bytes -= max_bytes
+        self._calls.on_poll_over(max_bytes, error)
+
+    def _nonsense(self) -> RaftlogError:
+        self.connection.close("an answer did not fit its request")
+        return RetriableError("connection_lost", "an answer to something else")
+
+
+class PlainChannel(Channel):
+    """Every poll names all of its partitions, and its answer too."""
+
+    def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
+        question = [(reader, reader.ask()) for reader, _ in asked]
+        partitions = [
+            FetchPartition(topic_id, reader.partition, reader.fetch_offset, most, reader.leader_epoch)
+            for reader, most in asked
+        ]
+        make = partial(
+            FetchRequest,
+            max_wait_ms=int(self._settings.max_wait * 1000),
+            min_bytes=self._settings.min_bytes,
+            max_bytes=max_bytes,
+            partitions=partitions,
+            isolation=self._settings.isolation,
+        )
+        answered = partial(self._answered, question, max_bytes)
+        self._send(make, max_bytes, answered, partial(self._lost, question, max_bytes))
+
+    def _answered(self, question: Question, max_bytes: int, response: Response, body: memoryview) -> None:
+        if isinstance(response, ErrorResponse):
+            self._lost(question, max_bytes, error_from_code(response.error, response.detail))
+            return
+        if not isinstance(response, FetchResponse) or len(response.partitions) != len(question):
+            self._lost(question, max_bytes, self._nonsense())
+            return
+        start = 0
+        for (reader, number), answer in zip(question, response.partitions, strict=True):
+            piece = body[start : start + answer.length]
+            start += answer.length
+            if reader.answered(number):
+                self._calls.on_answer(reader, answer, piece)
+        self._over(max_bytes)
+
+    def _lost(self, question: Question, max_bytes: int, error: RaftlogError) -> None:
+        for reader, number in question:
+            if reader.answered(number):
+                self._calls.on_failed(reader, error)
+        self._over(max_bytes, error)
+
+
+class _Slot(NamedTuple):
+    reader: PartitionReader
+    number: int
+    """Of its question."""
+    max_bytes: int
+
+
+class SessionChannel(Channel):
+    """Invariant: every reader in `_slots` has a slot at the broker, or will have with a request that is under way."""
+
+    def __init__(self, connection: Connection, settings: FetcherSettings, calls: Calls) -> None:
+        super().__init__(connection, settings, calls)
+        self._session = 0
+        """0: the next poll begins one."""
+        self._begun = 0
+        self._numbers = itertools.count(1)
+        self._slots: dict[int, _Slot] = {}
+        self._waiting_bytes = 0
+        """The sum of theirs."""
+        self._slot_of: dict[PartitionReader, int] = {}
+        self._dropped: list[int] = []
+        self._refused = False
+
+    @property
+    def needs_poll(self) -> bool:
+        return bool(self._slots) and not self.open_polls
+
+    @property
+    def is_full(self) -> bool:
+        return self.open_polls >= MAX_POLLS + MAX_AT_ONCE
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    @property
+    def refused(self) -> bool:
+        return self._refused
+
+    def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
+        dropped, self._dropped = self._dropped[:MAX_PARTITIONS_PER_REQUEST], self._dropped[MAX_PARTITIONS_PER_REQUEST:]
+        begins = not self._session
+        if begins:
+            self._begun += 1
+            self._session = self._begun
+        # Where all long polls are open, perhaps for idle partitions, slots are only named: those bring what comes.
+        wait = self._settings.max_wait if self.open_polls < MAX_POLLS else 0.0
+        make = partial(
+            SessionFetchRequest,
+            session=self._session,
+            begins=begins,
+            max_wait_ms=int(wait * 1000),
+            min_bytes=self._settings.min_bytes,
+            max_bytes=max_bytes,
+            added=[self._slot(topic_id, reader, most) for reader, most in asked],
+            dropped=dropped,
+            isolation=self._settings.isolation,
+        )
+        answered = partial(self._answered, self._session, max_bytes)
+        self._send(make, max_bytes, answered, partial(self._lost, self._session, max_bytes))
+
+    def _slot(self, topic_id: bytes, reader: PartitionReader, most: int) -> SlotToFetch:
+        self.drop(reader)
+        number = next(self._numbers)
+        self._slots[number] = _Slot(reader, reader.ask(), most)
+        self._waiting_bytes += most
+        self._slot_of[reader] = number
+        return SlotToFetch(number, topic_id, reader.partition, reader.fetch_offset, most, reader.leader_epoch)
+
+    def drop(self, reader: PartitionReader) -> None:
+        number = self._slot_of.pop(reader, None)
+        if number is not None:
+            self._waiting_bytes -= self._slots.pop(number).max_bytes
+            self._dropped.append(number)
+
+    def give_up(self) -> list[PartitionReader]:
+        slots, self._slots = self._slots, {}
+        self._slot_of = {}
+        self._dropped = []
+        self._session = 0
+        self._waiting_bytes = 0
+        return [slot.reader for slot in slots.values() if slot.reader.answered(slot.number)]
+
+    def _answered(self, session: int, max_bytes: int, response: Response, body: memoryview) -> None:
+        if session == self._session:
+            if isinstance(response, SessionFetchResponse):
+                self._take(response, body)
+            elif isinstance(response, ErrorResponse):
+                self._refused = response.error == "overloaded"
+                self._fail(error_from_code(response.error, response.detail))
+            else:
+                self._fail(self._nonsense())
+        self._over(max_bytes)
+
+    def _take(self, response: SessionFetchResponse, body: memoryview) -> None:
+        start = 0
+        for answer in response.slots:
+            piece = body[start : start + answer.length]
+            start += answer.length
+            slot = self._slots.get(answer.slot)
+            if slot is None:
+                continue  # it was dropped
+            reader = slot.reader
+            if answer.error or answer.length:
+                del self._slots[answer.slot], self._slot_of[reader]
+                self._waiting_bytes -= slot.max_bytes
+                if reader.answered(slot.number):
+                    self._calls.on_answer(reader, answer, piece)
+            elif reader.asked == slot.number:
+                self._calls.on_answer(reader, answer, piece)
+
+    def _lost(self, session: int, max_bytes: int, error: RaftlogError) -> None:
+        if session == self._session:
+            self._fail(error)
+        self._over(max_bytes, error)
+
+    def _fail(self, error: RaftlogError) -> None:
+        for reader in self.give_up():
+            self._calls.on_failed(reader, error)
+
+
+class Channels:
+    """The channels of a fetcher, one a connection. Belongs to one loop."""
+
+    def __init__(self, settings: FetcherSettings, calls: Calls, now: Callable[[], float]) -> None:
+        """`now`: the loop's time."""
+        self._settings = settings
+        self._calls = calls
+        self._now = now
+        self._channels: dict[Connection, Channel] = {}
+        self._no_session_before: dict[Connection, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def all(self) -> list[Channel]:
+        """Those that are used."""
+        return list(self._channels.values())
+
+    def to(self, connection: Connection) -> Channel:
+        """How this connection is asked now. What was asked before, in another way, is still answered."""
+        channel = self._channels.get(connection)
+        now = self._now()
+        if channel is not None and channel.refused:
+            self._no_session_before[connection] = now + SESSION_AGAIN
+            channel = None
+        elif isinstance(channel, PlainChannel) and self._no_session_before.get(connection, math.inf) <= now:
+            channel = None
+        if channel is None:
+            plain = isinstance(connection, ApiConnection) or self._no_session_before.get(connection, -math.inf) > now
+            kind = PlainChannel if plain else SessionChannel
+            channel = self._channels[connection] = kind(connection, self._settings, self._calls)
+        return channel
+
+    def leave_lost(self) -> list[PartitionReader]:
+        """Forget connections that take nothing new; returns the readers that are to be asked for elsewhere."""
+        readers = []
+        for connection in [connection for connection in self._channels if not connection.usable]:
+            readers += self._channels.pop(connection).give_up()
+            self._no_session_before.pop(connection, None)
+        return readers

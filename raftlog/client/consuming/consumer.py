@@ -1,0 +1,443 @@
+"""`Consumer`: reads partitions of one topic by offset.
+
+It keeps its position itself and stores it nowhere: give `start` to go on where a program stopped. What is handed out
+is what all in-sync replicas have (S3), in the order of offsets, each record once, across changes of leaders and lost
+nodes.
+
+Three ways to read: `poll` (a list of records), `async for record in consumer`, and `batches` (whole batches with their
+columns as lists or Arrow: the fast way). They share the positions and may be mixed.
+
+Reading what was fetched ahead needs no waiting, so a program that reads without pause would never let its loop go
+on: now and then these calls pause, and what takes long to decode is decoded by a thread. The batch concerned is the
+cursor's before that begins, so whoever gives up meanwhile takes nothing away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from ssl import SSLContext
+from types import TracebackType
+from typing import Any, ClassVar
+
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.metadata import TOPIC_ID
+from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
+from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import EARLIEST
+from raftlog.records.batch import Codec
+
+from .fetcher import Fetcher
+from .reader import READ_COMMITTED, PartitionReader, Start, parse_isolation, parse_start
+from .records import ConsumedBatch, ConsumerRecord
+from .settings import DEFAULT_PREFETCH_BYTES, FetcherSettings
+
+START_TIMEOUT = 30.0
+PAUSE_AFTER = 2000
+"""Records after which the loop gets its turn; a batch counts as `BATCH_COST` records more."""
+BATCH_COST = 16
+WHOLE_BATCH_SHARE = 8
+"""Of a batch that is handed out whole every so many records count as one: its columns come by a few calls."""
+INLINE_RECORDS = 8192
+"""Batches of more records are decoded by a thread: these take a few milliseconds."""
+INLINE_COMPRESSED_BYTES = 16 * KIB
+"""The same for compressed ones, whose size may be a thousand times that."""
+
+
+class Cursor:
+    """What was taken of a reader and is not wholly handed out. `records` is None until they are decoded."""
+
+    __slots__ = ("batch", "next", "reader", "records", "version")
+
+    def __init__(self, reader: PartitionReader, batch: ConsumedBatch) -> None:
+        self.reader = reader
+        self.version = reader.version
+        self.batch = batch
+        self.records: list[ConsumerRecord] | None = None
+        self.next = 0
+
+    @property
+    def is_current(self) -> bool:
+        """Nobody sought since it was taken."""
+        return self.version == self.reader.version
+
+    @property
+    def is_long_work(self) -> bool:
+        """Decoding it would hold up the loop."""
+        header = self.batch.header
+        compressed = header.codec is not Codec.NONE and header.total_bytes > INLINE_COMPRESSED_BYTES
+        return compressed or header.record_count > INLINE_RECORDS
+
+
+class Consumer:
+    """Reads one topic. Belongs to one event loop; `close` it, or use it with `async with`."""
+
+    make_group_consumer: ClassVar[Callable[..., Any] | None] = None
+    """For `subscribe`. Groups are built upon this file, so theirs sets it (`raftlog/client/groups/consumer.py`)."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        start: Start | Mapping[int, Start] = EARLIEST,
+        *,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        on_out_of_range: str = "error",
+        isolation: str = READ_COMMITTED,
+        topic_id: str = "",
+        ssl: SSLContext | None = None,
+    ) -> None:
+        """`partitions`: None for all, those added later included. `start`: `"earliest"`, `"latest"`, an offset,
+        `"@<milliseconds since 1970>"` (the first record at or after that time), or one of these for each partition.
+        `prefetch_bytes`: fetched ahead at most. `max_wait_ms`: how long a broker may wait for `min_bytes`.
+        `on_out_of_range`: what to do where the position is not in the log (any more): `"error"`, or go on at the
+        `"earliest"` or `"latest"`. `isolation`: `"read_committed"` gives what is no transaction's or of a committed
+        one, up to the first that is open (S13); `"read_uncommitted"` all that is replicated. `topic_id`: 32 hexadecimal
+        digits of the topic that is meant; another of this name, deleted before it was created or created after it was
+        deleted, is never read. `ssl`: as for a `Producer`. Raises `InvalidRequest`.
+        """
+        if on_out_of_range not in ("error", "earliest", "latest"):
+            known = "error, earliest or latest"
+            raise InvalidRequest("invalid_config", f"on_out_of_range must be {known}, not {on_out_of_range!r}")
+        if not 1 <= max_wait_ms <= MAX_FETCH_WAIT_MS:
+            raise InvalidRequest("invalid_config", f"max_wait_ms must be between 1 and {MAX_FETCH_WAIT_MS}")
+        if prefetch_bytes < MIB:
+            raise InvalidRequest("invalid_config", f"prefetch_bytes must be at least {MIB}")
+        for one in start.values() if isinstance(start, Mapping) else [start]:
+            parse_start(one)
+        if not 0 <= min_bytes <= MAX_FETCH_BYTES:
+            raise InvalidRequest("invalid_config", f"min_bytes must be between 0 and {MAX_FETCH_BYTES}")
+        if partitions is not None and not partitions:
+            raise InvalidRequest("invalid_request", "a consumer reads at least one partition")
+        for partition in partitions or ():
+            if not isinstance(partition, int) or partition < 0:
+                raise InvalidRequest("invalid_request", f"{partition!r} is no partition: they are counted from 0")
+        if topic_id and not TOPIC_ID.fullmatch(topic_id):
+            raise InvalidRequest("invalid_request", f"{topic_id!r} is no id of a topic: it has 32 hexadecimal digits")
+        self._topic = check_topic_name(topic)
+        self._topic_id = bytes.fromhex(topic_id)
+        self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
+        self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
+        self._settings = FetcherSettings(
+            prefetch_bytes=int(prefetch_bytes),
+            max_wait=max_wait_ms / 1000,
+            min_bytes=max(1, int(min_bytes)),
+            on_out_of_range=on_out_of_range,
+            isolation=parse_isolation(isolation),
+        )
+        self._api = HttpApi(bootstrap, ssl)
+        self._fetcher: Fetcher | None = None
+        self._paused: set[int] = set()
+        self._cursor: Cursor | None = None
+        self._since_pause = 0
+        self._closed = False
+
+    @staticmethod
+    def subscribe(bootstrap: str | Sequence[str], group: str, topics: Sequence[str] = (), **settings: Any) -> Any:
+        """A `GroupConsumer`: it shares these topics (or those whose names fit `pattern=`) with the others of its group,
+        and goes on where the group has committed. `settings`: as for a `GroupConsumer`."""
+        assert Consumer.make_group_consumer is not None
+        return Consumer.make_group_consumer(bootstrap, group, topics, **settings)
+
+    # --- Reading ------------------------------------------------------------------------------------------------------
+
+    async def start(self, timeout: float = START_TIMEOUT) -> None:
+        """Find the topic and where to begin. The other calls do this too; here is where to see it fail.
+
+        Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`) or, after `timeout` seconds, `RetriableError`.
+        """
+        fetcher = self._started()
+        deadline = asyncio.get_running_loop().time() + timeout
+        while not fetcher.located:
+            fetcher.check()
+            if not await fetcher.changed.wait(deadline):
+                why = fetcher.last_error or self._api.last_error or "no answer"
+                raise RetriableError("leader_not_available", f"topic {self._topic} was not found: {why}")
+            self._started()
+        fetcher.check()
+
+    async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
+        """Up to `max_records` records, as soon as there are any; none if there are none for `timeout` seconds.
+
+        Raises `InvalidRequest` (`offset_out_of_range`, `unknown_topic`, ...) and `CorruptBatch`: that partition is not
+        read on until `seek`.
+        """
+        records: list[ConsumerRecord] = []
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            cursor = await self._next_cursor() if max_records > 0 else None
+            while cursor is not None:
+                records += self._hand_out(cursor, max_records - len(records))
+                cursor = self._another_cursor() if len(records) < max_records else None
+            if records or not await self._more(deadline):
+                return records
+
+    def __aiter__(self) -> Consumer:
+        """Every record, for ever."""
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        cursor = self._cursor
+        if cursor is None or cursor.records is None or cursor.version != cursor.reader.version:
+            while (cursor := await self._next_cursor()) is None:
+                await self._more(None)
+        # As `_hand_out` does, for one: this is all that most records cost.
+        assert cursor.records is not None
+        record = cursor.records[cursor.next]
+        cursor.next += 1
+        if cursor.next < len(cursor.records):
+            cursor.reader.position = record.offset + 1
+        else:
+            self._finish(cursor)
+        return record
+
+    async def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
+        """The next batch of any partition; None if there is none for `timeout` seconds. Raises as `poll` does."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            await self._pause()
+            batch = self._batch_now()
+            if batch is not None or not await self._more(deadline):
+                return batch
+
+    async def batches(self) -> AsyncIterator[ConsumedBatch]:
+        """Every batch, for ever."""
+        while True:
+            await self._pause()
+            batch = self._batch_now()
+            if batch is None:
+                await self._more(None)
+            else:
+                yield batch
+
+    # --- Positions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Partition → the offset of the next record to be handed out, where it is known already."""
+        return {p: reader.position for p, reader in self._readers().items() if reader.position >= 0}
+
+    @property
+    def high_watermarks(self) -> dict[int, int]:
+        """Partition → the end of what all in-sync replicas have, as of the last answer of its leader."""
+        return {p: reader.high_watermark for p, reader in self._readers().items() if reader.high_watermark >= 0}
+
+    @property
+    def end_offsets(self) -> dict[int, int]:
+        """Partition → the end of what may be read, as of the last answer of its leader: its last stable offset, or
+        (reading what is not committed, too) its high watermark."""
+        return {p: reader.readable_end for p, reader in self._readers().items() if reader.readable_end >= 0}
+
+    @property
+    def lag(self) -> dict[int, int]:
+        """Partition → how far its position is behind the end of what may be read."""
+        return {partition: reader.lag for partition, reader in self._readers().items() if reader.lag is not None}
+
+    async def seek(self, partition: int, start: Start) -> None:
+        """Go on from there. An error that stopped the partition is forgotten. Raises `InvalidRequest`."""
+        parse_start(start)
+        if self._fetcher is None or partition not in self._fetcher.readers:
+            await self.start()
+        fetcher = self._started()
+        reader = fetcher.readers.get(partition)
+        if reader is None:
+            raise InvalidRequest("unknown_partition", f"partition {partition} is not read by this consumer")
+        reader.seek(start)
+        fetcher.took(reader)
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Neither hand these out nor fetch them until `resume`; their positions stay. Pausing twice is fine."""
+        paused = set(partitions)
+        self._paused |= paused
+        cursor = self._cursor
+        if cursor is not None and cursor.reader.partition in self._paused:
+            self._cursor = None
+            cursor.reader.seek(cursor.reader.position)  # The rest of its batch is fetched again.
+        if self._fetcher is not None:
+            self._fetcher.pauses_changed(paused)
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Go on with these."""
+        resumed = set(partitions)
+        self._paused -= resumed
+        if self._fetcher is not None:
+            self._fetcher.pauses_changed(resumed)
+
+    # For whoever shares out partitions (`raftlog/client/groups/reading.py`); neither waits.
+
+    def assign(self, starts: Mapping[int, int]) -> None:
+        """Read exactly these partitions: what is read already goes on where it is, the others begin at these
+        offsets."""
+        self._partitions = sorted(starts)
+        self._start = dict(starts)
+        self._paused.intersection_update(starts)
+        if self._fetcher is not None:
+            self._fetcher.assign(self._start)
+            if self._cursor is not None and self._cursor.reader not in self._fetcher.readers.values():
+                self._cursor = None
+
+    def go_on_at(self, partition: int, offset: int) -> None:
+        """Like `seek`, in a partition that was assigned."""
+        reader = self._readers().get(partition)
+        if reader is not None and self._fetcher is not None:
+            reader.seek(offset)
+            self._fetcher.took(reader)
+        elif isinstance(self._start, dict):
+            self._start[partition] = offset
+
+    async def close(self) -> None:
+        """Let go of all connections. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._api.close)
+            if self._fetcher is not None:
+                stack.push_async_callback(self._fetcher.close)
+
+    async def __aenter__(self) -> Consumer:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _started(self) -> Fetcher:
+        if self._closed:
+            raise RetriableError("shutting_down", "the consumer is closed")
+        if self._fetcher is None:
+            self._fetcher = Fetcher(
+                self._api,
+                topic=self._topic,
+                partitions=self._partitions,
+                start=self._start,
+                settings=self._settings,
+                topic_id=self._topic_id,
+            )
+            self._fetcher.topic.paused = self._paused
+        return self._fetcher
+
+    def _readers(self) -> dict[int, PartitionReader]:
+        return {} if self._fetcher is None else self._fetcher.readers
+
+    async def _more(self, deadline: float | None) -> bool:
+        """Wait for something to be there; false when the deadline passed."""
+        fetcher = self._started()
+        fetcher.check()
+        loop = asyncio.get_running_loop()
+        there = await fetcher.changed.wait(loop.time() + START_TIMEOUT if deadline is None else deadline)
+        self._started()
+        return there or deadline is None
+
+    async def _next_cursor(self) -> Cursor | None:
+        """The batch that is being handed out, if it has records left, or the next one that has; decoded."""
+        while True:
+            await self._pause()
+            cursor = self._cursor_at_once()
+            if cursor is not None or self._cursor is None:
+                return cursor
+            await self._decode(self._cursor)  # others may have read on, or sought, meanwhile
+
+    def _another_cursor(self) -> Cursor | None:
+        """The same, for a caller who has records already and could lose them by waiting or by an error, which comes
+        again with the next call."""
+        if self._since_pause >= PAUSE_AFTER:
+            return None
+        try:
+            return self._cursor_at_once()
+        except RaftlogError:
+            return None
+
+    def _cursor_at_once(self) -> Cursor | None:
+        """The same, unless a thread has to decode it first."""
+        while True:
+            cursor = self._cursor
+            if cursor is None or not cursor.is_current:
+                self._cursor = None
+                taken = self._take()
+                if taken is None:
+                    return None
+                cursor = self._cursor = Cursor(*taken)
+                self._since_pause += cursor.batch.header.record_count + BATCH_COST
+            if cursor.records is None and cursor.is_long_work:
+                return None
+            try:
+                cursor.records = cursor.batch.records() if cursor.records is None else cursor.records
+            except CorruptBatch as error:
+                self._unreadable(cursor, error)
+                continue
+            if cursor.records:
+                return cursor
+            self._finish(cursor)
+
+    async def _decode(self, cursor: Cursor) -> None:
+        """By a thread."""
+        try:
+            cursor.records = await asyncio.get_running_loop().run_in_executor(None, cursor.batch.records)
+        except CorruptBatch as error:
+            self._unreadable(cursor, error)
+
+    def _unreadable(self, cursor: Cursor, error: CorruptBatch) -> None:
+        if self._cursor is cursor and cursor.is_current:
+            self._cursor = None
+            where = f"{cursor.batch} from broker {cursor.reader.leader}"
+            cursor.reader.unreadable(cursor.batch, CorruptBatch(f"{where}: {error.detail}"))
+            self._started().took(cursor.reader)
+
+    async def _pause(self) -> None:
+        """Give the loop its turn, if it had none for long."""
+        if self._since_pause >= PAUSE_AFTER:
+            self._since_pause = 0
+            await asyncio.sleep(0)
+
+    def _hand_out(self, cursor: Cursor, count: int) -> list[ConsumerRecord]:
+        """Of a cursor that is decoded and has records left."""
+        assert cursor.records is not None
+        records = cursor.records[cursor.next : cursor.next + count]
+        cursor.next += len(records)
+        if cursor.next < len(cursor.records):
+            cursor.reader.handed_out(records[-1].offset + 1)
+        else:
+            self._finish(cursor)
+        return records
+
+    def _finish(self, cursor: Cursor) -> None:
+        self._cursor = None
+        cursor.reader.finished(cursor.batch)
+
+    def _batch_now(self) -> ConsumedBatch | None:
+        cursor = self._cursor
+        self._cursor = None
+        if cursor is not None and cursor.is_current:
+            reader, batch = cursor.reader, cursor.batch
+            if cursor.records:
+                batch.start_offset = cursor.records[cursor.next].offset
+        elif (taken := self._take()) is not None:
+            reader, batch = taken
+            self._since_pause += batch.header.record_count // WHOLE_BATCH_SHARE + BATCH_COST
+        else:
+            return None
+        reader.finished(batch)
+        return batch
+
+    def _take(self) -> tuple[PartitionReader, ConsumedBatch] | None:
+        fetcher = self._started()
+        fetcher.check()
+        reader = fetcher.next_ready()
+        batch = None if reader is None else reader.take()
+        if reader is None or batch is None:
+            return None
+        fetcher.took(reader)
+        return reader, batch

@@ -1,0 +1,393 @@
+"""The shell around the readers of one topic: asks leaders for batches, ahead of what the user has taken.
+
+Every partition is in at most one question, and a broker is asked about all of its partitions at once, the idle ones and
+the busy ones (`channels.py`). What is fetched ahead is bounded: `prefetch_bytes` over all partitions and an equal
+share of it each.
+
+Readers of which something has changed are *touched*, and only those are looked at: an answer about one of ten thousand
+partitions costs what it costs for one of ten. Who wants more and cannot be asked yet (no connection, no room) is in
+`_wanting`.
+
+When a leader moves, dies or is silent for longer than the long poll, metadata is asked again, and reading goes on at
+`fetch_offset` with whoever leads then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+
+from raftlog.client.cluster.api import HttpApi, blames_caller
+from raftlog.client.cluster.metadata import ClusterMetadata, TopicDescription
+from raftlog.client.cluster.refresher import MetadataRefresher
+from raftlog.client.cluster.transport import Transport
+from raftlog.client.cluster.waiters import Waiters
+from raftlog.errors import CODES, CorruptBatch, RaftlogError
+
+from .channels import Answer, Calls, Channel, Channels
+from .fetch_budget import PARTITION_BYTES, FetchBudget
+from .offsets import StartFinder
+from .reader import PartitionReader, Start
+from .reader_index import ReaderBooks
+from .settings import FetcherSettings
+from .topic_readers import UNKNOWN_TOPIC_GRACE, TopicReaders, take_refusal
+
+logger = logging.getLogger("raftlog.client")
+
+MAX_NAMED = 4_000
+"""Partitions in one request: a broker takes them in within one turn of its loop."""
+BACKOFF_MIN = 0.02
+BACKOFF_MAX = 0.1
+LATE_ANSWER = 0.5
+"""Seconds beyond the long poll after which the leaders are asked for again."""
+LATE_AGAIN = 0.2
+"""Seconds between asking, as long as the answer is late."""
+WATCH_INTERVAL = 0.1
+NEW_PARTITIONS_INTERVAL = 60.0
+"""Seconds between looks for partitions that were added."""
+
+
+class Fetcher:
+    """Readers of one topic's partitions. Belongs to one loop; `close` it."""
+
+    def __init__(
+        self,
+        api: HttpApi,
+        topic: str,
+        partitions: Sequence[int] | None,
+        start: Mapping[int, Start] | Start,
+        settings: FetcherSettings,
+        topic_id: bytes = b"",
+    ) -> None:
+        """`partitions`, `start` and `topic_id`: as of `TopicReaders`."""
+        self._api = api
+        self._topic = topic
+        self.topic = TopicReaders(topic, partitions, start, topic_id)
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.metadata = ClusterMetadata(api, {topic: topic_id.hex()} if topic_id else None)
+        self.readers = self.topic.readers
+        self.error: RaftlogError | None = None
+        """Why nothing can be read at all."""
+        self.last_error: RaftlogError | None = None
+        """The last thing that went wrong, for people."""
+        self._transport = Transport(self._connection_changed, api, self._world_failed)
+        self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
+        self._finder = StartFinder(api, self._found, self._finding_failed, settings.isolation)
+        self._books = ReaderBooks()
+        self._seeking: dict[PartitionReader, None] = {}
+        """Who looks for an offset to begin at."""
+        self._resting: dict[PartitionReader, None] = {}
+        """Who is not to be asked for yet."""
+        self._asked_at: dict[PartitionReader, Channel] = {}
+        self._channels = Channels(
+            settings, Calls(self._on_answer, self._on_failed, self._on_poll_over), self._loop.time
+        )
+        self._budget = FetchBudget(settings.prefetch_bytes)
+        self._short = False
+        """Somebody could not be asked for, because too much is fetched ahead."""
+        self._answers = 0
+        self._unknown_since: float | None = None
+        self.changed = Waiters()
+        """Woken when something may be ready, or has failed."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked_late_at = self._looked_at = self._loop.time()
+        self._closed = False
+        self._watch = self._loop.call_later(WATCH_INTERVAL, self._on_watch)
+        self._refresher.ask([topic])
+
+    # --- For the consumer ---------------------------------------------------------------------------------------------
+
+    @property
+    def located(self) -> bool:
+        """Every partition's position is known."""
+        return bool(self.readers) and all(reader.looking_for is None for reader in self.readers.values())
+
+    def check(self) -> None:
+        """Raises what keeps a partition from being read, once all that came before was handed out."""
+        if self.error is not None:
+            raise self.error
+        for reader in self._books.failed:
+            if reader.error is not None and reader.position >= reader.fetch_offset and not self._is_paused(reader):
+                raise reader.error
+
+    def next_ready(self) -> PartitionReader | None:
+        """The reader whose turn it is; the next call gives the next one."""
+        return self._books.next_ready(self.topic.paused)
+
+    def took(self, reader: PartitionReader | None = None) -> None:
+        """There is room again, or somebody sought: in this reader, or (None) in any."""
+        if reader is None:
+            self._notice_all()
+        elif self.readers.get(reader.partition) is reader:
+            self._books.notice(reader)
+            if reader.error is None and self._has_enough(reader, self._share) and not self._short:
+                return  # nobody is to be asked for because of it: as after most batches
+        self.pump()
+
+    def assign(self, starts: Mapping[int, Start]) -> None:
+        """See `TopicReaders.assign`."""
+        dropped, again = self.topic.assign(starts, self._loop.time())
+        for reader in dropped:
+            self._forget(reader)
+        if again:
+            self._refresher.ask([self._topic])
+        self.error = self.error or self.topic.error
+        self._notice_all()
+        self.pump()
+
+    def pauses_changed(self, partitions: Iterable[int]) -> None:
+        """These are paused now, or are no more."""
+        self._notice_each(self.readers[partition] for partition in partitions if partition in self.readers)
+        self.changed.wake()
+        self.pump()
+
+    async def close(self) -> None:
+        self._closed = True
+        for timer in (self._watch, self._timer):
+            if timer is not None:
+                timer.cancel()
+        self.changed.wake()
+        async with AsyncExitStack() as stack:
+            for part in (self._finder, self._refresher, self._transport):
+                stack.push_async_callback(part.close)
+
+    # --- Asking -------------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Ask for what is wanted and asked by nobody. Never blocks."""
+        if self._closed or self.error is not None:
+            return
+        try:
+            self._pump()
+        except Exception as error:  # whatever it is: nothing would be asked for any more, and `poll` wait for ever
+            logger.exception("fetching failed")
+            self.error = RaftlogError("internal_error", f"the consumer met an error, and reads no more: {error!r}")
+            self.changed.wake()
+
+    def _pump(self) -> None:
+        self._notice_each(self._channels.leave_lost())
+        now, share = self._loop.time(), self._share
+        for reader in self._books.take_touched():
+            self._look(reader, now, share)
+        if self._seeking:
+            self._finder.find(self.topic.topic_id, self._seeking)
+        self._short = False
+        for leader in self._books.leaders():
+            while self._ask(leader):
+                pass
+        for channel in self._channels.all():
+            if channel.needs_poll:
+                self._poll(channel, [])
+        self._wake_at(min((reader.not_before for reader in self._resting), default=None))
+
+    def _look(self, reader: PartitionReader, now: float, share: int) -> None:
+        """Where one reader belongs now."""
+        self._seeking.pop(reader, None)
+        self._resting.pop(reader, None)
+        if reader.asked is None and (channel := self._asked_at.pop(reader, None)) is not None:
+            channel.drop(reader)
+        if reader.error is not None or self._has_enough(reader, share) or self._is_paused(reader):
+            self._books.unwant(reader)
+        elif reader.looking_for is not None:
+            self._books.unwant(reader)
+            self._seeking[reader] = None
+        elif reader.not_before > now:
+            self._books.unwant(reader)
+            self._resting[reader] = None
+        elif reader.leader < 0:
+            self._books.unwant(reader)
+            self._refresher.ask([self._topic])
+        else:
+            self._books.want(reader)
+
+    def _has_enough(self, reader: PartitionReader, share: int) -> bool:
+        """It is not asked for after each batch: few large answers cost a fraction of many small ones, on both sides."""
+        return reader.asked is not None or reader.buffered_bytes > share // 2
+
+    @property
+    def _share(self) -> int:
+        """Of what may be fetched ahead, a partition's."""
+        return self._budget.share(len(self.readers))
+
+    def _ask(self, leader: int) -> bool:
+        """Whether there may be more to ask there."""
+        connection = self._transport.connection(leader)
+        if connection is None:
+            self._dial(leader)
+            return False
+        channel = self._channels.to(connection)
+        least = self._books.wanting_count(leader) * min(PARTITION_BYTES, self._share // 2)
+        if channel.is_full:
+            return False
+        if not self._budget.has_room(least, self._books.buffered_bytes):
+            self._short = True
+            return False
+        readers = self._books.wanting(leader, MAX_NAMED)
+        if not self._poll(channel, readers):
+            return False
+        for reader in readers:
+            self._books.unwant(reader)
+            self._asked_at[reader] = channel
+        return self._books.wanting_count(leader) > 0
+
+    def _poll(self, channel: Channel, readers: Sequence[PartitionReader]) -> bool:
+        """Whether there is room for it."""
+        share = self._share
+        # A leader gives a batch that is larger than asked for only where it is the first of its answer.
+        in_turn = sorted(readers, key=lambda reader: reader.served)
+        asked = [(reader, min(PARTITION_BYTES, share - reader.buffered_bytes)) for reader in in_turn]
+        max_bytes = self._budget.grant(
+            sum(most for _, most in asked),
+            channel.waiting_bytes,
+            open_bytes=channel.open_bytes,
+            brokers=len(self._channels),
+            buffered=self._books.buffered_bytes,
+        )
+        if not max_bytes:
+            self._short = True
+            return False
+        channel.poll(self.topic.topic_id, asked, max_bytes)
+        return True
+
+    def _dial(self, leader: int) -> None:
+        endpoint = self.metadata.data_endpoint(leader)
+        if endpoint is not None:
+            self._transport.dial(leader, endpoint)
+        else:
+            self._refresher.ask([self._topic])
+
+    # --- Answers ------------------------------------------------------------------------------------------------------
+
+    def _on_answer(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
+        if answer.error:
+            self.last_error = take_refusal(reader, answer, self._settings.on_out_of_range)
+            self._back_off(reader)
+        else:
+            self._accept(reader, answer, body)
+        self._books.notice(reader)
+
+    def _on_failed(self, reader: PartitionReader, error: RaftlogError) -> None:
+        if not CODES[error.code].retriable:
+            reader.error = error
+        self._back_off(reader)
+        self._books.notice(reader)
+
+    def _on_poll_over(self, max_bytes: int, error: RaftlogError | None) -> None:
+        self._budget.over(max_bytes)
+        self._answers += 1
+        if error is not None:
+            self.last_error = error
+            self._loop.call_soon(self.pump)
+        else:
+            self.pump()
+        self.changed.wake()
+
+    def _accept(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
+        try:
+            end = answer.last_stable_offset if self._settings.isolation else answer.high_watermark
+            reader.accept(body, answer.high_watermark, answer.log_start_offset, end, answer.aborted)
+            reader.failures = 0
+            if body.nbytes:
+                reader.served = self._answers
+        except CorruptBatch as error:
+            logger.warning("%s: a fetched batch is damaged: %s", reader, error.detail)
+            where = f"{reader.topic}/{reader.partition} at offset {reader.position} from broker {reader.leader}"
+            reader.corrupt(CorruptBatch(f"{where}: {error.detail}"))
+            self._back_off(reader)
+
+    def _back_off(self, reader: PartitionReader) -> None:
+        pause = min(BACKOFF_MIN * 2 ** min(reader.failures, 10), BACKOFF_MAX)
+        reader.failures += 1
+        reader.not_before = self._loop.time() + pause * random.uniform(0.75, 1.0)
+        self._refresher.ask([self._topic])
+
+    # --- The picture of the cluster -----------------------------------------------------------------------------------
+
+    def _refreshed(self, answers: Mapping[str, TopicDescription | RaftlogError]) -> None:
+        now = self._loop.time()
+        for answer in answers.values():
+            if isinstance(answer, TopicDescription):
+                self._unknown_since = None
+                self._looked_at = now
+                if self.topic.described(answer, now):
+                    self._api.prefer_another()
+                    self._refresher.ask([self._topic])
+                self.error = self.error or self.topic.error
+            elif not blames_caller(answer):
+                self.last_error = answer
+                self._refresher.ask([self._topic])
+            else:
+                self._unknown_since = now if self._unknown_since is None else self._unknown_since
+                if answer.code != "unknown_topic" or now - self._unknown_since >= UNKNOWN_TOPIC_GRACE:
+                    self.error = answer
+                else:
+                    self._refresher.ask([self._topic])
+        self._notice_all()
+        self.changed.wake()
+        self.pump()
+
+    def _notice_all(self) -> None:
+        for reader in self.readers.values():
+            self._books.notice(reader)
+
+    def _forget(self, reader: PartitionReader) -> None:
+        self._books.forget(reader)
+        self._seeking.pop(reader, None)
+        self._resting.pop(reader, None)
+        if (channel := self._asked_at.pop(reader, None)) is not None:
+            channel.drop(reader)
+
+    def _is_paused(self, reader: PartitionReader) -> bool:
+        return reader.partition in self.topic.paused
+
+    def _world_failed(self, error: RaftlogError) -> None:
+        self.last_error = error
+
+    def _finding_failed(self, error: RaftlogError) -> None:
+        self._world_failed(error)
+        if blames_caller(error) and error.code not in ("unknown_topic", "unknown_partition"):
+            self.error = error
+        self._refresher.ask([self._topic])
+
+    def _found(self) -> None:
+        self._notice_each(self._seeking)
+        self.changed.wake()
+        self.pump()
+
+    def _notice_each(self, readers: Iterable[PartitionReader]) -> None:
+        for reader in list(readers):
+            self._books.notice(reader)
+
+    def _connection_changed(self, node_id: int) -> None:
+        if self._transport.connection(node_id) is None:
+            self._refresher.ask([self._topic])
+        self.pump()
+
+    # --- Time ---------------------------------------------------------------------------------------------------------
+
+    def _on_watch(self) -> None:
+        self._watch = self._loop.call_later(WATCH_INTERVAL, self._on_watch)
+        now = self._loop.time()
+        late = self._settings.max_wait + LATE_ANSWER
+        silent = any(
+            connection.oldest_sent_at is not None and now - connection.oldest_sent_at >= late
+            for connection in self._transport.connections()
+        )
+        if silent and now - self._asked_late_at >= LATE_AGAIN:
+            self._asked_late_at = now
+            self._refresher.ask([self._topic])
+        if now - self._looked_at >= NEW_PARTITIONS_INTERVAL:
+            self._refresher.ask([self._topic])
+
+    def _wake_at(self, due: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if due is None else self._loop.call_at(due, self._on_rested)
+
+    def _on_rested(self) -> None:
+        self._notice_each(self._resting)
+        self.pump()

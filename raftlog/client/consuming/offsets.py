@@ -1,0 +1,115 @@
+"""Offsets by position or time, asked of the cluster; and the starts of readers turned into offsets.
+
+Any node takes the question and forwards it to the leaders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from raftlog.client.cluster.api import HttpApi
+from raftlog.errors import RaftlogError, RemoteProtocolError, error_from_code
+from raftlog.wire import (
+    CONTENT_TYPE,
+    TIMESTAMP_LATEST,
+    ErrorResponse,
+    FoundOffset,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+    decode_response,
+    encode,
+)
+
+from .reader import PartitionReader, query_timestamp
+
+logger = logging.getLogger("raftlog.client")
+
+PAUSE = 0.1
+AFTER_A_BUG_SECONDS = 1.0
+"""After an exception that nobody foresaw, before it is tried again."""
+
+
+async def query_offsets(
+    api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]], isolation: int = 0, *, timeout: float = 5.0
+) -> list[FoundOffset]:
+    """The answers to (partition, timestamp in ms, or `wire.TIMESTAMP_LATEST` or `TIMESTAMP_EARLIEST`), in their order.
+    `isolation` 1: the latest is the last stable offset, and no record beyond it is found.
+
+    Raises the error of the first partition that has one.
+    """
+    asked = [OffsetQuery(topic_id, partition, timestamp_ms) for partition, timestamp_ms in queries]
+    message = b"".join(map(bytes, encode(OffsetsRequest(0, asked, isolation=isolation))))  # type: ignore[arg-type]
+    answer = await api.repeatable("POST", "/v1/offsets", raw=message, content_type=CONTENT_TYPE, timeout=timeout)
+    response, _ = decode_response(answer)
+    if isinstance(response, ErrorResponse):
+        raise error_from_code(response.error, response.detail)
+    answered = response.partitions if isinstance(response, OffsetsResponse) else []
+    if [found.partition for found in answered] != [query.partition for query in asked]:
+        raise RemoteProtocolError("the answer is not that of an offsets request")
+    for found in answered:
+        if found.error == "metadata_behind":
+            api.prefer_another()
+        if found.error:
+            raise error_from_code(found.error, found.detail, found.leader)
+    return answered
+
+
+async def find_offsets(
+    api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]], isolation: int = 1
+) -> dict[int, int]:
+    """Partition → offset. Where no record is as late as asked for, the end."""
+    answers = await query_offsets(api, topic_id, queries, isolation)
+    found = {answer.partition: answer.offset for answer in answers}
+    later = [partition for partition, offset in found.items() if offset < 0]
+    if later:
+        ends = await query_offsets(api, topic_id, [(partition, TIMESTAMP_LATEST) for partition in later], isolation)
+        found.update({answer.partition: answer.offset for answer in ends})
+    return found
+
+
+class StartFinder:
+    """Finds the offsets that readers look for, trying until it has them. Belongs to one loop; `close` it."""
+
+    def __init__(
+        self, api: HttpApi, found: Callable[[], None], failed: Callable[[RaftlogError], None], isolation: int
+    ) -> None:
+        """`found` is called when readers have their offsets, `failed` for every failed attempt."""
+        self._api = api
+        self._found = found
+        self._failed = failed
+        self._isolation = isolation
+        self._task: asyncio.Task[None] | None = None
+
+    def find(self, topic_id: bytes, readers: Iterable[PartitionReader]) -> None:
+        """Returns at once. While it is finding, a further call changes nothing: `found` is called soon."""
+        lost = [reader for reader in readers if reader.looking_for is not None]
+        if self._task is None and lost:
+            self._task = asyncio.get_running_loop().create_task(self._run(topic_id, lost))
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self, topic_id: bytes, readers: list[PartitionReader]) -> None:
+        asked = [(reader, reader.version, str(reader.looking_for)) for reader in readers]
+        queries = [(reader.partition, query_timestamp(start)) for reader, _, start in asked]
+        try:
+            offsets = await find_offsets(self._api, topic_id, queries, self._isolation)
+        except RaftlogError as error:
+            self._failed(error)
+            await asyncio.sleep(PAUSE)
+        except Exception as error:  # whatever it is: these readers would wait for ever
+            logger.exception("looking for offsets failed")
+            self._failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
+            await asyncio.sleep(AFTER_A_BUG_SECONDS)
+        else:
+            for reader, version, _ in asked:
+                if reader.version == version:
+                    reader.found(offsets[reader.partition])
+        finally:
+            self._task = None
+        self._found()

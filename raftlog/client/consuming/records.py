@@ -1,0 +1,124 @@
+"""What a consumer hands out: single records, or batches whose columns are decoded when they are asked for.
+
+A fetched batch may begin below the position that was asked for (batches are stored and served whole). `ConsumedBatch`
+shows only what lies at or above it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from raftlog.ports import Buffer
+from raftlog.records.batch import BatchHeader, Header, RecordBatch
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record and where it was. A value of None is a tombstone."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+class ConsumedBatch:
+    """The records of one batch with offsets in `[start_offset, end_offset)`.
+
+    Columns are lists (`values`, `keys`, ...) or Arrow (`to_arrow`), made anew at each call. Raises `CorruptBatch` where
+    they cannot be read; the CRC was checked when the batch came.
+    """
+
+    __slots__ = ("_buffer", "_decoded", "header", "high_watermark", "partition", "start_offset", "topic")
+
+    def __init__(
+        self, topic: str, partition: int, start_offset: int, buffer: Buffer, header: BatchHeader, high_watermark: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.start_offset = start_offset
+        """The first offset that is shown; not below the batch's first."""
+        self.header = header
+        self.high_watermark = high_watermark
+        """The partition's, as the leader had it when it sent this batch."""
+        self._buffer = buffer
+        self._decoded: RecordBatch | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the batch's last one: where the next batch begins."""
+        return self.header.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """As stored."""
+        return self.header.total_bytes
+
+    @property
+    def record_batch(self) -> RecordBatch:
+        """The whole batch, with what lies below `start_offset`."""
+        if self._decoded is None:
+            self._decoded = RecordBatch(self._buffer, crc_checked=True)
+        return self._decoded
+
+    def offsets(self) -> Sequence[int]:
+        """Rising; with holes where compaction took records."""
+        return self.record_batch.offsets()[self._first() :]
+
+    def timestamps_ms(self) -> list[int]:
+        """Milliseconds since 1970."""
+        return self.record_batch.timestamps_ms()[self._first() :]
+
+    def keys(self) -> list[bytes | None]:
+        return self.record_batch.keys()[self._first() :]
+
+    def values(self) -> list[bytes | None]:
+        first = self._first()
+        values = self.record_batch.values()
+        return values[first:] if first else values
+
+    def headers(self) -> list[tuple[Header, ...]]:
+        return self.record_batch.headers()[self._first() :]
+
+    def records(self) -> list[ConsumerRecord]:
+        """Every record as an object: convenient, and several times slower than columns."""
+        return list(
+            map(
+                ConsumerRecord,
+                repeat(self.topic),
+                repeat(self.partition),
+                self.offsets(),
+                self.timestamps_ms(),
+                self.keys(),
+                self.values(),
+                self.headers(),
+            )
+        )
+
+    def to_arrow(self) -> pyarrow.RecordBatch:
+        """Columns offset, timestamp, key, value and headers, sharing the memory in which the batch came."""
+        whole, first = self.record_batch.to_arrow(), self._first()
+        return whole.slice(first) if first else whole
+
+    def __len__(self) -> int:
+        """How many records are shown."""
+        return len(self.record_batch.offsets()) - self._first()
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition} [{self.start_offset}, {self.end_offset})"
+
+    def _first(self) -> int:
+        """How many records lie below `start_offset`."""
+        if self.start_offset <= self.header.base_offset:
+            return 0
+        return bisect_left(self.record_batch.offsets(), self.start_offset)

@@ -1,0 +1,254 @@
+"""The shell around a `Member`: joins, sends heartbeats, joins again, leaves.
+
+A task of its own, so that a program that takes long over its records stays a member, for as long as it polls now and
+then. What the group says is kept for the consumer to act on when it is asked for records next; what the consumer gave
+up is named in the next heartbeat, at once. Whatever node is asked passes heartbeats on, so a coordinator that dies is
+only a heartbeat that takes longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from raftlog.client.cluster.api import blames_caller
+from raftlog.errors import InvalidRequest, RaftlogError
+
+from .api import GroupApi, GroupPartition, MembershipInfo
+from .member import Member
+
+logger = logging.getLogger("raftlog.client")
+
+BACKOFF_MIN = 0.05
+BACKOFF_MAX = 1.0
+LEAVE_TIMEOUT = 3.0
+LOST = ("unknown_member", "member_fenced")
+
+
+class GroupMembership:
+    """Belongs to one event loop; `start` and `close` it."""
+
+    def __init__(
+        self, api: GroupApi, wanted: Mapping[str, Any], *, heartbeat_interval: float, max_poll_interval: float = 300.0
+    ) -> None:
+        """`wanted`: what to join with, as the API has it. Times in seconds."""
+        self._api = api
+        self._wanted = dict(wanted)
+        self._instance_id = str(wanted.get("instance_id") or "")
+        self._timeout = max(1.0, wanted["session_timeout_ms"] / 3000)
+        self._max_poll_interval = max_poll_interval
+        # Its own name from the first attempt on: a join whose answer got lost is found again.
+        self._member_id = f"{str(wanted.get('client_id') or 'consumer')[:200]}-{secrets.token_hex(16)}"
+        self.member = Member(
+            heartbeat_interval=heartbeat_interval, max_poll_interval=max_poll_interval, now=monotonic()
+        )
+        self.error: RaftlogError | None = None
+        """Why it will never be a member (again)."""
+        self.last_error: RaftlogError | None = None
+        self.changed = asyncio.Event()
+        """Something is to be looked at: `current`, `session` or `error`."""
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._joining: asyncio.Task[MembershipInfo] | None = None
+
+    @property
+    def current(self) -> MembershipInfo | None:
+        """What the group said last; None while it is no member."""
+        return self.member.current
+
+    @property
+    def session(self) -> int:
+        """See `Member.session`."""
+        return self.member.session
+
+    def start(self) -> None:
+        """Begin to join. Starting twice is fine."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    @contextmanager
+    def polling(self) -> Iterator[None]:
+        """The program waits inside of `poll`."""
+        self.member.poll_began(monotonic())
+        self._woken.set()
+        try:
+            yield
+        finally:
+            self.member.poll_ended(monotonic())
+            self._woken.set()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """`poll` waits for the program: for one of its callbacks."""
+        self.member.poll_ended(monotonic())
+        self._woken.set()
+        try:
+            yield
+        finally:
+            self.member.poll_began(monotonic())
+            self._woken.set()
+
+    def shows_life(self) -> None:
+        """The program takes what an earlier poll gave. Any thread may call."""
+        self.member.shows_life(monotonic())
+
+    def release(self, given_up: Iterable[GroupPartition]) -> None:
+        """These are read no more, and committed as far as they will be."""
+        self.member.release(given_up)
+        if self.member.releases:
+            self._woken.set()
+
+    async def close(self) -> None:
+        """Leave, but for a static member: it will be back."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        current, self.member.current = self.member.current, None
+        current = await self._joined_meanwhile() or current
+        if current is not None and not self._instance_id:
+            await self._leave(current)
+
+    # --- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._be_member()
+        except Exception as error:  # whatever it is, whoever polls must hear of it
+            logger.exception("membership ended")
+            self.error = RaftlogError("internal_error", f"membership ended: {error!r}")
+            self.changed.set()
+
+    async def _be_member(self) -> None:
+        backoff = BACKOFF_MIN
+        while True:
+            try:
+                await self._until_program_polls()
+                await self._check_instance()
+                self.member.joined(await self._join(), monotonic())
+                self.last_error = None
+                self.changed.set()
+                backoff = BACKOFF_MIN
+                await self._stay()
+            except RaftlogError as error:
+                self.last_error = error
+                if blames_caller(error) and error.code not in LOST:
+                    self.error = error
+                    self.changed.set()
+                    return
+                logger.debug("joining the group failed: %s", error)
+                await asyncio.sleep(backoff)
+                backoff = min(2 * backoff, BACKOFF_MAX)
+
+    async def _until_program_polls(self) -> None:
+        while not self.member.may_join:
+            self._woken.clear()
+            await self._woken.wait()
+
+    async def _join(self) -> MembershipInfo:
+        """Goes on when this task ends: whoever closes has to know whether it is a member by then."""
+        joining = self._joining = asyncio.get_running_loop().create_task(
+            self._api.join({**self._wanted, "member_id": self._member_id})
+        )
+        answer = await asyncio.shield(joining)
+        self._joining = None
+        return answer
+
+    async def _joined_meanwhile(self) -> MembershipInfo | None:
+        """What became of a join that was under way."""
+        joining, self._joining = self._joining, None
+        if joining is None:
+            return None
+        await asyncio.wait([joining], timeout=LEAVE_TIMEOUT)
+        if not joining.done():
+            joining.cancel()
+            await asyncio.wait([joining])
+        failed = joining.cancelled() or joining.exception() is not None
+        return None if failed else joining.result()
+
+    async def _leave(self, current: MembershipInfo) -> None:
+        try:
+            await self._api.leave(current.member_id, current.incarnation, timeout=LEAVE_TIMEOUT)
+        except RaftlogError as error:
+            logger.debug("leaving the group failed, so its session will end it: %s", error)
+
+    async def _check_instance(self) -> None:
+        """A static member that was replaced must not take its place back, and so for ever (KIP-345)."""
+        if not self._instance_id or not self.session:
+            return
+        try:
+            holder = await self._api.member_of_instance(self._instance_id)
+        except InvalidRequest as error:
+            if error.code != "unknown_group":
+                raise
+            return
+        if holder not in (None, self._member_id):
+            raise InvalidRequest("invalid_request", f"instance {self._instance_id!r} of the group is another process")
+
+    async def _stay(self) -> None:
+        """Heartbeats, until it is no member any more."""
+        member = self.member
+        while True:
+            await self._pause()
+            current = member.current
+            assert current is not None, "a member"
+            if member.is_overdue(monotonic()):
+                await self._give_up_place(current)
+                return
+            generation, named = member.heartbeat()
+            try:
+                answer = await self._api.heartbeat(
+                    current.member_id, current.incarnation, generation, named, timeout=self._timeout
+                )
+            except RaftlogError as error:
+                self.last_error = error
+                if error.code in LOST:
+                    self._lose()
+                    return
+                if blames_caller(error):
+                    raise
+                member.silence(monotonic())
+                continue
+            self.last_error = None
+            if member.heard(answer, named, monotonic()):
+                self.changed.set()
+
+    async def _pause(self) -> None:
+        """Until the next heartbeat is due, or the program is overdue."""
+        while True:
+            self._woken.clear()
+            due, overdue = self.member.next_heartbeat(), self.member.overdue_at
+            until = due if overdue is None else min(due, overdue)
+            if until <= monotonic():
+                return
+            try:
+                async with asyncio.timeout(until - monotonic()):
+                    await self._woken.wait()
+            except TimeoutError:
+                return
+
+    async def _give_up_place(self, current: MembershipInfo) -> None:
+        """The program hangs (KIP-62). A static member says nothing: back within its session, it has what it had."""
+        seconds = self._max_poll_interval
+        detail = f"no poll for max_poll_interval_ms, {seconds:g} s: the program took too long over its records"
+        logger.warning("leaving the group: %s", detail)
+        self.last_error = InvalidRequest("unknown_member", detail)
+        self._lose()
+        if not self._instance_id:
+            await self._leave(current)
+
+    def _lose(self) -> None:
+        self.member.lost()
+        self.changed.set()
+
+
+def no_member(last_error: RaftlogError | None) -> InvalidRequest:
+    """What to tell whoever needs a member."""
+    why = f": {last_error.detail}" if last_error is not None else ""
+    return InvalidRequest("unknown_member", f"this consumer is not a member of its group now{why}")

@@ -1,0 +1,1 @@
+"""Producing: accumulator, sequencer, sender."""

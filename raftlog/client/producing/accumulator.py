@@ -1,0 +1,385 @@
+"""Batching: records go in one at a time or by the column, batches come out. A pure core.
+
+Records without key wait in one open batch a topic, which gets its partition only when it is sealed: then the partition
+with the least to do takes it. Records with a key, or with a partition of their own, wait in an open batch a partition.
+A batch is sealed when the next record does not fit, when it is `linger` old and could be sent at once, or on a flush.
+
+Two budgets. A batch counts down its `room`, the encoded bytes that it may still take; estimates are never below what
+`record_batch.encode` makes of the records, compression apart. The buffer counts memory, which is more than bytes sent
+(each record is a Python object): a batch's room is granted to it in small steps, and each step pays for the objects
+that came since the last one. So the hot path, which `Producer.send` has inlined, is one subtraction and one `append`.
+
+Invariant: `buffered_bytes` is the sum of what the batches (and the parked records) that are here or handed out have
+reserved, at most `buffer_bytes` plus one step of granting a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic
+
+from raftlog.errors import InvalidRequest, RetriableError
+
+from .batch import (
+    FRAME_BYTES,
+    KEY_ROW_BYTES,
+    TIMESTAMP_ROW_BYTES,
+    UNASSIGNED,
+    VALUE_ROW_BYTES,
+    Batch,
+    D,
+    Headers,
+    ParkedRecord,
+    Slot,
+    payload_bytes,
+    payload_lengths,
+    rows_that_fit,
+)
+
+RECORD_MEMORY_BYTES = 48
+"""What a record's Python objects occupy beside their bytes."""
+PARKED_MEMORY_BYTES = 400
+"""The same for a record that waits with a future of its own."""
+GRANT_BYTES = 8192
+"""A batch gets its room in steps of this size: small, so that many open batches share the buffer; large enough that
+a step costs nothing a record."""
+
+OPEN_AT_MOST = 0.1
+"""Seconds. A batch that is due but could not be sent now waits open for this long: under load batches fill up instead
+of multiplying, and the one timestamp that its records share stays true to a tenth of a second."""
+
+
+GATHER_AT_MOST = 0.005
+"""Seconds. A batch that is due and could be sent, if it were not for an answer that its broker has to give, waits for
+that no longer than a producer lingers by default: a slow disk must not be waited for twice."""
+
+
+class Accumulator(Generic[D]):
+    """All open batches of a producer, and its memory."""
+
+    def __init__(
+        self, *, batch_bytes: int, max_batch_bytes: int, buffer_bytes: int, linger: float, new_delivery: Callable[[], D]
+    ) -> None:
+        """`batch_bytes` is where a batch is full, `max_batch_bytes` what one record may reach; `linger` in seconds."""
+        assert FRAME_BYTES < batch_bytes <= max_batch_bytes <= buffer_bytes
+        self.open: dict[Slot, Batch[D]] = {}
+        """In the order in which they were opened."""
+        self.buffered_bytes = 0
+        self.buffer_bytes = buffer_bytes
+        self._batch_bytes = batch_bytes
+        self._max_batch_bytes = max_batch_bytes
+        self._linger = linger
+        self._new_delivery = new_delivery
+        self._sealed: list[Batch[D]] = []
+        self._parked: dict[str, list[ParkedRecord[D]]] = {}
+        self._topics: dict[str, tuple[int, int]] = {}
+        """Name → partitions and `max.message.bytes`."""
+        self._unknown: dict[str, None] = {}
+
+    # --- Records in ---------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+        now: float,
+        wall_ms: int,
+        *,
+        force: bool = False,
+    ) -> Batch[D]:
+        """The batch that took this record, as its last one.
+
+        Raises `InvalidRequest` (`batch_too_large`) and `RetriableError` (`overloaded`: the buffer is full).
+        """
+        payload = payload_bytes(value, key, headers)
+        slot: Slot = topic if partition == UNASSIGNED else (topic, partition)
+        shape = (key is not None, timestamp_ms is not None, bool(headers))
+        batch = self._batch_with_room(slot, payload, shape, now, wall_ms, force)
+        batch.add(value, key, timestamp_ms, headers)
+        return batch
+
+    def extend(
+        self,
+        topic: str,
+        partition: int,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        timestamps: Sequence[int] | None,
+        start: int,
+        now: float,
+        wall_ms: int,
+    ) -> tuple[Batch[D], int]:
+        """Take as many records from position `start` on as fit into the open batch, at least one.
+
+        Returns the batch and how many it took; raises as `append` does, having taken none.
+        """
+        one = slice(start, start + 1)
+        (first,) = payload_lengths(values[one], None if keys is None else keys[one])
+        slot: Slot = topic if partition == UNASSIGNED else (topic, partition)
+        shape = (keys is not None, timestamps is not None, False)
+        batch = self._batch_with_room(slot, first, shape, now, wall_ms, False, spend=False)
+        row_bytes = batch.row_bytes
+        memory = batch.ungranted + (batch.count - batch.counted) * RECORD_MEMORY_BYTES
+        affordable = self.buffered_bytes + memory <= self.buffer_bytes
+        count, payload = rows_that_fit(
+            values, keys, start, batch.room + (batch.ungranted if affordable else 0), row_bytes
+        )
+        assert count
+        stop = start + count
+        cost = payload + count * row_bytes
+        if cost > batch.room:
+            self._grant(batch, cost - batch.room, False)
+        batch.room -= cost
+        batch.add_many(
+            values[start:stop],
+            None if keys is None else keys[start:stop],
+            None if timestamps is None else timestamps[start:stop],
+        )
+        return batch, count
+
+    def add_columns(
+        self,
+        topic: str,
+        partition: int,
+        values: Any,
+        keys: Any,
+        timestamps: list[int] | None,
+        payload: int,
+        now: float,
+        wall_ms: int,
+    ) -> Batch[D]:
+        """A batch of its own, sealed, of whole columns (pyarrow arrays) with `payload` bytes of values and keys.
+
+        What was sent before it to the same place is sealed first. Raises as `append` does, having taken nothing.
+        """
+        slot: Slot = topic if partition == UNASSIGNED else (topic, partition)
+        rows = VALUE_ROW_BYTES + (keys is not None) * KEY_ROW_BYTES + (timestamps is not None) * TIMESTAMP_ROW_BYTES
+        size = payload + rows * len(values)
+        limit = self.limits(topic)[1]
+        if size > limit:
+            raise _too_large(topic, size, limit)
+        if self.buffered_bytes + size > self.buffer_bytes:
+            raise self._overloaded()
+        if slot in self.open:
+            self._seal(slot)
+        batch = Batch(topic, partition, size, self._new_delivery(), now, wall_ms)
+        batch.values, batch.keys, batch.timestamps = values, keys, timestamps
+        batch.counted = len(values)
+        batch.ungranted = 0
+        self._reserve(batch, size)
+        self._sealed.append(batch)
+        return batch
+
+    def park(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> ParkedRecord[D]:
+        """Keep a record until the topic is known (`topic_known`). Raises `RetriableError` (`overloaded`)."""
+        reserved = payload_bytes(value, key, headers) + PARKED_MEMORY_BYTES
+        if self.buffered_bytes + reserved > self.buffer_bytes:
+            raise self._overloaded()
+        self.buffered_bytes += reserved
+        self._unknown[topic] = None
+        record = ParkedRecord(value, key, partition, timestamp_ms, headers, self._new_delivery(), reserved)
+        self._parked.setdefault(topic, []).append(record)
+        return record
+
+    # --- Topics -------------------------------------------------------------------------------------------------------
+
+    def partition_count(self, topic: str) -> int:
+        """0 while the topic is not known."""
+        return self._topics.get(topic, (0, 0))[0]
+
+    def limits(self, topic: str) -> tuple[int, int]:
+        """Bytes of records at which a batch of this topic is full, and that one record alone may have."""
+        largest = min(self._topics.get(topic, (0, self._max_batch_bytes))[1], self._max_batch_bytes)
+        return min(self._batch_bytes, largest) - FRAME_BYTES, largest - FRAME_BYTES
+
+    def topic_known(self, topic: str, partition_count: int, max_message_bytes: int) -> list[ParkedRecord[D]]:
+        """The topic has this many partitions and takes batches of this size. Returns the records that waited for it,
+        no longer counted as buffered: the caller appends them (`force`) before anything else."""
+        self._topics[topic] = (partition_count, max_message_bytes)
+        self._unknown.pop(topic, None)
+        return self._unpark(topic)
+
+    def topic_gone(self, topic: str) -> tuple[list[Batch[D]], list[ParkedRecord[D]]]:
+        """Nothing can be sent to this topic: hand back all that waits for it. Batches stay reserved until `release`."""
+        self._topics.pop(topic, None)
+        self._unknown.pop(topic, None)
+        for slot in [slot for slot, batch in self.open.items() if batch.topic == topic]:
+            self._seal(slot)
+        gone = [batch for batch in self._sealed if batch.topic == topic]
+        self._sealed = [batch for batch in self._sealed if batch.topic != topic]
+        return gone, self._unpark(topic)
+
+    def drop_all(self) -> tuple[list[Batch[D]], list[ParkedRecord[D]]]:
+        """Hand back all that waits, for every topic. Batches stay reserved until `release`."""
+        self.seal_all()
+        dropped, self._sealed = self._sealed, []
+        self._unknown.clear()
+        return dropped, [record for topic in list(self._parked) for record in self._unpark(topic)]
+
+    def topics_wanted(self) -> list[str]:
+        """Topics that records wait for and that are not known yet."""
+        return list(self._unknown)
+
+    def topics(self) -> list[str]:
+        """Topics that anything here waits for."""
+        return list(dict.fromkeys([*(batch.topic for batch in self.waiting()), *self._parked]))
+
+    # --- Batches out --------------------------------------------------------------------------------------------------
+
+    @property
+    def has_sealed(self) -> bool:
+        return bool(self._sealed)
+
+    def seal_due(self, now: float, sendable: Callable[[str, int, bool], bool]) -> None:
+        """Seal what is `linger` old, where `sendable(topic, partition, patient)` or it waited in vain for long enough.
+        `patient`: it may wait for an answer yet."""
+        due = []
+        for slot, batch in self.open.items():
+            age = now - batch.opened_at
+            if age < self._linger:
+                break
+            waited = age - self._linger
+            if waited >= OPEN_AT_MOST or sendable(batch.topic, batch.partition, waited < GATHER_AT_MOST):
+                due.append(slot)
+        for slot in due:
+            self._seal(slot)
+
+    def seal_all(self) -> None:
+        """For a flush."""
+        for slot in list(self.open):
+            self._seal(slot)
+
+    def next_due(self, now: float) -> float | None:
+        """When `seal_due` should be called next, if nothing happens before that."""
+        earliest: float | None = None
+        for batch in self.open.values():
+            due = batch.opened_at + self._linger
+            passed = due <= now
+            if passed:
+                due += GATHER_AT_MOST if now < due + GATHER_AT_MOST else OPEN_AT_MOST
+            earliest = due if earliest is None else min(earliest, due)
+            if not passed:
+                break
+        return earliest
+
+    def take_sealed(self, choose: Callable[[str, int], int]) -> list[Batch[D]]:
+        """Sealed batches of known topics, in the order of sealing. `choose(topic, partition_count)` picks the
+        partition where none was given."""
+        taken, waiting = [], []
+        for batch in self._sealed:
+            count = self.partition_count(batch.topic)
+            if not count:
+                waiting.append(batch)
+                continue
+            if batch.partition == UNASSIGNED:
+                batch.partition = choose(batch.topic, count)
+            taken.append(batch)
+        self._sealed = waiting
+        return taken
+
+    def release(self, batch: Batch[D]) -> None:
+        """The batch is done with; its memory is free."""
+        self.buffered_bytes -= batch.reserved
+        batch.reserved = 0
+
+    def waiting(self) -> Iterator[Batch[D]]:
+        """All batches that were not taken yet."""
+        yield from self._sealed
+        yield from self.open.values()
+
+    def parked(self) -> Iterator[ParkedRecord[D]]:
+        for records in self._parked.values():
+            yield from records
+
+    # --- Room ---------------------------------------------------------------------------------------------------------
+
+    def _batch_with_room(
+        self,
+        slot: Slot,
+        payload: int,
+        shape: tuple[bool, bool, bool],
+        now: float,
+        wall_ms: int,
+        force: bool,
+        *,
+        spend: bool = True,
+    ) -> Batch[D]:
+        """The open batch of the slot with room for one more record, which is paid for (unless not `spend`)."""
+        batch = self.open.get(slot)
+        if batch is not None:
+            row_bytes = batch.row_bytes_with(*shape)
+            growth = (row_bytes - batch.row_bytes) * batch.count
+            need = growth + row_bytes + payload
+            if need > batch.room + batch.ungranted:
+                self._seal(slot)
+                batch = None
+        if batch is None:
+            topic, partition = (slot, UNASSIGNED) if isinstance(slot, str) else slot
+            full, largest = self.limits(topic)
+            batch = Batch(topic, partition, full, self._new_delivery(), now, wall_ms)
+            row_bytes = batch.row_bytes_with(*shape)
+            growth, need = 0, row_bytes + payload
+            if need > full:
+                if need > largest:
+                    raise _too_large(topic, need, largest)
+                batch.capacity = batch.ungranted = need
+            self._grant(batch, need, force)
+            self.open[slot] = batch
+            if topic not in self._topics:
+                self._unknown[topic] = None
+        elif need > batch.room:
+            self._grant(batch, need - batch.room, force)
+        batch.row_bytes = row_bytes
+        batch.room -= need if spend else growth
+        return batch
+
+    def _grant(self, batch: Batch[D], missing: int, force: bool) -> None:
+        """Give the batch `missing` bytes of room, or a step where that is more."""
+        granted = min(max(missing, GRANT_BYTES), batch.ungranted)
+        memory = granted + (batch.count - batch.counted) * RECORD_MEMORY_BYTES
+        if self.buffered_bytes + memory > self.buffer_bytes and not force:
+            raise self._overloaded()
+        self._reserve(batch, memory)
+        batch.counted = batch.count
+        batch.room += granted
+        batch.ungranted -= granted
+
+    def _seal(self, slot: Slot) -> None:
+        batch = self.open.pop(slot)
+        self._reserve(batch, (batch.count - batch.counted) * RECORD_MEMORY_BYTES - batch.room)
+        batch.counted = batch.count
+        batch.capacity -= batch.room + batch.ungranted
+        batch.room = batch.ungranted = 0
+        self._sealed.append(batch)
+
+    def _reserve(self, batch: Batch[D], memory: int) -> None:
+        batch.reserved += memory
+        self.buffered_bytes += memory
+
+    def _unpark(self, topic: str) -> list[ParkedRecord[D]]:
+        records = self._parked.pop(topic, [])
+        self.buffered_bytes -= sum(record.reserved for record in records)
+        return records
+
+    def _overloaded(self) -> RetriableError:
+        return RetriableError(
+            "overloaded",
+            f"the producer's buffer of {self.buffer_bytes} bytes is full: "
+            "await drain() or send_when_room(), or slow down",
+        )
+
+
+def _too_large(topic: str, size: int, limit: int) -> InvalidRequest:
+    return InvalidRequest("batch_too_large", f"{size} bytes are more than topic {topic} takes in one batch: {limit}")

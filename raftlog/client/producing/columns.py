@@ -1,0 +1,335 @@
+"""Whole columns of records: checked, split by partition and into batches, with no more Python a record than needed.
+
+Lists go into the batches that are being filled. pyarrow arrays become batches of their own, slices of the caller's
+memory, unless they are too few to be worth it; then they are lists.
+
+All of it happens a piece at a time, and between pieces the loop gets its turn: a million records are as good as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import index
+from typing import Any, NamedTuple, TypeVar
+
+from raftlog.client.cluster.metadata import check_partition
+from raftlog.config import KIB
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.partitioner import partitions_for_keys
+from raftlog.records.columns import MAX_TIMESTAMP, NO_TIMESTAMP, timestamp_refused
+
+from .batch import (
+    KEY_ROW_BYTES,
+    ROWS_A_LOOK,
+    TIMESTAMP_ROW_BYTES,
+    UNASSIGNED,
+    VALUE_ROW_BYTES,
+    payload_lengths,
+)
+from .delivery import DeliveryFuture
+from .sender import Sender
+
+T = TypeVar("T")
+_KINDS = {bytes, type(None)}
+"""What lists may hold."""
+
+PIECE_ROWS = 8_192
+"""Records looked at together: so much is allocated for bookkeeping at a time."""
+LISTED_ROWS = 4_096
+"""The same where Arrow columns become lists, which takes a microsecond an entry."""
+ARROW_ROWS = 65_536
+FEW_BYTES = 16 * KIB
+"""Arrow columns below this join the batch that is being filled."""
+
+
+class Columns(NamedTuple):
+    """Records for one partition (`UNASSIGNED`: any). Keys and timestamps may be None, for all."""
+
+    partition: int
+    values: Any
+    keys: Any
+    timestamps: list[int] | None
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+
+def is_arrow(column: Any) -> bool:
+    """Whether this is a pyarrow array, without importing pyarrow."""
+    return type(column).__module__.partition(".")[0] == "pyarrow"
+
+
+async def gradually(rows: int, step: int, work: Callable[[slice], T]) -> list[T]:
+    """What `work` gives for one slice of the rows after the other; the loop gets its turn in between."""
+    done: list[T] = []
+    for start in range(0, rows, step):
+        if start:
+            await asyncio.sleep(0)
+        done.append(work(slice(start, start + step)))
+    return done
+
+
+async def check_columns(values: Any, keys: Any, timestamps: Any) -> int:
+    """Raises `InvalidRequest` where lengths differ, `TypeError` where a list holds other than bytes and None. Returns
+    the bytes of the largest record; of lists only: -1 where a column is Arrow's."""
+    for name, column in (("keys", keys), ("timestamps", timestamps)):
+        if column is not None and len(column) != len(values):
+            raise InvalidRequest("invalid_request", f"{len(column)} {name} for {len(values)} values")
+    lists = {"values": values} if keys is None else {"values": values, "keys": keys}
+    lists = {name: column for name, column in lists.items() if not is_arrow(column)}
+    if not lists:
+        return -1
+    looks = await gradually(len(values), PIECE_ROWS, lambda part: _look(lists, part))
+    for name in lists:
+        others = set().union(*(kinds[name] for kinds, _ in looks)) - _KINDS
+        if others:
+            names = ", ".join(sorted(kind.__name__ for kind in others))
+            raise TypeError(f"{name} must be bytes or None, not {names}")
+    whole = "values" in lists and len(lists) == 1 + (keys is not None)
+    return max((largest for _, largest in looks), default=0) if whole else -1
+
+
+def _look(lists: Mapping[str, Sequence[Any]], part: slice) -> tuple[dict[str, set[type]], int]:
+    """The types in these rows of each column, and the bytes of the largest row, if all of them have any.
+
+    All that is asked of a record is asked while it is in the processor's cache: to bring it there takes longer.
+    """
+    kinds: dict[str, set[type]] = {name: set() for name in lists}
+    largest = 0
+    stop = min(part.stop, *map(len, lists.values()))
+    for start in range(part.start, stop, ROWS_A_LOOK):
+        rows = [column[start : min(start + ROWS_A_LOOK, stop)] for column in lists.values()]
+        found = [set(map(type, column)) for column in rows]
+        for name, types in zip(lists, found, strict=True):
+            kinds[name] |= types
+        if all(types <= _KINDS for types in found):
+            lengths = payload_lengths(rows[0], rows[1] if len(rows) > 1 else None)
+            largest = max(largest, max(lengths, default=0))
+    return kinds, largest
+
+
+def check_largest(largest: int, limit: int) -> None:
+    """Raises `InvalidRequest` (`batch_too_large`) if one record alone exceeds what a batch may hold."""
+    if largest + VALUE_ROW_BYTES + KEY_ROW_BYTES + TIMESTAMP_ROW_BYTES > limit:
+        raise InvalidRequest("batch_too_large", f"a record of {largest} bytes is more than a batch takes: {limit}")
+
+
+def pieces(columns: Columns) -> Iterator[Columns]:
+    """The same records, a bounded number at a time."""
+    for start in range(0, columns.rows, PIECE_ROWS):
+        part = slice(start, start + PIECE_ROWS)
+        keys, timestamps = columns.keys, columns.timestamps
+        yield Columns(
+            columns.partition,
+            columns.values[part],
+            None if keys is None else keys[part],
+            None if timestamps is None else timestamps[part],
+        )
+
+
+def by_partition(columns: Columns, partition_count: int) -> list[Columns]:
+    """Records with keys, each to its key's partition; those without key stay unassigned. Order is kept."""
+    keys = columns.keys
+    keyed = [index for index, key in enumerate(keys) if key is not None]
+    if len(keyed) < len(keys):
+        partitions = [UNASSIGNED] * len(keys)
+        for index, partition in zip(keyed, partitions_for_keys([keys[i] for i in keyed], partition_count), strict=True):
+            partitions[index] = partition
+    else:
+        partitions = partitions_for_keys(keys, partition_count)
+    rows_of: dict[int, list[int]] = {}
+    for index, partition in enumerate(partitions):
+        rows_of.setdefault(partition, []).append(index)
+    return [
+        Columns(
+            partition,
+            [columns.values[index] for index in indexes],
+            [keys[index] for index in indexes],
+            None if columns.timestamps is None else [columns.timestamps[index] for index in indexes],
+        )
+        for partition, indexes in sorted(rows_of.items())
+    ]
+
+
+def arrow_slices(values: Any, keys: Any, timestamps: list[int] | None) -> Iterator[tuple[Any, Any, list[int] | None]]:
+    """Bounded slices of Arrow columns (lists become some), as binary arrays, and of a list of timestamps."""
+    for start in range(0, len(values), ARROW_ROWS):
+        yield (
+            _binary(values[start : start + ARROW_ROWS]),
+            None if keys is None else _binary(keys[start : start + ARROW_ROWS]),
+            None if timestamps is None else timestamps[start : start + ARROW_ROWS],
+        )
+
+
+def arrow_batches(
+    values: Any, keys: Any, timestamps: list[int] | None, limit: int, largest: int
+) -> Iterator[tuple[Any, Any, list[int] | None, int]]:
+    """One slice, cut so that each cut has at most `limit` bytes as a batch; the last number is its payload bytes.
+
+    A record that alone has more goes alone; `InvalidRequest` (`batch_too_large`) if that is more than `largest`.
+    """
+    import pyarrow.compute as pc
+
+    lengths = pc.binary_length(values).fill_null(0)
+    if keys is not None:
+        lengths = pc.add(lengths, pc.binary_length(keys).fill_null(0))
+    row = VALUE_ROW_BYTES + (keys is not None) * KEY_ROW_BYTES + (timestamps is not None) * TIMESTAMP_ROW_BYTES
+    longest = pc.max(lengths).as_py() or 0
+    if longest + row > largest:
+        raise InvalidRequest("batch_too_large", f"a record of {longest} bytes is more than a batch takes: {largest}")
+    average = (pc.sum(lengths).as_py() or 0) / max(1, len(values)) + row
+    start = 0
+    while start < len(values):
+        count = min(len(values) - start, max(1, int(limit / average)))
+        while (payload := pc.sum(lengths.slice(start, count)).as_py() or 0) + count * row > limit and count > 1:
+            count = count * 9 // 10 if count > 10 else count - 1
+        yield (
+            values.slice(start, count),
+            None if keys is None else keys.slice(start, count),
+            None if timestamps is None else timestamps[start : start + count],
+            payload,
+        )
+        start += count
+
+
+async def milliseconds(timestamps: Any) -> list[int]:
+    """A column of timestamps as a list of milliseconds since 1970. Raises `TypeError` and `InvalidRequest`."""
+
+    def listed(part: slice) -> list[int]:
+        column = timestamps[part]
+        integers = _arrow_milliseconds(column) if is_arrow(column) else list(map(index, column))
+        if min(integers) < NO_TIMESTAMP or max(integers) > MAX_TIMESTAMP:
+            raise timestamp_refused()
+        return integers
+
+    return list(chain.from_iterable(await gradually(len(timestamps), LISTED_ROWS, listed)))
+
+
+def _arrow_milliseconds(timestamps: Any) -> list[int]:
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(timestamps.type):
+        timestamps = timestamps.cast(pa.timestamp("ms", timestamps.type.tz), safe=False)
+    if timestamps.null_count:
+        raise InvalidRequest("invalid_request", "timestamps must not be null")
+    integers: list[int] = timestamps.cast(pa.int64()).to_pylist()
+    return integers
+
+
+def _binary(column: Any) -> Any:
+    import pyarrow as pa
+
+    if not is_arrow(column):
+        return pa.array(column, pa.binary())
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _listed(column: Any) -> Any:
+    return _binary(column).to_pylist() if is_arrow(column) else column
+
+
+async def _listed_gradually(column: Any) -> Any:
+    if not is_arrow(column):
+        return column
+    parts = await gradually(len(column), LISTED_ROWS, lambda part: _listed(column[part]))
+    return list(chain.from_iterable(parts))
+
+
+class ColumnQueue:
+    """Puts columns into a producer's batches, waiting for room. `deliveries` are those of the batches used so far."""
+
+    def __init__(self, sender: Sender, topic: str, linger: float) -> None:
+        """The topic is known to the sender."""
+        self.deliveries: dict[DeliveryFuture, None] = {}
+        self._sender = sender
+        self._topic = topic
+        self._linger = linger
+
+    async def put(self, values: Any, keys: Any, timestamps: Any, partition: int | None, largest: int) -> None:
+        """Columns that `check_columns` has passed, and what it said. Raises `InvalidRequest`, as a rule before anything
+        is queued."""
+        accumulator = self._sender.accumulator
+        count = accumulator.partition_count(self._topic)
+        limit, most = accumulator.limits(self._topic)
+        if partition is not None:
+            partition = index(partition)
+            check_partition(self._topic, partition, count)
+        if timestamps is not None:
+            timestamps = await milliseconds(timestamps)
+        place = UNASSIGNED if partition is None else partition
+        split = keys is not None and partition is None
+        if (is_arrow(values) or is_arrow(keys)) and not split:
+            for slice_values, slice_keys, slice_timestamps in arrow_slices(values, keys, timestamps):
+                for cut in arrow_batches(slice_values, slice_keys, slice_timestamps, limit, most):
+                    await self._put_arrow(Columns(place, *cut[:3]), cut[3])
+            return
+        listed = Columns(place, await _listed_gradually(values), await _listed_gradually(keys), timestamps)
+        if largest < 0:
+            largest = await check_columns(listed.values, listed.keys, None)
+        check_largest(largest, most)
+        if not split:
+            await self._put_list(listed)
+            return
+        for number, piece in enumerate(pieces(listed)):
+            await self._turn(number)
+            for columns in by_partition(piece, count):
+                await self._put_list(columns)
+
+    async def _turn(self, pieces_done: int) -> None:
+        """The loop's, between pieces."""
+        if pieces_done:
+            await asyncio.sleep(0)
+            self._sender.check_open()
+
+    async def _put_list(self, columns: Columns) -> None:
+        place, values, keys, timestamps = columns
+        start = 0
+        while start < columns.rows:
+            now, wall_ms = self._sender.now(), time.time_ns() // 1_000_000
+            try:
+                batch, taken = self._sender.accumulator.extend(
+                    self._topic, place, values, keys, timestamps, start, now, wall_ms
+                )
+            except RetriableError as error:
+                await self._make_room(error)
+            else:
+                start += taken
+                await self._queued(batch.delivery)
+
+    async def _put_arrow(self, columns: Columns, payload: int) -> None:
+        place, values, keys, timestamps = columns
+        if payload < FEW_BYTES:
+            await self._put_list(Columns(place, values.to_pylist(), _listed(keys), timestamps))
+            return
+        while True:
+            now, wall_ms = self._sender.now(), time.time_ns() // 1_000_000
+            try:
+                batch = self._sender.accumulator.add_columns(
+                    self._topic, place, values, keys, timestamps, payload, now, wall_ms
+                )
+            except RetriableError as error:
+                await self._make_room(error)
+            else:
+                await self._queued(batch.delivery)
+                return
+
+    async def _make_room(self, error: RetriableError) -> None:
+        if error.code != "overloaded":
+            raise error
+        await self._sender.room()
+        self._sender.check_open()
+
+    async def _queued(self, delivery: DeliveryFuture) -> None:
+        self.deliveries[delivery] = None
+        if self._sender.accumulator.has_sealed:
+            self._sender.pump()
+            await asyncio.sleep(0)
+        else:
+            self._sender.arm(self._sender.now() + self._linger)
+        self._sender.check_open()

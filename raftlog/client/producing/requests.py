@@ -1,0 +1,231 @@
+"""One broker's produce requests: batches are encoded, sent in the order in which they were taken, and answered.
+
+Encoding without compression is cheap and happens at once; compression goes to threads, and so does the first large
+batch, which loads pyarrow (0.2 s). That must not change the order: a request waits until those before it are encoded,
+too. What a thread reads (columns and names) is fixed before it starts, since a batch may be taken back and renamed
+meanwhile; attempts that no longer count are not sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, TypeAlias
+
+from raftlog.client.cluster.transport import Connection
+from raftlog.config import KIB
+from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
+from raftlog.model import Acks
+from raftlog.records.batch import ARROW_FROM, Codec, encode
+from raftlog.wire import (
+    PRODUCE_PATH,
+    ErrorResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    Response,
+)
+
+from .batch import Batch
+from .delivery import DeliveryFuture
+from .sequencer import Sequencer
+from .settings import ProducerSettings
+
+ANSWER_GRACE = 5.0
+"""Seconds that a broker has beyond the timeout that the request names."""
+INLINE_COMPRESSION_BYTES = 16 * KIB
+"""Up to here compressing is quicker than handing it to a thread."""
+
+Attempt: TypeAlias = tuple[Batch[DeliveryFuture], int]
+"""A batch and the number of its attempt."""
+Encoded: TypeAlias = bytes | RaftlogError
+"""A batch's bytes, or why it has none."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """A request on its way to the wire. `payloads`, one a batch, is None while a thread makes them."""
+
+    connection: Connection
+    attempts: list[Attempt]
+    payloads: list[Encoded] | None = None
+
+
+class Lane:
+    """Requests to one broker, over one connection after the other."""
+
+    _arrow_loaded: ClassVar[bool] = False
+    """In this process."""
+
+    def __init__(
+        self,
+        topic_ids: Mapping[str, bytes],
+        settings: ProducerSettings,
+        *,
+        answered: Callable[[Sequence[tuple[Attempt, ProducedPartition]]], None],
+        lost: Callable[[Sequence[Attempt], RaftlogError], None],
+        unencodable: Callable[[Attempt, RaftlogError], None],
+        sent_unanswered: Callable[[Sequence[Attempt]], None],
+    ) -> None:
+        """`topic_ids` is kept current by the caller. Every attempt that a lane was given ends in one of the four calls,
+        unless it was taken back before it was sent. `sent_unanswered`: with acks=0 they are on their way, and that is
+        all that will ever be known."""
+        self._topic_ids = topic_ids
+        self._on_answered = answered
+        self._on_lost = lost
+        self._on_unencodable = unencodable
+        self._on_sent_unanswered = sent_unanswered
+        self._acks = settings.acks
+        self._codec = settings.codec
+        self._request_timeout = settings.request_timeout
+        self._transactional = settings.transactional
+        self._outgoing: deque[_Outgoing] = deque()
+        self.requests = 0
+        """Given to this lane and not answered."""
+
+    def send(self, connection: Connection, batches: Sequence[Batch[DeliveryFuture]]) -> None:
+        """One request for these batches."""
+        outgoing = _Outgoing(connection, [(batch, batch.attempt) for batch in batches])
+        self.requests += 1
+        self._outgoing.append(outgoing)
+        work = [_encoding(batch, self._codec, self._transactional) for batch in batches]
+        small = self._codec is Codec.NONE or sum(batch.size_bytes for batch in batches) <= INLINE_COMPRESSION_BYTES
+        loads = not Lane._arrow_loaded and any(batch.count >= ARROW_FROM for batch in batches)
+        if small and not loads:
+            self._encoded(outgoing, _run(work))
+            return
+
+        def done(future: asyncio.Future[list[Encoded]]) -> None:
+            Lane._arrow_loaded = Lane._arrow_loaded or loads
+            if not future.cancelled():
+                self._encoded(outgoing, future.result())
+
+        try:
+            encoding = asyncio.get_running_loop().run_in_executor(None, _run, work)
+        except RuntimeError:  # the system has no thread left: slower, but those behind it in the lane go on
+            self._encoded(outgoing, _run(work))
+        else:
+            encoding.add_done_callback(done)
+
+    def _encoded(self, outgoing: _Outgoing, payloads: list[Encoded]) -> None:
+        outgoing.payloads = payloads
+        while self._outgoing:
+            head = self._outgoing[0]
+            if head.payloads is None:
+                return
+            self._outgoing.popleft()
+            self._to_wire(head.connection, head.attempts, head.payloads)
+
+    def _to_wire(self, connection: Connection, attempts: list[Attempt], encoded: list[Encoded]) -> None:
+        for attempt, result in zip(attempts, encoded, strict=True):
+            if isinstance(result, RaftlogError):
+                self._on_unencodable(attempt, result)  # those that depend on it do not count any more
+        current = [
+            (attempt, payload)
+            for attempt, payload in zip(attempts, encoded, strict=True)
+            if not isinstance(payload, RaftlogError) and attempt[0].attempt == attempt[1]
+        ]
+        if not current:
+            self.requests -= 1
+            return
+        attempts, payloads = [attempt for attempt, _ in current], [payload for _, payload in current]
+        partitions = [
+            ProducePartition(self._topic_ids.get(batch.topic, bytes(16)), batch.partition, len(payload), batch.resent)
+            for (batch, _), payload in zip(attempts, payloads, strict=True)
+        ]
+        timeout_ms = int(self._request_timeout * 1000)
+        try:
+            connection.request(
+                PRODUCE_PATH,
+                lambda correlation_id: ProduceRequest(correlation_id, int(self._acks), timeout_ms, partitions),
+                payloads,
+                timeout=self._request_timeout + ANSWER_GRACE,
+                answered=partial(self._answered, connection, attempts),
+                lost=partial(self._lost, attempts),
+                answer_expected=self._acks is not Acks.NONE,
+            )
+        except RaftlogError as error:
+            self._refused(attempts, error.code, error.detail)  # nothing was sent
+            return
+        if self._acks is Acks.NONE:
+            self.requests -= 1
+            self._on_sent_unanswered(attempts)
+
+    def _answered(self, connection: Connection, attempts: list[Attempt], response: Response, body: memoryview) -> None:
+        if isinstance(response, ErrorResponse):
+            self._refused(attempts, response.error, response.detail)
+            return
+        if not isinstance(response, ProduceResponse) or len(response.partitions) != len(attempts):
+            self._lost(attempts, RemoteProtocolError("the answer is not that of the request"))
+            connection.close("an answer did not fit its request")
+            return
+        self.requests -= 1
+        self._on_answered(list(zip(attempts, response.partitions, strict=True)))
+
+    def _refused(self, attempts: list[Attempt], code: str, detail: str) -> None:
+        refused = ProducedPartition(bytes(16), 0, code, detail)
+        self.requests -= 1
+        self._on_answered([(attempt, refused) for attempt in attempts])
+
+    def _lost(self, attempts: list[Attempt], error: RaftlogError) -> None:
+        self.requests -= 1
+        self._on_lost(attempts, error)
+
+
+def sequencer_of(lanes: Mapping[int, Lane], settings: ProducerSettings) -> Sequencer[DeliveryFuture]:
+    """What gives these lanes, by broker, their batches.
+
+    A producer that lingers has gathered records by the time that a batch is due. One that does not (`linger` 0) would
+    send each in a request of its own, however many are on their way: so many that whoever handles them falls behind,
+    and each waits for all before it. So what comes while a broker has a request to answer goes into the next one
+    (Nagle's algorithm, RFC 896), unless it fills a batch or has waited for `GATHER_AT_MOST`.
+    """
+
+    def busy(leader: int) -> bool:
+        lane = lanes.get(leader)
+        return lane is not None and lane.requests > 0
+
+    return Sequencer(
+        idempotent=settings.idempotent,
+        delivery_timeout=settings.delivery_timeout,
+        random=random.Random(),
+        busy=(lambda leader: False) if settings.linger > 0 else busy,
+    )
+
+
+def _encoding(batch: Batch[DeliveryFuture], codec: Codec, transactional: bool) -> Callable[[], bytes]:
+    values, keys, timestamps, headers = batch.columns()
+    return partial(
+        encode,
+        values,
+        keys=keys,
+        timestamps_ms=timestamps,
+        headers=headers,
+        codec=codec,
+        base_timestamp_ms=batch.timestamp_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        transactional=transactional,
+    )
+
+
+def _run(work: Sequence[Callable[[], bytes]]) -> list[Encoded]:
+    return [_outcome(encoding) for encoding in work]
+
+
+def _outcome(encoding: Callable[[], bytes]) -> Encoded:
+    try:
+        return encoding()
+    except RaftlogError as error:
+        return error
+    except (MemoryError, OSError, ImportError) as error:  # the last two: of a library that had to be loaded
+        return RetriableError("overloaded", f"nothing could be encoded for now: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001  whatever it is, those behind it in the lane must go on
+        what = f"these records cannot be encoded: {type(error).__name__}: {error}"
+        return InvalidRequest("invalid_request", what)

@@ -1,0 +1,271 @@
+"""Records in, deliveries out: the calls that a `Producer` and a `Transaction` share.
+
+`send` is an ordinary call: it puts the record into the batch that is being filled and returns that batch's delivery,
+without waiting for anything. Two things follow. It must be called on the loop that its object belongs to, and a loop
+that only sends never lets answers in: something has to be awaited now and then (`drain`, a delivery, anything).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from operator import index
+from typing import Any, TypeAlias
+
+from raftlog.client.cluster.metadata import check_partition
+from raftlog.config import check_topic_name
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.partitioner import partition_for_key
+
+from .batch import UNASSIGNED, Batch, Headers, ParkedRecord
+from .columns import ColumnQueue, check_columns
+from .delivery import DeliveryFuture, RecordDelivery, RecordMetadata
+from .sender import Sender
+
+HeadersArgument: TypeAlias = Headers | Mapping[str, bytes | None]
+
+MAX_TIMESTAMP_MS = 2**62
+REMEMBERED_KEYS = 50_000
+"""Of one topic."""
+
+
+class RecordSending:
+    """Whoever inherits this says what sends: `_started`."""
+
+    def __init__(self, linger: float, key_partitions: KeyPartitions) -> None:
+        """`linger` in seconds."""
+        self._linger = linger
+        self._open: dict[Any, Batch[DeliveryFuture]] = {}
+        """The accumulator's, as long as records may be put into its batches without asking."""
+        self._key_partitions = key_partitions
+        self._sealed_some = False
+
+    def _started(self) -> Sender:
+        """What sends. Raises the `RaftlogError` for which nothing may be sent (any more)."""
+        raise NotImplementedError
+
+    # --- One record ---------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: HeadersArgument | None = None,
+    ) -> DeliveryFuture:
+        """Queue one record; returns the delivery of the batch that it is in (of itself alone where it has a key and the
+        topic is not known yet).
+
+        The partition is `partition`, else the key's (Kafka's murmur2), else the one with the least to do. A record
+        without timestamp gets the time at which its batch was begun, at most `linger_ms` and 100 ms ago. A value of
+        None is a tombstone.
+
+        Raises `RetriableError` (`overloaded` when the buffer is full, `shutting_down`), `InvalidRequest`
+        (`batch_too_large`, `unknown_partition`, `invalid_topic_name`) and `TypeError`; then nothing was queued.
+        """
+        if key is None and partition is None and timestamp_ms is None and headers is None and value.__class__ is bytes:
+            batch = self._open.get(topic)
+            if batch is not None:
+                room = batch.room - batch.row_bytes - len(value)
+                if room >= 0:
+                    batch.room = room
+                    batch.values.append(value)
+                    return batch.delivery
+        return self._queue(topic, value, key, partition, timestamp_ms, headers).delivery
+
+    async def send_when_room(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: HeadersArgument | None = None,
+    ) -> DeliveryFuture:
+        """As `send`, but waits for room where the buffer is full, and lets answers in now and then."""
+        while True:
+            if self._sealed_some:
+                self._sealed_some = False
+                await asyncio.sleep(0)
+            try:
+                return self.send(topic, value, key, partition, timestamp_ms, headers)
+            except RetriableError as error:
+                if error.code != "overloaded":
+                    raise
+            await self._started().room()
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: HeadersArgument | None = None,
+    ) -> Coroutine[Any, Any, RecordMetadata]:
+        """Send one record; what this returns is to be awaited for where the record is, once it is acknowledged.
+
+        The record is on its way at once, so many may be in flight without a task for each: collect what the calls
+        return, then await one after the other. (Only where the buffer is full it is sent when awaited.) Raises as
+        `send` does, apart from `overloaded`, and with the error that ended its delivery. Giving up waiting does not
+        take the record back.
+        """
+        if key is None and partition is None and timestamp_ms is None and headers is None and value.__class__ is bytes:
+            batch = self._open.get(topic)
+            if batch is not None:
+                room = batch.room - batch.row_bytes - len(value)
+                if room >= 0:
+                    batch.room = room
+                    batch.values.append(value)
+                    return RecordDelivery(batch.delivery, len(batch.values) - 1, None)
+        try:
+            took = self._queue(topic, value, key, partition, timestamp_ms, headers)
+        except RetriableError as error:
+            if error.code != "overloaded":
+                raise
+            return self._send_later(topic, value, key, partition, timestamp_ms, headers)
+        return RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
+
+    # --- Many records -------------------------------------------------------------------------------------------------
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None] | Any,
+        *,
+        keys: Sequence[bytes | None] | Any = None,
+        partition: int | None = None,
+        timestamps: Sequence[int] | Any = None,
+    ) -> list[DeliveryFuture]:
+        """Queue whole columns: lists, or pyarrow arrays of binary, string (`timestamps`: timestamp or int64). Records
+        keep their order within each partition. Returns, once all are queued, the deliveries of their batches, which
+        may hold other records too.
+
+        Columns are checked before anything is queued. Raises `InvalidRequest` (`batch_too_large`,
+        `unknown_partition`, lengths that differ, an unknown topic) and `TypeError`; waits for room as long as it takes.
+        """
+        largest = await check_columns(values, keys, timestamps)
+        sender = self._started()
+        if not sender.accumulator.partition_count(topic):
+            await sender.topic_known(check_topic_name(topic))
+        queue = ColumnQueue(sender, topic, self._linger)
+        await queue.put(values, keys, timestamps, partition, largest)
+        return list(queue.deliveries)
+
+    async def drain(self) -> None:
+        """Let answers in; returns when less than half of the buffer is in use."""
+        await asyncio.sleep(0)
+        await self._started().room()
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _queue(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: HeadersArgument | None,
+    ) -> Batch[DeliveryFuture] | ParkedRecord[DeliveryFuture]:
+        """`send` without its shortcut. Returns what took the record, as its last one."""
+        sender = self._started()
+        accumulator = sender.accumulator
+        value, key = _as_bytes("value", value), _as_bytes("key", key)
+        partition = None if partition is None else index(partition)
+        timestamp_ms = None if timestamp_ms is None else index(timestamp_ms)
+        if timestamp_ms is not None and not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
+            raise InvalidRequest("timestamp_out_of_range", f"{timestamp_ms} is no time in milliseconds since 1970")
+        pairs = None if not headers else _headers(headers)
+        count = accumulator.partition_count(topic)
+        now = sender.now()
+        if not count:
+            check_topic_name(topic)
+            if partition is not None or key is not None:
+                place = UNASSIGNED if partition is None else partition
+                record = accumulator.park(topic, value, key, place, timestamp_ms, pairs)
+                sender.arm(now + self._linger)
+                return record
+        if partition is not None:
+            check_partition(topic, partition, count)
+            place = partition
+        else:
+            place = UNASSIGNED if key is None else self._key_partitions.find(topic, key, count)
+        try:
+            batch = accumulator.append(topic, value, key, place, timestamp_ms, pairs, now, time.time_ns() // 1_000_000)
+        finally:
+            if accumulator.has_sealed:
+                self._sealed_some = True
+                sender.pump()
+        if batch.count == 1:
+            sender.arm(now + self._linger)
+        return batch
+
+    async def _send_later(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: HeadersArgument | None,
+    ) -> RecordMetadata:
+        """`send_and_wait` where the buffer was full."""
+        took = await self._queue_when_room(topic, value, key, partition, timestamp_ms, headers)
+        return await RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
+
+    async def _queue_when_room(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: HeadersArgument | None,
+    ) -> Batch[DeliveryFuture] | ParkedRecord[DeliveryFuture]:
+        while True:
+            await self._started().room()
+            try:
+                return self._queue(topic, value, key, partition, timestamp_ms, headers)
+            except RetriableError as error:
+                if error.code != "overloaded":
+                    raise
+
+
+class KeyPartitions:
+    """The partitions of keys seen before: hashing one takes longer than all the rest of a send."""
+
+    def __init__(self) -> None:
+        self._of_topic: dict[str, tuple[int, dict[bytes, int]]] = {}
+        """Topic → number of partitions, and each key's."""
+
+    def find(self, topic: str, key: bytes, count: int) -> int:
+        """The partition of this key, of so many."""
+        known_count, known = self._of_topic.get(topic, (0, {}))
+        if known_count != count or len(known) >= REMEMBERED_KEYS:
+            known = {}
+            self._of_topic[topic] = (count, known)
+        partition = known.get(key)
+        if partition is None:
+            partition = known[key] = partition_for_key(key, count)
+        return partition
+
+
+def _as_bytes(name: str, content: Any) -> bytes | None:
+    if content is None or content.__class__ is bytes:
+        return content
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"a {name} must be bytes or None, not {type(content).__name__}")
+
+
+def _headers(headers: HeadersArgument) -> Headers:
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for name, content in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+        _as_bytes("header", content)
+    return pairs

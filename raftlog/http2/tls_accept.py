@@ -1,0 +1,192 @@
+"""Before a TLS connection is one: accepting, looking at the first bytes, the handshake.
+
+asyncio's own TLS server tells nobody of handshakes that are under way or have failed. Here each is counted, has a
+deadline, and ends in a connection or in a reason. When too many are under way the oldest gives way: a handshake of an
+honest peer takes milliseconds, one that was begun to occupy a place takes until its deadline.
+
+The first bytes are looked at and left in the socket (`MSG_PEEK`). They choose the loop
+(`raftlog/http2/client_hello.py`), and the handshake happens there; a plain connection is served just far enough to be
+told that TLS is spoken here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from raftlog.system.zero_copy import duplicate_socket
+
+from .client_hello import MAX_FIRST_BYTES, FirstBytes, first_bytes
+from .connection import Http2Connection
+from .limits import Http2Limits, RateLimit
+from .tls import ContextSource, explain
+from .transport import peer_address
+
+PEEK_AGAIN_S = 0.01
+"""A hello that came in part is looked at again after this: what was only looked at stays readable all the time."""
+
+PLAIN_REFUSED = "this listener speaks TLS only, and the peer does not: give the peer its [tls] settings"
+
+
+class TlsDoor:
+    """Sockets that were accepted → connections. Belongs to the listener's loop.
+
+    Invariant: every socket that came in is closed, or is a connection's, or has a task in `_arrivals`.
+    """
+
+    def __init__(
+        self,
+        context: ContextSource,
+        limits: Http2Limits,
+        *,
+        new_connection: Callable[[asyncio.AbstractEventLoop], Http2Connection],
+        loop_for_name: Mapping[str, asyncio.AbstractEventLoop],
+        full: Callable[[], bool],
+        on_refused: Callable[[str, str], None],
+    ) -> None:
+        """`context` is asked anew for each handshake; `full` tells whether the listener has all the connections that it
+        takes. `on_refused(address, reason)` is told of each that came to nothing."""
+        self._context = context
+        self._limits = limits
+        self._new_connection = new_connection
+        self._loop_for_name = loop_for_name
+        self._on_refused = on_refused
+        self._full = full
+        self._moved = RateLimit(limits.moved_handshakes_per_second, limits.moved_handshakes_burst, 0.0)
+        self._arrivals: dict[asyncio.Task[None], str] = {}
+        """With their addresses, oldest first."""
+
+    @property
+    def under_way(self) -> int:
+        """How many are neither served nor refused yet."""
+        return len(self._arrivals)
+
+    def protocol(self) -> asyncio.Protocol:
+        """For `loop.create_server`: an accepted connection, before anything of it is read."""
+        return _Accepted(self._arrived)
+
+    async def close(self) -> None:
+        """Give up all that are under way."""
+        arrivals = list(self._arrivals)
+        for task in arrivals:
+            task.cancel()
+        if arrivals:
+            await asyncio.wait(arrivals)
+
+    def _arrived(self, transport: asyncio.Transport) -> None:
+        address = peer_address(transport)
+        if self._full():
+            transport.abort()
+            self._on_refused(address, "the listener takes no more connections")
+            return
+        try:
+            sock = duplicate_socket(transport)
+        except OSError as error:  # no descriptor is left
+            self._on_refused(address, f"it cannot be served: {error}")
+            return
+        finally:
+            transport.abort()  # the duplicate keeps the connection
+        if len(self._arrivals) >= self._limits.max_handshakes:
+            oldest = next(iter(self._arrivals))
+            self._on_refused(self._arrivals.pop(oldest), "its handshake gave way to newer ones: too many are under way")
+            oldest.cancel()
+        task = asyncio.get_running_loop().create_task(self._admit(sock, address))
+        self._arrivals[task] = address
+        task.add_done_callback(self._admitted)
+
+    def _admitted(self, task: asyncio.Task[None]) -> None:
+        self._arrivals.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            message = "a connection could not be taken in"
+            task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})
+
+    async def _admit(self, sock: socket.socket, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        owned = True
+        try:
+            async with asyncio.timeout(self._limits.handshake_timeout_s):
+                found = await _peek(loop, sock)
+            owned = False
+            if not found.is_tls:
+                self._on_refused(address, PLAIN_REFUSED)
+                await self._tell_plain_peer(loop, sock)
+                return
+            target = self._loop_for_name.get(found.server_name, loop)
+            if target is not loop and not self._moved.allow(loop.time()):
+                target = loop
+            if target.is_closed():
+                owned = True
+                raise ConnectionAbortedError("the loop that serves this has stopped")
+            await _on(target, self._handshake(sock, target))
+        except (OSError, TimeoutError) as error:
+            self._on_refused(address, explain(error))
+        finally:
+            if owned:
+                sock.close()
+
+    async def _handshake(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        """On the loop that is to serve it."""
+        connection = self._new_connection(loop)
+        await loop.connect_accepted_socket(
+            lambda: connection.protocol,
+            sock,
+            ssl=self._context(),
+            ssl_handshake_timeout=self._limits.handshake_timeout_s,
+            ssl_shutdown_timeout=self._limits.linger_s,
+        )
+
+    async def _tell_plain_peer(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+        """A GOAWAY that says why for HTTP/2, `connection.py`'s answer for HTTP/1.1, nothing for others."""
+        connection = self._new_connection(loop)
+        connection.on_ready = lambda: connection.close(PLAIN_REFUSED)
+        await loop.connect_accepted_socket(lambda: connection.protocol, sock)
+
+
+class _Accepted(asyncio.Protocol):
+    def __init__(self, arrived: Callable[[asyncio.Transport], None]) -> None:
+        self._arrived = arrived
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        self._arrived(transport)
+
+
+async def _on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Run it on that loop, which may be another thread's."""
+    if loop is asyncio.get_running_loop():
+        await work
+        return
+    try:
+        elsewhere = asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError:  # it was closed just now
+        work.close()
+        raise ConnectionAbortedError("the loop that serves this has stopped") from None
+    await asyncio.wrap_future(elsewhere)
+
+
+async def _peek(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> FirstBytes:
+    while True:
+        await _readable(loop, sock)
+        data = b""
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            data = sock.recv(MAX_FIRST_BYTES, socket.MSG_PEEK)
+            if not data:
+                raise ConnectionResetError("it closed the connection without a word")
+        found = first_bytes(data)
+        if found is not None:
+            return found
+        await asyncio.sleep(PEEK_AGAIN_S)
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(sock.fileno(), lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock.fileno())

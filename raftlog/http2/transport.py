@@ -1,0 +1,496 @@
+"""The asyncio half of one HTTP/2 connection: reading, writing, timers, closing, and moving to another loop.
+
+Reading is asyncio's (`BufferedProtocol`, into buffers that the core names); writing is `SocketWriter`'s on a plain
+connection and `TransportWriter`'s under TLS.
+
+What arrived in one read is handled in slices (`TURN_S`, `receiving.WORK`), and nothing more is read before that is
+done: thousands of tiny frames do not hold the loop.
+
+What is sent in one event of the loop, be it what this connection received, another one or a worker's result, goes out
+together at its end (`raftlog/system/loop_events.py`): one system call. What is sent outside of events goes out in the
+loop's next turn. The writer holds about `HIGH_WATER_BYTES` of frames, the rest waits in the core's per-stream queues:
+so a PING's answer and another stream's message overtake bulk, and a reset stream's queue need not be sent.
+
+Closing: the last output (a GOAWAY) is sent, then the sending direction is shut, then input is read and ignored until
+the peer closes or `linger_s` is over; closing at once would make the kernel send a RST that overtakes the GOAWAY.
+
+Moving: the old loop stops and forgets the connection completely before the new loop hears of it, so only one thread
+ever touches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from raftlog.ports import Part
+from raftlog.system.loop_events import LoopEvents, events_of
+from raftlog.system.zero_copy import SocketWriter, duplicate_socket
+
+from .core import ConnectionCore
+from .events import Event
+from .frames import ErrorCode
+from .limits import Http2Limits
+from .messages import release_regions
+from .tls import TransportWriter, speaks_h2
+
+HIGH_WATER_BYTES = 1024 * 1024
+TURN_S = 0.01
+"""After so long the loop's other callbacks have their turn; one call of a handler's may take longer."""
+SHORTEST_TICK_S = 0.01
+
+
+class Phase(enum.Enum):
+    """How far closing has come."""
+
+    OPEN = enum.auto()
+    FLUSHING = enum.auto()
+    """The last output is on its way."""
+    LINGERING = enum.auto()
+    """All is said; the peer's end is awaited."""
+    CLOSED = enum.auto()
+
+
+class ConnectionShell(asyncio.BufferedProtocol):
+    """Moves bytes between a transport and a `ConnectionCore`, and hands the core's events to `on_event`, one by one."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        core: ConnectionCore,
+        limits: Http2Limits,
+        *,
+        on_connected: Callable[[], None],
+        on_event: Callable[[Event], None],
+        on_drained: Callable[[], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`on_connected`: there is a transport now, at first, and again on another loop. `on_drained` is called in a
+        later turn when most of what had to wait was taken by the kernel. `on_lost`: the connection is over; called
+        once, with the reason."""
+        self._loop = loop
+        self._core = core
+        self._limits = limits
+        self._on_connected = on_connected
+        self._on_event = on_event
+        self._on_drained = on_drained
+        self._on_lost = on_lost
+        self.peer_address = ""
+        self.peer_said = ""
+        """In its GOAWAY."""
+        self._aborted = False
+        self._reason = ""
+        self._phase = Phase.OPEN
+        self._transport: asyncio.Transport | None = None
+        self._writer: SocketWriter | TransportWriter | None = None
+        self._events = events_of(loop)
+        self._dispatching = False
+        """Events of the core are being handled, by `_dispatch`."""
+        self._flush_due = False
+        """Output waits for the end of this event."""
+        self._wake_due = False
+        self._behind = False
+        """Something had to wait, and `on_drained` is owed."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading = True
+        """As the transport was told last."""
+        self._reading_wanted = True
+        """By the user, see `pause_reading`."""
+        self._catching_up = False
+        """What was received waits to be handled; nothing is read meanwhile."""
+        self._progress: tuple[int, int] | None = None
+        self._progress_at = loop.time()
+        self._move_to: asyncio.AbstractEventLoop | None = None
+        self._moved_parts: list[Part] = []
+        self._attaching: asyncio.Task[None] | None = None
+
+    # --- For users ---------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """No stream can be opened, and nothing will be received."""
+        return self._phase is Phase.CLOSED or self._core.failed
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Whose thread all calls belong to."""
+        return self._loop
+
+    @property
+    def queued_bytes(self) -> int:
+        """Everything that waits to be sent, of all streams."""
+        return self._core.outbox.queued_bytes + (self._writer.backlog if self._writer else 0)
+
+    @property
+    def attached(self) -> bool:
+        """There is a transport, or was one that is not told to be gone."""
+        return self._transport is not None
+
+    def get_extra_info(self, name: str) -> Any:
+        """As the transport's: `peername`, `ssl_object`, `peercert`."""
+        return self._transport.get_extra_info(name) if self._transport else None
+
+    def pause_reading(self) -> None:
+        """Look at nothing from this peer until `resume_reading`: what holds back a peer that sends too much. Not for
+        long, since its PINGs go unanswered meanwhile."""
+        self._reading_wanted = False
+        self._set_reading()
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+        self._reading_wanted = True
+        self._set_reading()
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection without a word."""
+        self._aborted = True
+        self._reason = self._reason or reason
+        self._abandon()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def flush(self) -> None:
+        """After a call of the user's: send at the end of this event. Events of ours wait for the next turn."""
+        if self._core.events and not self._dispatching:
+            self._wake()
+        if self._core.outbox.room <= 0:
+            self._write()  # what waits for the end of an event is bounded, too
+        elif not self._flush_due:
+            self._flush_due = True
+            self._events.at_end(self._flush_now)
+
+    def say_plain(self, answer: bytes) -> None:
+        """Send bytes that are not HTTP/2, to a peer that speaks something else."""
+        if self._writer is not None:
+            self._writer.extend([answer])
+            self._writer.flush()
+
+    # --- asyncio's side ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._reading = True
+        if self._aborted:
+            transport.abort()
+            return
+        self.peer_address = peer_address(transport)
+        if transport.get_extra_info("sslcontext") is not None:
+            self._writer = TransportWriter(transport, refill=self._refill, failed=self.abort)
+        else:
+            try:
+                sock = duplicate_socket(transport)
+            except OSError as error:  # no descriptor is left
+                self.abort(f"the connection cannot be served: {error}")
+                return
+            self._writer = SocketWriter(self._loop, sock, refill=self._refill, failed=self.abort)
+        if not speaks_h2(transport):
+            self.abort("the peer did not agree to HTTP/2 (ALPN)")
+            return
+        self._writer.extend(self._moved_parts)
+        self._moved_parts = []
+        self._writer.flush()
+        self._on_connected()
+        self._progress_at = self._loop.time()
+        self._set_timer(self._progress_at)
+        self._dispatch()
+        self._handled()
+        self._write()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._core.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        events = self._events
+        events.begin()
+        try:
+            self._core.received(nbytes, self._loop.time())
+            self._dispatch()
+            self._handled()
+        finally:
+            events.end()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if isinstance(self._writer, TransportWriter):
+            self._writer.pause()
+
+    def resume_writing(self) -> None:
+        if isinstance(self._writer, TransportWriter):
+            self._writer.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._phase is Phase.CLOSED:
+            return
+        self._phase = Phase.CLOSED
+        told = f"connection lost: {exc}" if exc else f"the peer closed the connection: {self.peer_said}".rstrip(": ")
+        self._reason = self._reason or told
+        if self._timer is not None:
+            self._timer.cancel()
+        self._abandon()
+        try:
+            self._dispatch()
+        finally:
+            self._on_lost(self._reason)
+
+    # --- Turns of the loop --------------------------------------------------------------------------------------------
+
+    def _on_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:
+            return  # the connection has left this loop
+        self._wake_due = False
+        events = self._events
+        events.begin()
+        try:
+            if self._core.behind and not self._core.events:
+                self._core.received(0, loop.time())
+            try:
+                self._dispatch()
+            finally:
+                self._handled()
+        finally:
+            events.end()
+
+    def _dispatch(self) -> None:
+        events = self._core.events
+        clock = self._loop.time
+        on_event = self._on_event
+        if self._dispatching or (self._transport is None and self._phase is not Phase.CLOSED):
+            return  # or: it is between two loops
+        if not events:
+            self.close_if_finished()
+        self._dispatching = True
+        turn_ends = 0.0
+        try:
+            while events and self._move_to is None:
+                on_event(events.popleft())
+                if events:
+                    now = clock()
+                    turn_ends = turn_ends or now + TURN_S
+                    if now > turn_ends and self._phase is not Phase.CLOSED:
+                        return  # `_handled` sees that there is more
+        except BaseException as error:
+            self.abort(f"a handler failed: {error!r}")
+            raise
+        finally:
+            self._dispatching = False
+            if events and self._phase is Phase.CLOSED:
+                self._wake()  # a handler raised; the others are told all the same
+
+    def _handled(self) -> None:
+        """Events were handled, for now: answer, and go on reading if those were all."""
+        if self._move_to is not None:
+            self._leave(self._move_to)
+            return
+        outbox = self._core.outbox
+        if outbox.output or outbox.queued_bytes or self._phase is Phase.FLUSHING:
+            self._flush_later()
+        self._catching_up = self._phase is not Phase.CLOSED and bool(self._core.events or self._core.behind)
+        if self._catching_up:
+            self._wake()
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        transport = self._transport
+        wanted = self._reading_wanted and not self._catching_up
+        if wanted is self._reading or transport is None or transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    # --- Writing -----------------------------------------------------------------------------------------------------
+
+    def _flush_later(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._events.at_end(self._flush_now)
+
+    def _flush_now(self, events: LoopEvents) -> None:
+        if events is self._events:  # else the connection has left that loop
+            self._flush_due = False
+            self._write()
+
+    def _wake(self) -> None:
+        if not self._wake_due:
+            self._wake_due = True
+            self._loop.call_soon(self._on_turn, self._loop)
+
+    def _write(self) -> None:
+        writer = self._writer
+        core = self._core
+        if writer is None:
+            return
+        outbox = core.outbox
+        if outbox.output and not (outbox.queued_bytes or writer.backlog):
+            if parts := core.take_output(HIGH_WATER_BYTES):
+                writer.send(parts)
+            if writer.backlog or self._behind or core.closing:
+                self._refill()
+        elif outbox.output or outbox.queued_bytes:
+            self._refill()
+            writer.flush()
+        if writer.backlog or outbox.queued_bytes:
+            if writer.backlog + outbox.queued_bytes > self._limits.max_queued_bytes:
+                self.abort(f"the peer reads too slowly: {self.queued_bytes} bytes wait for it")
+                return
+            if (pieces := writer.pieces + outbox.queued_messages) > self._limits.max_queued_pieces:
+                self.abort(f"the peer reads too slowly: {pieces} frames and messages wait for it")
+                return
+        if self._phase is Phase.FLUSHING and not writer.backlog:
+            self._said_all()
+
+    def _refill(self) -> None:
+        """Frames from the core into the writer, as far as the writer wants them. The writer calls this, too."""
+        writer = self._writer
+        outbox = self._core.outbox
+        assert writer is not None
+        room = HIGH_WATER_BYTES - writer.backlog
+        if outbox.output or (outbox.queued_bytes and room > 0):
+            writer.extend(self._core.take_output(room))
+            room = HIGH_WATER_BYTES - writer.backlog
+        outbox.room = room
+        if room <= 0 or outbox.queued_bytes:
+            self._behind = True
+        elif self._behind and room >= HIGH_WATER_BYTES // 2:
+            self._behind = False
+            self._loop.call_soon(self._tell_drained)
+        if room == HIGH_WATER_BYTES and (self._phase is Phase.FLUSHING or self._core.closing):
+            self._wake()
+
+    def _tell_drained(self) -> None:
+        if not self._behind:
+            self._on_drained()
+
+    # --- Time --------------------------------------------------------------------------------------------------------
+
+    def _on_tick(self) -> None:
+        now = self._loop.time()
+        assert self._transport is not None
+        self._core.on_time(now, reading=self._transport.is_reading())
+        self._set_timer(now)
+        if self._stalled(now):
+            self.abort(f"the peer took nothing for {self._limits.stall_timeout_s} s")
+        if self._core.events or self._core.behind or self._core.closing or self._core.outbox.output:
+            self._wake()
+
+    def _set_timer(self, now: float) -> None:
+        """To the next deadline and not sooner: an idle node has dozens of connections, and each would wake it."""
+        assert self._transport is not None
+        due = self._core.next_time(now, reading=self._transport.is_reading())
+        watched = self._limits.stall_timeout_s / (4 if self.queued_bytes else 2)
+        self._timer = self._loop.call_at(max(min(due, now + watched), now + SHORTEST_TICK_S), self._on_tick)
+
+    def _stalled(self, now: float) -> bool:
+        """Nothing of what waits was taken for long, be it the socket that is full or a window that is shut. Our own
+        PINGs, which a socket with room takes at once, are no progress. Only what was seen to wait counts: bytes that
+        were queued after the last look have until the next."""
+        writer = self._writer
+        assert writer is not None
+        waits = self.queued_bytes > 0
+        progress = (self._core.outbox.framed_bytes, writer.total_sent if writer.backlog else 0) if waits else None
+        if progress is None or progress != self._progress:
+            self._progress, self._progress_at = progress, now
+        return now - self._progress_at >= self._limits.stall_timeout_s
+
+    def _abandon(self) -> None:
+        """Nothing more can be sent."""
+        self._core.abandon(self._reason)
+        if self._writer is not None:
+            self._writer.close()
+        release_regions(self._core.take_output(0))
+
+    # --- Closing -----------------------------------------------------------------------------------------------------
+
+    def close_gently(self, reason: str) -> None:
+        """Send what is in the output, then close."""
+        self._reason = self._reason or reason
+        if self._phase is not Phase.OPEN:
+            return
+        self._phase = Phase.FLUSHING
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self._limits.linger_s, self.abort, self._reason)
+        self.resume_reading()
+        self._wake()
+
+    def close_if_finished(self) -> None:
+        """After a GOAWAY of either side, the connection goes with its last stream, once all of that is sent."""
+        core = self._core
+        if core.closing and not (core.streams or core.failed or core.outbox.output or self.queued_bytes):
+            if self.peer_said:
+                self._reason = self._reason or f"the peer went away: {self.peer_said}"
+            core.fail(ErrorCode.NO_ERROR, "the last stream ended")
+
+    def _said_all(self) -> None:
+        self._phase = Phase.LINGERING
+        assert self._transport is not None
+        if isinstance(self._writer, SocketWriter):
+            self._writer.shutdown()
+        else:
+            self._transport.close()
+
+    # --- Moving ------------------------------------------------------------------------------------------------------
+
+    @property
+    def can_move(self) -> bool:
+        """TLS state is bound to its loop's transport: such a connection stays where it is."""
+        return isinstance(self._writer, SocketWriter)
+
+    def move_to(self, target: asyncio.AbstractEventLoop) -> None:
+        """Leave for that loop before another event is handled."""
+        self._move_to = target
+
+    def _leave(self, target: asyncio.AbstractEventLoop) -> None:
+        transport = self._transport
+        writer = self._writer
+        assert transport is not None and isinstance(writer, SocketWriter) and self._timer is not None
+        self._timer.cancel()
+        sock, self._moved_parts = writer.detach()
+        transport.pause_reading()
+        transport.set_protocol(asyncio.Protocol())  # it ends for itself; the duplicate keeps the connection
+        transport.abort()
+        self._transport = self._writer = self._timer = self._move_to = None
+        self._flush_due = self._wake_due = self._catching_up = False
+        self._loop, self._events = target, events_of(target)
+        try:
+            target.call_soon_threadsafe(self._arrive, sock)
+        except RuntimeError:  # that loop is closed: its owner is shutting down
+            self._failed_to_arrive(sock, "the loop that serves this path has stopped")
+
+    def _arrive(self, sock: socket.socket) -> None:
+        self._attaching = self._loop.create_task(self._attach(sock))
+
+    async def _attach(self, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: self, sock)
+        except OSError as error:
+            self._failed_to_arrive(sock, str(error))
+        except Exception as error:  # a bug: those who use the connection would wait for a word of it
+            self._failed_to_arrive(sock, repr(error))
+            raise
+        finally:
+            self._attaching = None
+
+    def _failed_to_arrive(self, sock: socket.socket, reason: str) -> None:
+        sock.close()
+        release_regions(self._moved_parts)
+        self._moved_parts = []
+        self._reason = reason
+        self.connection_lost(None)
+
+
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """`host:port` of the other end, for people."""
+    peername = transport.get_extra_info("peername")
+    if isinstance(peername, tuple) and len(peername) >= 2:
+        host, port = peername[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(peername or "?")

@@ -1,0 +1,1 @@
+"""The operating system behind ports: disk, clocks, files, sockets."""

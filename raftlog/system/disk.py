@@ -1,0 +1,374 @@
+"""The real disk: files below one folder, durable when they say so. The only file that opens files and fsyncs.
+
+Every call that fails with «no room» raises `DiskFull`, one for which the process has no descriptor or no memory left
+`ResourceShortage`, every other one `DiskFailed`; absent and already present files are Python's own errors, since a
+caller asks about those. A failed fsync is always `DiskFailed`. Nothing is tried again here: a failed `fsync` may have
+dropped the data and marked it clean, so the file refuses everything after it (the «fsyncgate» of 2018).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from raftlog.errors import DiskError, DiskFailed, DiskFull, InvariantViolation, ResourceShortage
+from raftlog.ports import Buffer, File, Space
+
+from .file_system import FileSystem, file_system_of
+
+_IOV_MAX = 1024
+"""Buffers that one `pwritev` takes: Linux's UIO_MAXIOV."""
+
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+"""Linux 4.14 and later; elsewhere nothing tells whether a read would wait."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""Of the process or of the machine, and none of the disk's business (open(2), stat(2))."""
+_HINDERED = _NO_ROOM + _SHORTAGE
+_NOWAIT_UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL)
+_DSYNC_UNKNOWN = (errno.EOPNOTSUPP, errno.ENOSYS)
+"""Told before anything is written."""
+
+TEMPORARY_SUFFIX = ".tmp"
+"""Of a file that `replace` was writing when the process died; it holds nothing that anybody was told of."""
+
+
+def _ours(error: OSError | MemoryError, what: str, path: str) -> DiskError:
+    """The operating system's error by our name."""
+    if isinstance(error, MemoryError):
+        return ResourceShortage(f"{what} {path}: {os.strerror(errno.ENOMEM)}")
+    text = f"{what} {path}: {error.strerror or error}"
+    if error.errno in _SHORTAGE:
+        return ResourceShortage(text)
+    return DiskFull(text) if error.errno in _NO_ROOM else DiskFailed(text)
+
+
+@contextlib.contextmanager
+def _translated(what: str, path: str) -> Iterator[None]:
+    """Turns the operating system's errors into ours, where a microsecond does not matter."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except (OSError, MemoryError) as error:
+        raise _ours(error, what, path) from error
+
+
+class LocalFile:
+    """One open file. May be used from several threads at once, as `pread` and `pwrite` may."""
+
+    _dsync: ClassVar[int] = getattr(os, "RWF_DSYNC", 0)
+    """Write and fsync in one call: Linux 4.7 and later; 0 where the kernel or the file system has no such thing."""
+
+    def __init__(self, descriptor: int, path: str, unsynced: set[LocalFile]) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._unsynced = unsynced
+        """The disk's: this file is in it from before a write until after what makes that durable has begun."""
+        self._lost = ""
+        """Why nothing more can be said of this file: an fsync failed."""
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        self._refuse_if_lost()
+        self._unsynced.add(self)
+        try:
+            with _translated("write", self._path):
+                return self._write(_views(buffers), position)
+        finally:
+            # Again: a `sync_all` that began meanwhile has taken it out, and need not cover all of this.
+            self._unsynced.add(self)
+
+    def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
+        self._refuse_if_lost()
+        views = _views(buffers)
+        if not LocalFile._dsync or len(views) > _IOV_MAX:
+            return self._write_then_fsync(views, position)
+        try:
+            written = os.pwritev(self._descriptor, views, position, LocalFile._dsync)
+        except OSError as error:
+            if error.errno in _DSYNC_UNKNOWN:
+                LocalFile._dsync = 0
+                return self._write_then_fsync(views, position)
+            # One call, two ways to fail. Where the file did not grow nothing was written, so nothing was lost either.
+            if error.errno in _HINDERED and self.size() <= position:
+                raise _ours(error, "write", self._path) from error
+            raise self._lose("write and fsync", error) from error
+        left = _behind(views, written)
+        return written + (self._write_then_fsync(left, position + written) if left else 0)
+
+    def _write_then_fsync(self, views: list[memoryview], position: int) -> int:
+        with _translated("write", self._path):
+            written = self._write(views, position)
+        self.fsync()
+        return written
+
+    def _write(self, views: list[memoryview], position: int) -> int:
+        """Raises `OSError`."""
+        total = first = 0
+        while first < len(views):
+            written = os.pwritev(self._descriptor, views[first : first + _IOV_MAX], position + total)
+            total += written
+            # Usually all of them; a short write is followed by one that says what is wrong.
+            while first < len(views) and written >= views[first].nbytes:
+                written -= views[first].nbytes
+                first += 1
+            if written:
+                views[first] = views[first][written:]
+        return total
+
+    def pread(self, length: int, position: int) -> bytes:
+        self._refuse_if_lost()
+        try:
+            data = os.pread(self._descriptor, length, position)
+            while len(data) < length:
+                more = os.pread(self._descriptor, length - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except (OSError, MemoryError) as error:
+            raise _ours(error, "read", self._path) from error
+        return data
+
+    def pread_cached(self, length: int, position: int) -> bytes | None:
+        if not _NOWAIT:
+            return self.pread(length, position)
+        self._refuse_if_lost()
+        buffer = bytearray(length)
+        try:
+            found = os.preadv(self._descriptor, [buffer], position, _NOWAIT)
+            if found == length:
+                return bytes(buffer)
+            at_end = position + found >= os.fstat(self._descriptor).st_size
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NOWAIT_UNKNOWN:
+                raise _ours(error, "read", self._path) from error
+            return self.pread(length, position)
+        return bytes(buffer[:found]) if at_end else None
+
+    def size(self) -> int:
+        self._refuse_if_lost()
+        try:
+            return os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise _ours(error, "stat", self._path) from error
+
+    def truncate(self, length: int) -> None:
+        self._refuse_if_lost()
+        self._unsynced.add(self)
+        try:
+            with _translated("truncate", self._path):
+                os.ftruncate(self._descriptor, length)
+        finally:
+            self._unsynced.add(self)
+
+    def allocate(self, length: int) -> None:
+        self._refuse_if_lost()
+        self._unsynced.add(self)
+        try:
+            with _translated("allocate", self._path):
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(self._descriptor, 0, length)
+                else:
+                    size = os.fstat(self._descriptor).st_size
+                    self._write([memoryview(bytes(max(0, length - size)))], size)
+        finally:
+            self._unsynced.add(self)
+
+    def fsync(self) -> None:
+        self._refuse_if_lost()
+        self._unsynced.discard(self)
+        try:
+            # The data, and of the inode what is needed to find it again: its size.
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise self._lose("fsync", error) from error
+
+    def lose(self, why: str) -> None:
+        self._lost = self._lost or f"{why} {self._path}"
+        # What did not reach the disk may stay in the page cache, marked clean: the next process would read it, and an
+        # fsync of it would succeed.
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            self._unsynced.discard(self)
+            # What has to last was fsynced before: an error has nothing to add to that.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def _lose(self, what: str, error: OSError) -> DiskFailed:
+        """Nothing more can be said of this file."""
+        self._lost = f"{what} {self._path}: {error.strerror}"
+        self.lose(what)
+        return DiskFailed(self._lost)
+
+    def _refuse_if_lost(self) -> None:
+        if self._lost:
+            raise DiskFailed(self._lost)
+
+
+class LocalDisk:
+    """A folder of the operating system. Paths below it have `/` between parts and never lead out of it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self._held: LocalFile | None = None
+        self._file_system: FileSystem | None = None
+        """Where `_held` lies, from `lock` on, if its files can be synced by one call."""
+        self._unsynced: set[LocalFile] = set()
+        """Open files with something that no fsync covers yet. Changed on any thread, by single calls only."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        flags |= os.O_CREAT if create else 0
+        flags |= os.O_CREAT | os.O_EXCL if exclusive else 0
+        with _translated("open", path):
+            return LocalFile(os.open(self._full(path), flags, 0o644), path, self._unsynced)
+
+    def exists(self, path: str) -> bool:
+        # Not `os.path.lexists`: what cannot be looked at is not absent, and nothing may be made in its place.
+        with _translated("stat", path):
+            try:
+                os.lstat(self._full(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
+
+    def list(self, path: str) -> list[str]:
+        with _translated("list", path):
+            try:
+                return sorted(os.listdir(self._full(path)))
+            except FileNotFoundError:
+                return []
+
+    def make_directory(self, path: str) -> None:
+        with _translated("make", path):
+            os.makedirs(self._full(path), exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        with _translated("rename", source):
+            os.replace(self._full(source), self._full(target))
+
+    def remove(self, path: str) -> None:
+        full = self._full(path)
+        with _translated("remove", path), contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(full).st_mode):
+                shutil.rmtree(full)
+            else:
+                os.remove(full)
+
+    def fsync_directory(self, path: str) -> None:
+        with _translated("fsync", path):
+            descriptor = os.open(self._full(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                # Also «no room»: a failed fsync is never a mere lack of room, which may be tried again.
+                raise DiskFailed(f"fsync {path}: {error.strerror}") from error
+            finally:
+                os.close(descriptor)
+
+    def read(self, path: str) -> bytes:
+        with _translated("read", path), open(self._full(path), "rb") as file:
+            return file.read()
+
+    def replace(self, path: str, content: bytes) -> None:
+        temporary = path + TEMPORARY_SUFFIX
+        self.remove(temporary)
+        try:
+            file = self.open(temporary, exclusive=True)
+            try:
+                file.pwritev([content], 0)
+                file.fsync()
+            finally:
+                file.close()
+        except DiskError:
+            with contextlib.suppress(DiskError):
+                self.remove(temporary)
+            raise
+        self.rename(temporary, path)
+        self.fsync_directory(os.path.dirname(path))
+
+    def space(self) -> Space:
+        with _translated("statvfs", self.root):
+            found = os.statvfs(self.root)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+    def syncs_all(self, path: str) -> bool:
+        with _translated("stat", path):
+            # A folder may be a mount point, or lead to another disk.
+            device = os.stat(self._full(path)).st_dev
+        return self._file_system is not None and device == self._file_system.device
+
+    def sync_all(self) -> None:
+        if self._held is None or self._file_system is None or self._held.fileno() < 0:
+            raise InvariantViolation(f"{self.root} cannot be synced by one call: it was not asked whether it can")
+        covered = self._unsynced.copy()
+        self._unsynced.difference_update(covered)
+        try:
+            self._file_system.sync()
+        except OSError as error:
+            # Also «no room»: what was not written is marked clean, and asked again it would be said to be there.
+            failed = DiskFailed(f"sync {self.root}: {error.strerror}")
+            for file in covered | self._unsynced.copy():
+                file.lose(failed.detail)
+            raise failed from error
+
+    def lock(self, path: str) -> File:
+        """Take the lock file `path` for as long as the returned file is open; it ends with the process, however that
+        ends. Until then `sync_all` is told of each error since. Not part of the port: one process takes one data
+        folder, once.
+
+        Raises `DiskFailed` where another process holds it.
+        """
+        with _translated("open", path):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            file = LocalFile(os.open(self._full(path), flags, 0o644), path, self._unsynced)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise DiskFailed(f"{self._full(path)} is held by another process") from error
+        with _translated("statfs", path):
+            self._held, self._file_system = file, file_system_of(file.fileno())
+        return file
+
+    def _full(self, path: str) -> str:
+        parts = path.split("/")
+        if path.startswith("/") or ".." in parts or "\0" in path:
+            raise InvariantViolation(f"path {path!r} leads out of the data folder")
+        return os.path.join(self.root, path)
+
+
+def _views(buffers: Sequence[Buffer]) -> list[memoryview]:
+    return [view for view in map(_bytes_view, buffers) if view.nbytes]
+
+
+def _behind(views: Sequence[memoryview], written: int) -> list[memoryview]:
+    """What is left of them without the first bytes."""
+    left = []
+    for view in views:
+        if written < view.nbytes:
+            left.append(view[written:])
+        written = max(0, written - view.nbytes)
+    return left
+
+
+def _bytes_view(buffer: Buffer) -> memoryview:
+    view = memoryview(buffer)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")

@@ -1,0 +1,192 @@
+"""The scheduler and worker ports on an asyncio loop and on threads.
+
+A hand-off costs: a future per call through `run_in_executor` is three times the price of a queue and one wake-up of
+the loop. So `ThreadWorker` keeps its own threads, results that become ready together share one wake-up, and that goes
+by a descriptor of its own (`LoopWaker`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from raftlog.ports import Timer
+
+from .loop_events import events_of
+
+T = TypeVar("T")
+_Done = Callable[[Any, BaseException | None], None]
+
+
+RESULTS_SECONDS = 0.005
+"""How long results that became ready together may hold the loop before others get a turn."""
+
+
+class LoopScheduler:
+    """`Scheduler` on one asyncio loop. Its calls are made on the loop's thread and happen there."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.call_soon = events_of(loop).call_soon
+        """See the port. An attribute: it is called for each record that comes alone."""
+        self._instant = 0.0
+        """When the last timer was meant to be due."""
+        self._last_due = 0.0
+        """When it is: a step of the clock after the one before, where both were meant for one instant."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        # asyncio's heap has no order among equal times; the port promises the order of the calls.
+        due = self._loop.time() + delay
+        if due == self._instant:
+            self._last_due = math.nextafter(self._last_due, math.inf)
+        else:
+            self._instant = self._last_due = due
+        return self._loop.call_at(self._last_due, callback)
+
+
+class LoopWaker:
+    """Has `callback` called on a loop's thread, as asked from another one.
+
+    An eventfd of its own, where there is such a thing, costs both threads one short system call; the loop's own
+    `call_soon_threadsafe` costs three, and an object.
+
+    Invariant: the descriptor is closed by `close` only, after which nobody wakes: its number may be another file's.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._descriptor = -1
+        if hasattr(os, "eventfd"):
+            self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            loop.add_reader(self._descriptor, self._woken)
+
+    def wake(self) -> None:
+        """From any thread. However often, the callback may be called just once."""
+        if self._descriptor >= 0:
+            os.eventfd_write(self._descriptor, 1)
+        else:
+            self._call_soon(self._callback)
+
+    def close(self) -> None:
+        """From any thread, when no other will wake any more. The callback is called once more, if the loop goes on."""
+        if not self._call_soon(self._last_call):
+            self._let_go()
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # `close` was faster, or a poll that told of it twice
+            os.eventfd_read(self._descriptor)
+        self._callback()
+
+    def _call_soon(self, callback: Callable[[], None]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            return False  # A loop that has closed takes no more calls: the program is ending, and nobody waits.
+        return True
+
+    def _last_call(self) -> None:
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+        self._let_go()
+        self._callback()
+
+    def _let_go(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class ThreadWorker:
+    """`Worker` with a fixed number of threads; results come back on the loop's thread, each exactly once.
+
+    Invariant: `_waking` is true while a wake-up of the loop is on its way that will find whatever is in `_results`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str = "worker") -> None:
+        assert threads > 0, threads
+        self._loop = loop
+        self._work: SimpleQueue[tuple[Callable[[], Any], _Done] | None] = SimpleQueue()
+        self._results: deque[tuple[_Done, Any, BaseException | None]] = deque()
+        self._waking = False
+        self._events = events_of(loop)
+        self._waker = LoopWaker(loop, self._take_results)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"raftlog-{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        assert not self._closed, "the worker is closed"
+        self._work.put((work, done))
+
+    @property
+    def native_ids(self) -> list[int]:
+        """Of its threads, as the kernel names them."""
+        return [thread.native_id for thread in self._threads if thread.native_id is not None]
+
+    def close(self) -> None:
+        """Finish what was submitted, then end the threads. Blocks. Results that are not delivered yet still are, if
+        the loop goes on."""
+        if self._closed:
+            return
+        self._closed = True
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._waker.close()
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, done = item
+            try:
+                self._deliver(done, work(), None)
+            except BaseException as error:  # noqa: BLE001  it is the caller's: `done` gets it on the loop's thread
+                self._deliver(done, None, error)
+            # Nothing that belongs to a call may live on while this thread waits for the next one.
+            del item, work, done
+
+    def _deliver(self, done: _Done, result: Any, error: BaseException | None) -> None:
+        with self._lock:
+            self._results.append((done, result, error))
+            if self._waking:
+                return
+            self._waking = True
+        self._waker.wake()
+
+    def _take_results(self) -> None:
+        with self._lock:
+            ready, self._results = self._results, deque()
+            self._waking = False
+        self._events.begin()
+        until = self._loop.time() + RESULTS_SECONDS
+        try:
+            while ready and self._loop.time() < until:
+                done, result, error = ready.popleft()
+                done(result, error)
+        finally:
+            # Those for which there is no time, or before which one failed: the others are not to suffer for it, and
+            # the loop reports it.
+            if ready:
+                self._put_back(ready)
+            self._events.end()
+
+    def _put_back(self, ready: deque[tuple[_Done, Any, BaseException | None]]) -> None:
+        with self._lock:
+            ready.extend(self._results)
+            self._results = ready
+            if not self._waking:
+                self._waking = True
+                self._loop.call_soon(self._take_results)

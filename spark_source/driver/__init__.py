@@ -1,0 +1,1 @@
+"""Reading on Spark's driver: planning of batch and streaming queries."""

@@ -1,0 +1,84 @@
+"""From what a query's options name to topics and offsets: are they there, and where does the query begin and end?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from raftlog.errors import InvalidRequest
+from spark_source.reading import losses, planning, starting
+from spark_source.reading.log_bounds import Picture
+from spark_source.reading.losses import Loss, LossKind
+from spark_source.reading.options import SourceOptions
+
+from .cluster import Cluster, ReadTopic
+
+logger = logging.getLogger("raftlog.spark")
+
+STALE_NODE_S = 2.0
+"""How long a node may be behind the cluster: topics that are missing or replaced are looked for so long."""
+_PAUSE_S = 0.2
+
+
+def missing_topics(options: SourceOptions, picture: Picture) -> list[str]:
+    """Topics that the options name and that are not there. A pattern may fit none."""
+    named = options.topics if options.assigned is None else tuple(options.assigned)
+    return [name for name in named or () if name not in picture]
+
+
+def check_all_there(options: SourceOptions, picture: Picture) -> None:
+    """Raises `unknown_topic`."""
+    missing = missing_topics(options, picture)
+    if missing:
+        raise InvalidRequest("unknown_topic", f"there is no topic {', '.join(missing[:10])} to read")
+
+
+async def surely_lost(cluster: Cluster, find: Callable[[], Awaitable[list[Loss]]]) -> list[Loss]:
+    """What `find` finds. That a topic is gone or replaced may be the word of a node that is behind the others: it is
+    asked again, of other nodes."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + STALE_NODE_S
+    while True:
+        lost = await find()
+        doubtful = any(loss.kind in (LossKind.DELETED, LossKind.RECREATED) for loss in lost)
+        if not doubtful or loop.time() >= deadline:
+            return lost
+        cluster.ask_another()
+        await asyncio.sleep(_PAUSE_S)
+
+
+def as_read(picture: Picture) -> dict[str, ReadTopic]:
+    """The same topics and partitions."""
+    return {name: ReadTopic(name, topic.topic_id, tuple(topic.partitions)) for name, topic in picture.items()}
+
+
+async def start_of(cluster: Cluster, options: SourceOptions, picture: Picture) -> dict[str, dict[int, int]]:
+    """Where the options say that a query begins. Raises `DataLoss` for offsets that are not in the log."""
+    positions = await _resolved(cluster, options.starting, picture)
+    lost = losses.since(planning.begin(picture, positions), picture)
+    for loss in report(options, lost):
+        bounds = picture[loss.topic].partitions[loss.partition]
+        asked = positions[loss.topic][loss.partition]
+        positions[loss.topic][loss.partition] = min(max(asked, bounds.start), bounds.end)
+    return positions
+
+
+async def end_of(cluster: Cluster, options: SourceOptions, picture: Picture) -> dict[str, dict[int, int]]:
+    """Where they say that it ends, perhaps beyond the log."""
+    return await _resolved(cluster, options.ending, picture)
+
+
+def report(options: SourceOptions, lost: Sequence[Loss]) -> Sequence[Loss]:
+    """Raises `DataLoss`, or logs what the query goes on without."""
+    if lost and options.fail_on_data_loss:
+        raise losses.DataLoss(lost)
+    for loss in lost:
+        logger.warning("going on without %s", loss)
+    return lost
+
+
+async def _resolved(cluster: Cluster, where: starting.Where, picture: Picture) -> dict[str, dict[int, int]]:
+    queries = starting.time_queries(where, picture)
+    times = await cluster.times(as_read(picture), queries) if queries else {}
+    return starting.resolve(where, picture, times)

@@ -1,0 +1,1 @@
+"""The pure part of reading: which offsets a batch covers, and how they are split into tasks."""

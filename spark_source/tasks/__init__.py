@@ -1,0 +1,1 @@
+"""Reading on Spark's executors."""

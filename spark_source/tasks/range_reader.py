@@ -1,0 +1,182 @@
+"""One range of offsets of one partition, read in order on an executor.
+
+Who leads may change meanwhile, nodes may die: the client's `Fetcher` goes on with the next one. What the range names is
+a life of the topic: a topic of the same name with another id is not read. Records in it that are gone are a loss, told
+by its kind (`spark_source/reading/losses.py`); with `failOnDataLoss=false` the reader goes on behind them.
+
+A range may end in offsets that hold no record (markers of transactions, what compaction took), so it is over by
+position, not by record. Every wait is bounded: nothing new for `fetchTimeoutMs` is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.consuming.fetcher import Fetcher
+from raftlog.client.consuming.reader import PartitionReader
+from raftlog.client.consuming.records import ConsumedBatch
+from raftlog.client.consuming.settings import FetcherSettings
+from raftlog.config import KIB, MIB
+from raftlog.errors import RaftlogError, RetriableError
+from spark_source.driver.cluster import READ_COMMITTED, Cluster
+from spark_source.driver.subscription import surely_lost
+from spark_source.reading import losses
+from spark_source.reading.log_bounds import END_GRACE_S, PartitionBounds, TopicBounds
+from spark_source.reading.offsets import PartitionRange
+from spark_source.reading.options import SourceOptions
+
+logger = logging.getLogger("raftlog.spark")
+
+PREFETCH_BYTES = 8 * MIB
+"""Fetched ahead at most, and so fetched in vain at most, beyond a range's end."""
+PREFETCH_LEAST = 256 * KIB
+PREFETCH_PER_OFFSET = KIB
+"""A small range is not worth more."""
+TAKE_BYTES = 4 * MIB
+"""Handed over at once, about: a call to another thread costs as much as a hundred records."""
+LONG_POLL_S = 0.5
+_LOSS_CODES = frozenset({"offset_out_of_range", "unknown_topic", "unknown_partition"})
+
+
+class RangeReader:
+    """Belongs to one event loop; `close` it."""
+
+    def __init__(self, api: HttpApi, options: SourceOptions, one: PartitionRange) -> None:
+        """`api` stays its maker's."""
+        self._api = api
+        self._options = options
+        self._cluster = Cluster(api, options)
+        self._cluster.expect({one.topic: one.topic_id})
+        self._range = one
+        self._timeout = options.fetch_timeout_ms / 1000
+        self._fetcher = self._open(one.start)
+        self._over = not one.size
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+    async def take(self) -> list[ConsumedBatch]:
+        """The next batches, of which the first and the last may reach beyond the range; none: it is over.
+
+        Raises `DataLoss`, or the `RaftlogError` for which it cannot be read on.
+        """
+        while not self._over:
+            try:
+                return await self._take()
+            except RaftlogError as error:
+                if error.code not in _LOSS_CODES:
+                    raise
+                await self._lost(error)
+        return []
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _open(self, start: int) -> Fetcher:
+        partition = self._range.partition
+        prefetch = min(max(self._range.size * PREFETCH_PER_OFFSET, PREFETCH_LEAST), PREFETCH_BYTES)
+        settings = FetcherSettings(prefetch, LONG_POLL_S, 1, "error", READ_COMMITTED)
+        topic_id = bytes.fromhex(self._range.topic_id)
+        return Fetcher(self._api, self._range.topic, [partition], {partition: start}, settings, topic_id)
+
+    async def _take(self) -> list[ConsumedBatch]:
+        loop = asyncio.get_running_loop()
+        began, reached = loop.time(), -1
+        while True:
+            reader = self._reader()
+            batches = self._ready() if reader is not None else []
+            if batches or self._over:
+                return batches
+            self._fetcher.check()
+            if reader is not None and reader.fetch_offset > reached:
+                began, reached = loop.time(), reader.fetch_offset
+            waited = loop.time() - began
+            if reader is not None and waited >= END_GRACE_S and self._seems_to_end(reader):
+                self._ends_early(reader)
+                return []
+            if waited >= self._timeout:
+                raise self._timed_out(reader)
+            await self._fetcher.changed.wait(loop.time() + LONG_POLL_S)
+
+    def _reader(self) -> PartitionReader | None:
+        """The partition's, once a node has described the topic."""
+        return self._fetcher.readers.get(self._range.partition)
+
+    def _ready(self) -> list[ConsumedBatch]:
+        """What has been fetched, up to the range's end."""
+        batches: list[ConsumedBatch] = []
+        size = 0
+        while size < TAKE_BYTES and not self._over:
+            reader = self._fetcher.next_ready()
+            batch = None if reader is None else reader.take()
+            if reader is None or batch is None:
+                break
+            reader.finished(batch)
+            self._over = batch.end_offset >= self._range.end
+            if batch.start_offset < self._range.end:
+                batches.append(batch)
+                size += batch.size_bytes
+        reader = self._fetcher.readers[self._range.partition]
+        self._over = self._over or reader.position >= self._range.end
+        self._fetcher.took()
+        return batches
+
+    def _seems_to_end(self, reader: PartitionReader) -> bool:
+        return 0 <= reader.readable_end <= reader.fetch_offset < self._range.end
+
+    def _ends_early(self, reader: PartitionReader) -> None:
+        """The leader has less than was committed when the range was planned, and has had for long."""
+        name, number = self._range.topic, self._range.partition
+        self._tell([losses.beyond_end(name, number, self._range.end, reader.readable_end)])
+        self._over = True
+
+    async def _lost(self, error: RaftlogError) -> None:
+        """The client says that it cannot go on; the cluster says why. Raises `error` where nothing is lost."""
+        reader = self._fetcher.readers.get(self._range.partition)
+        position = self._range.start if reader is None else max(reader.position, self._range.start)
+        left = self._range._replace(start=position)
+        readable: list[PartitionRange] = []
+
+        async def look() -> list[losses.Loss]:
+            nonlocal readable
+            readable, lost = losses.readable([left], await self._picture())
+            return lost
+
+        lost = await surely_lost(self._cluster, look)
+        if not lost:
+            raise error
+        self._tell(lost)
+        if not readable:
+            self._over = True
+            return
+        self._range = readable[0]
+        await self._fetcher.close()
+        self._fetcher = self._open(self._range.start)
+
+    async def _picture(self) -> dict[str, TopicBounds]:
+        topics = await self._cluster.named([self._range.topic])
+        topic = topics.get(self._range.topic)
+        if topic is None:
+            return {}
+        if topic.topic_id != self._range.topic_id:
+            return {topic.name: TopicBounds(topic.name, topic.topic_id, {})}
+        chosen = replace(topic, partitions=(self._range.partition,))
+        (bounds,) = (await self._cluster.bounds({topic.name: chosen})).values()
+        if not isinstance(bounds, PartitionBounds):
+            raise bounds
+        return {topic.name: TopicBounds(topic.name, topic.topic_id, {self._range.partition: bounds})}
+
+    def _tell(self, lost: list[losses.Loss]) -> None:
+        if self._options.fail_on_data_loss:
+            raise losses.DataLoss(lost)
+        for loss in lost:
+            logger.warning("going on without %s", loss)
+
+    def _timed_out(self, reader: PartitionReader | None) -> RetriableError:
+        why = self._fetcher.last_error or self._api.last_error or "no record came, and no error"
+        where = "its leader is not found" if reader is None else f"at offset {reader.position}"
+        return RetriableError(
+            "request_timed_out", f"{self._range}: nothing new for {self._timeout:g} s ({where}): {why}"
+        )

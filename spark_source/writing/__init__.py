@@ -1,0 +1,1 @@
+"""The sink: exactly-once writes of micro-batches."""

@@ -1,0 +1,120 @@
+"""A driver's decision over what its tasks have written: all of it shows, or nothing (S13).
+
+A micro-batch is committed together with its position, from where that is to the micro-batch's number. Spark repeats a
+micro-batch until it has noted that it is done; whoever comes second finds the position taken, and publishes nothing.
+That the position was taken is success: what Spark wanted published is published, whole and once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.transactions.api import TransactionApi
+from raftlog.client.transactions.transaction import commit_together
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
+
+from .names import IDS_PER_BLOCK, MicroBatch, blocks_between
+from .options import SinkOptions
+from .publication import Publication
+
+logger = logging.getLogger("raftlog.spark")
+
+RETIRE_TIMEOUT_S = 10.0
+LOOK_BACK = 4 * IDS_PER_BLOCK
+"""Numbers: a driver that died had given out so many, at most, for what it left open; or that waits for its timeout."""
+REMEMBERED_QUERIES = 1_000
+_published: dict[str, str] = {}
+"""A query's position → its last run of which this process has published something."""
+_TOO_LATE = frozenset({"transaction_aborted", "producer_ids_expired"})
+
+
+async def publish(api: HttpApi, options: SinkOptions, wanted: Publication) -> bool:
+    """Decide it, and wait until it can be read. False: it was published before. Raises a `RaftlogError`; where that is
+    not `outcome_unknown` nothing of it shows."""
+    work, blocks, positions = wanted.work, wanted.blocks, {}
+    if isinstance(work, MicroBatch):
+        blocks = await _with_those_left_behind(api, work, blocks)
+        current = await _position(api, work.position)
+        if current >= work.batch_id:
+            logger.warning("%s is at %d: micro-batch %d was published before", work.position, current, work.batch_id)
+            await retire(api, blocks)
+            return False
+        positions[work.position] = (current, work.batch_id)
+    first, *others = blocks or ("",)
+    published = await _commit(options, wanted, positions, first)
+    await retire(api, others)
+    if isinstance(work, MicroBatch):
+        _remember(work)
+    return published
+
+
+async def _with_those_left_behind(api: HttpApi, work: MicroBatch, blocks: tuple[str, ...]) -> tuple[str, ...]:
+    """With the first micro-batch of a run, also the blocks of a driver that died while it worked on the same one: its
+    attempts have the numbers before these, and hold readers up until they are aborted."""
+    if _published.get(work.position) == work.run:
+        return blocks
+    claimed = await _position(api, work.attempts)
+    before = blocks_between(work.work, range(max(0, claimed + 1 - LOOK_BACK), claimed + 1))
+    return tuple(dict.fromkeys((*blocks, *before)))
+
+
+def _remember(work: MicroBatch) -> None:
+    if len(_published) >= REMEMBERED_QUERIES:
+        _published.clear()
+    _published[work.position] = work.run
+
+
+async def _position(api: HttpApi, name: str) -> int:
+    found = await TransactionApi(api).position(name)
+    return -1 if found is None else found
+
+
+async def _commit(options: SinkOptions, wanted: Publication, positions: dict[str, tuple[int, int]], block: str) -> bool:
+    if not (wanted.outputs or positions or block):
+        return True
+    try:
+        await commit_together(
+            wanted.outputs,
+            positions=positions,
+            block=block,
+            wait="visible",
+            timeout=options.request_timeout_ms / 1000,
+            bootstrap=options.bootstrap,
+        )
+    except InvalidRequest as error:
+        if error.code == "position_taken":
+            logger.warning("%s: another run of this query was faster", error)
+            return False
+        raise _explained(error, options) from error
+    except RetriableError as error:
+        if error.code != "request_timed_out":
+            raise
+        # It is committed; a partition without a leader shows it when it has one.
+        logger.warning("%s", error)
+    return True
+
+
+async def retire(api: HttpApi, blocks: Sequence[str]) -> None:
+    """Whatever is undecided in these blocks is aborted now. Where nobody answers, it is when its time is over."""
+    for block in blocks:
+        try:
+            await TransactionApi(api).retire_block(block, timeout=RETIRE_TIMEOUT_S)
+        except RaftlogError as error:
+            logger.warning("what block %s left open is aborted when its time is over, and not now: %s", block, error)
+            return
+
+
+def _explained(error: InvalidRequest, options: SinkOptions) -> RaftlogError:
+    if error.code in _TOO_LATE:
+        seconds = options.transaction_timeout_ms / 1000
+        told = (
+            f"{error.detail}. Nothing of this is written. That happens where writing takes longer than {seconds:g} s: "
+            "give a greater transactionTimeoutMs, or let a micro-batch have less (maxOffsetsPerTrigger); and where "
+            "another run of this query gives up the same micro-batch: start one only"
+        )
+        return error_from_code(error.code, told)
+    if error.code == "offset_moved":
+        return error_from_code(error.code, f"{error.detail}: another run of this query writes at the same time")
+    return error

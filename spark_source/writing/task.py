@@ -1,0 +1,238 @@
+"""What a task of a query that writes does, in a worker process of Spark's: rows in, one message out.
+
+With `exactlyOnce` (the default) each attempt writes a transaction of its own, and ends it prepared: everything is
+acknowledged, and the driver has it committed or not (S13). An attempt that fails aborts what it wrote; one that is
+killed is aborted when its block is retired. Without, records are sent by an idempotent producer and show at once.
+
+The thread of the event loop sends; Spark's thread hands one batch after the other over, and waits where the buffer is
+full.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.producer import Producer
+from raftlog.client.producing.sending import KeyPartitions, RecordSending
+from raftlog.client.producing.settings import ProducerSettings, TransactionSettings, parse_codec
+from raftlog.client.transactions.api import ProducerIdBlock, TransactionApi
+from raftlog.client.transactions.decision import DECISION_TIMEOUT
+from raftlog.client.transactions.manager import TransactionManager
+from raftlog.client.transactions.transaction import Transaction
+from raftlog.config import KIB, MIB
+from raftlog.errors import RemoteProtocolError
+from raftlog.model import Acks
+from spark_source.connections import context_of, shared
+
+from .claims import AttemptNumbers
+from .columns import SinkColumns
+from .names import IDS_PER_BLOCK, BatchJob, MicroBatch, place
+from .options import SinkOptions
+from .publication import Written
+from .rows import Rows, records, split
+
+if TYPE_CHECKING:
+    import pyarrow
+
+logger = logging.getLogger("raftlog.spark")
+
+BATCH_BYTES = 512 * KIB
+"""Larger than a producer's: Spark's rows come by the ten thousand, and large batches are what is read fast."""
+BUFFER_BYTES = 64 * MIB
+LINGER_S = 0.02
+REQUEST_TIMEOUT_S = 30.0
+MAX_IN_FLIGHT = 5
+
+_numbers: WeakKeyDictionary[HttpApi, AttemptNumbers] = WeakKeyDictionary()
+"""What this process has claimed, as long as it has these connections."""
+
+
+def write(
+    options: SinkOptions,
+    columns: SinkColumns,
+    work: MicroBatch | BatchJob,
+    task_attempt_id: int,
+    batches: Iterator[pyarrow.RecordBatch],
+) -> Written:
+    """All rows of `batches`. `task_attempt_id`: Spark's. Raises a `RaftlogError`; then nothing of it will show, but for
+    queries without `exactlyOnce`."""
+    connections = shared(options)
+
+    async def begin() -> _Task:
+        if not options.exactly_once:
+            return _PlainTask(options, columns)
+        return _TransactionTask(connections.api, options, columns, work, task_attempt_id)
+
+    task = connections.run(begin)
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                connections.run(partial(task.put, batch))
+        return connections.run(task.finish)
+    finally:
+        connections.run(task.close)
+
+
+class _Task:
+    """Belongs to one event loop; `close` it."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        self._options = options
+        self._columns = columns
+        self._rows = 0
+
+    async def put(self, batch: pyarrow.RecordBatch) -> None:
+        """Send these rows; returns when the buffer has taken them. Raises a `RaftlogError`."""
+        sender = await self._sender()
+        if sender is None:
+            return
+        for rows in split(batch, self._columns, self._options.topic):
+            await _send(sender, rows)
+            self._rows += rows.size
+
+    async def finish(self) -> Written:
+        """Everything is acknowledged. Raises a `RaftlogError`."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Let go. What is not finished is aborted, where that can be."""
+        raise NotImplementedError
+
+    async def _sender(self) -> RecordSending | None:
+        """None: nothing has to be sent any more."""
+        raise NotImplementedError
+
+
+async def _send(sender: RecordSending, rows: Rows) -> None:
+    if rows.headers is None:
+        await sender.send_many(rows.topic, rows.values, keys=rows.keys, partition=rows.partition)
+        return
+    # Headers are rare, and there is no sending of whole columns of them.
+    for value, key, pairs in records(rows):
+        await sender.send_when_room(rows.topic, value, key, rows.partition, None, pairs)
+
+
+class _PlainTask(_Task):
+    """Without a transaction: every record once for this attempt, and shown at once."""
+
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
+        super().__init__(options, columns)
+        self._producer = Producer(
+            options.bootstrap,
+            compression=options.compression,
+            linger_ms=LINGER_S * 1000,
+            batch_bytes=BATCH_BYTES,
+            max_in_flight=MAX_IN_FLIGHT,
+            buffer_bytes=BUFFER_BYTES,
+            delivery_timeout_ms=options.delivery_timeout_ms,
+            ssl=context_of(options.tls_authority),
+        )
+
+    async def _sender(self) -> RecordSending:
+        return self._producer
+
+    async def finish(self) -> Written:
+        await self._producer.flush()
+        return Written(None, rows=self._rows)
+
+    async def close(self) -> None:
+        await self._producer.close(flush=False)
+
+
+class _TransactionTask(_Task):
+    """One attempt's transaction. It begins with the first rows: a task without any costs the cluster nothing."""
+
+    def __init__(
+        self, api: HttpApi, options: SinkOptions, columns: SinkColumns, work: MicroBatch | BatchJob, attempt: int
+    ) -> None:
+        super().__init__(options, columns)
+        self._http = api
+        self._api = TransactionApi(api)
+        self._work = work
+        self._task_attempt_id = attempt
+        self._number = -1
+        self._manager: TransactionManager | None = None
+        self._transaction: Transaction | None = None
+        self._was_published = False
+
+    async def _sender(self) -> RecordSending | None:
+        if self._transaction is None and not self._was_published:
+            await self._begin()
+        return self._transaction
+
+    async def finish(self) -> Written:
+        if self._transaction is None:
+            return Written(self._work, self._number)
+        output = await self._transaction.prepare()
+        return Written(self._work, self._number, output, self._rows)
+
+    async def close(self) -> None:
+        if self._manager is not None:
+            # It aborts a transaction that is open still, which one that is prepared is not.
+            await self._manager.close()
+
+    async def _begin(self) -> None:
+        options, work = self._options, self._work
+        self._number = await self._claim()
+        producer_id = await self._producer_id()
+        # In this order: who publishes after this look retires the block, and so aborts whatever is written from now on.
+        if isinstance(work, MicroBatch) and await self._published_until(work) >= work.batch_id:
+            logger.warning("%s was published before: nothing of it is written again", work)
+            self._was_published = True
+            return
+        wanted = TransactionSettings(None, options.transaction_timeout_ms)
+        self._manager = TransactionManager(self._http, _producer_settings(options), wanted)
+        self._manager.api = _OneId(self._http, producer_id)
+        transaction = Transaction(self._manager, LINGER_S, KeyPartitions(), "decided", DECISION_TIMEOUT)
+        # Not as a block, whose end would commit it: the driver decides.
+        self._transaction = await transaction.__aenter__()
+
+    async def _producer_id(self) -> int:
+        name, index = place(self._work.work, self._number)
+        timeout_ms = self._options.transaction_timeout_ms
+        block = await self._api.open_block(name, IDS_PER_BLOCK, timeout_ms, timeout=REQUEST_TIMEOUT_S)
+        if block.count != IDS_PER_BLOCK:
+            raise RemoteProtocolError(f"the block {name} has {block.count} producer ids, not {IDS_PER_BLOCK}")
+        return block.first_producer_id + index
+
+    async def _claim(self) -> int:
+        if not isinstance(self._work, MicroBatch):
+            return self._task_attempt_id
+        numbers = _numbers.get(self._http)
+        if numbers is None:
+            numbers = _numbers[self._http] = AttemptNumbers(self._api)
+        return await numbers.next(self._work.attempts, timeout=REQUEST_TIMEOUT_S)
+
+    async def _published_until(self, work: MicroBatch) -> int:
+        found = await self._api.position(work.position)
+        return -1 if found is None else found
+
+
+def _producer_settings(options: SinkOptions) -> ProducerSettings:
+    return ProducerSettings(
+        acks=Acks.ALL,
+        codec=parse_codec(options.compression),
+        linger=LINGER_S,
+        batch_bytes=BATCH_BYTES,
+        max_in_flight=MAX_IN_FLIGHT,
+        buffer_bytes=BUFFER_BYTES,
+        delivery_timeout=options.delivery_timeout_ms / 1000,
+        request_timeout=REQUEST_TIMEOUT_S,
+        idempotent=True,
+    )
+
+
+class _OneId(TransactionApi):
+    """What a transaction's producer asks for its id: it has one, its attempt's place in the block of its work."""
+
+    def __init__(self, api: HttpApi, producer_id: int) -> None:
+        super().__init__(api)
+        self._producer_id = producer_id
+
+    async def open_block(self, name: str, count: int, timeout_ms: int, *, timeout: float) -> ProducerIdBlock:
+        return ProducerIdBlock(self._producer_id, 1)
