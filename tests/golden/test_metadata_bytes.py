@@ -24,7 +24,7 @@ from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, Endpoint, TopicId
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, Cluster, directory, report
-from tests.unit.test_metadata_snapshot import busy
+from tests.unit.metadata.snapshot.test_snapshot import busy
 
 FOLDER = pathlib.Path(__file__).parent
 COMMANDS = FOLDER / "metadata_commands_v1.txt"

@@ -1,7 +1,7 @@
 """Schedules over decisions and logs together: whole brokers, one image, and what readers see in the end (S13, S8).
 
 Each is one that breaks exactly-once where a rule is left out. Which rule is named; the rules of decisions alone are
-played without them in `tests/unit/test_transaction_stories.py`.
+played without them in `tests/unit/metadata/image/test_transaction_stories.py`.
 """
 
 from __future__ import annotations

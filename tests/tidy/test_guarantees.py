@@ -14,10 +14,10 @@ NAMING = (
     "docs/guarantees.md",
     "docs/quorum.md",
     "docs/storage-faults.md",
-    "tests/unit/test_quorum_stock.py",
-    "tests/unit/test_quorum_stock_cluster.py",
-    "tests/unit/test_quorum_stock_files.py",
-    "tests/integration/test_cluster_pickle.py",
+    "tests/unit/metadata/raft/test_stock.py",
+    "tests/unit/metadata/raft/test_stock_cluster.py",
+    "tests/unit/metadata/raft/test_stock_files.py",
+    "tests/integration/cluster/test_pickle.py",
 )
 NAMED = re.compile(r"`(test_[a-z0-9_]+)(\.py)?`")
 

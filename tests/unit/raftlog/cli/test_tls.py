@@ -1,0 +1,82 @@
+"""`raftlog tls`: what it makes is what a node takes; and so is what docs/security.md makes with openssl."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from raftlog.broker.tls.files import TlsFiles, load_tls_files
+from raftlog.broker.tls.names import NodeNames
+from raftlog.config import DEFAULT_NODE_NAME, TlsConfig
+from raftlog.model import BrokerId
+from tests.support.cli_runner import run
+
+ROOT = Path(__file__).parents[4]
+
+
+def load(certificate: Path, authority: Path, cluster: str, node: int, pattern: str = DEFAULT_NODE_NAME) -> TlsFiles:
+    config = TlsConfig(certificate=str(certificate), key=str(certificate.with_suffix(".key")), authority=str(authority))
+    return load_tls_files(config, NodeNames(pattern, cluster), BrokerId(node))
+
+
+def make(ca: Path, folder: Path, *options: str) -> tuple[str, ...]:
+    pair = ("--authority", str(ca / "authority.pem"), "--authority-key", str(ca / "authority.key"))
+    return ("tls", "create-certificate", "--folder", str(folder), *pair, *options)
+
+
+def test_an_authority_and_a_nodes_certificate(tmp_path: Path) -> None:
+    ca, folder = tmp_path / "ca", tmp_path / "node"
+    made = run("tls", "create-authority", "--folder", str(ca), "--days", "100")
+    assert made.code == 0 and "Keep authority.key away" in made.text
+    options = ("--cluster-id", "a cluster", "--node-id", "3", "--host", "node3.example.org", "--host", "::1")
+    made = run(*make(ca, folder, *options))
+    assert made.code == 0, made.stderr
+    assert "URI:raftlog:/cluster/a%20cluster/node/3, DNS:node3.example.org, IP:::1" in made.text
+    found = load(folder / "node-3.pem", ca / "authority.pem", "a cluster", 3)
+    assert [round((lifetime.ends - lifetime.begins) / 86400) for lifetime in found.lifetimes] == [365, 100]
+    for key in (ca / "authority.key", folder / "node-3.key"):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert not found.key_is_open
+
+
+def test_names_of_ones_own(tmp_path: Path) -> None:
+    assert run("tls", "create-authority", "--folder", str(tmp_path)).code == 0
+    pattern = "DNS:b{node_id}.example.org"
+    made = run(*make(tmp_path, tmp_path, "--cluster-id", "c", "--node-id", "0", "--node-name", pattern))
+    assert made.code == 0 and "DNS:b0.example.org" in made.text
+    load(tmp_path / "node-0.pem", tmp_path / "authority.pem", "c", 0, pattern)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    assert run("tls", "create-authority", "--folder", str(tmp_path)).code == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    again = run("tls", "create-authority", "--folder", str(tmp_path))
+    assert again.code == 1 and "is there already" in again.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+    plain = ("--cluster-id", "c", "--node-id", "0")
+    assert "cannot read" in run(*make(tmp_path, tmp_path, *plain)).stderr
+    for folder in ("one", "two"):
+        assert run("tls", "create-authority", "--folder", str(tmp_path / folder)).code == 0
+    one = tmp_path / "one"
+    assert "once" in run(*make(one, tmp_path, *plain, "--node-name", "URI:x:/")).stderr
+    (one / "authority.key").write_bytes((tmp_path / "two" / "authority.key").read_bytes())
+    assert "the key is not that of" in run(*make(one, tmp_path, *plain)).stderr
+    (one / "authority.key").write_text("nonsense")
+    assert "no authority's certificate with its key" in run(*make(one, tmp_path, *plain)).stderr
+    assert not list(tmp_path.glob("node-*"))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the manual's commands are openssl's")
+def test_the_manuals_openssl_commands_make_the_same(tmp_path: Path) -> None:
+    manual = (ROOT / "docs" / "security.md").read_text()
+    (commands,) = re.findall(r"```sh\n(openssl .*?)```", manual, re.DOTALL)
+    subprocess.run(["sh", "-e", "-c", commands], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    load(tmp_path / "node-0.pem", tmp_path / "authority.pem", "prod", 0)
