@@ -241,7 +241,7 @@ def test_a_lying_record_count_is_refused_before_anything_is_made_of_it(given_col
 
 BOMB = """
 import resource, sys
-from raftlog import record_batch
+from raftlog.records import batch as record_batch
 from raftlog.errors import CorruptBatch
 from raftlog.records.batch import RecordBatch, encode, Codec, validate, load_arrow
 bomb = sys.stdin.buffer.read()

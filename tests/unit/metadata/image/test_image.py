@@ -379,7 +379,7 @@ def test_a_command_of_a_deposed_controller_takes_no_session() -> None:
 def test_every_refusal_has_a_code_of_the_table() -> None:
     folder = pathlib.Path(metadata.__file__).parent
     codes = set()
-    for path in sorted(folder.glob("image*.py")):
+    for path in sorted((folder / "image").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refused":
                 (code, _) = node.args

@@ -167,7 +167,7 @@ def test_a_port_in_use_is_named(folder: str) -> None:
 def test_free_ports_are_no_other_process_s_while_its_nodes_are_down() -> None:
     mine = free_base_port(3)
     ask = (
-        "from raftlog.cli import local_cluster\n"
+        "from raftlog.cli.nodes import local_cluster\n"
         f"local_cluster._BASE_PORTS = range({mine}, {mine + 1})\n"
         "local_cluster.free_base_port(1)"
     )

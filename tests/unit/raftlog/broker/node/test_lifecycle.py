@@ -128,7 +128,8 @@ async def test_a_leader_that_comes_back_elsewhere_is_dialed_there(folder: str, m
 _HANGS = """
 import sys, threading, time
 from metadata.view import BrokerChanged
-from raftlog.broker import node_main, replication_links
+from raftlog.broker import replication_links
+from raftlog.broker.node import main as node_main
 
 class Stuck:
     def __init__(self, *_): pass
