@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pytest
-
 from .sources import ROOT
 
 DIALECT = re.compile(
