@@ -15,6 +15,7 @@ import pytest_asyncio
 from http_api.records import page as records_out
 from http_api.routes import fetch
 from raftlog.errors import RetriableError
+from raftlog.ports import Part
 from raftlog.records.batch import Codec, encode, encode_control
 from raftlog.wire import FetchRequest, FetchResponse
 from tests.support.fake_broker import FakeBroker
@@ -241,6 +242,19 @@ async def test_failures_of_the_broker(api: Api) -> None:
     (await api.get(READ)).problem("leader_not_available")
     api.broker.fail["fetch"] = RetriableError("overloaded", "later")
     (await api.get("/v1/topics/t/partitions/1/records?offset=0")).problem("overloaded")
+
+
+async def test_a_broker_that_does_not_answer_in_time_is_told_as_a_timeout(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody wakes it")
+
+    monkeypatch.setattr(fetch, "_GRACE_S", 0.05)
+    monkeypatch.setattr(api.broker, "fetch", silent)
+    (await api.get(READ + "?offset=0&max_wait_ms=0")).problem("request_timed_out")
+    assert not api.context.polls
 
 
 async def test_bytes_that_come_with_a_failure_are_given_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

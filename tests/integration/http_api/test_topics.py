@@ -8,9 +8,11 @@ import pytest
 import pytest_asyncio
 
 from http_api.routes.cluster import OPENAPI
+from http_api.service.scrubs import ScrubProgress
 from http_api.service.service import Health
 from http_api.web.limits import PIECE_BYTES
 from raftlog.errors import InvalidRequest, InvariantViolation, RetriableError
+from raftlog.model import TopicId, TopicPartition
 from raftlog.records.batch import encode
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Answer, Api, running_api
@@ -326,3 +328,27 @@ async def test_a_long_list_goes_out_in_pieces(api: Api, encoding: str) -> None:
     answer = await api.get("/v1/topics", headers={"Accept-Encoding": encoding})
     assert [topic["name"] for topic in answer.document["topics"] if topic["name"] in set(names)] == names
     assert (int(answer.headers["Content-Length"]) > PIECE_BYTES) is (encoding == "identity")
+
+
+async def test_how_far_a_check_of_this_nodes_disk_is(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = api.broker.view.topic("orders")
+    assert topic is not None
+    gone = TopicPartition(TopicId(b"g" * 16), 0)
+    found = [(TopicPartition(topic.topic_id, 2), "a file, byte 7: another CRC"), (gone, "of a deleted topic")]
+
+    class Checking:
+        def scrub_progress(self) -> ScrubProgress:
+            return ScrubProgress(True, 3, 1, 4096, 1024, found)
+
+    monkeypatch.setattr(api.broker, "scrubs", Checking(), raising=False)
+    answer = await api.get("/v1/scrub")
+    assert answer.status == 200
+    assert answer.document == {
+        "node_id": api.broker.node_id,
+        "running": True,
+        "replicas": 3,
+        "replicas_done": 1,
+        "total_bytes": 4096,
+        "bytes_read": 1024,
+        "findings": [{"topic": "orders", "partition": 2, "detail": "a file, byte 7: another CRC"}],
+    }

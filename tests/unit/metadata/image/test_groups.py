@@ -245,6 +245,18 @@ def test_a_group_without_members_takes_commits_of_whoever_assigns_by_itself() ->
     cluster.commit("", {9: 5}, refused="unknown_partition")
 
 
+def test_committed_offsets_are_bounded_and_those_that_are_there_may_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GroupCluster()
+    monkeypatch.setattr("metadata.image.groups.MAX_COMMITTED_OFFSETS", 3)
+    cluster.commit("", {0: 1, 1: 1})
+    cluster.commit("", {2: 1, 3: 1}, refused="invalid_request")
+    cluster.commit("", {2: 1})
+    cluster.commit("", {3: 1}, refused="invalid_request")
+    cluster.commit("", {3: 1}, group="others", refused="invalid_request")
+    cluster.commit("", {0: 2, 2: 2})
+    assert cluster.committed() == {0: 2, 1: 1, 2: 2}
+
+
 def offsets(**numbers: int) -> tuple[OffsetToCommit, ...]:
     return tuple(OffsetToCommit(TOPIC, int(name[1:]), Offset(offset)) for name, offset in numbers.items())
 

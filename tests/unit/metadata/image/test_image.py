@@ -27,15 +27,31 @@ from metadata.image import client_sessions as image_sessions
 from metadata.image.apply import MAX_PRODUCER_IDS_PER_GRANT, apply
 from metadata.image.brokers import MAX_BROKERS
 from metadata.image.image import ClusterImage
+from metadata.image.invariants import check
+from metadata.records.events import FeatureLevelChanged
 from raftlog.errors import CODES, InvariantViolation
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation, TopicId
-from tests.support.metadata_cluster import Cluster, report
+from tests.support.metadata_cluster import TP, Cluster, report
 
 OTHER = TopicId(b"topic-number-002")
 
 
 def brokers(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(number) for number in numbers)
+
+
+# --- Invariants ------------------------------------------------------------------------------------------------------
+
+
+def test_an_incarnation_where_there_is_no_leader_is_told_with_its_partition() -> None:
+    cluster = Cluster(1)
+    cluster.fence(0)
+    record = cluster.image.partitions[TP]
+    assert not record.has_leader
+    cluster.image.put_partition(replace(record, leader_incarnation=Incarnation(7)))
+    with pytest.raises(InvariantViolation, match="an incarnation of nobody") as told:
+        check(cluster.image)
+    assert str(TP) in str(told.value)
 
 
 # --- Registration ----------------------------------------------------------------------------------------------------
@@ -285,6 +301,14 @@ def test_the_first_registration_of_a_new_cluster_sets_its_feature_level() -> Non
     cluster.do(replacing(cluster, NO_INCARNATION, disk=1))
     assert cluster.view.feature_level == cluster.image.feature_level == 5
     assert cluster.refusal(cluster.registration(2, feature_level=4)) == "unsupported_version"
+
+
+def test_a_first_registration_at_the_clusters_own_level_changes_none() -> None:
+    cluster = Cluster(0)
+    level = cluster.image.feature_level
+    cluster.do(replacing(cluster, NO_INCARNATION, disk=1, level=level))
+    assert cluster.image.feature_level == level
+    assert not any(isinstance(event, FeatureLevelChanged) for event in cluster.events)
 
 
 def test_a_registration_raises_no_level_of_a_cluster_that_is_in_use() -> None:

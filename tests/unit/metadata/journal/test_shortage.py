@@ -91,6 +91,30 @@ def test_a_journal_that_is_closed_in_a_shortage_has_what_was_promised(shortage: 
     assert (again.term, again.vote, again.last_index) == (1, 2, 1)
 
 
+def test_a_rewrite_that_a_shortage_ended_does_not_stand_in_the_way_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, identity = SimDisk(), identity_of(1, 3)
+    prepare_journal(disk, identity)
+    journal = Journal(disk, identity)
+    journal.set_hard_state(1, 2)
+    journal.append(b"first", 2, 1)
+    journal.sync()
+
+    def refuse(source: str, target: str) -> None:
+        raise ResourceShortage("simulated: cannot allocate memory")
+
+    with monkeypatch.context() as patch, pytest.raises(ResourceShortage):
+        patch.setattr(disk, "rename", refuse)
+        journal.reset(20, 1)
+    assert journal.usable and journal.last_index == 2
+    journal.reset(20, 1)
+    journal.append(b"behind the snapshot", 21, 1)
+    journal.sync()
+    disk.power_loss(random.Random(1))
+    again = Journal(disk, identity)
+    assert (again.term, again.vote) == (1, 2)
+    assert [(command, index) for command, index, _ in again.entries] == [(b"", 20), (b"behind the snapshot", 21)]
+
+
 # --- A node -----------------------------------------------------------------------------------------------------------
 
 

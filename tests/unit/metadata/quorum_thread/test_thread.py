@@ -254,26 +254,49 @@ async def test_a_peer_that_takes_a_stream_and_does_not_answer_the_hello_is_diale
         dialed.on_closed(stream, "over")  # type: ignore[arg-type]
 
 
+class Ears:
+    """A link handler that records the events it receives."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Link]] = []
+
+    def on_opened(self, link: Link) -> None:
+        self.heard.append(("opened", link))
+
+    def on_message(self, link: Link, message: memoryview) -> None:
+        self.heard.append((bytes(message).decode(), link))
+
+    def on_closed(self, link: Link) -> None:
+        self.heard.append(("closed", link))
+
+    def the_one_link(self) -> Link:
+        """Every event came from this link."""
+        (link,) = {link for _, link in self.heard}
+        return link
+
+
 async def test_a_handler_hears_which_stream_a_peer_opened_and_closed() -> None:
-    heard: list[tuple[str, object]] = []
-
-    class Ears:
-        def on_opened(self, link: object) -> None:
-            heard.append(("opened", link))
-
-        def on_message(self, link: object, message: memoryview) -> None:
-            heard.append((bytes(message).decode(), link))
-
-        def on_closed(self, link: object) -> None:
-            heard.append(("closed", link))
-
-    streams = AcceptedStreams(Ears(), asyncio.get_running_loop(), lambda call: call())  # type: ignore[arg-type]
+    ears = Ears()
+    streams = AcceptedStreams(ears, asyncio.get_running_loop(), lambda call: call())
     stream = FakeStream()
     accepted = streams.accept(stream)  # type: ignore[arg-type]
     accepted.on_message(stream, memoryview(b"hello"))  # type: ignore[arg-type]
     accepted.on_closed(stream, "over")  # type: ignore[arg-type]
-    assert [what for what, _ in heard] == ["opened", "hello", "closed"]
-    (link,) = {link for _, link in heard}
+    assert [what for what, _ in ears.heard] == ["opened", "hello", "closed"]
+    link = ears.the_one_link()
+    assert isinstance(link, StreamLink) and link.peer == BrokerId(2)
+
+
+async def test_a_handler_hears_once_that_a_stream_it_dialed_is_closed() -> None:
+    ears = Ears()
+    dialed = DialedStream(BrokerId(2), ears, lambda call: call())
+    stream = FakeStream()
+    dialed.on_opened(stream)  # type: ignore[arg-type]
+    dialed.on_message(stream, memoryview(b"hello"))  # type: ignore[arg-type]
+    for _ in range(2):
+        dialed.on_closed(stream, "over")  # type: ignore[arg-type]
+    assert [what for what, _ in ears.heard] == ["opened", "hello", "closed"]
+    link = ears.the_one_link()
     assert isinstance(link, StreamLink) and link.peer == BrokerId(2)
 
 

@@ -10,7 +10,7 @@ import pytest
 from jepsen_like.simulator.world.disk import SimDisk
 from partitions.compaction import run as compaction_run
 from partitions.compaction.plan import OffsetMap, SegmentFacts, key_of_map, plan_compaction
-from partitions.compaction.run import CleanedSegment
+from partitions.compaction.run import CleanedSegment, Finished
 from partitions.files.checkpoint import DamagedFile, decode_cleaner_checkpoint, encode_cleaner_checkpoint
 from partitions.files.damage import LogDamaged
 from partitions.log.log import PartitionLog
@@ -19,6 +19,7 @@ from partitions.log.writer import LogWriter
 from partitions.producers.state import ProducerStates
 from raftlog.config import TopicConfig
 from raftlog.model import Offset
+from raftlog.ports import File
 from raftlog.records.batch import ARROW_FROM, Codec, RecordBatch, encode, encode_control, stamp
 from raftlog.records.batch_filter import keep_records
 from tests.support.compaction import COMPACTED, append_records, compact, records, reopen, seal, table
@@ -442,3 +443,30 @@ def test_the_cleaner_checkpoint() -> None:
         decode_cleaner_checkpoint(encode_cleaner_checkpoint(Offset(7))[:-1])
     with pytest.raises(DamagedFile):
         decode_cleaner_checkpoint(encode_cleaner_checkpoint(Offset(-1)))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["done", "given up"])
+def test_a_pass_holds_no_file_open_when_it_is_over(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, log = TestBesideOthers().filled()
+    opened: list[tuple[str, File]] = []
+    plain = disk.open
+
+    def noted(path: str, **options: Any) -> File:
+        file = plain(path, **options)
+        opened.append((path, file))
+        return file
+
+    plan = log.compaction_plan(log.stable_end_offset, 10_000)
+    assert plan is not None
+    monkeypatch.setattr(disk, "open", noted)
+    run = log.compaction_run(plan, 10_000)
+    while not isinstance(piece := run.next_piece(), Finished):
+        if isinstance(piece, CleanedSegment) and not whole:
+            break
+    run.clear_away()
+    monkeypatch.undo()
+    assert opened
+    for path, file in opened:
+        with pytest.raises(AssertionError, match="use after close"):
+            file.pread(1, 0)
+        assert path.startswith(PATH)
