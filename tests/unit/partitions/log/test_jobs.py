@@ -180,6 +180,18 @@ def test_epochs_go_ahead_of_their_batches_and_fsync_behind(recorder: Recorder) -
     assert recorder.steps == ["pwritev_stable", "pwritev"], "the ordinary job: one call, which this disk takes in two"
 
 
+def test_a_first_job_that_empties_a_log_at_its_own_beginning_makes_the_segment_once(recorder: Recorder) -> None:
+    log = open_log(recorder)
+    append(log, epoch=1)
+    log.truncate_fully_and_start_at(Offset(0))
+    kept = append(log, epoch=2)
+    recorder.steps.clear()
+    settle(log)
+    assert base(0) in recorder.list(PATH)
+    assert f"remove {base(0)}" not in recorder.steps
+    assert read_batches(open_log(recorder), 0) == [kept.data]
+
+
 def test_a_cut_lowers_the_checkpoint_first_and_is_durable_before_anything_new(recorder: Recorder) -> None:
     log = open_log(recorder, SMALL)
     for _ in range(12):

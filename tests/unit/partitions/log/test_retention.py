@@ -7,6 +7,7 @@ import pytest
 from jepsen_like.simulator.world.disk import SimDisk
 from partitions.log.log import PartitionLog
 from partitions.log.retention import SEGMENTS_PER_PASS_MAX
+from partitions.log.tail import FetchCache
 from raftlog.config import TopicConfig
 from raftlog.model import Offset
 from tests.support.storage import PATH, append, read_batches, settle
@@ -81,3 +82,23 @@ def test_a_bounded_number_of_segments_a_pass() -> None:
 def test_without_a_clock_only_size_counts() -> None:
     log = make(TopicConfig(segment_bytes=150, retention_ms=0), batches=4)
     assert log.retention(None, Offset(8)) == 0
+
+
+def test_indexes_of_segments_that_retention_deletes_leave_the_cache() -> None:
+    disk, cache = SimDisk(), FetchCache(0)
+    disk.make_directory("partitions")
+    config = TopicConfig(segment_bytes=500, index_interval_bytes=100, retention_bytes=1000)
+    log, _ = PartitionLog.open(disk, PATH, config, clean_shutdown=False, cache=cache)
+    for number in range(24):
+        append(log, count=2, time=1000 * number)
+        settle(log)
+    read_batches(log, 0)
+    first, last = log.segments.all[0], log.segments.all[-2]
+    assert cache.index(first) is not None and cache.index(last) is not None
+    before = cache.index_bytes
+    start = log.retention(0, log.log_end_offset)
+    assert first.end_offset <= start < last.end_offset
+    log.advance_log_start(start)
+    settle(log)
+    assert cache.index(first) is None and cache.index(last) is not None
+    assert 0 < cache.index_bytes < before

@@ -21,6 +21,7 @@ from raftlog.broker.requests.forwarding import Forwarder
 from raftlog.broker.requests.leaders import Slots
 from raftlog.broker.service import Router
 from raftlog.errors import RaftlogError, RetriableError
+from raftlog.http2 import Http2Stream
 from raftlog.model import (
     NO_BROKER,
     BrokerId,
@@ -52,7 +53,10 @@ from raftlog.wire import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    decode_request,
+    encode,
 )
+from tests.support.http2_server import Recorder, Server
 
 HERE, THERE = BrokerId(0), BrokerId(1)
 TOPIC = TopicId(b"t" * 16)
@@ -392,6 +396,26 @@ async def test_a_peer_that_nobody_can_dial_is_dialed_again(monkeypatch: pytest.M
         assert caught.value.code == "connection_lost"
     assert len(dialed) == 2
     await forwarder.close()
+
+
+async def test_a_forwarded_request_arrives_as_it_was_and_its_answer_comes_back() -> None:
+    arrived: list[OffsetsRequest] = []
+
+    def answer(stream: Http2Stream, message: memoryview) -> None:
+        request, _ = decode_request(message)
+        assert isinstance(request, OffsetsRequest)
+        arrived.append(request)
+        found = [FoundOffset(one.topic_id, one.partition, offset=40 + one.partition) for one in request.partitions]
+        stream.send(encode(OffsetsResponse(request.correlation_id, found)))
+
+    async with Server() as server, asyncio.timeout(PATIENCE_S):
+        server.acceptors[forwarding.FORWARD_PATH] = lambda stream: Recorder(answer)
+        forwarder = Forwarder(lambda peer: Endpoint("127.0.0.1", server.port))
+        asked = OffsetsRequest(7, [OffsetQuery(TOPIC, 0, -1), OffsetQuery(TOPIC, 2, -2)], isolation=1)
+        response = await forwarder.offsets(THERE, asked)
+        await forwarder.close()
+    assert [replace_struct(request, correlation_id=7) for request in arrived] == [asked]
+    assert [(found.partition, found.offset) for found in response.partitions] == [(0, 40), (2, 42)]
 
 
 async def test_dialing_counts_as_part_of_the_requests_time(monkeypatch: pytest.MonkeyPatch) -> None:

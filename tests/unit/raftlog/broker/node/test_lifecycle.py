@@ -16,6 +16,7 @@ import pytest
 from metadata.view import BrokerChanged
 from raftlog.broker import replication_links
 from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
+from raftlog.broker.node import main as node_main
 from raftlog.broker.node import node as lifecycle
 from raftlog.config import load_node_config
 from raftlog.errors import DiskFailed, InvalidRequest
@@ -153,3 +154,17 @@ def test_a_stop_that_hangs_ends_the_process() -> None:
     )
     assert done.returncode == 1
     assert "did not stop in time" in done.stdout and "not reached" not in done.stdout
+
+
+def test_relative_files_of_a_node_are_beside_its_settings_and_absolute_ones_where_they_say(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(settings())
+    config, folder = node_main._read_config(str(path))
+    assert (config.tls, folder) == (None, str(tmp_path / "data"))
+    tls = '[tls]\ncertificate = "node.pem"\nkey = "/etc/keys/node.key"\nauthority = "tls/authority.pem"\n'
+    path.write_text(settings() + tls)
+    config, _ = node_main._read_config(str(path))
+    assert config.tls is not None
+    assert config.tls.certificate == str(tmp_path / "node.pem")
+    assert config.tls.key == "/etc/keys/node.key"
+    assert config.tls.authority == str(tmp_path / "tls" / "authority.pem")

@@ -11,6 +11,7 @@ import pytest
 from raftlog import Producer, commit_together
 from raftlog.client import Transaction, TransactionState
 from raftlog.client.transactions import manager as transaction_manager
+from raftlog.client.transactions.decision import Wait
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from tests.support.fake_cluster import FakeCluster, Fate
 from tests.support.fake_transactions import seen
@@ -291,3 +292,22 @@ async def test_who_waits_for_a_commit_when_the_producer_is_closed_is_told_and_no
         await committing
     assert (caught.value.code, transaction.state) == ("outcome_unknown", TransactionState.UNKNOWN)
     answer.set()
+
+
+# --- Commits that wait until they are visible -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wait", "timeout", "asked_ms"), [("visible", 1.0, 500), ("visible", 60.0, 2000), ("decided", 60.0, 0)]
+)
+async def test_a_commit_asks_the_broker_to_wait_for_its_markers_in_milliseconds(
+    cluster: FakeCluster, wait: Wait, timeout: float, asked_ms: int
+) -> None:
+    """For half of the caller's time at most, so that there is time left to ask again."""
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap) as producer, producer.transaction() as transaction:
+        transaction.send("t", b"once")
+        await transaction.commit(wait=wait, timeout=timeout)
+    (asked,) = cluster.transactions.asked("commit")
+    assert asked["visible_within_ms"] == asked_ms
+    assert seen(topic) == [b"once"]
