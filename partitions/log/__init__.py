@@ -1,1 +1,1 @@
-"""One log: segments in memory and on disk, pending writes, and the thread that writes them."""
+"""One partition's log: batches in memory, segments, and jobs that bring the files up to date on a worker."""

@@ -1,25 +1,25 @@
-"""What the disk has to be told: one job, made on the owner's thread, run on a worker's, of files and bytes alone.
+"""One job of disk work: made on the owner's thread, run on a worker's, of files and bytes alone.
 
-The steps are in the order that keeps every crash between them readable by `partitions/recovery/recover.py`; before each
-of them the ones before it are durable (`partitions/files/durable.py`: how, is another's business where many jobs run
-together):
+The order of the steps keeps every crash between them readable by `partitions/recovery/recover.py`. Before each step the
+ones before it are durable (`partitions/files/durable.py`, which also syncs many jobs together):
 
-    1. the first segment of a log that was never written to, empty; the marker `flush-os`, ahead of the first write that
-       is not fsynced; the leader epochs, ahead of the first batch of a new one, unless something is cut or was left
-       behind by a full disk: then after 2; the checkpoint falls back (start moved, cut below the recovery point, first
-       write after a clean close)
-    2. segments that a compacted one holds by now are removed, the folder fsynced before that: its name must not be lost
-       when they are. The cut: files beyond it are removed, the one it goes through is shortened and fsynced, then the
-       folder
-    3. batches, each checked against its place once more; the folder, where it has new names
-    4. the marker goes, where everything is fsynced from here on
-    5. indexes of what will not grow, or of what a checkpoint covers; the producer snapshot and the checkpoint, now that
-       everything below them is durable; how far compaction has come
-    6. segments below the start are removed (after a full disk already behind 1, and their indexes ahead of it: that may
-       make room)
+    1. The first segment of a log that was never written to, empty. The marker `flush-os`, ahead of the first write that
+       is not fsynced. The leader epochs, ahead of the first batch of a new one; if there is a cut, or leftovers of a
+       full disk, they come after 2. The checkpoint falls back (start moved, cut below the recovery point, first write
+       after a clean close).
+    2. Segments whose batches a compacted one holds are removed; the folder is fsynced before that, so that the new
+       segment's name is not lost with them. The cut: files beyond it are removed, the one that it goes through is
+       shortened and fsynced, then the folder.
+    3. The batches, each checked against its place once more; the folder, if it has new names.
+    4. The marker is removed if everything is fsynced from here on.
+    5. The indexes of segments that will not grow, or that a checkpoint covers; the producer snapshot and the
+    checkpoint,
+       now that everything below them is durable; the progress of compaction.
+    6. Segments below the start are removed. After a full disk this is done right behind 1, and their indexes go before
+       it: that may make room.
 
-Each step may be done twice: a job that was hindered (`DiskHindered`) is made again from the same memory and run from
-its beginning.
+Each step is idempotent: a job that was hindered (`DiskHindered`) is made again from the same memory and run from its
+beginning.
 """
 
 from __future__ import annotations
@@ -58,46 +58,45 @@ from raftlog.records.batch import HEADER_BYTES, BatchHeader, parse_header
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The log was truncated: on disk, nothing may be left from `end_offset` on."""
+    """A truncation: on disk, nothing from `end_offset` on may stay."""
 
     end_offset: Offset
     keep_base: Offset | None
-    """The segment that the cut goes through, which ends here from now on; None where it falls between two."""
+    """The segment that the cut goes through and that ends there from now on; None if the cut falls between two."""
     keep_bytes: int
 
 
 @dataclass(slots=True)
 class SegmentWrite:
-    """What one segment's files get."""
+    """The changes of one segment's files."""
 
     segment: Segment
     base_offset: Offset
     position: int
     batches: Sequence[tuple[BatchHeader, Sequence[Buffer]]]
     file: File | None
-    """The open file, held for the job; None: the job opens it (and makes it where absent)."""
+    """The open file, held for the job; None if the job opens it (and creates it if absent)."""
     sync: bool
     alone: bool = False
-    """All that the file has is stable: only these batches need to become so, which one call can do."""
+    """Everything else in the file is stable: only these batches need a sync, which one call can do."""
     index_files: tuple[bytes, bytes] | None = None
     seals_at: Offset | None = None
-    """The index files are complete, for the segment does not grow any more: it ends here."""
+    """The segment's end, if it is complete and does not grow any more."""
     opened: File | None = None
-    """Set by `run`: the file that it opened. The owner takes it over, also after a failure."""
+    """Set by `run`: the file that it opened, for the owner to take over, after a failure too."""
 
 
 @dataclass(slots=True, eq=False)
 class LogJob:
-    """See the module. `run` may be called once."""
+    """One job of disk work. `run` may be called once."""
 
     disk: Disk
     path: str
     start_offset: Offset
     end_offset: Offset
-    """The batches between are written. `end_offset` was the log's end when the job was taken: that far it is stable
-    when the job is done."""
+    """The job writes the batches between; `end_offset` is the log's end when the job was taken."""
     flush_os_marker: bool | None = None
-    """To be there, or not, when the job is done; None: as it is."""
+    """Whether the marker is to exist when the job is done; None: unchanged."""
     checkpoint_before: LogCheckpoint | None = None
     cut: Cut | None = None
     leader_epochs: bytes | None = None
@@ -105,23 +104,25 @@ class LogJob:
     snapshot: ProducerSnapshot | None = None
     checkpoint_after: LogCheckpoint | None = None
     first_dirty_offset: Offset | None = None
-    """How far compaction has come, where that is new."""
+    """The progress of compaction, if that is new."""
     remove: tuple[Offset, ...] = ()
     """Bases of segments below the start."""
     merged: tuple[Offset, ...] = ()
-    """Bases of segments whose batches are in another one now."""
+    """Bases of segments whose batches another one holds."""
     again: bool = False
-    """A job before this one was hindered: bytes of it may lie behind the position to write at."""
+    """A job before this one was hindered: its bytes may lie behind the position to write at."""
     begins_log: bool = False
-    """It is the first one, if need be again: there is no segment yet, and there are no epochs."""
+    """This is the log's first job, or its retry: there is no segment yet, and there are no epochs."""
     removed: tuple[Offset, ...] = ()
-    """Set by `run`: those of `remove` whose files are gone, also where the job failed behind that."""
+    """Set by `run`: those of `remove` whose files are gone, even if the job failed later."""
     appends_only: bool = False
-    """Batches behind others, and nothing else: the common job, which one call for each segment does."""
+    """The job only appends batches to others: the common case, with one call for each segment."""
 
     def run(self) -> None:
-        """Alone, on a worker's thread. Raises `DiskError`, or `InvariantViolation` where the files are not
-        what the owner knows them to be."""
+        """Run the job alone, on a worker's thread.
+
+        Raises `DiskError`, or `InvariantViolation` if the files are not what the owner knows them to be.
+        """
         if self.appends_only:
             for write in self.writes:
                 self._write(write, at_once=True)
@@ -129,18 +130,19 @@ class LogJob:
             alone(self.disk, self.steps())
 
     def steps(self, *, shared: bool = False) -> Steps[None]:
-        """The same, from barrier to barrier. `shared`: one call of the disk is that of many jobs."""
+        """Return the steps of `run`, from barrier to barrier. `shared`: many jobs share the disk's barriers."""
         epochs_wait = not self.begins_log and (self.cut is not None or self.again)
         if self.begins_log and (self.cut is None or self.writes[0].base_offset < self.cut.end_offset):
-            # A log that may have been written to has its first segment: whether it is lost can be told from then on.
+            # A log that may have been written to has its first segment: from then on recovery can tell a lost segment.
             self._file_of(self.writes[0])
         if self.again:
-            # A checkpoint comes before the removal it speaks of, and needs room itself. These have some, and no reader.
+            # A checkpoint precedes the removal that it announces, and needs room itself. The indexes have room, and no
+            # reader.
             self._remove(self.remove, INDEX_SUFFIXES)
         yield from self._replace(self._replaced_before(with_epochs=not epochs_wait), shared)
         yield from self._remove_merged()
         if self.again:
-            self._remove_below_start()  # It may be what makes room for the rest.
+            self._remove_below_start()  # This may make room for the rest.
         if self.cut is not None:
             yield from self._cut(self.cut)
         if epochs_wait and self.leader_epochs is not None:
@@ -163,7 +165,7 @@ class LogJob:
         contents = {}
         if self.flush_os_marker:
             contents[FLUSH_OS_NAME] = b"1\n"
-        # Ahead of the checkpoint: without epochs only a log is good that was never written to, as it says then.
+        # Ahead of the checkpoint: only a log that was never written to, by its checkpoint, is good without epochs.
         if with_epochs and self.leader_epochs is not None:
             contents[LEADER_EPOCHS_NAME] = self.leader_epochs
         if self.checkpoint_before is not None:
@@ -185,7 +187,7 @@ class LogJob:
         return contents
 
     def _written(self, shared: bool) -> Steps[None]:
-        """The barrier behind the batches, without those that are durable already."""
+        """Return the barrier behind the batches, without those that are durable already."""
         files = [self._file_of(write) for write in self.writes if write.sync and (shared or not write.alone)]
         names = any(write.opened is not None and not write.position for write in self.writes)
         if files or names:
@@ -210,8 +212,9 @@ class LogJob:
                 self.disk.remove(self._name(segment_name(base_offset, suffix)))
 
     def _cut(self, cut: Cut) -> Steps[None]:
-        # What is written at these offsets next was not compacted: tombstones must not go before what they delete. So
-        # this goes before anything is cut: a crash in between must not leave it to a log that lost what it speaks of.
+        # The batches written at these offsets next are not compacted, and tombstones must not go before what they
+        # delete. So the progress of compaction is removed first: a crash in between must not leave it to a log that was
+        # cut.
         if self.disk.exists(self._name(CLEANER_CHECKPOINT_NAME)):
             self.disk.remove(self._name(CLEANER_CHECKPOINT_NAME))
             yield Durable(folders=(self.path,))
@@ -220,7 +223,8 @@ class LogJob:
                 base_offset = parse_segment_name(name, suffix)
                 if base_offset is None:
                     continue
-                # The indexes of the shortened segment go too: they cover what is cut off. They are written again below.
+                # The indexes of the shortened segment cover what is cut off; they are removed too, and written again
+                # below.
                 if base_offset >= cut.end_offset or (base_offset == cut.keep_base and suffix != LOG_SUFFIX):
                     self.disk.remove(self._name(name))
         prune_snapshots(self.disk, self.path, end_offset=cut.end_offset)
@@ -233,7 +237,7 @@ class LogJob:
         yield Durable(folders=(self.path,))
 
     def _write(self, write: SegmentWrite, *, at_once: bool) -> None:
-        """`at_once`: what one call can make durable is, when this returns."""
+        """Write a segment's batches. `at_once`: use the call that writes and syncs, if the write allows it."""
         buffers: list[Buffer] = []
         position = write.position
         offset = None
@@ -259,7 +263,7 @@ class LogJob:
                 else:
                     file.pwritev(buffers, write.position)
             except DiskHindered:
-                # What was written of it is cut off again; where even that fails the log has failed.
+                # The partial write is cut off again; if even that fails, the log has failed.
                 file.truncate(write.position)
                 raise
 
@@ -280,7 +284,7 @@ class LogJob:
 
 
 def check_bytes_to_write(header: BatchHeader, pieces: Sequence[Buffer], expected_offset: Offset) -> None:
-    """The bytes that are about to be written say what the log believes of them. Raises `InvariantViolation`."""
+    """Check that the bytes about to be written are what the log believes. Raises `InvariantViolation`."""
     first = memoryview(pieces[0]).cast("B")
     front = (
         first if first.nbytes >= HEADER_BYTES else b"".join(memoryview(piece)[:HEADER_BYTES] for piece in pieces[:4])

@@ -1,21 +1,20 @@
 """One partition's log: append, read, truncate, and jobs that make it durable.
 
-A `PartitionLog` belongs to one thread. What it is told (append, truncate, move the start) is true of it at once, in
-memory; what the disk must learn of it waits for the next job. `take_job()` collects everything that is due, the job's
-`run()` does it on a worker thread and touches nothing but files, and `job_done()` brings the outcome back. At most one
-job is outstanding, so the disk always follows the same path as the memory did, some steps behind.
+A `PartitionLog` belongs to one thread. An append, a truncation or a moved start takes effect at once, in memory; the
+disk follows with the next job. `take_job()` collects everything that is due, the job's `run()` performs it on a worker
+thread and touches nothing but files, and `job_done()` brings the outcome back. At most one job is outstanding, so the
+disk follows the same path as the memory did, some steps behind.
 
 * `log_end_offset`: the next offset to write. Batches up to here can be read.
-* `stable_end_offset`: everything below was fsynced (written, where the topic has `flush=os`) and still stands. A job's
-  result holds up to the smallest of the log end when it was taken and of every truncation since.
+* `stable_end_offset`: everything below was fsynced (written, if the topic has `flush=os`) and has not been truncated. A
+  job's result holds up to the smallest of the log end when it was taken and of every truncation since.
 
-After a failed write or fsync, or when what is read is not what was written, the log is `failed` for ever. A full disk
-is milder: see `full`.
+After a failed write or fsync, or when the bytes read are not those written, the log is `failed` permanently. A full
+disk is milder: see `full`.
 
-A read changes nothing of the log, but for the one thing that a reader can find out: damage. The owner may deal with it
-(`on_damage`): then the log lives on, and the damaged segment is read with its CRCs only, so that what is good of it can
-be had. Otherwise the log has failed, and the damaged segment's indexes are removed, so that the next recovery reads all
-of it.
+A read changes nothing, with one exception: it may find damage. If the owner handles the damage (`on_damage`), the log
+lives on, and the damaged segment is read only with its CRCs checked, so that its good part stays available. Otherwise
+the log has failed, and the damaged segment's indexes are removed, so that the next recovery reads all of it.
 """
 
 from __future__ import annotations
@@ -62,11 +61,11 @@ from .tail import BatchTail, FetchCache, TailBatch
 from .time_search import TimeSearch
 
 OWN_CACHE_BYTES = 8 * MIB
-"""For a log that is opened without the cache that the logs of a node share."""
+"""The cache of a log that is opened without the cache that the logs of a node share, in bytes."""
 
 
 class PartitionLog:
-    """One partition's log. See the module for the rules.
+    """One partition's log.
 
     Invariant: `log_start_offset <= log_end_offset` and `stable_end_offset <= log_end_offset`.
     Invariant: offsets are dense: each batch begins where the one before it ends.
@@ -84,16 +83,19 @@ class PartitionLog:
     ) -> None:
         self.path = path
         self.config = config
-        """To be looked at only: `configure` changes it."""
+        """Read-only: `configure` changes it."""
         self.epochs = recovered.epochs
-        """To be looked at only: the log changes it."""
+        """Read-only: the log changes it."""
         self.log_start_offset = recovered.recovery.log_start_offset
         self.log_end_offset = self.stable_end_offset = recovered.recovery.stable_end_offset
         self.failed: RaftlogError | None = None
-        """Set once, by a failed write or fsync or by damage found while reading: the replica is offline."""
+        """The permanent failure: a failed write or fsync, or damage found while reading. The replica is offline."""
         self.hindered: DiskHindered | None = None
-        """Why the last job could not be done for now. What was appended stays readable and unstable, `append` refuses
-        more, and `take_job` gives the same work again (the `LogWriter` retries every second), until it succeeds."""
+        """The reason why the last job could not be done for now.
+
+        Appended batches stay readable and unstable, `append` refuses more, and `take_job` returns the same work again
+        (the `LogWriter` retries every second) until it succeeds.
+        """
         self._disk = disk
         self._cache = cache
         self._tail = BatchTail()
@@ -105,14 +107,14 @@ class PartitionLog:
         self._pending = PendingWork(disk, path, recovered, sync=config.flush == "fsync")
         self._swap = SegmentSwap(disk, path, self._segments, self._pending)
         self._generation = 0
-        """Rises when batches go: what a worker read before says nothing about the log after."""
+        """Rises when batches are removed: what a worker read before says nothing about the log after."""
         self.shares_syncs = disk.syncs_all(path)
-        """One call of the disk may be the barrier of this log's jobs and of others'."""
+        """Whether one call of the disk can be the barrier of this log's jobs and of others'."""
         self._suspect: Offset | None = None
-        """Base of the segment that was found damaged."""
+        """The base offset of the segment that was found damaged."""
         self._closed = False
         self.on_damage: Callable[[LogDamaged], bool] | None = None
-        """Told of damage; True: the owner deals with it, and the log goes on."""
+        """Callback for damage; it returns True if the owner handles the damage, and then the log lives on."""
 
     @classmethod
     def open(
@@ -125,7 +127,7 @@ class PartitionLog:
         producers: ReplayedState | None = None,
         cache: FetchCache | None = None,
     ) -> tuple[PartitionLog, Recovery]:
-        """Open the log in folder `path`, or begin one where there is no such folder; recover first. Blocks.
+        """Open the log in folder `path`, or create it if the folder does not exist; recover first. Blocks.
 
         What was read is fsynced before this returns. Raises `DiskFailed` or `DiskFull`.
         """
@@ -146,7 +148,7 @@ class PartitionLog:
         cache: FetchCache | None,
         shared: bool,
     ) -> Steps[tuple[PartitionLog, Recovery]]:
-        """The same, from barrier to barrier (`partitions/files/durable.py`)."""
+        """Return the steps of `open`, from barrier to barrier (`partitions/files/durable.py`)."""
         cache = cache or FetchCache(OWN_CACHE_BYTES)
         distrusted: set[Offset] = set()
         while True:
@@ -159,18 +161,19 @@ class PartitionLog:
                     log.producers.replayed(replay)
                 return log, recovered.recovery
             except LogDamaged as error:
-                # An index vouched for this segment, so recovery did not read it. Without one it finds the same (S9).
+                # An index vouched for this segment, so recovery did not read it. Without the index, recovery finds the
+                # same damage (S9).
                 log.close(clean=False)
                 if error.base_offset in distrusted:
                     raise
                 distrusted.add(error.base_offset)
                 distrust(disk, path, distrusted)
 
-    # --- What it holds ---
+    # --- Content ---
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches, staged ones included."""
+        """The bytes of all batches, including those not yet written."""
         return self._segments.size_bytes
 
     @property
@@ -180,22 +183,22 @@ class PartitionLog:
 
     @property
     def segments(self) -> LogSegments:
-        """To be looked at only: the log changes them."""
+        """Read-only: the log changes them."""
         return self._segments
 
     @property
     def settled_end_offset(self) -> Offset:
-        """The batches below are in files and will stay as they are, but for a truncation and compaction."""
+        """The end of the batches that are in files and change only by a truncation or compaction."""
         return min(self.stable_end_offset, self._pending.written_offset)
 
     @property
     def first_batch_offset(self) -> Offset:
-        """See `LogView`. As near to the log start as an index in memory tells."""
+        """The base of a kept batch at or below the log start (see `LogView`), as near as an index in memory tells."""
         return self._segments.floor_offset(self.log_start_offset)
 
     @property
     def needs_job(self) -> bool:
-        """Whether `take_job` would give one, were none outstanding."""
+        """Whether `take_job` would return a job, were none outstanding."""
         if self.failed is not None or self._closed:
             return False
         durable_start = self._durable_start
@@ -206,7 +209,7 @@ class PartitionLog:
 
     @property
     def has_removable_segments(self) -> bool:
-        """Something below the start is still on disk, and need not be."""
+        """Whether a segment below the start is still on disk and need not be."""
         return self._removable() or self._pending.removes
 
     def __str__(self) -> str:
@@ -219,17 +222,18 @@ class PartitionLog:
     # --- Changes ---
 
     def configure(self, config: TopicConfig) -> None:
-        """Other settings, from the next batch and the next job on."""
+        """Apply other settings, from the next batch and the next job on."""
         self.config = config
         self._segments.interval_bytes = config.index_interval_bytes
         self._pending.sync = config.flush == "fsync"
 
     def append(self, header: BatchHeader, buffers: Sequence[Buffer]) -> None:
-        """Add one stamped and checked batch, whose bytes must not change from now on. Readable at once, durable when
-        `stable_end_offset` has passed it.
+        """Append one stamped and checked batch, whose bytes must not change from now on.
 
-        Raises `InvariantViolation` where it does not continue the log (base offset, leader epoch), `DiskHindered`, or
-        what made the log fail. Nothing was changed then.
+        The batch is readable at once, and durable when `stable_end_offset` has passed it.
+
+        Raises `InvariantViolation` if the batch does not continue the log (base offset, leader epoch), `DiskHindered`,
+        or the log's failure. Nothing was changed then.
         """
         self._refuse_if_failed()
         if self.hindered is not None:
@@ -257,8 +261,10 @@ class PartitionLog:
         self.log_end_offset = end_offset
 
     def truncate_to(self, end_offset: Offset) -> None:
-        """Drop every batch that reaches beyond `end_offset`. `log_end_offset` is then at most that: less where it lies
-        inside a batch, which goes as a whole. Does nothing at or above the log's end. May read a little from disk.
+        """Drop every batch that reaches beyond `end_offset`; no effect at or above the log's end.
+
+        `log_end_offset` is then at most `end_offset`: less if it lies inside a batch, which is dropped as a whole. May
+        read a little from disk.
 
         Raises `InvariantViolation` below `log_start_offset` (see `truncate_fully_and_start_at`), `DiskFailed`.
         """
@@ -286,7 +292,7 @@ class PartitionLog:
         self.producers.batches_went()
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
-        """Drop everything and go on, empty, at `offset`: a follower whose log lies wholly below its leader's start."""
+        """Drop everything and continue, empty, at `offset`: a follower's whole log lies below its leader's start."""
         self._refuse_if_failed()
         self._segments.drop_all_and_start_at(offset)
         self.epochs.clear()
@@ -297,7 +303,8 @@ class PartitionLog:
         self.producers.emptied(offset)
 
     def advance_log_start(self, offset: Offset) -> None:
-        """Records below `offset` are no longer readable; segments wholly below go with the next jobs. Never back.
+        """Make records below `offset` unreadable; the next jobs remove segments wholly below. The start never moves
+        back.
 
         Raises `InvariantViolation` beyond the log's end.
         """
@@ -311,14 +318,15 @@ class PartitionLog:
             self._segments.roll(offset)
 
     def retention(self, now_ms: int | None, end_bound: Offset) -> Offset:
-        """Where `retention.ms` and `retention.bytes` would move the start: at most `end_bound` (the high watermark), a
-        bounded number of segments further. None for the time: the clock is not to be trusted, only size counts.
-        The caller passes it to `advance_log_start`."""
+        """Return the start to which `retention.ms` and `retention.bytes` move the log, for `advance_log_start`.
+
+        It is at most `end_bound` (the high watermark), and a bounded number of segments further. If `now_ms` is None,
+        the clock cannot be trusted and only size counts.
+        """
         return retained_start(self.config, self._segments.all, self.log_start_offset, end_bound, now_ms)
 
     def loss_is_reported(self) -> None:
-        """The quorum has accepted a registration that said `cut_or_quarantined` of this log: the next recovery need
-        not say it again. Until then each one does."""
+        """Stop reporting `cut_or_quarantined` at each recovery: the quorum has accepted a report of it."""
         self._pending.unreported_loss = False
 
     # --- Reads ---
@@ -332,12 +340,14 @@ class PartitionLog:
         min_one_batch: bool = True,
         by: ReadBy = ReadBy.CONSUMER,
     ) -> LogSlice:
-        """Whole batches from the one that holds `start_offset` on, none reaching beyond `end_offset`, at most
-        `max_bytes` (the first apart, with `min_one_batch`). What a follower is given begins at `start_offset`.
+        """Return whole batches from the one that holds `start_offset` on, none reaching beyond `end_offset`.
 
-        Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed`
-        where the disk fails or what it gives is damaged (`LogDamaged`); the log is then `failed`, unless its owner
-        deals with the damage. `ResourceShortage` where the file cannot be opened for now: the log is as it was.
+        They have at most `max_bytes` (the first excepted, with `min_one_batch`). A follower's first batch begins at
+        `start_offset`.
+
+        Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed` if
+        the disk fails or returns damaged bytes (`LogDamaged`): the log is then `failed`, unless its owner handles the
+        damage. Raises `ResourceShortage` if the file cannot be opened for now: the log is unchanged.
         """
         self._refuse_if_failed()
         first = self._segments.all[0].base_offset if by is not ReadBy.CONSUMER else self.log_start_offset
@@ -361,13 +371,15 @@ class PartitionLog:
             self.damage_found(error)
             raise
         except DiskHindered:
-            raise  # It says nothing of the log.
+            raise  # A shortage says nothing about the log.
         except RaftlogError as error:
             raise self._fail(error) from None
 
     def timestamp_search(self, timestamp_ms: int, end_offset: Offset) -> TimeSearch:
-        """Work for a worker (`run` touches only files and copies): (offset, timestamp) of the first record below
-        `end_offset` whose timestamp is at least this."""
+        """Return the search for the first record below `end_offset` whose timestamp is at least `timestamp_ms`.
+
+        Its `run`, for a worker, touches only files and copies, and returns (offset, timestamp).
+        """
         self._refuse_if_failed()
         end = min(end_offset, self.log_end_offset)
         return self._reader.time_search(timestamp_ms, self.log_start_offset, end, self.log_end_offset, self._generation)
@@ -375,15 +387,20 @@ class PartitionLog:
     # --- Jobs ---
 
     def take_job(self) -> LogJob | None:
-        """What must be written, fsynced, rolled, cut and removed now; None where nothing is due, or a job is
-        outstanding, or the log failed. The caller runs it elsewhere and then calls `job_done`."""
+        """Return everything that must be written, fsynced, rolled, cut and removed now.
+
+        None if nothing is due, a job is outstanding, or the log failed. The caller runs the job on another thread and
+        then calls `job_done`.
+        """
         if self._pending.outstanding is not None or not self.needs_job:
             return None
         return self._take_job()
 
     def job_done(self, job: LogJob, error: BaseException | None) -> None:
-        """The outcome of the outstanding job, on the owner's thread. Moves `stable_end_offset`, or sets `hindered` or
-        `failed`. Raises nothing."""
+        """Apply the outcome of the outstanding job, on the owner's thread. Raises nothing.
+
+        Moves `stable_end_offset`, or sets `hindered` or `failed`.
+        """
         if isinstance(error, MemoryError):
             error = ResourceShortage(f"{self.path}: no memory for a job of the log")
         if isinstance(error, DiskHindered):
@@ -398,7 +415,8 @@ class PartitionLog:
             if stable > self.stable_end_offset:
                 self.stable_end_offset = stable
             if job.remove or job.cut is not None:
-                # Not before the files are gone: as long as a batch may be found on disk, the history checks it.
+                # Only once the files are gone: as long as a batch may be found on disk, the history is needed to check
+                # it.
                 self.epochs.truncate_start(self._pending.first_base(self._segments.all))
         if self._suspect is not None:
             self._distrust()
@@ -406,30 +424,33 @@ class PartitionLog:
             self._segments.let_go()
 
     def broke(self, error: BaseException) -> None:
-        """An error that nobody foresaw, outside of any job: the log has failed, as by one of a job."""
+        """Fail the log after an unforeseen error outside of any job, as a failed job would."""
         self._fail(Unforeseen(f"{self.path}: {error!r}"))
 
     @property
     def full(self) -> bool:
-        """No job can be done for now (`hindered`), so nothing is appended."""
+        """Whether no job can be done for now (`hindered`), so that nothing is appended."""
         return self.hindered is not None
 
     def refusal(self, name: str) -> DiskHindered:
-        """What somebody is told who wants to append to this log, by people called `name`, while it is `hindered`."""
+        """Return the error for an append to this log, called `name` in its text, while the log is `hindered`."""
         if isinstance(self.hindered, ResourceShortage):
             return ResourceShortage(f"{name} cannot be written for now: {self.hindered.detail}")
         return DiskFull(f"the disk that holds {name} is full")
 
     def close(self, *, clean: bool) -> None:
-        """Let go of all files. Clean: everything is written, fsynced and checkpointed first, with no job outstanding
-        (blocks, raises `DiskFailed` or `DiskFull`)."""
+        """Close all files.
+
+        With `clean`, everything is written, fsynced and checkpointed first; no job may be outstanding (blocks, raises
+        `DiskFailed` or `DiskFull`).
+        """
         if clean:
             alone(self._disk, self.close_steps(shared=False))
         else:
             self._let_go()
 
     def close_steps(self, *, shared: bool) -> Steps[None]:
-        """A clean close, from barrier to barrier (`partitions/files/durable.py`)."""
+        """Return the steps of a clean close, from barrier to barrier (`partitions/files/durable.py`)."""
         self._refuse_if_failed()
         if self._pending.outstanding is not None:
             raise InvariantViolation(f"{self.path}: closed with a job under way")
@@ -468,7 +489,7 @@ class PartitionLog:
         self.job_done(job, None)
 
     def _removable(self) -> bool:
-        """Whether the first segment lies wholly below the start, and nothing of it still waits to be written."""
+        """Whether the first segment lies wholly below the durable start."""
         segments = self._segments.all
         return len(segments) > 1 and segments[1].base_offset <= self._durable_start
 
@@ -491,16 +512,21 @@ class PartitionLog:
     # --- Producers ---
 
     def producer_replay(self) -> ProducerReplay | None:
-        """Work for a worker that is due after a truncation; None where there is none, or it is under way. The caller
-        then calls `producers.replayed`, where it failed `damage_found` before that, and asks again."""
+        """Return the work for a worker that is due after a truncation; None if none is due, or it is under way.
+
+        When it is done, the caller calls `producers.replayed` (after `damage_found` if it failed), and this method
+        again.
+        """
         return self.producers.next_replay(self._generation, snapshots=not self._pending.is_emptying)
 
     # --- Damage ---
 
     def damage_found(self, error: LogDamaged, *, fatal: bool = False) -> None:
-        """A worker's read says that the log is not what was written. The log fails where nobody deals with that, or
-        nobody can go on without what was to be read (`fatal`). Where batches went since nothing happens: the reader is
-        to ask again."""
+        """Apply a worker's finding that the log is not what was written.
+
+        The log fails if the owner does not handle the damage, or cannot continue without what was to be read (`fatal`).
+        If batches were removed since, nothing happens: the reader has to retry.
+        """
         if error.generation != self._generation:
             return
         self._segments.holding(max(error.base_offset, self._segments.all[0].base_offset)).suspect = True
@@ -515,20 +541,22 @@ class PartitionLog:
 
     @property
     def is_damaged(self) -> bool:
-        """Damage was found in what the log still has."""
+        """Whether damage was found in what the log still has."""
         return isinstance(self.failed, LogDamaged) or any(segment.suspect for segment in self._segments.all)
 
     def damage_in(self, base_offset: Offset, detail: str) -> LogDamaged:
-        """For `damage_found`: damage in the segment that begins here, which the log still has."""
+        """Return the error, for `damage_found`, of damage in a segment of the log, which begins here."""
         return LogDamaged(detail, base_offset, self._generation)
 
     def rewrite_small_files(self) -> None:
-        """Leader epochs and checkpoint are damaged on disk: the next job writes them again."""
+        """Have the next job write leader epochs and checkpoint again, because they are damaged on disk."""
         self._pending.epochs_changed = self._pending.rewrite_checkpoint = True
 
     def _distrust(self) -> None:
-        """Without its index the next recovery reads all of the segment, and finds what was found here. A disk that
-        refuses even that has failed the log already."""
+        """Remove the index of the damaged segment, so that the next recovery reads all of it and finds the damage.
+
+        If the disk refuses even that, the log has failed already.
+        """
         if self._suspect is not None:
             with contextlib.suppress(DiskError):
                 for name in index_names(self._suspect):
@@ -539,17 +567,17 @@ class PartitionLog:
 
     @property
     def first_dirty_offset(self) -> Offset:
-        """See `SegmentSwap`."""
+        """The end of what compaction has cleaned (see `SegmentSwap`)."""
         return self._swap.first_dirty_offset
 
     def compaction_plan(self, settled_end: Offset, now_ms: int) -> CompactionPlan | None:
-        """What a pass would do now below the last stable offset; None where it is not worth it."""
+        """Return what a pass would do now below the last stable offset; None if it is not worth it."""
         if self.failed is not None or self.hindered is not None or self._closed or not self.config.compacts:
             return None
         return self._swap.plan(self.config, self.stable_end_offset, settled_end, now_ms)
 
     def seal_for_compaction(self, now_ms: int) -> bool:
-        """Begin a new segment where the active one is older than `max.compaction.lag.ms`: there is a job then."""
+        """Roll if the active segment is older than `max.compaction.lag.ms`; return whether a job is due then."""
         active = self._segments.active
         if self.failed is not None or self._closed or not self.config.compacts or not active.size:
             return False
@@ -559,12 +587,14 @@ class PartitionLog:
         return True
 
     def compaction_run(self, plan: CompactionPlan, now_ms: int, aborted: AbortedRanges | None = None) -> CompactionRun:
-        """Work for a worker. `aborted`: what of the log below the plan's end is, None: nothing."""
+        """Return a compaction pass for a worker. `aborted`: the aborted ranges below the plan's end, None for none."""
         return self._swap.run(plan, self.config, now_ms, aborted, self._generation)
 
     def replace_segment(self, cleaned: CleanedSegment) -> bool:
-        """Put the cleaned segment in place of the old ones; False where those are no longer what they were. Raises what
-        the disk does, and the log has failed then. There is a job where there were several."""
+        """Put the cleaned segment in place of the old ones; return False if those have changed.
+
+        Raises the disk's errors; the log has failed then. A job is due if several segments were replaced by one.
+        """
         if self.failed is not None or self._closed:
             return False
         try:
@@ -576,14 +606,13 @@ class PartitionLog:
         return replaced
 
     def compacted(self, run: CompactionRun, end: Offset) -> bool:
-        """A pass has come to its end; the next job writes that down. Nothing is, where the log was truncated since: it
-        is False then."""
+        """Note that a pass has finished; the next job persists that. Return False if the log was truncated since."""
         return not self._closed and self._swap.ended(run, end)
 
     # --- Parts ---
 
     def check_invariants(self) -> None:
-        """Raises `InvariantViolation` where the log is not what it says. For simulators and tests: walks all of it."""
+        """Raise `InvariantViolation` if the log is inconsistent. Walks all of it, for simulators and tests."""
         self._segments.check_invariants(self.log_start_offset, self.log_end_offset)
         end = self.log_end_offset
         pending = self._pending

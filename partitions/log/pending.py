@@ -1,8 +1,8 @@
-"""What the disk does not know yet, kept on the owner's thread, and the job that will tell it.
+"""The changes that the disk does not have yet, kept on the owner's thread, and the job that writes them.
 
 Memory is ahead of the disk by a known distance: batches from `issued_offset` on were handed to no job; a cut, a moved
-start, changed leader epochs and finished segments wait here as well. A job takes all of it. When it is done the disk
-is as the memory was when it was taken; what happened since waits for the next one.
+start, changed leader epochs and finished segments wait here as well. A job takes all of it. When it is done, the disk
+is as the memory was when the job was taken; later changes wait for the next job.
 
 A job that met a full disk counts as never run: `issued_offset` falls back to where it began, and the next job first
 cuts off what the failed one may have left behind.
@@ -24,91 +24,99 @@ from .job import Cut, LogJob, SegmentWrite
 from .tail import BatchTail, FetchCache, TailBatch
 
 CHECKPOINT_INTERVAL_BYTES = 64 * 1024 * 1024
-"""After so many bytes, and at each roll, indexes, producers and recovery point are written: what a crash leaves to be
-read again is at most this much and one job."""
+"""The interval, in bytes, at which indexes, producers and recovery point are written; they are at each roll as well.
+
+After a crash, at most this much and one job has to be read again.
+"""
 
 LITTLE_BYTES = 64 * 1024
-"""A clean close that has less behind the last checkpoint writes none but the recovery point: for the next start it is
-cheaper to read so little again than it is for this one to make three files."""
+"""A clean close with less than this behind the last checkpoint, in bytes, writes only the recovery point.
+
+Reading so little again at the next start is cheaper than making three files now.
+"""
 
 REMOVALS_PER_JOB = 4
-"""Unlinking a large file takes the file system tens of milliseconds, in which nothing of this log is fsynced."""
+"""Bound on the removals of a job: unlinking a large file takes tens of milliseconds, without any fsync of this log."""
 
 _CUT_ALL = Cut(Offset(0), None, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A log as it is in memory when a job is taken of it."""
+    """A log as it is in memory when a job is taken."""
 
     log_start: Offset
     durable_start: Offset
-    """The start, as far as the log is stable: a checkpoint with a start beyond its log looks like a loss."""
+    """The start, as far as the log is stable: a checkpoint with a start beyond its log would look like a loss."""
     log_end: Offset
     segments: Sequence[Segment]
     tail: BatchTail
     epochs: LeaderEpochHistory
     producer_state: Callable[[], bytes] | None
     covered: bool = True
-    """False: the start waits for a snapshot (`PendingWork.is_covered`)."""
+    """False if the start waits for a snapshot (`PendingWork.is_covered`)."""
 
 
 class PendingWork:
-    """Invariant: at most one job is outstanding; `issued_offset` is never beyond the log's end."""
+    """The changes of a log that wait for a job.
+
+    Invariant: at most one job is outstanding; `issued_offset` is never beyond the log's end.
+    """
 
     def __init__(self, disk: Disk, path: str, recovered: Recovered, *, sync: bool) -> None:
         self._disk = disk
         self._path = path
         self.sync = sync
-        """Each job fsyncs what it writes (`flush=fsync`); otherwise only checkpoints and finished segments do. May
-        change at any time: the next job fsyncs what the ones before it did not."""
+        """Whether each job fsyncs what it writes (`flush=fsync`); otherwise only checkpoints and finished segments do.
+
+        May change at any time: the next job fsyncs what the ones before it did not.
+        """
         self._marked: bool | None = recovered.flush_os_marked
-        """The marker `flush-os` is on disk; None: that is not certain."""
+        """Whether the marker `flush-os` is on disk; None if that is uncertain."""
         self.checkpoint = recovered.checkpoint
-        """As it is on disk."""
+        """The checkpoint that is on disk."""
         self.unreported_loss = self.checkpoint.unreported_loss
         self._never_written = recovered.never_written
-        """The first segment need not have a file before the first job."""
+        """Whether the first segment may have no file before the first job."""
         self.issued_offset = self.written_offset = recovered.recovery.stable_end_offset
-        """Batches from `issued_offset` on were handed to no job; those below `written_offset` are in files: readers may
-        be sent there."""
+        """Batches from `issued_offset` on were handed to no job; those below `written_offset` are in files."""
         self.outstanding: LogJob | None = None
         self.epochs_changed = False
         self.rewrite_checkpoint = False
-        """The one on disk is damaged."""
+        """Whether the checkpoint on disk is damaged."""
         self.again = False
         self.first_dirty_offset: Offset | None = None
-        """How far compaction has come, where the disk does not know it yet."""
+        """The progress of compaction if the disk does not have it yet."""
         self._cut: Cut | None = None
         self._removals: list[Offset] = []
         self._merged: list[Offset] = []
-        """Bases of segments that a compacted one holds by now, whose files are still there."""
+        """Bases of segments that a compacted segment holds, and whose files still exist."""
         self._snapshot_offset = Offset(0)
-        """The newest snapshot of producers that this life has written, as far as the log was not cut since."""
+        """The newest snapshot of producers that this process has written, unless the log was cut below it since."""
         self._bytes_since_checkpoint = recovered.unindexed_bytes
         self._lowest_truncation: Offset | None = None
-        """Of those since the outstanding job was taken."""
+        """The lowest truncation since the outstanding job was taken."""
 
-    # --- What happens to the log in memory ---
+    # --- Changes of the log in memory ---
 
     def appended(self, length: int) -> None:
         self._bytes_since_checkpoint += length
 
     def truncated(self, end_offset: Offset, cut: Cut | None) -> None:
-        """The log was truncated; `cut` where files may hold anything of what went."""
+        """Note a truncation, with a `cut` if files may hold dropped batches."""
         if self._lowest_truncation is None or end_offset < self._lowest_truncation:
             self._lowest_truncation = end_offset
         if end_offset < self._snapshot_offset:
             self._snapshot_offset = Offset(0)
         if cut is not None:
             self._cut = _lower(self._cut, cut)
-            # The cut removes those beyond it, and then their names are free for others.
+            # The cut removes the files beyond it, and then new segments may reuse their names.
             self._merged = [base for base in self._merged if base < end_offset]
         self.issued_offset = min(self.issued_offset, end_offset)
         self.written_offset = min(self.written_offset, end_offset)
 
     def restarted(self, offset: Offset) -> None:
-        """The log was emptied and goes on at `offset`, which may lie above its end: nothing of it may be left."""
+        """Note that the log was emptied and continues at `offset`, which may lie above its end: no file may stay."""
         self._lowest_truncation = self._snapshot_offset = Offset(0)
         self._cut = _CUT_ALL
         self._removals.clear()
@@ -117,31 +125,34 @@ class PendingWork:
         self.issued_offset = self.written_offset = offset
 
     def removed(self, segment: Segment) -> None:
-        """A segment below the start is no longer part of the log."""
+        """Note that a segment below the start is no longer part of the log."""
         self._removals.append(segment.base_offset)
 
     def merged(self, base_offsets: Sequence[Offset]) -> None:
-        """The batches of these segments are in the one before them now."""
+        """Note that the batches of these segments are now in the segment before them."""
         self._merged += base_offsets
 
     @property
     def removes(self) -> bool:
-        """Segments wait to be removed."""
+        """Whether segments wait to be removed."""
         return bool(self._removals)
 
     @property
     def is_emptying(self) -> bool:
-        """The folder still has what the log had before it was emptied."""
+        """Whether the folder still has the files from before the log was emptied."""
         return _CUT_ALL in (self._cut, self.outstanding.cut if self.outstanding else None)
 
     def is_covered(self, base_offset: Offset) -> bool:
-        """Whether the log may begin with this segment on disk: what batches before it said of producers and
-        transactions is in a snapshot. Else a restart would go on with what an older one knew, and with transactions
-        open that ended in what is gone (S1, S13)."""
+        """Whether the log may begin with this segment on disk: a snapshot covers the producers and transactions before
+        it.
+
+        Otherwise a restart would continue with an older snapshot's producers, and with transactions open that ended in
+        the removed batches (S1, S13).
+        """
         return base_offset <= self._snapshot_offset or self.is_emptying
 
     def first_base(self, segments: Sequence[Segment]) -> Offset:
-        """Where the oldest segment begins that still has a file."""
+        """Return the base of the oldest segment that still has a file."""
         return self._removals[0] if self._removals else segments[0].base_offset
 
     def is_due(self, durable_start: Offset, log_end: Offset, segments: Sequence[Segment]) -> bool:
@@ -162,7 +173,7 @@ class PendingWork:
     # --- Jobs ---
 
     def take(self, log: LogState, *, closing: bool = False) -> LogJob:
-        """A job of everything that is due. `closing`: the last one of a clean close."""
+        """Return a job of everything that is due. `closing`: the last one of a clean close."""
         assert self.outstanding is None
         unsealed = _unsealed(log.segments)
         emptying = self._cut is not None and self._cut.end_offset <= log.segments[0].base_offset
@@ -186,10 +197,10 @@ class PendingWork:
             write = self._segment_write(segment, batches[segment], due=due, indexed=indexed, seals=seals)
             if write is not None:
                 job.writes.append(write)
-                # The first bytes of a file make its name durable as well.
+                # The first bytes of a new file need its name durable as well.
                 appends = appends and write.position > 0 and (write.alone or not write.sync)
         if due:
-            # The snapshot is there before this is.
+            # The job writes the snapshot before this checkpoint.
             start = log.log_start if log.covered or (indexed and log.producer_state is not None) else log.durable_start
             job.checkpoint_after = LogCheckpoint(start, log.log_end, closing, self.unreported_loss)
         if indexed:
@@ -207,7 +218,7 @@ class PendingWork:
         return job
 
     def done(self, job: LogJob, cache: FetchCache, tail: BatchTail) -> Offset:
-        """The job did what it should. How far the log is stable by it."""
+        """Apply the success of the job, and return how far the log is stable by it."""
         assert job is self.outstanding
         self.outstanding = None
         self.again = self._never_written = False
@@ -228,22 +239,22 @@ class PendingWork:
         return stands
 
     def was_hindered(self, job: LogJob) -> None:
-        """As if the job had never been taken, except that something of it may be on disk."""
+        """Take the work back as if the job had never been taken, except that part of it may be on disk."""
         assert job is self.outstanding
         self.outstanding = None
         self.again = True
-        # Or a log that meets a full disk again and again would never come to those behind them.
+        # Otherwise a log that meets a full disk repeatedly would never come to the removals behind these.
         self._removals = [base for base in self._removals if base not in job.removed]
         self.epochs_changed = True
         if job.flush_os_marker is not None:
             self._marked = None
-        # Which checkpoint is on disk is not certain now: the next job writes it in any case.
+        # It is uncertain which checkpoint is on disk: the next job writes it in any case.
         if self._cut != _CUT_ALL:
             left_over = Cut(Offset(job.start_offset + 1), None, 0)
             self._cut = _lower(left_over, _lower(job.cut, self._cut))
             self.issued_offset = min(self.issued_offset, job.start_offset)
         for write in job.writes:
-            # The next job's cut removes the files from there on: to go on writing to an open one would be for nothing.
+            # The next job's cut removes the files from there on, so an open one must not be kept.
             stays = self._cut is not None and write.base_offset < self._cut.end_offset
             self._hand_back(write, keep=stays and not write.segment.dropped)
         self._bytes_since_checkpoint += CHECKPOINT_INTERVAL_BYTES if job.checkpoint_after is not None else 0
@@ -254,11 +265,11 @@ class PendingWork:
         for write in job.writes:
             self._hand_back(write, keep=False)
 
-    # --- Parts of those ---
+    # --- Parts ---
 
     @property
     def _marker_due(self) -> bool | None:
-        """What is to become of the marker `flush-os`; None: nothing."""
+        """Whether the next job creates (True) or removes (False) the marker `flush-os`; None if it stays as it is."""
         wanted = not self.sync
         return None if self._marked is wanted else wanted
 
@@ -274,10 +285,10 @@ class PendingWork:
     def _segment_write(
         self, segment: Segment, batches: Sequence[TailBatch], *, due: bool, indexed: bool, seals: bool
     ) -> SegmentWrite | None:
-        """`due`: everything is to be durable; `indexed`: and is covered by the index files."""
+        """Return the write for one segment. `due`: it makes everything durable; `indexed`: it writes index files."""
         index = segment.index
         assert index is not None
-        # After a full disk the file may hold more than it should, which the job cuts off.
+        # After a full disk the file may hold surplus bytes, which the job cuts off.
         sync = not segment.on_disk or self.again
         if due or self.sync:
             sync = sync or bool(batches) or segment.unsynced
@@ -296,7 +307,7 @@ class PendingWork:
         )
 
     def _hand_back(self, write: SegmentWrite, *, keep: bool) -> None:
-        """The files that the job held, or opened."""
+        """Take back the files that the job held or opened."""
         if write.file is not None:
             write.segment.file.release()
         if write.opened is not None:
@@ -308,7 +319,7 @@ class PendingWork:
 
 
 def _unsealed(segments: Sequence[Segment]) -> list[Segment]:
-    """The last segment, and those before it whose index files are not complete."""
+    """Return the last segment, and those before it whose index files are not complete."""
     first = len(segments) - 1
     while first > 0 and segments[first - 1].index is not None:
         first -= 1
@@ -316,14 +327,14 @@ def _unsealed(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def _only_writes(job: LogJob) -> bool:
-    """Of a job without a checkpoint behind it."""
+    """Whether a job without a checkpoint behind it only writes batches."""
     if job.checkpoint_before is not None or job.leader_epochs is not None or job.flush_os_marker is not None:
         return False
     return job.cut is None and not (job.again or job.remove or job.merged) and job.first_dirty_offset is None
 
 
 def _settle(write: SegmentWrite, cache: FetchCache, *, synced: bool) -> None:
-    """The segment after its part of a job was done."""
+    """Update the segment after its part of a job was done."""
     segment = write.segment
     segment.on_disk = True
     segment.unsynced = not synced and (segment.unsynced or bool(write.batches))
@@ -335,7 +346,7 @@ def _settle(write: SegmentWrite, cache: FetchCache, *, synced: bool) -> None:
 
 
 def _lower(one: Cut | None, other: Cut | None) -> Cut | None:
-    """The one that cuts more, which does what the other does; of equal ones the first."""
+    """Return the lower cut, which does what the other one does too; the first of equal ones."""
     if one is None or other is None:
         return one or other
     return one if one.end_offset <= other.end_offset else other

@@ -1,11 +1,11 @@
-"""The state of producers and transactions after a truncation: had again by a worker, from a snapshot and headers.
+"""Restoring the state of producers and transactions after a truncation, on a worker, from a snapshot and headers.
 
-A truncation takes batches back, a `ReplayedState` cannot. So the live state is *stale* from then on: it says nothing
-about the log, and nobody may be judged by it. A `ProducerReplay` reads a state of its own up to where the log ended
-when it was made; the log goes on meanwhile, and the next replay goes on from there, until only a few headers that are
-in memory are left. Those are replayed at once, and the live state becomes that one.
+A truncation removes batches, and a `ReplayedState` cannot undo them. So the live state is *stale* from then on: it says
+nothing about the log, and no batch may be judged by it. A `ProducerReplay` builds a state of its own up to the log's
+end when it was made. The log continues meanwhile, and the next replay continues from there, until only a few headers in
+memory are left. Those are replayed at once, and the result becomes the live state.
 
-Another truncation in between makes the replay that is under way worthless; another begins.
+Another truncation in between invalidates the replay that is under way, and a new one begins.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ from raftlog.model import Offset
 from .segments import HeaderSource, LogSegments
 
 CATCH_UP_MAX = 1024
-"""Headers that the owner's thread replays at most: a millisecond or two."""
+"""Bound on the headers that the owner's thread replays: a millisecond or two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProducerReplay:
-    """Work for a worker; of the log it has names, numbers and copies."""
+    """A replay for a worker, with names, numbers and copies of the log."""
 
     source: HeaderSource
     state: ReplayedState
-    """Its own until it is done."""
+    """Private to the replay until it is done."""
     begin: Offset | None
-    """The state is that of the batches below; None: it is to be begun, with a snapshot if there is one."""
+    """The state covers the batches below; None: it starts from a snapshot, if there is one."""
     snapshots: bool
-    """Those on disk may be of this log."""
+    """Whether the snapshots on disk may belong to this log."""
     generation: int
 
     @property
     def end_offset(self) -> Offset:
-        """Where the state is when it is done."""
+        """The offset that the state covers when the replay is done."""
         return self.source.end_offset
 
     def run(self) -> None:
-        """Blocks. Raises `LogDamaged`, also where a segment is gone (perhaps because its batches are), and
-        `DiskFailed`."""
+        """Replay the batches. Blocks.
+
+        Raises `LogDamaged`, also if a segment is gone (perhaps because its batches are), and `DiskFailed`.
+        """
         offset = self._begun() if self.begin is None else self.begin
         try:
             for header, control in self.source.batches_from(offset):
@@ -65,7 +67,7 @@ class ProducerReplay:
         try:
             self.state.restore(None if snapshot is None else snapshot.state)
         except ValueError:
-            # A later version of this program wrote it. All of it is in the batches, too.
+            # A later version of this program wrote the snapshot. All of its content is in the batches, too.
             self.state.restore(None)
             snapshot = None
         begin = Offset(0) if snapshot is None else snapshot.offset
@@ -79,7 +81,7 @@ class ProducerReplay:
 
 
 class LiveProducers:
-    """The state that a log's owner keeps beside it, and the replay that is under way.
+    """The producer state that a log's owner keeps, and the replay that is under way.
 
     Invariant: no replay runs unless the state is stale.
     """
@@ -88,19 +90,19 @@ class LiveProducers:
         self._state = state
         self._segments = segments
         self.stale = state is not None
-        """It says nothing about the log until a replay is done."""
+        """Whether the state says nothing about the log until a replay is done."""
         self._running: ProducerReplay | None = None
         self._reached: ProducerReplay | None = None
-        """Done, but the log had gone on too far."""
+        """A replay that is done, but the log had grown too far meanwhile."""
 
     @property
     def none_are_kept(self) -> bool:
-        """The log's owner keeps no state beside it."""
+        """Whether the log's owner keeps no producer state."""
         return self._state is None
 
     @property
     def snapshot(self) -> Callable[[], bytes] | None:
-        """What gives the state at the log's end; None where nothing can."""
+        """The encoder of the state at the log's end; None if there is no valid state."""
         return None if self._state is None or self.stale else self._state.snapshot
 
     def batches_went(self) -> None:
@@ -108,7 +110,7 @@ class LiveProducers:
         self._running = self._reached = None
 
     def emptied(self, start_offset: Offset) -> None:
-        """The log was, and goes on here: what there is to know is known."""
+        """Note that the log was emptied and continues at `start_offset`: its state is known completely."""
         self.batches_went()
         self.stale = False
         if self._state is not None:
@@ -117,7 +119,7 @@ class LiveProducers:
                 self._state.lacks_past()
 
     def next_replay(self, generation: int, *, snapshots: bool) -> ProducerReplay | None:
-        """See `PartitionLog.producer_replay`. `snapshots`: those on disk may be of this log."""
+        """Implement `PartitionLog.producer_replay`. `snapshots`: those on disk may belong to this log."""
         if self._state is None or not self.stale or self._running is not None:
             return None
         reached = self._reached
@@ -131,7 +133,7 @@ class LiveProducers:
         return self._running
 
     def replayed(self, replay: ProducerReplay, *, good: bool = True) -> None:
-        """The replay is done or, where it is not good, failed: the next one begins anew."""
+        """Apply a finished replay; if it failed (not `good`), the next one starts over."""
         if replay is not self._running or self._state is None:
             return
         self._running = self._reached = None

@@ -1,14 +1,15 @@
-"""Reads of a log: from memory, as regions of files, or as work for a worker where the pages are not in memory.
+"""Reads of a log: from memory, as regions of files, or as work for a worker if the pages are not in memory.
 
-One read goes on from segment to segment and into the tail, until it has the bytes asked for, or meets pages that are
-not in memory: then it ends there, and if it has nothing yet it is cold. On the owner's thread nothing waits for data
-from the disk; opening a file is the one call that may wait.
+One read continues from segment to segment and into the tail, until it has the requested bytes or meets pages that are
+not in memory. Then it ends; if it has nothing yet, it is cold. The owner's thread never waits for data from the disk;
+opening a file is the one call that may block.
 
 Every header that a read passes over is checked (`check_placement`); a cold read checks the CRC as well, since it has
-the bytes in its hands.
+the bytes.
 
-A follower is given batches that begin where its log ends. Compaction here may have put batches together that it had in
-part: of such a hole it gets the rest, which is a hole as well (S4: both logs stand for the same offsets).
+A follower receives batches that begin where its log ends. Compaction at this replica may have merged batches into a
+hole of which the follower already has a part: it receives the rest, which is a hole as well (S4: both logs stand for
+the same offsets).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from .time_search import CANDIDATES_MAX, SearchedSegment, TimeSearch
 
 @dataclass(slots=True)
 class Wanted:
-    """What is read: whole batches of [start, end)."""
+    """The request of a read: whole batches of [start, end)."""
 
     start_offset: Offset
     end_offset: Offset
@@ -52,13 +53,13 @@ class Wanted:
     max_batches: int
     min_one: bool
     checked: bool = False
-    """CRCs are to be looked at before anybody gets the bytes."""
+    """Whether CRCs are checked before the bytes are passed on."""
     copying: bool = False
-    """By a follower, whose log ends at `start_offset`: what it is given must begin there."""
+    """Whether a follower reads, whose log ends at `start_offset`: its first batch must begin there."""
 
 
 class LogReader:
-    """Reads for one log; changes nothing of it."""
+    """Reads of one log, which change nothing of it."""
 
     def __init__(self, segments: LogSegments) -> None:
         self._segments = segments
@@ -75,7 +76,7 @@ class LogReader:
         copying: bool,
         generation: int,
     ) -> LogSlice:
-        """See `PartitionLog.read`. Raises `LogDamaged` and `DiskFailed`."""
+        """Implement `PartitionLog.read`. Raises `LogDamaged` and `DiskFailed`."""
         found = LogSlice(start, start)
         tail_start = self._segments.tail.first_offset(log_end)
         while found.next_offset < end and found.batch_count < MAX_BATCHES_PER_READ:
@@ -102,7 +103,7 @@ class LogReader:
     def time_search(
         self, timestamp_ms: int, start: Offset, end: Offset, log_end: Offset, generation: int
     ) -> TimeSearch:
-        """See `PartitionLog.timestamp_search`."""
+        """Implement `PartitionLog.timestamp_search`."""
         tail_start = self._segments.tail.first_offset(log_end)
         late = [
             segment
@@ -154,7 +155,7 @@ class LogReader:
             _extend(found, Offset(batches[0].header.base_offset), batches[-1].end_offset, len(batches))
 
     def _add_from_file(self, found: LogSlice, segment: Segment, wanted: Wanted, generation: int) -> bool:
-        """Whether there is anything to go on from."""
+        """Add what the segment has; return whether the read can continue behind it."""
         hold = self._hold(found, segment, generation)
         if hold is None:
             return False
@@ -177,11 +178,11 @@ class LogReader:
                 found.length += region.length
                 _extend(found, region.first_offset, region.next_offset, region.batch_count)
                 taken = True
-        except (Cold, DiskError):  # What the disk does not give either is a worker's to find out.
+        except (Cold, DiskError):  # A disk error is left to the worker, too.
             if not found.batch_count:
                 found.load = self._cold_read(segment, wanted, generation).load
         except CorruptBatch as error:
-            # What was found before it is good; the next read begins at the damage and says so.
+            # The batches found before it are good; the next read begins at the damage and reports it.
             if not found.batch_count:
                 path = self._segments.path
                 raise LogDamaged(f"{path}: {error.detail}", segment.base_offset, generation) from None
@@ -191,7 +192,7 @@ class LogReader:
         return taken
 
     def _hold(self, found: LogSlice, segment: Segment, generation: int) -> Hold | None:
-        """The segment's file, open; None: what was found before it has to do. Raises `LogDamaged` and `DiskError`."""
+        """Return the segment's open file; None to return what was found. Raises `LogDamaged`, `DiskError`."""
         try:
             return segment.file.hold()
         except DiskError as error:
@@ -202,8 +203,10 @@ class LogReader:
             raise
 
     def _index_of(self, segment: Segment) -> SegmentIndex:
-        """The segment's index, from memory or from its files. Raises `Cold` where those are not in memory, or not
-        good: a worker then makes it anew."""
+        """Return the segment's index, from memory or from its files.
+
+        Raises `Cold` if those are not in memory, or not good: a worker then rebuilds the index.
+        """
         cache = self._segments.cache
         index = segment.index or cache.index(segment)
         if index is not None:
@@ -236,22 +239,22 @@ class LogReader:
 
 @dataclass(frozen=True, slots=True)
 class ColdRead:
-    """A read of one segment as work for a worker. Of the log it has names, numbers and a copy of the epochs."""
+    """A read of one segment as work for a worker, with names, numbers and a copy of the epochs."""
 
     disk: Disk
     path: str
     interval_bytes: int
     segment: Segment
-    """Its name, and where a rebuilt index is left; a truncated segment's namesake is another object."""
+    """For its name, and as the place of a rebuilt index; the namesake of a truncated segment is another object."""
     size: int
     floor: tuple[Offset, FilePosition] | None
-    """Where the walk begins; None where the index files have to be asked."""
+    """The start of the walk; None if it has to be read from the index files."""
     epochs: LeaderEpochHistory
     wanted: Wanted
     generation: int
 
     def load(self) -> LogSlice:
-        """See `LogSlice.load`."""
+        """Implement `LogSlice.load`."""
         base_offset = self.segment.base_offset
         try:
             with contextlib.closing(self.disk.open(f"{self.path}/{segment_name(base_offset)}")) as file:
@@ -292,7 +295,7 @@ class ColdRead:
             except CorruptBatch:
                 if not count:
                     raise
-                break  # What lies before the damage is good; the next read begins at the damage and says so.
+                break  # The batches before are good; the next read begins at the damage and reports it.
             position += header.total_bytes
             offset = Offset(header.end_offset)
             count += 1
@@ -305,7 +308,7 @@ class ColdRead:
         )
 
     def _bytes_of(self, file: File, region: Region) -> tuple[memoryview, int]:
-        """What to read of the region, and how much that should be: only the first batch, where not all can be read."""
+        """Return the region's bytes and their expected number: of the first batch only, if not all can be read."""
         length = region.length
         try:
             data = file.pread(length, region.position)
@@ -336,7 +339,7 @@ def _find(walk: HeaderWalk, wanted: Wanted, *, up_to_damage: bool = False) -> Re
 
 
 def _rest_of_hole(header: BatchHeader, wanted: Wanted) -> bytes | None:
-    """The part of a hole that lies behind what the follower has; None where that does not arise."""
+    """Return the part of a hole behind the follower's end; None if there is no such hole."""
     within = header.base_offset < wanted.start_offset < header.end_offset <= wanted.end_offset
     if not (wanted.copying and within and is_hole(header)):
         return None

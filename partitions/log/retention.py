@@ -1,8 +1,8 @@
-"""Which records are old enough, or too many, to go.
+"""Retention: which segments are old enough, or beyond the size limit, to be deleted.
 
-A segment is old when its latest record is, by the record's own timestamp (as Kafka has it: a producer that stamps its
-records wrongly decides how long the segments they share are kept) and by the cluster's time, which no single wall
-clock makes. Where that time is not known only the size rule goes on: it needs no clock.
+A segment's age is that of its latest record, by the record's own timestamp (as in Kafka: a producer with wrong
+timestamps decides how long the segments that it shares are kept) and by the cluster time, which no single wall clock
+determines. If that time is unknown, only the size rule applies: it needs no clock.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from raftlog.config import TopicConfig
 from raftlog.model import Offset
 
 SEGMENTS_PER_PASS_MAX = 16
-"""Of one log: a wrong setting that is noticed soon has not deleted everything."""
+"""Bound for one pass over one log: a wrong setting that is noticed soon has not deleted everything."""
 
 
 def retained_start(
     config: TopicConfig, segments: Sequence[Segment], log_start: Offset, end_bound: Offset, now_ms: int | None
 ) -> Offset:
-    """Where a log should begin by its topic's settings: at a segment's end, or where it begins now.
+    """Return the start that the topic's settings give a log: a segment's end, or the present start.
 
     The oldest segments go while they are wholly below `end_bound` and either every record is older than `retention.ms`
-    or the rest still has `retention.bytes`. `now_ms` None: only size counts.
+    or the rest still has `retention.bytes`. If `now_ms` is None, only size counts.
     """
     start = log_start
     if not config.deletes:

@@ -1,14 +1,14 @@
-"""A cleaned segment in place of the old ones: what may be compacted, how far that has come, and the exchange itself.
+"""The exchange of old segments for a cleaned one: what may be compacted, how far that has come, and the exchange.
 
-The exchange happens on the owner's thread, between two reads: names change, the segment's object does, and the log's
-generation rises, so that a worker that still reads by the old one's positions is told to ask again. The order of the
-names makes every crash readable: without indexes a segment is read from its batches, and those are the old file's or
-the new one's, both of which hold the same offsets.
+The exchange happens on the owner's thread, between two reads: names change, the segment's object changes, and the log's
+generation rises, so that a worker that still reads by the old positions has to retry. The order of the renames makes
+every crash readable: without indexes a segment is read from its batches, and those are the old file's or the new one's,
+both of which hold the same offsets.
 
     remove N.index, N.timeindex → N.log.cleaned becomes N.log → the indexes' new files get their names
 
-Where several segments come together the first one's name is the new one's; the others' files are removed by the next
-job, once that name is durable. Until then they lie within the new one, by which recovery knows them.
+If several segments become one, it takes the first one's name; the next job removes the others' files, once that name is
+durable. Until then their offsets lie within the new segment's, by which recovery recognizes them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .segments import LogSegments
 
 
 class SegmentSwap:
-    """Part of one log, on its owner's thread. Whether that log may be written to now is the log's to know."""
+    """The compaction state of one log, on its owner's thread. The log decides whether it may be written to."""
 
     def __init__(self, disk: Disk, path: str, segments: LogSegments, pending: PendingWork) -> None:
         self._disk = disk
@@ -39,12 +39,15 @@ class SegmentSwap:
         self._segments = segments
         self._pending = pending
         self.first_dirty_offset = Offset(0)
-        """Below, compaction has seen every key, and dropped what they overwrite. Too low only makes it look again; it
-        must never be too high, else a tombstone could go before what it deletes."""
+        """The offset below which compaction has seen every key, and dropped what newer records overwrite.
+
+        Too low only costs another pass; it must never be too high, or a tombstone could be removed before what it
+        deletes.
+        """
         self._truncations = 0
 
     def read_checkpoint(self) -> None:
-        """How far compaction has come. Blocks."""
+        """Read the progress of compaction from disk. Blocks."""
         try:
             content = read_file(self._disk, f"{self._path}/{CLEANER_CHECKPOINT_NAME}")
             self.first_dirty_offset = Offset(0) if content is None else decode_cleaner_checkpoint(content)
@@ -52,17 +55,17 @@ class SegmentSwap:
             self.first_dirty_offset = Offset(0)
 
     def truncated(self, end_offset: Offset) -> None:
-        """The log was truncated: what is written from here on was not compacted."""
+        """Note that the log was truncated: batches written from here on are not compacted."""
         self._truncations += 1
         self._pending.first_dirty_offset = None
         if end_offset < self.first_dirty_offset:
             self.first_dirty_offset = end_offset
 
     def plan(self, config: TopicConfig, stable_end: Offset, settled_end: Offset, now_ms: int) -> CompactionPlan | None:
-        """See `PartitionLog.compaction_plan`. What is not stable is not compacted."""
+        """Implement `PartitionLog.compaction_plan`. Unstable batches are not compacted."""
         sealed = []
         for segment in self._segments.all[:-1]:
-            # What is damaged is not read again and again for this; its repair brings another log.
+            # A damaged segment is not read again and again for this; its repair replaces the log.
             if segment.index is not None or segment.suspect or segment.end_offset > stable_end:
                 break
             sealed.append(
@@ -84,7 +87,7 @@ class SegmentSwap:
         aborted: AbortedRanges | None,
         generation: int,
     ) -> CompactionRun:
-        """See `PartitionLog.compaction_run`."""
+        """Implement `PartitionLog.compaction_run`."""
         segments = [
             OldSegment(one, one.base_offset, one.end_offset, one.size)
             for one in self._segments.all[:-1]
@@ -106,8 +109,10 @@ class SegmentSwap:
         )
 
     def replace(self, cleaned: CleanedSegment) -> bool:
-        """Put the cleaned segment in place of the old ones; False where those are no longer what they were. Raises
-        `DiskError`, with the files in any state that recovery understands."""
+        """Put the cleaned segment in place of the old ones; return False if those have changed.
+
+        Raises `DiskError`, with the files in a state that recovery understands.
+        """
         if not self._still_has(cleaned.olds):
             return False
         olds = [old.segment for old in cleaned.olds]
@@ -122,7 +127,7 @@ class SegmentSwap:
         return True
 
     def ended(self, run: CompactionRun, end: Offset) -> bool:
-        """A pass has come to its end; the next job writes that down. False where the log was truncated since."""
+        """Note that a pass has finished; the next job persists that. Return False if the log was truncated since."""
         if run.truncations != self._truncations:
             return False
         self.first_dirty_offset = self._pending.first_dirty_offset = end

@@ -1,8 +1,8 @@
-"""The segments of a log in order, and what becomes of them when its end is dropped.
+"""The segments of a log in order, and their change when the log's end is dropped.
 
-A truncation drops batches in memory at once. Where files may hold anything of them (a job was given it) a `Cut` tells
-the next job, the segment that it goes through ends there for good, and the log goes on in a new one. Where no file can
-hold them the last segment just becomes shorter.
+A truncation drops batches in memory at once. If files may hold any of them (a job had received them), a `Cut` goes to
+the next job, the segment that the cut goes through ends there permanently, and the log continues in a new one. If no
+file can hold them, the last segment just becomes shorter.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class HeadersFile:
     base_offset: Offset
     size: int
     index: SegmentIndex | None
-    """None: its files are asked."""
+    """The index; None if it has to be read from its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderSource:
-    """The headers of a log as it was when this was made, for any thread: names, numbers and copies."""
+    """The headers of a log at one moment, for any thread: names, numbers and copies."""
 
     disk: Disk
     path: str
@@ -49,16 +49,18 @@ class HeaderSource:
     end_offset: Offset
     files: Sequence[HeadersFile]
     tail_start: Offset
-    """From here on they are in `tail`, whether or not in files."""
+    """The offset from which on batches are in `tail`, whether or not they are in files."""
     tail: Sequence[TailBatch]
 
     def headers_from(self, offset: Offset) -> Iterator[BatchHeader]:
-        """As `batches_from`."""
+        """Iterate over the headers as `batches_from` does."""
         return (header for header, _ in self.batches_from(offset))
 
     def batches_from(self, offset: Offset) -> Iterator[tuple[BatchHeader, Control | None]]:
-        """From the batch on that holds `offset`; with a control batch, what it says. Blocks. Raises `CorruptBatch`,
-        `DiskFailed`, and `FileNotFoundError` where a segment went meanwhile."""
+        """Iterate from the batch that holds `offset` on; with a control batch comes its content. Blocks.
+
+        Raises `CorruptBatch`, `DiskFailed`, and `FileNotFoundError` if a segment was removed meanwhile.
+        """
         while offset < self.tail_start:
             segment = self.files[self._number_holding(offset)]
             with contextlib.closing(self.disk.open(f"{self.path}/{segment_name(segment.base_offset)}")) as file:
@@ -77,7 +79,7 @@ class HeaderSource:
                 yield batch.header, checked_control_of(batch.header, batch.buffers)
 
     def base_holding(self, offset: Offset) -> Offset:
-        """Base offset of the segment, as far as there are files."""
+        """Return the base of the segment that holds `offset`, as far as there are files."""
         return self.files[self._number_holding(offset)].base_offset if self.files else self.start_offset
 
     def _number_holding(self, offset: Offset) -> int:
@@ -91,7 +93,10 @@ class HeaderSource:
 
 
 class LogSegments:
-    """Invariant: each begins where the one before it ends; never empty; the last one has its index in memory."""
+    """The segments of a log in order.
+
+    Invariant: each begins where the one before it ends; never empty; the last one has its index in memory.
+    """
 
     def __init__(
         self,
@@ -116,7 +121,7 @@ class LogSegments:
 
     @property
     def active(self) -> Segment:
-        """The one that grows."""
+        """The segment that grows."""
         return self.all[-1]
 
     @property
@@ -124,29 +129,29 @@ class LogSegments:
         return sum(segment.size for segment in self.all)
 
     def holding(self, offset: Offset) -> Segment:
-        """The segment that holds `offset`, which is not below the first one's base."""
+        """Return the segment that holds `offset`, which is not below the first one's base."""
         return self.all[bisect_right(self.all, offset, key=lambda segment: segment.base_offset) - 1]
 
     def floor_offset(self, offset: Offset) -> Offset:
-        """Where a batch begins, at or below `offset`: as near as is known without asking the disk."""
+        """Return the base of a batch at or below `offset`, as near as is known without reading the disk."""
         segment = self.holding(offset)
         index = segment.index or self.cache.index(segment)
         return segment.base_offset if index is None else index.offsets.floor(offset)[0]
 
     def roll(self, base_offset: Offset) -> None:
-        """The log goes on in a new segment."""
+        """Start a new segment."""
         file = SegmentFile(self.disk, f"{self.path}/{segment_name(base_offset)}")
         index = SegmentIndex.empty(base_offset, self.interval_bytes)
         self.all.append(Segment(base_offset, file, base_offset, index=index))
 
     def from_base(self, base_offset: Offset, count: int) -> list[Segment]:
-        """At most `count` segments, from the one with this base offset on; none where there is none with it."""
+        """Return at most `count` segments, from the one with this base offset on; none if there is no such segment."""
         first = bisect_left(self.all, base_offset, key=lambda segment: segment.base_offset)
         found = self.all[first : first + count]
         return found if found and found[0].base_offset == base_offset else []
 
     def replace(self, olds: Sequence[Segment], new: Segment) -> None:
-        """The same offsets in one other file, of the first one's name."""
+        """Put one segment with the same offsets, and the first one's name, in place of the old ones."""
         first = self.all.index(olds[0])
         self.all[first : first + len(olds)] = [new]
         for old in olds:
@@ -164,8 +169,10 @@ class LogSegments:
         self.roll(offset)
 
     def drop_from(self, end_offset: Offset, issued_offset: Offset) -> tuple[Offset, Cut | None]:
-        """Drop the batches that reach beyond `end_offset`, which lies in the log. Where it ends then, and what the disk
-        has to be told. Raises `CorruptBatch` and `DiskFailed`, with nothing changed."""
+        """Drop the batches that reach beyond `end_offset`, which lies in the log.
+
+        Returns the new end, and the cut for the disk. Raises `CorruptBatch` and `DiskFailed`, with nothing changed.
+        """
         log_end = self.active.end_offset
         kept_end, position = self._boundary(end_offset, log_end)
         cut_through = self.holding(kept_end)
@@ -188,13 +195,13 @@ class LogSegments:
         return kept_end, cut
 
     def header_source(self) -> HeaderSource:
-        """Of all batches as they are now."""
+        """Return the source of all batches as they are now."""
         log_end = self.active.end_offset
         tail_start = self.tail.first_offset(log_end)
         files = []
         for segment in self.all:
             if segment.base_offset < tail_start:
-                # What is sealed does not change; the others are the owner's to change, at any time.
+                # A sealed index does not change; the owner may change the others at any time.
                 index = self.cache.index(segment) if segment.index is None else segment.index.copy()
                 files.append(HeadersFile(segment.base_offset, segment.size, index))
         return HeaderSource(
@@ -209,7 +216,7 @@ class LogSegments:
         )
 
     def check_invariants(self, log_start: Offset, log_end: Offset) -> None:
-        """Raises `InvariantViolation`."""
+        """Raise `InvariantViolation` if an invariant does not hold."""
         good = (
             self.all[0].base_offset <= log_start
             and self.active.end_offset == log_end
@@ -221,7 +228,7 @@ class LogSegments:
             raise InvariantViolation(f"{self.path}: {log_start} to {log_end}: {[str(one) for one in self.all]}")
 
     def let_go(self) -> None:
-        """Close what the log itself holds open."""
+        """Close the files that the log itself holds open."""
         self.tail.truncate(Offset(0))
         for segment in self.all:
             self.cache.forget(segment)
@@ -247,7 +254,7 @@ class LogSegments:
         segment.unpin()
 
     def _boundary(self, end_offset: Offset, log_end: Offset) -> tuple[Offset, int]:
-        """The greatest end of a batch that is at most `end_offset`, and its position in the segment that holds it."""
+        """Return the greatest batch end that is at most `end_offset`, and its position in the segment that holds it."""
         if end_offset >= self.tail.first_offset(log_end):
             batch = self.tail.holding(end_offset)
             return Offset(batch.header.base_offset), batch.position
@@ -262,7 +269,7 @@ class LogSegments:
             segment.file.release()
 
     def _shortened_index(self, segment: Segment, end_offset: Offset, size: int) -> SegmentIndex:
-        """The index of the part of a segment that stays."""
+        """Return the index of the part of a segment that stays."""
         index = self._index(segment).copy()
         begin = index.truncate(end_offset, size)
         for header in self.header_source().headers_from(begin):
@@ -282,7 +289,7 @@ class LogSegments:
         segment.max_timestamp = index.times.max_timestamp
 
     def _index(self, segment: Segment) -> SegmentIndex:
-        """From memory, else from its files, else from its batches. Blocks."""
+        """Return the index from memory, else from its files, else from the batches. Blocks."""
         index = segment.index or self.cache.index(segment)
         if index is None:
             index = read_index(self.disk, self.path, segment.base_offset, self.interval_bytes)

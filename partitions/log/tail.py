@@ -1,8 +1,8 @@
 """The batches at the end of a log that are still in memory: those not yet written, and the last ones that were.
 
-Followers and consumers at the end of a log are served from here without touching a file. Batches that no file holds yet
-stay in any case; written ones stay as long as `FetchCache`, which all logs of a node share, has room: when it has none,
-those written longest ago go first, whichever log they are of.
+Followers and consumers at the end of a log are served from here without a file access. Batches that no file holds yet
+always stay; written ones stay as long as `FetchCache`, which all logs of a node share, has room. When it has none, the
+batches written longest ago are evicted first, whatever their log.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from raftlog.records.batch import BatchHeader
 _COMPACT_AFTER = 512
 
 INDEX_CACHE_BYTES = 16 * 1024 * 1024
-"""Indexes of sealed segments that readers used last, over all logs: those of some hundred segments of usual batches."""
+"""Bound, in bytes, on the indexes of sealed segments that readers used last, over all logs.
+
+Enough for some hundred segments of usual batches.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class TailBatch:
-    """A batch in memory, and where in the files it is or will be."""
+    """A batch in memory, and its present or future place in the files."""
 
     header: BatchHeader
     end_offset: Offset
@@ -35,7 +38,7 @@ class TailBatch:
     position: int
     tail: BatchTail
     dropped: bool = False
-    """Truncated away, or evicted."""
+    """Whether the batch was truncated away or evicted."""
 
     def drop(self) -> None:
         self.dropped = True
@@ -52,13 +55,13 @@ class BatchTail:
         self._batches: list[TailBatch] = []
         self._bases: list[int] = []
         self._head = 0
-        """Those before it were evicted."""
+        """The number of evicted entries at the front."""
 
     def __len__(self) -> int:
         return len(self._batches) - self._head
 
     def first_offset(self, log_end_offset: Offset) -> Offset:
-        """From here on everything is in memory; the log's end where nothing is."""
+        """Return the offset from which on everything is in memory; the log's end if nothing is."""
         return Offset(self._bases[self._head]) if len(self) else log_end_offset
 
     def append(self, batch: TailBatch) -> None:
@@ -68,7 +71,7 @@ class BatchTail:
     def read(
         self, start_offset: Offset, end_offset: Offset, max_bytes: int, max_batches: int, *, min_one: bool
     ) -> list[TailBatch]:
-        """As `find_region`, in memory; `start_offset` is in the tail."""
+        """Find batches as `find_region` does, in memory; `start_offset` is in the tail."""
         index = self._index_holding(start_offset)
         found: list[TailBatch] = []
         length = 0
@@ -80,11 +83,11 @@ class BatchTail:
         return found
 
     def from_offset(self, offset: Offset) -> list[TailBatch]:
-        """All batches that begin at `offset` or later."""
+        """Return all batches that begin at `offset` or later."""
         return self._batches[bisect_left(self._bases, offset, self._head) :]
 
     def holding(self, offset: Offset) -> TailBatch:
-        """The batch that holds `offset`, which lies in the tail."""
+        """Return the batch that holds `offset`, which lies in the tail."""
         return self._batches[self._index_holding(offset)]
 
     def truncate(self, end_offset: Offset) -> None:
@@ -96,14 +99,14 @@ class BatchTail:
         self._compact()
 
     def evict_through(self, batch: TailBatch) -> None:
-        """Let go of this batch and the ones before it; all of them are in files."""
+        """Evict this batch and the ones before it; all of them are in files."""
         while self._head < len(self._batches) and self._bases[self._head] <= batch.header.base_offset:
             self._batches[self._head].drop()
             self._head += 1
         self._compact()
 
     def forget_below(self, end_offset: Offset) -> None:
-        """Let go of the batches below `end_offset`, where one ends; all of them are in files."""
+        """Evict the batches below `end_offset`, where one ends; all of them are in files."""
         while self._head < len(self._batches) and self._bases[self._head] < end_offset:
             self._batches[self._head].drop()
             self._head += 1
@@ -121,7 +124,7 @@ class BatchTail:
 
 
 class FetchCache:
-    """What the logs of a node keep in memory for readers, in bytes: written batches, and indexes of sealed segments.
+    """The memory of a node's logs for readers: written batches, and indexes of sealed segments.
 
     Invariant: between calls `batch_bytes <= capacity_bytes` and `index_bytes <= INDEX_CACHE_BYTES`.
     """
@@ -134,7 +137,7 @@ class FetchCache:
         self._indexes: OrderedDict[Segment, SegmentIndex] = OrderedDict()
 
     def written(self, batches: Sequence[TailBatch]) -> None:
-        """These are in files now, in this order; they may be evicted from now on."""
+        """Add batches that are now in files, in this order; they may be evicted from now on."""
         for batch in batches:
             if not batch.dropped:
                 self._batches.append(batch)
@@ -146,7 +149,7 @@ class FetchCache:
                 oldest.tail.evict_through(oldest)
 
     def index(self, segment: Segment) -> SegmentIndex | None:
-        """The index of a sealed segment, if it is here."""
+        """Return the index of a sealed segment, if it is cached."""
         found = self._indexes.get(segment)
         if found is not None:
             self._indexes.move_to_end(segment)
@@ -160,7 +163,7 @@ class FetchCache:
             self._drop_index(next(iter(self._indexes)))
 
     def forget(self, segment: Segment) -> None:
-        """The segment is no more."""
+        """Drop the index of a segment that no longer exists."""
         if segment in self._indexes:
             self._drop_index(segment)
 

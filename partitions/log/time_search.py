@@ -1,8 +1,8 @@
-"""Which record of a log is the first at or after a point in time.
+"""The search for the first record of a log at or after a point in time.
 
-The index says from where on it may be; headers are walked to the first batch whose largest timestamp reaches it; only
-that batch is unpacked. All of it reads and decompresses, so it is work for a worker: `TimeSearch` is made on the
-owner's thread of what it needs, and `run` on any.
+The index tells where the record may be; headers are walked to the first batch whose largest timestamp reaches the time;
+only that batch is unpacked. This reads and decompresses, so it is work for a worker: a `TimeSearch` is made on the
+owner's thread, and `run` works on any.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from raftlog.ports import Buffer, Disk, File
 from raftlog.records.batch import BatchHeader, RecordBatch
 
 CANDIDATES_MAX = 4
-"""Batches in memory that a search is given: those whose largest timestamp is late enough. The first of them has the
-record, unless that record lies below the log's start."""
+"""Bound on the batches in memory that a search gets: those whose largest timestamp is late enough.
+
+The first of them has the record, unless that record lies below the log's start.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,9 @@ class SearchedSegment:
     base_offset: Offset
     size: int
     end_offset: Offset
-    """Of what is in its file."""
+    """The end of what is in its file."""
     floor: tuple[Offset, FilePosition] | None
-    """Where the walk may begin; None: the index files say."""
+    """The start of the walk; None if it has to be read from the index files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,14 @@ class TimeSearch:
     end_offset: Offset
     segments: Sequence[SearchedSegment]
     in_memory: Sequence[tuple[BatchHeader, Sequence[Buffer]]]
-    """Some batches behind the segments' files that may hold it."""
+    """Some batches behind the segments' files that may hold the record."""
     epochs: LeaderEpochHistory
     generation: int
 
     def run(self) -> tuple[Offset, int] | None:
-        """(offset, timestamp), or None where no record is late enough. Blocks.
+        """Return (offset, timestamp), or None if no record is late enough. Blocks.
 
-        Raises as `LogSlice.load` does.
+        Raises the errors of `LogSlice.load`.
         """
         for segment in self.segments:
             try:
@@ -110,7 +112,7 @@ class TimeSearch:
         return None
 
     def _floor(self, segment: SearchedSegment) -> tuple[Offset, FilePosition]:
-        """From the index files; without good ones the whole segment is walked."""
+        """Return the walk's start from the index files; without good ones the whole segment is walked."""
         index = read_index(self.disk, self.path, segment.base_offset, interval_bytes=0)
         if index is None or index.size != segment.size:
             return segment.base_offset, FilePosition(0)

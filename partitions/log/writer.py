@@ -1,15 +1,15 @@
-"""Group commit over all logs of a node: one round in flight, each dirty log's job once in it.
+"""Group commit over all logs of a node: one round in flight, with one job of each dirty log.
 
-Whatever becomes dirty while a round is on its way goes into the next one. So a slow disk makes rounds larger, not more
-of them, and an fsync is shared by everything that was appended while the one before it ran.
+A log that becomes dirty during a round joins the next one. So a slow disk makes rounds larger, not more frequent, and
+an fsync is shared by everything that was appended while the previous one ran.
 
-The jobs of a small round run side by side on the worker's few threads, each with its own fsyncs. Many run together, as
-one piece of work (`partitions/files/durable.py`), where the disk can sync all of them by one call: then a round costs
-some calls for each step of a job, however many jobs it has.
+The jobs of a small round run side by side on the worker's few threads, each with its own fsyncs. If the disk can sync
+all of them by one call, the jobs of a large round run together, as one piece of work (`partitions/files/durable.py`):
+then a round costs a few calls for each step of a job, however many jobs it has.
 
-A log that met a full disk, or a process that is out of descriptors or memory, is tried again every second; what was
-appended to it stays in memory meanwhile. One of which a job cannot even be taken, or whose job cannot be handed to a
-worker, has failed: alone, and its owner is told.
+A log that met a full disk, or a process without descriptors or memory, is retried every second; its appended batches
+stay in memory meanwhile. If a log's job cannot be taken, or cannot be handed to a worker, that log alone has failed,
+and its owner is notified.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from .log import PartitionLog
 HINDERED_RETRY_S = 1.0
 
 JOBS_PER_TURN = 64
-"""Jobs taken in one turn of the loop, some thirty microseconds each; a round with more is taken in several turns."""
+"""Jobs taken in one turn of the loop, some thirty microseconds each; a larger round takes several turns."""
 
 RESULTS_PER_TURN = 64
-"""Jobs of a round that ran together whose end is told in one turn, some hundred microseconds each: what a follower owes
-its leader for all of them is one acknowledgement."""
+"""Jobs of a shared round that are completed in one turn of the loop, some hundred microseconds each.
+
+A follower owes its leader one acknowledgement for all of them.
+"""
 
 OnStable = Callable[[], None]
 
 
 class RunningJob(NamedTuple):
-    """A job, and who is told when it is done."""
+    """A job, and its completion callback."""
 
     log: PartitionLog
     job: LogJob
@@ -48,43 +50,52 @@ class RunningJob(NamedTuple):
 
 
 class LogWriter:
-    """Invariant: each log of `_forgotten` is running or held, and none of them is in `_dirty` or `_hindered`."""
+    """The rounds of jobs of a node's logs.
+
+    Invariant: each log of `_forgotten` is running or held, and none of them is in `_dirty` or `_hindered`.
+    """
 
     def __init__(self, worker: Worker, scheduler: Scheduler) -> None:
         self._worker = worker
         self._scheduler = scheduler
         self._dirty: dict[PartitionLog, OnStable] = {}
-        """In the order in which they became dirty, each once."""
+        """Dirty logs in the order in which they became dirty, each once."""
         self._running: set[PartitionLog] = set()
-        """Those whose job of the present round is not done."""
+        """Logs whose job of the present round is not done."""
         self._hindered: set[PartitionLog] = set()
-        """Those that a timer will try again."""
+        """Logs that a timer will retry."""
         self._held: set[PartitionLog] = set()
-        """Those in whose folder somebody else works."""
+        """Logs in whose folder another component works."""
         self._closed: weakref.WeakSet[PartitionLog] = weakref.WeakSet()
         self._forgotten: dict[PartitionLog, list[Callable[[], None]]] = {}
-        """Forgotten while their last job ran, and who waits for its end."""
+        """Logs that were forgotten while their last job ran → the callbacks for its end."""
         self._starting = False
-        """A round is about to begin, or not all of its jobs were taken yet."""
+        """Whether a round is about to begin, or some of its jobs were not taken yet."""
         self._when_idle: list[Callable[[], None]] = []
         self.rounds = 0
         self.jobs = 0
 
     @property
     def idle(self) -> bool:
-        """Nothing is in flight and nothing waits (a log that is hindered apart)."""
+        """Whether nothing is in flight and nothing waits, apart from hindered logs."""
         return not (self._running or self._dirty or self._starting)
 
     def dirty(self, log: PartitionLog, on_stable: OnStable) -> None:
-        """`log` has something for the disk. `on_stable` is called, on this thread, each time a job of it is done:
-        `log.stable_end_offset` may have moved, or the log may be `hindered` or `failed` now."""
+        """Schedule a job of `log`.
+
+        `on_stable` is called, on this thread, each time a job of the log is done: `log.stable_end_offset` may have
+        moved, or the log may be `hindered` or `failed`.
+        """
         if log not in self._forgotten:
             self._dirty[log] = on_stable
             self._start_soon()
 
     def forget(self, log: PartitionLog, done: Callable[[], None]) -> None:
-        """The log is being closed: no new job of it is taken. `done` is called, never at once, when none runs any more:
-        before that its folder is not to be touched."""
+        """Take no new job of a log that is being closed.
+
+        `done` is called, never synchronously, when no job runs any more: before that the log's folder must not be
+        touched.
+        """
         self._dirty.pop(log, None)
         self._hindered.discard(log)
         self._closed.add(log)
@@ -94,28 +105,28 @@ class LogWriter:
             self._scheduler.call_soon(done)
 
     def hold(self, log: PartitionLog) -> bool:
-        """Somebody works in the log's folder, beside its jobs: `forget` waits for `give_back`. False: it is closed."""
+        """Let `forget` wait for `give_back`: the caller works in the folder. Return False if the log is closed."""
         if log in self._closed:
             return False
         self._held.add(log)
         return True
 
     def give_back(self, log: PartitionLog) -> None:
-        """The end of `hold`; harmless without one."""
+        """End a `hold`; harmless without one."""
         self._held.discard(log)
         if log not in self._running:
             for callback in self._forgotten.pop(log, ()):
                 callback()
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Once, as soon as it is idle; soon if it is now."""
+        """Call `callback` once the writer is idle, and soon if it is now."""
         self._when_idle.append(callback)
         if self.idle:
             self._scheduler.call_soon(self._tell_idle)
 
     def _start_soon(self) -> None:
         if not self._starting and not self._running:
-            # Not at once: whoever else becomes dirty in this event shares the round.
+            # Deferred, so that logs that become dirty in the same event share the round.
             self._starting = True
             self._scheduler.call_soon(self._start_round)
 
@@ -129,8 +140,10 @@ class LogWriter:
         self.rounds += self.jobs > jobs
 
     def _take(self, left: int, shared: list[RunningJob] | None) -> None:
-        """The next jobs of a round that has this many left to take, and the others in a later turn of the loop.
-        `shared`: those so far that are to run together, if they stay many; None: each runs alone."""
+        """Take the next of `left` jobs of a round, and the rest in a later turn of the loop.
+
+        `shared`: the jobs so far that run together if they stay many; None: each runs alone.
+        """
         some = list(islice(self._dirty.items(), min(left, JOBS_PER_TURN)))
         for log, on_stable in some:
             del self._dirty[log]
@@ -216,7 +229,7 @@ class LogWriter:
                 callback()
 
     def _look_again(self, log: PartitionLog, on_stable: OnStable) -> None:
-        """After a job: what is left to do, now or when it may be possible."""
+        """Schedule the remaining work after a job, now or after a retry delay."""
         if not log.full:
             if log.needs_job:
                 self._dirty.setdefault(log, on_stable)

@@ -1,1 +1,1 @@
-"""The pure core of replication: leader, follower, ISR, and the effects that they ask for."""
+"""The pure core of one replica: leader, follower, ISR and transactions; events and the time in, effects out."""

@@ -1,11 +1,11 @@
-"""What the cores of a replica ask of their shell: one small class an effect, performed in the order given.
+"""The effects that a replica's cores return: one small class each, performed by the shell in the order given.
 
-Order is data. What must wait for the disk travels inside the effect that writes (`Append.after`, `WhenStable.after`):
-the shell cannot answer early, because what it holds before the fsync is a write, not an answer. What must wait for
-other replicas is not given out at all until it is due.
+The order is part of the data. An answer that must wait for the disk travels inside the effect that writes
+(`Append.after`, `WhenStable.after`): the shell cannot answer early, because it holds a write and not an answer until
+the fsync. An answer that must wait for other replicas is not returned before it is due.
 
-Answers of the leader to a follower (`Answer`) and the proposal of an ISR (`IsrProposal`) are here as well: they are
-what effects carry. `partitions/driver/driver.py` performs effects; nobody else does.
+The leader's answers to a follower (`Answer`) and the proposal of an ISR (`IsrProposal`) are here too, because effects
+carry them. Only `partitions/driver/driver.py` performs effects.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from raftlog.transactions import TransactionKey
 FIRST_OFFSET = Offset(0)
 
 RequestId = NewType("RequestId", int)
-"""Names one waiting produce within its driver. Never used again."""
+"""The id of one waiting request within its driver; never reused."""
 
 NO_REQUEST = RequestId(0)
-"""Of a batch that nobody waits for."""
+"""The id for a batch without a waiting request."""
 
 
 # --- Produces --------------------------------------------------------------------------------------------------------
@@ -52,18 +52,18 @@ class IncomingBatch:
     data: Buffer
     acks: Acks
     log_append_time_ms: int = -1
-    """The wall clock at its arrival, where the topic stamps the time of append; else -1."""
+    """The wall clock at arrival, in milliseconds, if the topic uses the append time; else -1."""
     deadline: float = math.inf
-    """Until when whoever sent it waits for an answer, in monotonic seconds."""
+    """The deadline of the producer's request, in monotonic seconds."""
     control: Control | None = None
-    """What a marker says, which the leader itself makes; nobody waits for it."""
+    """The content of a marker. The leader itself writes markers, and no request waits for one."""
     resent: bool = False
-    """An earlier attempt may have been appended."""
+    """Whether an earlier attempt may have been appended."""
 
 
 @dataclass(slots=True)
 class Acknowledge:
-    """The produce succeeded as far as its `acks` asked."""
+    """The produce succeeded as far as its `acks` required."""
 
     request: RequestId
     base_offset: Offset
@@ -72,7 +72,7 @@ class Acknowledge:
 
 @dataclass(slots=True)
 class Reject:
-    """The produce failed, or its outcome will not be known here: the error tells which."""
+    """The produce failed, or its outcome is unknown here; the error says which."""
 
     request: RequestId
     error: RaftlogError
@@ -80,7 +80,7 @@ class Reject:
 
 @dataclass(slots=True)
 class RecordsDeleted:
-    """Everybody who may lead next has on disk that the log begins at `log_start_offset`, or later."""
+    """Every replica that may lead next has on disk that the log begins at `log_start_offset` or later."""
 
     request: RequestId
     log_start_offset: Offset
@@ -98,7 +98,7 @@ class Append:
 
 @dataclass(slots=True)
 class WhenStable:
-    """Perform `after` once everything below `end_offset` is stable: a resend of a batch that is not yet."""
+    """Perform `after` once everything below `end_offset` is stable: for a resend of a batch that is not stable yet."""
 
     end_offset: Offset
     after: tuple[Acknowledge, ...]
@@ -106,7 +106,7 @@ class WhenStable:
 
 @dataclass(slots=True)
 class AbandonWrites:
-    """Whatever still waits in an `after` is rejected with this code instead: this leadership is over."""
+    """Reject everything that still waits in an `after` with this code: this leadership is over."""
 
     code: str
     detail: str
@@ -122,12 +122,12 @@ class FetchedBatch:
     header: BatchHeader
     data: Buffer
     control: Control | None = None
-    """What a control batch says."""
+    """The content of a control batch."""
 
 
 @dataclass(slots=True)
 class AppendFetched:
-    """Append these; what became stable is reported by the core when it is told of it."""
+    """Append these batches; the core reports what became stable when it learns of that."""
 
     leader_epoch: LeaderEpoch
     batches: list[FetchedBatch]
@@ -135,7 +135,7 @@ class AppendFetched:
 
 @dataclass(slots=True)
 class TruncateTo:
-    """Drop what lies at or above the offset, then tell the core (`on_truncated`)."""
+    """Drop everything at or above the offset, then notify the core (`on_truncated`)."""
 
     leader_epoch: LeaderEpoch
     end_offset: Offset
@@ -143,17 +143,17 @@ class TruncateTo:
 
 @dataclass(slots=True)
 class StartLogAt:
-    """Drop everything and go on, empty, at the offset; then tell the core (`on_truncated`)."""
+    """Drop everything and continue, empty, at the offset; then notify the core (`on_truncated`)."""
 
     leader_epoch: LeaderEpoch
     offset: Offset
     greatest_producer_id: ProducerId = EVERY_PRODUCER_ID
-    """Of those who wrote below, as far as is known."""
+    """The greatest producer id that wrote below the offset, as far as is known."""
 
 
 @dataclass(slots=True)
 class AdvanceLogStart:
-    """The leader's log begins here now: at a leader its followers are told."""
+    """Move the log start here; a leader passes it on to its followers."""
 
     offset: Offset
 
@@ -163,9 +163,9 @@ class AdvanceLogStart:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Ask the leader for its log from `fetch_offset` on, and tell it where ours ends, for it to compare.
+    """Subscribe to the leader's log from `fetch_offset` on, and send the end of this log for comparison.
 
-    `last_epoch` and `fetch_offset` are (epoch, end) of the whole log; only `stable_end_offset` counts as ours.
+    `last_epoch` and `fetch_offset` are (epoch, end) of the whole log; only `stable_end_offset` counts as replicated.
     """
 
     leader: BrokerId
@@ -179,7 +179,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class FollowerPosition:
-    """Its content as the leader hears it: the epoch asked in, (epoch, end) of the whole log, and its stable end."""
+    """A follower's subscription as the leader receives it: its epoch, (epoch, end) of the whole log, its stable end."""
 
     leader_epoch: LeaderEpoch
     last_epoch: LeaderEpoch
@@ -189,7 +189,7 @@ class FollowerPosition:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """This broker's log is no longer of interest."""
+    """End the subscription: this broker no longer needs the log."""
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
@@ -197,18 +197,18 @@ class Unsubscribe:
 
 @dataclass(slots=True)
 class ReportStable:
-    """Tell the leader how far our log is fsynced; may be merged with later ones."""
+    """Report to the leader how far this log is fsynced; may be merged with later reports."""
 
     leader_epoch: LeaderEpoch
     fetch_offset: Offset
     stable_end_offset: Offset
     stable_start_offset: Offset = FIRST_OFFSET
-    """Where our log begins, as far as our disk knows."""
+    """The start of this log as far as it is on disk."""
 
 
 @dataclass(slots=True)
 class Matched:
-    """The follower's log is a prefix of the leader's: batches follow, and its stable end counts from now on."""
+    """The follower's log is a prefix of the leader's: batches follow, and its stable end counts."""
 
     high_watermark: Offset
     log_start_offset: Offset
@@ -216,8 +216,11 @@ class Matched:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """The leader has nothing of the follower's last epoch, or less of it: its greatest epoch up to that one, and where
-    it ends. The follower truncates by it and asks again (KIP-101, KIP-279)."""
+    """The leader lacks the follower's last epoch, or has less of it.
+
+    The answer carries the leader's greatest epoch up to that one, and its end. The follower truncates accordingly and
+    subscribes again (KIP-101, KIP-279).
+    """
 
     epoch: LeaderEpoch
     end_offset: Offset
@@ -225,17 +228,19 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Nothing of the follower's log can be compared: it begins anew with the batch of the leader's that begins here.
-    (The log start may lie inside a batch; the follower hears of it with the marks.)"""
+    """Nothing of the follower's log can be compared: it starts over with the leader's batch that begins here.
+
+    The log start may lie inside a batch; the follower receives it with the marks.
+    """
 
     first_batch_offset: Offset
     greatest_producer_id: ProducerId = EVERY_PRODUCER_ID
-    """Nobody with a greater id wrote to the leader's log: whoever begins in the middle of it has not seen them (S1)."""
+    """An upper bound of the producer ids in the leader's log: a follower that starts in its middle misses them (S1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No data for this follower now, or no longer; the code (of `raftlog.errors.CODES`) says why."""
+    """The leader has no data for this follower, or no longer; the code (of `raftlog.errors.CODES`) says why."""
 
     code: str
 
@@ -253,14 +258,14 @@ class AnswerFollower:
 
 @dataclass(slots=True)
 class DropFollowers:
-    """This replica leads no longer (or another epoch): every subscription ends with this code."""
+    """End every subscription with this code: this replica no longer leads in the epoch."""
 
     code: str
 
 
 @dataclass(slots=True)
 class AdvanceHighWatermark:
-    """Followers are told. `exposed`: consumers may read up to it, so waiting fetches look again."""
+    """Pass the high watermark to the followers. If `exposed`, consumers may read up to it: serve waiting fetches."""
 
     high_watermark: Offset
     exposed: bool
@@ -271,19 +276,19 @@ class AdvanceHighWatermark:
 
 @dataclass(slots=True)
 class LookAtTransactions:
-    """Ask the leader soon, again, what became of what is open (`LeaderTransactions.look`)."""
+    """Schedule a check of the open transactions (`LeaderTransactions.look`)."""
 
 
 @dataclass(slots=True)
 class MarkersWritten:
-    """What these commits say of this partition is below its high watermark, or there is nothing to be said."""
+    """For these commits, this partition has all markers below its high watermark, or needs none."""
 
     keys: tuple[TransactionKey, ...]
 
 
 @dataclass(slots=True)
 class TransactionsOverdue:
-    """Open for longer than they may be: somebody should abort them."""
+    """These transactions have been open longer than their timeout, and should be aborted."""
 
     keys: tuple[TransactionKey, ...]
 
@@ -293,7 +298,7 @@ class TransactionsOverdue:
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """A leader asks the quorum to make this the ISR, if the partition is still at `partition_epoch`."""
+    """A leader's proposal to the quorum: make this the ISR if the partition is still at `partition_epoch`."""
 
     topic_partition: TopicPartition
     leader: BrokerId
@@ -301,7 +306,7 @@ class IsrProposal:
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     isr: tuple[tuple[BrokerId, Incarnation], ...]
-    """Sorted; each member in the incarnation that its leader knows."""
+    """The members, sorted, each in the incarnation that the leader knows."""
 
     def __str__(self) -> str:
         members = ",".join(f"{broker}@{incarnation}" for broker, incarnation in self.isr)
@@ -312,19 +317,19 @@ class IsrProposal:
 
 
 class Fate(enum.Enum):
-    """What became of a proposal."""
+    """The outcome of a proposal."""
 
     ACCEPTED = "accepted"
     """Applied; the partition's new record is on its way."""
     REFUSED = "refused"
-    """Certainly not applied, and it never will be."""
+    """Certainly not applied, now or later."""
     UNKNOWN = "unknown"
     """It may still be applied."""
 
 
 @dataclass(slots=True)
 class ProposeIsr:
-    """Bring it to the quorum and tell the core its fate (`on_isr_answer`, with the same `attempt`)."""
+    """Send the proposal to the quorum, and pass its fate to the core (`on_isr_answer`, with the same `attempt`)."""
 
     proposal: IsrProposal
     attempt: int

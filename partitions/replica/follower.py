@@ -1,4 +1,4 @@
-"""The follower of one partition in one leader epoch: match its log with the leader's, then take what is pushed.
+"""The follower of one partition in one leader epoch: it matches its log with the leader's, then appends what is pushed.
 
     detached ──link──► asking ──matched──► streaming
         ▲                │  ▲                  │
@@ -7,9 +7,9 @@
         └─ link lost ─ truncating              ▼
                                             waiting ──time──► asking
 
-It truncates only by what a leader of this very epoch said about (epoch, end), and before it takes anything; never to
-the high watermark, which it may know too low (S6). What it reports is its log's stable end: fetching and appending
-promise nothing. Its own high watermark is the leader's, as far as its log reaches; it exposes nothing.
+A follower truncates only by what the leader of this very epoch said about (epoch, end), and before it appends anything;
+never to the high watermark, which it may know too low (S6). It reports its log's stable end: fetching and appending
+promise nothing. Its own high watermark is the leader's, as far as its log reaches; it exposes nothing to consumers.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from .effects import (
 from .log_view import LogView, truncation_for
 
 RETRY_SECONDS = 0.5
-"""After a refusal; the leader may not have learned yet what this broker's view shows."""
+"""Seconds to wait after a refusal; the leader may not have learned yet what this broker's view shows."""
 
 DISK_FULL_RETRY_SECONDS = 1.0
 
 CORRUPT_RETRY_SECONDS_MAX = 30.0
-"""A leader whose copy is damaged is asked ever less often, so that other partitions keep the link."""
+"""The longest backoff, in seconds, for a leader whose copy is damaged, so that other partitions keep the link."""
 
 
 class State(enum.Enum):
-    """How far this follower has come with its leader."""
+    """The follower's progress with its leader."""
 
     DETACHED = "detached"
     ASKING = "asking"
@@ -57,7 +57,7 @@ class State(enum.Enum):
 
 
 class Follower:
-    """See the module.
+    """The follower of one partition in one leader epoch.
 
     Invariant: `high_watermark <= log_end_offset`.
     Invariant: while streaming, the log is a prefix of the leader's.
@@ -82,7 +82,7 @@ class Follower:
     # --- The link ---
 
     def on_link_opened(self, now: float) -> list[Effect]:
-        """The leader, in the incarnation that the record names, can be asked."""
+        """Subscribe: the link to the leader, in the incarnation that the record names, is open."""
         self._linked = True
         if self.state is State.WAITING and now < self._retry_at:
             return []
@@ -95,10 +95,10 @@ class Follower:
         return []
 
     def on_answer(self, leader_epoch: LeaderEpoch, answer: Answer, now: float) -> list[Effect]:
-        """What the leader said to the last `Subscribe`, or that it takes back what it said before.
+        """Apply the leader's answer to the last `Subscribe`, or a later refusal that revokes it.
 
-        Raises `RemoteProtocolError` for an answer that cannot be, `InvariantViolation` where this replica would have to
-        remove what is committed (S6).
+        Raises `RemoteProtocolError` for an impossible answer, and `InvariantViolation` if this replica would have to
+        remove committed records (S6).
         """
         if leader_epoch != self.leader_epoch or self.state not in {State.ASKING, State.STREAMING}:
             return []
@@ -116,7 +116,7 @@ class Follower:
         return self._wait(now, RETRY_SECONDS)
 
     def on_truncated(self, leader_epoch: LeaderEpoch) -> list[Effect]:
-        """The truncation was performed: tell the leader how far the log goes now."""
+        """Subscribe again from the new end: the truncation was performed."""
         if leader_epoch != self.leader_epoch or self.state is not State.TRUNCATING:
             return []
         return self._ask()
@@ -124,9 +124,9 @@ class Follower:
     # --- Data ---
 
     def on_pushed(self, leader_epoch: LeaderEpoch, batches: list[FetchedBatch], marks: Matched) -> list[Effect]:
-        """Batches that follow the log's end, or none and only the leader's marks. Appends all of them or none.
+        """Append batches that follow the log's end, all or none, and apply the leader's marks; `batches` may be empty.
 
-        Raises `RemoteProtocolError` where they do not continue the log (S4).
+        Raises `RemoteProtocolError` if they do not continue the log (S4).
         """
         if leader_epoch != self.leader_epoch or self.state is not State.STREAMING:
             return []
@@ -145,19 +145,21 @@ class Follower:
         return effects + self._follow_marks(end_offset, marks)
 
     def on_corrupt_push(self, now: float) -> list[Effect]:
-        """The leader's bytes were damaged; nothing was appended, the link is dropped by who found it."""
+        """Back off: the leader's bytes were damaged. Nothing was appended, and the caller drops the link."""
         self._corruptions += 1
         return self._wait(now, min(CORRUPT_RETRY_SECONDS_MAX, RETRY_SECONDS * 2.0 ** min(self._corruptions, 10)))
 
     def on_disk_full(self, now: float) -> list[Effect]:
-        """There is no room for what the leader pushes: ask again later, from where the log ends then. No push may wait
-        so long for this log, since it would hold the credit of all partitions of the link."""
+        """Unsubscribe and retry later from the log's end then: the disk has no room for the leader's batches.
+
+        A push must not wait this long, because it would hold the credit of all partitions of the link.
+        """
         if self.state is not State.STREAMING:
             return []
         return [Unsubscribe(self.record.leader, self.leader_epoch), *self._wait(now, DISK_FULL_RETRY_SECONDS)]
 
     def on_stable(self) -> list[Effect]:
-        """The log's stable end or start moved (or may have): the leader is told, once it may count on it."""
+        """Report to the leader if the log's stable end or start moved."""
         stable, start = self._log.stable_end_offset, self._log.stable_start_offset
         if self.state is not State.STREAMING or (stable <= self._reported and start <= self._reported_start):
             return []
@@ -172,20 +174,20 @@ class Follower:
         return []
 
     def on_record(self, record: PartitionRecord) -> list[Effect]:
-        """A newer record of the same leader epoch."""
+        """Apply a newer record of the same leader epoch."""
         if record.leader_epoch != self.leader_epoch:
             raise InvariantViolation(f"follower in epoch {self.leader_epoch} told of epoch {record.leader_epoch}")
         self.record = record
         return []
 
     def stop(self) -> list[Effect]:
-        """This following is over."""
+        """End the subscription."""
         linked, self._linked, self.state = self._linked, False, State.DETACHED
         return [Unsubscribe(self.record.leader, self.leader_epoch)] if linked else []
 
     @property
     def quiet(self) -> bool:
-        """Nothing here waits for time to pass."""
+        """Whether this follower waits for no timer."""
         return self.state is not State.WAITING
 
     # --- Inside ---
@@ -217,7 +219,7 @@ class Follower:
         return []
 
     def _begin_anew(self, answer: StartAt) -> list[Effect]:
-        """Nothing of this log can be compared."""
+        """Start over with an empty log: nothing of this log can be compared."""
         self._refuse_to_lose(answer.first_batch_offset)
         self.state = State.TRUNCATING
         self.high_watermark = answer.first_batch_offset
@@ -258,7 +260,7 @@ class Follower:
         return effects
 
     def check_invariants(self) -> None:
-        """Raises `InvariantViolation`."""
+        """Raise `InvariantViolation` if an invariant does not hold."""
         log = self._log
         if not log.stable_end_offset <= log.log_end_offset:
             raise InvariantViolation(f"stable end {log.stable_end_offset} beyond the log's {log.log_end_offset}")

@@ -1,10 +1,10 @@
-"""The other replicas of a partition as its leader knows them: their progress, and whether they are heard at all.
+"""The other replicas of a partition as its leader knows them: their progress, and the fencing of their requests.
 
-Progress belongs to one (leader epoch, follower incarnation), the incarnation that the view shows: a new leader knows
-nothing, and a follower that registered again is another follower. A follower is heard in that incarnation, and in this
-leader's epoch, only. Two numbers of the follower matter. `fetch_offset` says where it reads on and decides nothing.
-`stable_end_offset` says what it has fsynced; it counts for the high watermark, for lag and for joining the ISR, and
-only once `matched`: once the follower compared its log with this leader's in this epoch and incarnation.
+Progress belongs to one (leader epoch, follower incarnation), with the incarnation that the view shows: a new leader
+knows nothing, and a follower that registered again is another follower. Requests in another incarnation or leader epoch
+are fenced. Two numbers of the follower matter. `fetch_offset` is where it reads on, and decides nothing.
+`stable_end_offset` is what it has fsynced; it counts for the high watermark, for lag and for joining the ISR, and only
+once `matched`: once the follower has compared its log with this leader's in this epoch and incarnation.
 """
 
 from __future__ import annotations
@@ -23,32 +23,34 @@ FIRST = Offset(0)
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """One follower of one leader.
+    """The progress of one follower of one leader.
 
-    Invariant: where `matched`, `0 <= stable_end_offset <= fetch_offset`; the stable end never falls.
+    Invariant: if `matched`, `0 <= stable_end_offset <= fetch_offset`; the stable end never falls.
     """
 
     broker_id: BrokerId
     incarnation: Incarnation
     caught_up_at: float
-    """The last time (monotonic seconds) at which it is known to have had everything stable; at first, when this
-    progress began."""
+    """The last time (monotonic seconds) at which the follower is known to have had everything stable.
+
+    At first, the time at which this progress began.
+    """
     matched: bool = False
     fetch_offset: Offset = NOTHING
     stable_end_offset: Offset = NOTHING
     stable_start_offset: Offset = FIRST
-    """Where its log begins, as far as its disk knows."""
+    """The start of the follower's log on its disk."""
     _mark: Offset = NOTHING
-    """The leader's log end at some earlier report, not stable here by then; `NOTHING` where there is no such mark."""
+    """The leader's log end at an earlier report, not stable at the follower then; `NOTHING` without a mark."""
     _marked_at: float = 0.0
 
     @property
     def counted_end_offset(self) -> Offset | None:
-        """Up to where this follower certainly has the leader's log on disk; None while nothing is known."""
+        """The offset up to which this follower certainly has the leader's log on disk; None while that is unknown."""
         return self.stable_end_offset if self.matched else None
 
     def on_report(self, fetch_offset: Offset, stable_end_offset: Offset, log_end_offset: Offset, now: float) -> None:
-        """The follower, matched, says how far it is. Raises `RemoteProtocolError` for what cannot be."""
+        """Apply a report of a matched follower. Raises `RemoteProtocolError` for impossible numbers."""
         if not 0 <= stable_end_offset <= fetch_offset <= log_end_offset:
             raise RemoteProtocolError(
                 f"follower {self.broker_id} reports stable end {stable_end_offset} and fetch offset {fetch_offset} "
@@ -61,8 +63,9 @@ class FollowerProgress:
         self.matched = True
         self.fetch_offset = fetch_offset
         self.stable_end_offset = stable_end_offset
-        # Under steady load a follower is never at the very end. Having now what was all there was at the mark means
-        # that it was caught up then. The mark stays until it is reached: reports overtake what they report on.
+        # Under steady load a follower is never at the very end. If it now has everything that existed at the mark, it
+        # was caught up at the time of the mark. The mark stays until it is reached: reports overtake what they report
+        # on.
         if stable_end_offset >= log_end_offset:
             self.caught_up_at, self._mark = now, NOTHING
         elif stable_end_offset >= self._mark:
@@ -71,21 +74,24 @@ class FollowerProgress:
             self._mark, self._marked_at = log_end_offset, now
 
     def on_append(self, old_log_end_offset: Offset, now: float) -> None:
-        """The leader's log grows: a follower that had all of it until now was caught up until now."""
+        """Note that the leader's log grows: a follower that had all of it was caught up until now."""
         if self.matched and self.stable_end_offset >= old_log_end_offset:
             self.caught_up_at = now
 
     def grant_time(self, now: float) -> None:
-        """It joined the ISR: its lag counts from here."""
+        """Start measuring the lag now: the follower joined the ISR."""
         self.caught_up_at = now
 
     def is_behind(self, log_end_offset: Offset) -> bool:
-        """Whether anything of the leader's log is not known to be on its disk."""
+        """Whether part of the leader's log is not known to be on the follower's disk."""
         return not self.matched or self.stable_end_offset < log_end_offset
 
     def lags(self, log_end_offset: Offset, now: float, lag_max: float) -> bool:
-        """Whether it was not caught up for longer than `lag_max` seconds. On an idle partition nobody lags; who follows
-        a growing log always `d` seconds behind was caught up `2 * d` seconds ago at most."""
+        """Whether the follower has not been caught up for more than `lag_max` seconds.
+
+        On an idle partition no follower lags. A follower that is always `d` seconds behind a growing log was caught up
+        at most `2 * d` seconds ago.
+        """
         return self.is_behind(log_end_offset) and now - self.caught_up_at > lag_max
 
     def __str__(self) -> str:
@@ -95,7 +101,10 @@ class FollowerProgress:
 
 
 class Followers:
-    """Invariant: one `FollowerProgress` for each replica but this one, in the incarnation that the view shows."""
+    """The followers of a partition.
+
+    Invariant: one `FollowerProgress` for each replica but this one, in the incarnation that the view shows.
+    """
 
     def __init__(self, node_id: BrokerId, log: LogView, brokers: Mapping[BrokerId, BrokerRecord]) -> None:
         self._node_id = node_id
@@ -104,7 +113,7 @@ class Followers:
         self._progress: dict[BrokerId, FollowerProgress] = {}
 
     def know(self, record: PartitionRecord, now: float) -> None:
-        """Whom the record and the view name now."""
+        """Keep the progress of the replicas that the record names, each in the incarnation that the view shows."""
         known, self._progress = self._progress, {}
         for broker in record.replicas:
             incarnation = self.incarnation_of(broker)
@@ -115,7 +124,7 @@ class Followers:
                 self._progress[broker] = progress
 
     def fence(self, follower: BrokerId, incarnation: Incarnation, epoch: LeaderEpoch, leader_epoch: LeaderEpoch) -> str:
-        """Why this follower, in this `epoch` of its, is not heard by a leader of `leader_epoch`; empty where it is."""
+        """Return the error code if a request of this follower, in its `epoch`, is fenced; else an empty string."""
         if epoch != leader_epoch:
             return "fenced_leader_epoch" if epoch < leader_epoch else "unknown_leader_epoch"
         if follower not in self._progress:
@@ -127,14 +136,14 @@ class Followers:
         return record.incarnation if record else Incarnation(-1)
 
     def stable_end_of(self, broker: BrokerId) -> Offset | None:
-        """Up to where a replica, this one included, certainly has the leader's log on disk."""
+        """Return the offset up to which a replica, this one included, certainly has the leader's log on disk."""
         if broker == self._node_id:
             return self._log.stable_end_offset
         progress = self._progress.get(broker)
         return progress.counted_end_offset if progress else None
 
     def start_of(self, broker: BrokerId) -> Offset | None:
-        """Where the log of a replica, this one included, begins on its disk."""
+        """Return the start of a replica's log, this one included, on its disk."""
         if broker == self._node_id:
             return self._log.stable_start_offset
         progress = self._progress.get(broker)

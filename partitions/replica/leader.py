@@ -1,15 +1,17 @@
-"""The leader of one partition in one leader epoch: what it appends, whom it counts on, what it exposes.
+"""The leader of one partition in one leader epoch: appending, acknowledging, the ISR, and what consumers may read.
 
-Events and the time go in, effects come out. A `Leader` lives for one epoch; another epoch is another `Leader`.
+Events and the time go in, effects come out. A `Leader` object lives for one epoch; the next epoch gets a new one.
 
 * **High watermark**: the smallest stable end over the *maximal* ISR, this replica included, while the accepted ISR has
-  `min.insync.replicas` members (`isr.py`). It never falls here.
-* **Exposure**: nothing is shown to consumers before the high watermark has reached `epoch_start_offset`, the log's end
-  when this leadership began. Below it this leader may know less than its predecessor had shown. A leader with nothing
-  to append gets there as well: it is enough that every member of the maximal ISR has all of the old log on disk.
-* **Fencing**: a follower is heard only in the incarnation that this broker's view shows, and in this leader epoch.
-* **ISR**: a laggard is proposed out after `replica_lag_max_ms`, a fenced broker at once; in again comes who has stable
-  `max(high watermark, epoch start)`, in this epoch and its present incarnation, and a start that was promised.
+  `min.insync.replicas` members (`isr.py`). It never falls within an epoch.
+* **Exposure**: consumers see nothing before the high watermark has reached `epoch_start_offset`, the log end at the
+  start of this leadership: below it this leader may know less than its predecessor has exposed. A leader with nothing
+  to append gets there as well: it suffices that every member of the maximal ISR has all of the old log on disk.
+* **Fencing**: requests of a follower are accepted only in the incarnation that this broker's view shows, and only in
+  this leader epoch.
+* **ISR**: the leader proposes to remove a lagging member after `replica_lag_max_ms`, and a fenced broker at once. It
+  proposes to add a replica that has `max(high watermark, epoch start)` stable, in this epoch and its present
+  incarnation, and whose log start is not below any that was promised.
 
 Sources: KIP-101/279/320 (epochs), KIP-497 (ISR), KIP-966 (floor), Raft §5.4.2 (why a new leader waits).
 """
@@ -51,11 +53,11 @@ from .produces import Parking, UnreplicatedProduces
 from .transactions import LeaderTransactions
 
 ISR_RETRY_SECONDS = 0.2
-"""Between a proposal that was refused or got lost and the next."""
+"""Seconds between a proposal that was refused or lost and the next one."""
 
 
 class Leader:
-    """See the module.
+    """The leader of one partition in one leader epoch.
 
     Invariant: `log_start_offset <= high_watermark <= stable_end_offset <= log_end_offset`.
     Invariant: this broker is a member of the accepted ISR.
@@ -74,8 +76,10 @@ class Leader:
         lag_max: float,
         verdicts: TransactionVerdicts | None = None,
     ) -> None:
-        """`high_watermark` is what this replica knew as a follower; `brokers` is the view's, kept up to date by its
-        owner (who then calls `on_broker`). `lag_max` is in seconds, `now` in monotonic ones."""
+        """`high_watermark` is what this replica knew as a follower, `lag_max` in seconds, `now` in monotonic ones.
+
+        `brokers` belongs to the view. Its owner keeps it up to date, and calls `on_broker` after each change.
+        """
         self._node_id = node_id
         self.record = record
         self._log = log
@@ -106,7 +110,7 @@ class Leader:
 
     @property
     def exposed_high_watermark(self) -> Offset | None:
-        """Up to where consumers may read (S3); None while this leader must not show anything."""
+        """The end of what consumers may read (S3); None while this leader must not expose anything."""
         return self.high_watermark if self.high_watermark >= self.epoch_start_offset else None
 
     @property
@@ -114,15 +118,17 @@ class Leader:
         return self._isr.maximal
 
     def begin(self, now: float) -> list[Effect]:
-        """The first event of a leadership: what can be said without hearing anybody."""
+        """Begin the leadership: do everything that needs no report of a follower."""
         effects = [*self._advance_high_watermark(), *self._revise_isr(now)]
         return effects + self.transactions.begin(self.exposed_high_watermark)
 
     # --- Produces ---
 
     def produce(self, batch: IncomingBatch, now: float) -> list[Effect]:
-        """A batch that passed its check: append it, or say why not, or keep it until its turn comes. What is taken of a
-        transaction is acknowledged, resent or not, when it is below the high watermark (S13)."""
+        """Append a checked batch, refuse it, or park it until its turn.
+
+        A batch of a transaction, resent or not, is acknowledged only below the high watermark (S13).
+        """
         if batch.header.is_transactional and (not_taken := self.transactions.refusal(batch)) is not None:
             return [Reject(batch.request, not_taken)]
         verdict = self._producers.check(batch.header, resent=batch.resent)
@@ -142,7 +148,7 @@ class Leader:
         return self._append(batch, now)
 
     def on_appended(self, leader_epoch: LeaderEpoch, producer_id: ProducerId, now: float) -> list[Effect]:
-        """The `Append` was performed: a parked batch of the same producer may be next."""
+        """Retry parked batches of the same producer: an `Append` was performed, so one may be next."""
         if leader_epoch != self.leader_epoch:
             return []
         effects: list[Effect] = []
@@ -152,11 +158,11 @@ class Leader:
                 released = self.produce(parked.batch, now)
                 effects += released
                 if any(isinstance(effect, Append) for effect in released):
-                    break  # What may follow it is looked at when it is appended.
+                    break  # The append of this batch releases the next one.
         return effects
 
     def on_stable(self) -> list[Effect]:
-        """The log's stable end moved."""
+        """Advance the high watermark: the log's stable end moved."""
         return self._advance_high_watermark()
 
     # --- Followers ---
@@ -164,9 +170,9 @@ class Leader:
     def on_subscribe(
         self, follower: BrokerId, incarnation: Incarnation, position: FollowerPosition, now: float
     ) -> list[Effect]:
-        """A follower tells (epoch, end) of its log: match it, or tell where it must truncate to.
+        """Compare (epoch, end) of a follower's log with this log: match the follower, or answer where it must truncate.
 
-        Raises `RemoteProtocolError` where its numbers contradict one another or what it said before.
+        Raises `RemoteProtocolError` if its numbers contradict one another or its earlier reports.
         """
         code = self._followers.fence(follower, incarnation, position.leader_epoch, self.leader_epoch)
         if code:
@@ -196,9 +202,9 @@ class Leader:
         stable_end_offset: Offset,
         now: float,
     ) -> list[Effect]:
-        """A follower acknowledges. Anything but a matched follower of this epoch and incarnation is not heard.
+        """Apply a follower's acknowledgement; ignore it unless the follower is matched in this epoch and incarnation.
 
-        Raises `RemoteProtocolError` for numbers that cannot be.
+        Raises `RemoteProtocolError` for impossible numbers.
         """
         if self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch):
             return []
@@ -206,26 +212,27 @@ class Leader:
             return []
         self._followers[follower].on_report(fetch_offset, stable_end_offset, self._log.log_end_offset, now)
         effects = self._advance_high_watermark()
-        # What a member says lets nobody in. Who lags goes when time passes (`on_tick`), not when others speak.
+        # A report of an ISR member never adds to the ISR. Lagging members are removed by the timer (`on_tick`), not
+        # here.
         return effects if follower in self._isr.accepted else [*effects, *self._revise_isr(now)]
 
     def on_follower_start(
         self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start_offset: Offset
     ) -> list[Effect]:
-        """A follower's log begins here, as far as its disk knows. Heard as `on_report` is, matched or not."""
+        """Note where a follower's log begins on its disk; fenced like `on_report`, but needs no match."""
         if self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch):
             return []
         self._followers[follower].stable_start_offset = start_offset
         return self.deletions.advance()
 
     def look(self, now: float, wall_ms: int, *, may_write: bool = True) -> list[Effect]:
-        """What became of the transactions that are open here? See `LeaderTransactions.look`."""
+        """Check the open transactions (`LeaderTransactions.look`)."""
         return self.transactions.look(now, wall_ms, self.exposed_high_watermark, may_write=may_write)
 
-    # --- The quorum's word ---
+    # --- Metadata ---
 
     def on_record(self, record: PartitionRecord, now: float) -> list[Effect]:
-        """A newer record of the same leader epoch: the ISR changed, or the replicas did."""
+        """Apply a newer record of the same leader epoch: the ISR or the replicas changed."""
         if record.leader_epoch != self.leader_epoch:
             raise InvariantViolation(f"leader of epoch {self.leader_epoch} told of epoch {record.leader_epoch}")
         joined = [broker for broker in record.isr if broker not in self._isr.accepted]
@@ -241,19 +248,23 @@ class Leader:
         return [*effects, *self._revise_isr(now)]
 
     def on_broker(self, broker: BrokerId, now: float) -> list[Effect]:
-        """The view shows something new about a broker: an incarnation, or that it is fenced or no longer is."""
+        """Apply a change of a broker in the view: a new incarnation, or a change of its fencing."""
         self._followers.know(self.record, now)
         return self._revise_isr(now) if broker in self._followers else []
 
     def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: Fate, now: float) -> list[Effect]:
-        """A proposal's fate. Accepted: its record is what counts. Refused: whom it would have added counts no more."""
+        """Apply the fate of a proposal.
+
+        If it was accepted, its record will count; if it was refused, the replicas that it would have added no longer
+        count.
+        """
         if leader_epoch != self.leader_epoch:
             return []
         self._isr.on_answer(attempt, fate, now + ISR_RETRY_SECONDS)
         return self._advance_high_watermark()
 
     def on_tick(self, now: float) -> list[Effect]:
-        """Time passed: give up parked batches, look at who lags."""
+        """Refuse expired parked batches, and propose to remove lagging members of the ISR."""
         effects: list[Effect] = [
             Reject(parked.batch.request, InvalidRequest(parked.ahead.code, parked.ahead.detail))
             for parked in self._parking.expire(now)
@@ -261,7 +272,10 @@ class Leader:
         return effects + self._revise_isr(now)
 
     def resign(self) -> list[Effect]:
-        """This leadership is over. What waits may survive or not; what was only parked was never appended."""
+        """End this leadership.
+
+        Appended batches may survive or not; a parked batch was never appended.
+        """
         text = f"leader epoch {self.leader_epoch} of {self.record.topic_partition} ended here"
         effects: list[Effect] = [DropFollowers("not_leader"), AbandonWrites("leadership_lost", text)]
         effects += self._reject_waiting("leadership_lost", text)
@@ -270,7 +284,7 @@ class Leader:
 
     @property
     def quiet(self) -> bool:
-        """Nothing here waits for time to pass."""
+        """Whether this leader waits for no timer."""
         log_end = self._log.log_end_offset
         return (
             not len(self._parking)
@@ -283,7 +297,7 @@ class Leader:
     # --- Inside: produces ---
 
     def _refusal(self, batch: IncomingBatch) -> RaftlogError | None:
-        """Why no batch can be appended now; nothing was appended when this is the answer."""
+        """Return the error if no batch can be appended now; nothing has been appended then."""
         if batch.acks is Acks.ALL and self._isr.below_minimum:
             return RetriableError("not_enough_replicas", self._too_few())
         if not self._produces.has_room(batch.header.total_bytes):
@@ -305,7 +319,7 @@ class Leader:
         return [Append(self.leader_epoch, base_offset, batch), acknowledge]
 
     def _resent(self, batch: IncomingBatch, first: AppendedBatch) -> list[Effect]:
-        """It is in the log already: the first offset again, and no weaker promise than the first time."""
+        """Acknowledge a batch that is in the log already: with its first offset, and no weaker a promise than then."""
         append_time = first.max_timestamp if batch.log_append_time_ms >= 0 else -1
         acknowledge = Acknowledge(batch.request, first.base_offset, append_time)
         if batch.acks is Acks.NONE or first.end_offset <= self.high_watermark:
@@ -343,7 +357,7 @@ class Leader:
     # --- Inside: the ISR ---
 
     def _belongs(self, broker: BrokerId, now: float) -> bool:
-        """Whether a replica should be in the ISR as far as this leader can judge."""
+        """Whether a replica should be in the ISR, as far as this leader can judge."""
         if broker == self._node_id:
             return True
         record = self._brokers.get(broker)
@@ -360,7 +374,7 @@ class Leader:
         return members(broker for broker in self.record.replicas if self._belongs(broker, now))
 
     def _revise_isr(self, now: float) -> list[Effect]:
-        """Propose what the ISR should be, where it is not, or where nobody knows what it is."""
+        """Propose the right ISR if it differs from the accepted one, or if a proposal's fate is unknown."""
         if not self._isr.may_propose(now):
             return []
         wanted = self._wanted_isr(now)
@@ -377,7 +391,7 @@ class Leader:
     # --- For people and for tests ---
 
     def check_invariants(self) -> None:
-        """Raises `InvariantViolation`."""
+        """Raise `InvariantViolation` if an invariant does not hold."""
         log = self._log
         if not log.log_start_offset <= self.high_watermark <= log.stable_end_offset <= log.log_end_offset:
             raise InvariantViolation(

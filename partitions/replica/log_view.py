@@ -1,15 +1,18 @@
-"""What a core may look at of its log, and how two logs of one partition are compared by it.
+"""The part of a log that a core may read, and how the logs of a leader and a follower are compared.
 
-`LogView` is a few numbers and a history; all of it is the outcome of the core's own effects: between two events every
-effect of the first one was performed, so a core keeps no copy that could differ.
+`LogView` is a few numbers and the epoch history. All of it results from the core's own effects: every effect of one
+event is performed before the next event, so the core keeps no copy that could differ.
 
-A follower may hold batches that its leader does not: those it had appended, as leader or follower of an older epoch,
-that were never replicated. Offsets cannot tell them apart, (epoch, end) can:
+A follower may hold batches that its leader does not have: batches that it appended as leader or follower of an older
+epoch and that were never replicated. Offsets alone cannot tell these apart; (epoch, end) can:
 
-    1. F says (last epoch, end) of its log. L looks for the greatest epoch of its own log up to that one, and its end.
-    2. Same epoch, and F ends no later: F's log is a prefix of L's, because one leader wrote that epoch in one order.
-    3. Otherwise L answers with what it found. F keeps no more of that epoch than L has, and nothing of later epochs
-       (none of those is in L's log), and says again how far it goes. Each round F's log is shorter.
+    1. The follower reports (last epoch, end) of its log. The leader finds the greatest epoch of its own log that is not
+       above that epoch, and where it ends.
+    2. Same epoch, and the follower ends no later: the follower's log is a prefix of the leader's, because one leader
+       wrote that epoch in one order.
+    3. Otherwise the leader answers with the epoch and end that it found. The follower keeps no more of that epoch than
+       the leader has, and nothing of later epochs (the leader's log has none of those), and reports its new end. The
+       follower's log becomes shorter in each round.
 
 Sources: KIP-101 (truncate by epoch, never to the high watermark), KIP-279 (several epochs), KIP-320 (the same epoch).
 """
@@ -26,7 +29,10 @@ from .effects import Answer, Diverged, Matched, StartAt
 
 
 class LogView(Protocol):
-    """Invariant: `log_start_offset <= log_end_offset` and `stable_end_offset <= log_end_offset`."""
+    """The numbers and the epoch history of a log that a core reads.
+
+    Invariant: `log_start_offset <= log_end_offset` and `stable_end_offset <= log_end_offset`.
+    """
 
     @property
     def log_start_offset(self) -> Offset: ...
@@ -39,13 +45,15 @@ class LogView(Protocol):
 
     @property
     def stable_start_offset(self) -> Offset:
-        """The log start that the disk knows: a restart begins here or later."""
+        """The log start that is on disk: after a restart the log begins here or later."""
         ...
 
     @property
     def first_batch_offset(self) -> Offset:
-        """Where a batch begins that is still there, at or below the log start: `delete-records` may put that into the
-        middle of a batch, and a log is copied by whole batches."""
+        """The base offset of the first batch that is kept, at or below the log start.
+
+        `delete-records` may put the log start into the middle of a batch, and a log is copied in whole batches.
+        """
         ...
 
     @property
@@ -53,7 +61,7 @@ class LogView(Protocol):
 
 
 def common_epoch_end(log: LogView, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset] | None:
-    """The greatest epoch of this log that is at most `epoch`, and where it ends here; None where it has none."""
+    """Return the greatest epoch of this log that is at most `epoch`, and its end in this log; None if there is none."""
     latest = log.epochs.latest_epoch
     if latest < 0 or epoch < log.epochs.entries[0].epoch:
         return None
@@ -63,14 +71,17 @@ def common_epoch_end(log: LogView, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Off
 def compare_follower(
     log: LogView, high_watermark: Offset, last_epoch: LeaderEpoch, end_offset: Offset, *, counted: bool
 ) -> Answer:
-    """The leader's side: a follower's log that ends with (epoch, end) against this one. `counted`: what is committed
-    may rest on it."""
+    """Compare a follower's log that ends with (epoch, end) with this one, at the leader.
+
+    `counted`: committed records may rest on this follower.
+    """
     matched = Matched(high_watermark, log.log_start_offset)
     first = log.first_batch_offset
     must_start = StartAt(first)
     if last_epoch < 0:
-        # Empty. Of one that counts, what lies below was deleted. Any other may begin where a log did that all have lost
-        # since (`flush=os`): this one may have new records below, and need not have a batch that begins there.
+        # The follower's log is empty. If the follower counts, everything below its end was deleted. Any other follower
+        # may begin where a log began that all replicas have lost since (`flush=os`): this log may have new records
+        # below that offset, and need not have a batch that begins there.
         greatest = log.log_end_offset if counted else log.log_start_offset
         return matched if first <= end_offset <= greatest else must_start
     common = common_epoch_end(log, last_epoch) if end_offset >= first else None
@@ -81,9 +92,9 @@ def compare_follower(
 
 
 def truncation_for(log: LogView, diverged: Diverged) -> Offset:
-    """The follower's side: where this log must end to have nothing that the leader lacks, as far as it is known.
+    """Return the offset to which a follower truncates so that it keeps nothing that the leader is known to lack.
 
-    Raises `RemoteProtocolError` where that would drop nothing: the leader contradicts itself.
+    Raises `RemoteProtocolError` if that would drop nothing: the leader contradicts itself.
     """
     common = common_epoch_end(log, diverged.epoch)
     if common is None:

@@ -1,17 +1,16 @@
-"""The produces that wait at a leader: for its in-sync replicas, or for the batches before them.
+"""The produces that wait at a leader: for its in-sync replicas, or for earlier batches of their producer.
 
-`UnreplicatedProduces`: what a leader appended and its in-sync replicas do not all have yet, the bytes that bounds
-count, and who waits. Every batch above the high watermark is counted, whatever its `acks`: a partition whose followers
-are gone takes a bounded number of bytes and batches and then says `overloaded`. Only `acks=all` waits here; an
-acknowledgement leaves this queue when the high watermark has passed the batch's end, and no other way except with an
-error.
+`UnreplicatedProduces` holds what the leader appended and not all in-sync replicas have yet: the byte counts for the
+bounds, and the waiting requests. Every batch above the high watermark counts, whatever its `acks`: if the followers of
+a partition are gone, it accepts a bounded number of bytes and batches and then answers `overloaded`. Only `acks=all`
+waits here. An acknowledgement leaves the queue when the high watermark has passed the batch's end, or with an error.
 
-`Parking`: batches of idempotent producers that came ahead of their turn, kept for a moment until the ones before them
-come. Requests over HTTP/1.1 use several connections and overtake one another; after a failover the resends of one
-producer arrive in any order. Up to five batches of a producer wait, for a bounded time, and are then refused as if they
-had not been kept: nothing of them was appended, so the refusal is certain. Whose own patience ends before that is told
-at its end: of a mere timeout a producer whose batches are no longer in the log, so that nobody knows it, could not make
-anything, and would send them again for ever (S10).
+`Parking` keeps batches of idempotent producers that arrived ahead of their turn until the missing ones arrive. Requests
+over HTTP/1.1 use several connections and overtake one another; after a failover the resends of one producer arrive in
+any order. Up to five batches of a producer wait, for a bounded time, and are then refused as if they had never been
+parked: nothing of them was appended, so the refusal is definite. If a request's own deadline expires first, the
+producer gets the same definite error, not a timeout: after a timeout, a producer whose state has been evicted would
+retry forever (S10).
 """
 
 from __future__ import annotations
@@ -27,23 +26,26 @@ from raftlog.model import Offset, ProducerId
 from .effects import Acknowledge, IncomingBatch
 
 MAX_UNREPLICATED_BATCHES = 65_536
-"""Small batches cost memory, too: about 200 bytes each here."""
+"""Bound on the batches: each costs about 200 bytes here, however small it is."""
 
 MAX_WAITING = 65_536
-"""Requests that wait in one partition: resends of one batch are requests of their own."""
+"""Bound on the requests that wait in one partition: each resend of a batch is a request of its own."""
 
 PARKED_PER_PRODUCER = 5
-"""As many as a producer may have in flight."""
+"""The number of batches that a producer may have in flight."""
 
 PARKED_BYTES_MAX = 16 * 1024 * 1024
-"""Of all producers of one partition."""
+"""Bound on the bytes over all producers of one partition."""
 
 PARK_SECONDS = 1.0
-"""Overtaking is a matter of milliseconds; a resend after a failover takes up to some hundred."""
+"""How long a batch is parked: overtaking takes milliseconds, a resend after a failover up to some hundred."""
 
 
 class UnreplicatedProduces:
-    """Invariant: `unreplicated_bytes` is the sum of the batches' bytes; batch ends rise."""
+    """The batches above the high watermark, and the requests that wait for it.
+
+    Invariant: `unreplicated_bytes` is the sum of the batches' bytes; batch ends rise.
+    """
 
     def __init__(self, bytes_max: int = MAX_UNREPLICATED_BYTES) -> None:
         self._bytes_max = bytes_max
@@ -54,7 +56,7 @@ class UnreplicatedProduces:
         self.unreplicated_bytes = 0
 
     def has_room(self, batch_bytes: int) -> bool:
-        """Whether one more batch of this size may be appended. An empty queue takes any batch."""
+        """Whether one more batch of this size may be appended. An empty queue accepts a batch of any size."""
         if not self._batches:
             return self.may_wait
         return (
@@ -69,17 +71,17 @@ class UnreplicatedProduces:
         return len(self._waiting) < MAX_WAITING
 
     def appended(self, end_offset: Offset, batch_bytes: int) -> None:
-        """A batch of this leadership now ends the log."""
+        """Count a batch of this leadership that now ends the log."""
         self._batches.append((end_offset, batch_bytes))
         self.unreplicated_bytes += batch_bytes
 
     def wait(self, end_offset: Offset, acknowledge: Acknowledge) -> None:
-        """Give this out once the high watermark has reached `end_offset`."""
+        """Return this acknowledgement from `advance` once the high watermark has reached `end_offset`."""
         self._arrivals += 1
         heapq.heappush(self._waiting, (end_offset, self._arrivals, acknowledge))
 
     def advance(self, high_watermark: Offset) -> list[Acknowledge]:
-        """The high watermark is here now: whose batches are all replicated."""
+        """Drop the batches below the new high watermark, and return the acknowledgements that are due."""
         while self._batches and self._batches[0][0] <= high_watermark:
             self.unreplicated_bytes -= self._batches.popleft()[1]
         due = []
@@ -88,7 +90,7 @@ class UnreplicatedProduces:
         return due
 
     def abandon(self) -> list[Acknowledge]:
-        """Those still waiting, in the order of the log; they will not be acknowledged here."""
+        """Remove and return the waiting acknowledgements, in the order of the log; the caller rejects them."""
         waiting = [entry[2] for entry in sorted(self._waiting, key=lambda entry: entry[:2])]
         self._waiting.clear()
         return waiting
@@ -99,7 +101,7 @@ class UnreplicatedProduces:
 
 @dataclass(slots=True)
 class ParkedBatch:
-    """A batch, why it cannot be appended now, and until when it is kept (monotonic seconds)."""
+    """A batch, why it cannot be appended now, and its deadline (monotonic seconds)."""
 
     batch: IncomingBatch
     ahead: Ahead
@@ -107,14 +109,14 @@ class ParkedBatch:
 
 
 class Parking:
-    """The parked batches of one partition, in the order they came."""
+    """The parked batches of one partition, in order of arrival."""
 
     def __init__(self) -> None:
         self._parked: dict[ProducerId, list[ParkedBatch]] = {}
         self._bytes = 0
 
     def park(self, batch: IncomingBatch, ahead: Ahead, now: float) -> bool:
-        """Keep it; False where there is no room for it."""
+        """Park the batch; return False if there is no room for it."""
         producer_id = ProducerId(batch.header.producer_id)
         parked = self._parked.get(producer_id, [])
         size = batch.header.total_bytes
@@ -126,11 +128,11 @@ class Parking:
         return True
 
     def of(self, producer_id: ProducerId) -> list[ParkedBatch]:
-        """What is parked of this producer; not to be changed by the caller."""
+        """Return the parked batches of this producer, which the caller must not change."""
         return self._parked.get(producer_id, [])
 
     def leave(self, parked: ParkedBatch) -> None:
-        """It is appended or refused now."""
+        """Remove a batch that has been appended or refused."""
         producer_id = ProducerId(parked.batch.header.producer_id)
         rest = [other for other in self._parked[producer_id] if other is not parked]
         if rest:
@@ -140,14 +142,14 @@ class Parking:
         self._bytes -= parked.batch.header.total_bytes
 
     def expire(self, now: float) -> list[ParkedBatch]:
-        """Those whose time is over, which leave."""
+        """Remove and return the batches whose deadline has passed."""
         late = [parked for parked in self._all() if parked.until <= now]
         for parked in late:
             self.leave(parked)
         return late
 
     def clear(self) -> list[ParkedBatch]:
-        """All of them, which leave."""
+        """Remove and return all batches."""
         every = self._all()
         self._parked.clear()
         self._bytes = 0

@@ -1,15 +1,15 @@
-"""One replica: which role it has by the quorum's word, and what it may be told in that role.
+"""One replica of a partition: it plays the role that the quorum's record gives it, and handles events in that role.
 
     the record names                          this replica
     this broker, in this incarnation          leads
-    another broker                            follows it
-    this broker, in an earlier incarnation    idle: that leader is dead, an election is on its way
-    nobody                                    idle
-    (after a disk error or a broken rule)     offline, whatever the record says
+    another broker                            follows that broker
+    this broker, in an earlier incarnation    is idle: that leader is dead, and an election is on its way
+    no broker                                 is idle
+    (after a disk error or a broken rule)     is offline, whatever the record says
 
-A role belongs to (leader, its incarnation, leader epoch); when that changes the old role ends, with an answer to
-everyone who waited, and a new one begins from the log alone and the high watermark that is known. Records of the
-partition are taken in the order of their partition epochs; an older one changes nothing.
+A role is identified by (leader, its incarnation, leader epoch). When any of these changes, the old role ends, every
+waiting request is answered, and a new role begins from the log and the known high watermark alone. Records of the
+partition are applied in the order of their partition epochs; an older record has no effect.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from .log_view import LogView
 
 
 class Replica:
-    """See the module. `lag_max` is in seconds.
+    """One replica in the role that the quorum's record gives it.
 
-    Invariant: it leads only where the record names it in its own incarnation (S5).
+    Invariant: the replica leads only if the record names this broker in its own incarnation (S5).
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Replica:
         lag_max: float,
         verdicts: TransactionVerdicts | None = None,
     ) -> None:
+        """`lag_max` is in seconds."""
         self._node_id = node_id
         self._incarnation = incarnation
         self._log = log
@@ -79,29 +80,29 @@ class Replica:
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         self.offline = ""
-        """Why this replica is out of service; empty while it is not."""
+        """The reason why this replica is out of service; empty while it is in service."""
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        """The newest that this replica was told of."""
+        """The newest leader epoch that this replica has seen."""
         return self.record.leader_epoch if self.record else NO_EPOCH
 
     @property
     def high_watermark(self) -> Offset:
-        """As this replica knows it; too low rather than too high."""
+        """The high watermark as this replica knows it: it may be too low, never too high."""
         role = self.leader or self.follower
         return role.high_watermark if role else self._high_watermark
 
     @property
     def quiet(self) -> bool:
-        """Nothing here waits for time to pass."""
+        """Whether this replica waits for no timer."""
         role = self.leader or self.follower
         return role.quiet if role else True
 
     # --- Roles ---
 
     def on_record(self, record: PartitionRecord, now: float) -> list[Effect]:
-        """The quorum's word on the partition."""
+        """Apply a record of the partition from the quorum."""
         old = self.record
         if old is not None and record.partition_epoch <= old.partition_epoch:
             return []
@@ -117,18 +118,20 @@ class Replica:
         return [*self._end_role(), *self._begin_role(record, now)]
 
     def go_offline(self, reason: str) -> list[Effect]:
-        """A disk error or a broken rule: out of service until the broker starts again."""
+        """Take the replica out of service until the broker restarts: a disk error, or a broken rule."""
         self.offline = self.offline or reason
         return [*self._end_role(), DropFollowers("replica_not_available")]
 
     def throw_away(self, reason: str) -> None:
-        """Nothing of this state is to be believed any more, so no role ends in order: who is asked says that it is out
-        of service."""
+        """Discard the state of a replica that can no longer be trusted.
+
+        No role ends in order; later requests are answered with "out of service".
+        """
         self.offline = self.offline or reason
         self.leader = self.follower = None
 
     def close(self) -> list[Effect]:
-        """The broker stops, or the replica is removed."""
+        """End the role: the broker stops, or the replica is removed."""
         return self._end_role()
 
     def _end_role(self) -> list[Effect]:
@@ -160,7 +163,7 @@ class Replica:
         )
         return self.leader.begin(now)
 
-    # --- Events, for whoever has the role ---
+    # --- Events, passed to the current role ---
 
     def produce(self, batch: IncomingBatch, now: float) -> list[Effect]:
         if self.leader is not None:
@@ -168,7 +171,7 @@ class Replica:
         return [Reject(batch.request, self.not_leading())]
 
     def not_leading(self) -> RetriableError:
-        """Why a request that only a leader can answer is not answered here."""
+        """Return the error for a request that only a leader can answer."""
         if self.offline:
             return RetriableError("replica_not_available", f"the replica is offline: {self.offline}")
         leader = self.record.leader if self.record else NO_BROKER
@@ -209,7 +212,7 @@ class Replica:
         return self.leader.on_appended(leader_epoch, producer_id, now) if self.leader else []
 
     def delete_records(self, request: RequestId, before: Offset) -> list[Effect]:
-        """Records below `before` are to go; -1: all of those whose fate is settled."""
+        """Delete the records below `before`; with -1, all whose transactions are decided."""
         if self.leader is not None:
             settled_end = self.leader.exposed_high_watermark
             if settled_end is not None:
@@ -220,11 +223,11 @@ class Replica:
     def on_follower_start(
         self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start_offset: Offset
     ) -> list[Effect]:
-        """A follower's log begins here, as far as its disk knows."""
+        """Note that a follower's log begins at `start_offset` on its disk."""
         return self.leader.on_follower_start(follower, incarnation, leader_epoch, start_offset) if self.leader else []
 
     def on_log_start(self) -> list[Effect]:
-        """The log start moved, here or on the disk, or the ISR did."""
+        """Answer deletions that are due: the log start moved, in memory or on disk, or the ISR changed."""
         return self.leader.deletions.advance() if self.leader is not None else []
 
     def on_stable(self) -> list[Effect]:
@@ -269,7 +272,7 @@ class Replica:
     # --- For people and for tests ---
 
     def check_invariants(self) -> None:
-        """Raises `InvariantViolation`."""
+        """Raise `InvariantViolation` if an invariant does not hold."""
         if self.leader is not None:
             record = self.leader.record
             if record.leader != self._node_id or record.leader_incarnation != self._incarnation:

@@ -1,24 +1,27 @@
-"""The leader's part in transactions: which batches it takes, and the markers that it writes for what is decided.
+"""The leader's part in transactions: the batches that it accepts, and the markers that it writes for what is decided.
 
-    quorum decides ──view──► verdict(key)? ──for what is open here──► marker ──replicated──► markers_written
+    quorum decides ──view──► verdict(key)? ──for each open transaction──► marker ──replicated──► markers_written
                                                  ▲
-                                a new leader finds it open, and does the same
+                               a new leader finds it open, and does the same
 
-A leader is told nothing of a transaction: it *asks* its own copy of the decisions about whatever is open in its log,
-when there is news, when it takes over, and now and then. So it needs no memory: a marker that did not survive a change
-of leaders leaves its transaction open in the next one's log, which asks again; one that did has ended it, and nobody
-asks. What is open is judged at the log's end, so there are never two markers in flight for one transaction.
+No one sends a leader the outcome of a transaction. The leader *asks* its own copy of the decisions about the
+transactions that its log leaves open: when there is news, when it takes over, and periodically. So it needs no memory:
+if a marker is lost in a change of leaders, the transaction is open in the next leader's log, which asks again; if the
+marker survives, the transaction has ended and no leader asks. Openness is judged at the log's end, so there are never
+two markers in flight for one transaction.
 
-* **A marker** is one control batch for all that are committed, one for all that are aborted, of one look. A commit's
-  carries the offset that the quorum named for this partition; what lies behind it is aborted with it (R4).
-* **Markers written** is said of a commit when it is not open here and no marker of this leader for it is above the
-  high watermark, which must be exposed: then all that the predecessors wrote is below. That also holds where there was
-  nothing to be marked any more. A new leader says it again, of all that the quorum still waits for.
-* **Overdue** is what has been open here for longer than it may, by this leader's clock: only the quorum aborts.
+* **A marker** is one control batch for all transactions that one check found committed, and one for all aborted ones.
+  A commit's entry carries the offset that the quorum named for this partition; batches behind it are aborted with it
+  (R4).
+* **Markers written** is reported for a commit when it is not open here and no marker of this leader for it is above the
+  high watermark, which must be exposed: then everything that the predecessors wrote is below it. It also holds if there
+  was nothing left to mark. A new leader reports it again, for all commits that the quorum still waits for.
+* **Overdue** is a transaction that has been open here for longer than its timeout, by this leader's clock: only the
+  quorum aborts.
 
-One look takes a bounded number of transactions; `more` says that it was not the last.
+One check handles a bounded number of transactions; `more` says that another is due.
 
-Sources: KIP-98 and KIP-890, but for who sends: here outcomes are asked for (S13).
+Sources: KIP-98 and KIP-890, except for the sender: here leaders ask for outcomes (S13).
 """
 
 from __future__ import annotations
@@ -51,23 +54,23 @@ from .log_view import LogView
 from .produces import UnreplicatedProduces
 
 MAX_OPEN_TRANSACTIONS = 12_000
-"""Of one partition; the next one is told `overloaded`. One commit may have ten thousand, and some attempts failed."""
+"""Bound for one partition; above it the leader answers `overloaded`. One commit may have ten thousand, plus retries."""
 
 LOOK_KEYS = 500
-"""Transactions of one look: a millisecond, and a marker of at most 20 KB."""
+"""Transactions of one check: a millisecond, and a marker of at most 20 KB."""
 
 SWEEP_SECONDS = 0.5
-"""All that is open is looked at so often, news or not."""
+"""The interval at which all open transactions are checked, with news or without."""
 
 OVERDUE_AGAIN_SECONDS = 10.0
-"""What was reported as overdue and is still open is reported again."""
+"""The interval at which an overdue transaction that is still open is reported again."""
 
 _MARKER_BYTES_MAX = 64 * 1024
 _Entry = tuple[TransactionKey, Offset]
 
 
 class NoTransactions:
-    """`TransactionVerdicts` of a broker without any: none is known, none is taken."""
+    """`TransactionVerdicts` of a broker without transactions: it knows none and accepts none."""
 
     def verdict(self, key: TransactionKey, topic_partition: TopicPartition) -> Verdict:
         return Verdict(Outcome.UNDECIDED)
@@ -84,18 +87,18 @@ class NoTransactions:
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """A transaction that is open in a partition that is led here."""
+    """A transaction that is open in a partition that this broker leads."""
 
     key: TransactionKey
     topic_partition: TopicPartition
     first_offset: Offset
     since: float | None
-    """Monotonic seconds, half a second more or less; None: since before this leadership."""
+    """Monotonic seconds, to within half a second; None: since before this leadership."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """What one look found of what is open."""
+    """The open transactions of one check that need an action."""
 
     aborted: list[_Entry] = field(default_factory=list)
     committed: list[_Entry] = field(default_factory=list)
@@ -104,14 +107,14 @@ class _Found:
 
 @dataclass(slots=True)
 class _Seen:
-    """How long this leader has known an open transaction, in its own monotonic seconds."""
+    """How long this leader has known an open transaction, in its monotonic seconds."""
 
     since: float
     reported: float | None = None
 
 
 class LeaderTransactions:
-    """Of one leadership. See the module.
+    """The transactions of one leadership.
 
     Invariant: a transaction of `_writing` is not open, or was opened again behind its marker.
     """
@@ -126,7 +129,7 @@ class LeaderTransactions:
         state: TransactionState,
         verdicts: TransactionVerdicts | None,
     ) -> None:
-        """`verdicts` None: there are no transactions here."""
+        """`verdicts` is None if the broker has no transactions."""
         self._topic_partition = record.topic_partition
         self._leader_epoch = record.leader_epoch
         self._log = log
@@ -141,23 +144,23 @@ class LeaderTransactions:
         self._sweep: deque[TransactionKey] = deque()
         self._seen: dict[TransactionKey, _Seen] = {}
         self._markers: deque[tuple[Offset, list[TransactionKey]]] = deque()
-        """(end offset, whom it names) of this leadership's markers that are not below the high watermark."""
+        """(end offset, transactions) of each marker of this leadership that is not below the high watermark."""
         self._writing: dict[TransactionKey, Offset] = {}
-        """→ the end of its last marker among those."""
+        """Transaction → the end of its last marker among those."""
         self._reported: set[TransactionKey] = set()
         self._ask_unmarked = True
         self._look_asked = False
         self.looked_at = 0
-        """Transactions of the last look."""
+        """The number of transactions that the last check looked at."""
 
     def begin(self, exposed: Offset | None) -> list[Effect]:
-        """The leadership begins."""
+        """Begin the leadership."""
         return self._ask_for_a_look() if self._state.open_count or exposed is not None else []
 
     # --- Batches ---
 
     def refusal(self, batch: IncomingBatch) -> RaftlogError | None:
-        """Why this batch of a transaction, which is not in the log yet or is there already, is not taken."""
+        """Return the error if a batch of a transaction, new or already in the log, is not accepted."""
         if batch.acks is not Acks.ALL:
             return InvalidRequest("invalid_request", "batches of a transaction are written with acks=all")
         key = key_of(batch.header)
@@ -167,7 +170,8 @@ class LeaderTransactions:
         if self._state.is_open(key):
             return None
         if self._verdicts.timeout_ms(key) is None:
-            # Nobody could ever end it if it is not known to the quorum, so it is not begun before that is sure.
+            # If the quorum does not know the transaction, it could never end it; so it is not begun before that is
+            # certain.
             return RetriableError("replica_not_available", f"the transaction of {_who(key)} is not known here yet")
         if self._state.open_count >= MAX_OPEN_TRANSACTIONS:
             return RetriableError("overloaded", f"{MAX_OPEN_TRANSACTIONS} transactions are open in this partition")
@@ -176,36 +180,39 @@ class LeaderTransactions:
         return None
 
     def left_open(self, limit: int) -> list[LeftOpen]:
-        """What is open here, oldest first, at most so many."""
+        """Return at most `limit` transactions that are open here, oldest first."""
         found = []
         for key, first in islice(self._state.open_items(), limit):
             seen = self._seen.get(key) if first >= self._start else None
             found.append(LeftOpen(key, self._topic_partition, first, None if seen is None else seen.since))
         return found
 
-    # --- Looks ---
+    # --- Checks ---
 
     def news(self) -> None:
-        """Something was decided, or may have been."""
+        """Note that transactions were decided, or may have been."""
         self._news = self._ask_unmarked = True
 
     @property
     def more(self) -> bool:
-        """Another look is due at once."""
+        """Whether another check is due at once."""
         return bool(self._sweep) or self._news
 
     @property
     def quiet(self) -> bool:
-        """There is nothing to look at, now or later, unless a batch, news or another high watermark come."""
+        """Whether there is nothing to check until a batch, news or another high watermark arrives."""
         return not (self._state.open_count or self._markers)
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to look, though nothing happened."""
+        """Whether a check is due, with or without an event."""
         return self.more or (not self.quiet and now >= self._next_sweep)
 
     def look(self, now: float, wall_ms: int, exposed: Offset | None, *, may_write: bool = True) -> list[Effect]:
-        """Ask about the next of what is open, write what is decided. `exposed` is the high watermark that consumers may
-        see, None while there is none; `wall_ms` is for the markers' timestamps; `may_write`: the disk has room."""
+        """Check the next open transactions, and write the markers of those that are decided.
+
+        `exposed` is the high watermark that consumers may see, None while there is none; `wall_ms` is for the markers'
+        timestamps; `may_write` says that the disk has room.
+        """
         effects: list[Effect] = []
         self._look_asked = False
         self.looked_at = 0
@@ -215,14 +222,14 @@ class LeaderTransactions:
             if found.overdue:
                 effects.append(TransactionsOverdue(tuple(found.overdue)))
         else:
-            # Time passes before there is anything else to be done, so nobody is to look again at once.
+            # Nothing can be done before some time has passed, so no check is due at once.
             self._sweep.clear()
             self._news = False
             self._next_sweep = now + SWEEP_SECONDS
         return [*effects, *self._marked(exposed)]
 
     def on_high_watermark(self, high_watermark: Offset, *, exposed: bool) -> list[Effect]:
-        """It moved up to here."""
+        """Drop the markers that are replicated now: the high watermark advanced."""
         while self._markers and self._markers[0][0] <= high_watermark:
             end, keys = self._markers.popleft()
             for key in keys:
@@ -234,12 +241,12 @@ class LeaderTransactions:
     # --- Inside ---
 
     def _ask_for_a_look(self) -> list[Effect]:
-        """Once: it comes."""
+        """Request one check, unless one is requested already."""
         asked, self._look_asked = self._look_asked, True
         return [] if asked else [LookAtTransactions()]
 
     def _ask_next(self, now: float) -> _Found:
-        """What became of the next open transactions."""
+        """Sort the next open transactions by their outcome."""
         if not self._sweep and (self._news or now >= self._next_sweep):
             self._news = False
             self._next_sweep = now + SWEEP_SECONDS
@@ -261,7 +268,7 @@ class LeaderTransactions:
         return found
 
     def _is_overdue(self, key: TransactionKey, now: float) -> bool:
-        """Whether it is to be reported now."""
+        """Whether the transaction is to be reported as overdue now."""
         timeout_ms, seen = self._verdicts.timeout_ms(key), self._seen[key]
         if timeout_ms is None or now - seen.since < timeout_ms / 1000:
             return False
@@ -293,7 +300,7 @@ class LeaderTransactions:
         return Append(self._leader_epoch, offset, batch)
 
     def _marked(self, exposed: Offset | None) -> list[Effect]:
-        """Of the commits that the quorum waits for, those that are settled here."""
+        """Report the commits that the quorum waits for and that are settled here."""
         if exposed is None or not self._ask_unmarked:
             return []
         self._ask_unmarked = False
