@@ -1,6 +1,7 @@
-"""The client library: what user programs, the CLI and Spark speak to a cluster with.
+"""The client library: what user programs, the CLI and Spark use to reach a cluster.
 
-`Producer`, `Consumer` and `Admin` here are what `import raftlog` offers, with the values that they take and give.
+This package exports what `import raftlog` offers: `Producer`, `Consumer`, `Admin` and the values that they take and
+return.
 """
 
 from __future__ import annotations

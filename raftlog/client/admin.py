@@ -1,13 +1,12 @@
-"""`Admin`: topics, cluster, quorum, offsets, moves of replicas, groups and transactions, over the HTTP API.
+"""`Admin`: topics, cluster, quorum, offsets, reassignments, groups and transactions, over the HTTP API.
 
-Reads are asked of any node, and of the next one when the answer is late. Changes are sent once: where the answer is
-lost the error is `outcome_unknown`, and looking is the only way to learn what happened; asking for the same move again
-does no harm.
+Reads go to any node, and to the next one if the answer is late. Changes are sent once: if the answer is lost, the error
+is `outcome_unknown`, and only a read shows what happened. Repeating a reassignment is idempotent.
 
-A plan is a question and changes nothing. What is asked of several partitions is answered for each: look at `error`.
+A plan is read-only. A request for several partitions is answered for each of them: look at `error`.
 
-A node knows which transactions are decided, and of open ones those in partitions that it leads. So everybody is asked,
-and what they say of one transaction is put together; nodes that did not answer are named.
+Each node knows the decided transactions, and the open ones only in partitions that it leads. So all nodes are asked and
+their answers about one transaction are merged; nodes that did not answer are listed.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ __all__ = [
 
 CHANGE_TIMEOUT = 15.0
 ANSWER_GRACE = 6.0
-"""Seconds that a node may take beyond the time it was given."""
+"""Seconds that a node may take beyond the timeout in the request."""
 SEEK_TIMEOUT = 60.0
 
 MAX_PLANNED = 1_000
-"""In one request."""
+"""Partitions in one request."""
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 SeekTo = Literal["earliest", "latest", "offset", "timestamp", "shift", "duration"]
@@ -72,7 +71,7 @@ PARTITIONS_PER_REQUEST = 1_000
 REPLICAS_TIMEOUT = 5.0
 ABORT_TIMEOUT = 30.0
 _STATES = ("PrepareCommit", "PrepareAbort", "Ongoing", "CompleteCommit", "CompleteAbort", "Empty")
-"""What tells most first: some nodes may not have seen the decision, or not the end of it."""
+"""States, the most conclusive first: some nodes may not have seen the decision or the end of a transaction yet."""
 
 
 class TopicSummary(msgspec.Struct, frozen=True):
@@ -89,13 +88,13 @@ class _Topics(msgspec.Struct, frozen=True):
 
 
 async def find_topics(api: HttpApi, pattern: str | None, *, timeout: float = 5.0) -> list[TopicSummary]:
-    """As `Admin.list_topics`."""
+    """Return the topics as `Admin.list_topics` does."""
     path = "/v1/topics" if pattern is None else f"/v1/topics?pattern={quote(pattern, safe='')}"
     return sorted((await api.get(path, _Topics, timeout=timeout)).topics, key=lambda topic: topic.name)
 
 
 class OffsetRange(msgspec.Struct, frozen=True):
-    """What a partition holds: offsets in `[earliest, latest)` may be read."""
+    """The readable offsets of a partition: `[earliest, latest)`."""
 
     earliest: int
     latest: int
@@ -103,7 +102,7 @@ class OffsetRange(msgspec.Struct, frozen=True):
 
 
 class PartitionDeletion(msgspec.Struct, frozen=True):
-    """Where a partition's records begin now."""
+    """The new log start offset of a partition."""
 
     partition: int
     log_start_offset: int
@@ -114,24 +113,24 @@ class _Deletions(msgspec.Struct, frozen=True):
 
 
 class QuorumInfo(msgspec.Struct, frozen=True):
-    """The metadata quorum, as one of its nodes knows it."""
+    """The metadata quorum as one of its nodes sees it."""
 
     node_id: int
     leader: int
-    """-1 while there is none."""
+    """Node id of the leader; -1 if there is none."""
     term: int
     commit_index: int
     applied_index: int
     last_index: int
     voters: list[int]
     match_index: dict[str, int] = {}
-    """How far each voter's and each connected observer's log is known to agree; only the leader knows."""
+    """Index up to which each voter's and connected observer's log matches; only the leader knows it."""
     forgetful: list[int] = []
-    """Nodes whose disks lost entries that they had acknowledged: they take no part, and have to be replaced."""
+    """Nodes whose disks lost acknowledged entries: they do not take part and must be replaced."""
 
 
 class FeatureLevelFinalized(msgspec.Struct, frozen=True):
-    """What became of the cluster's feature level, or would become of it where nothing was `applied`."""
+    """The outcome of raising the cluster's feature level, or, if it is not `applied`, of the plan."""
 
     applied: bool
     feature_level_before: int
@@ -139,27 +138,27 @@ class FeatureLevelFinalized(msgspec.Struct, frozen=True):
 
 
 class VotersChange(msgspec.Struct, frozen=True):
-    """A change of the quorum's voters, made or (where it is not `applied`) only planned."""
+    """A change of the quorum's voters: made or, if it is not `applied`, planned."""
 
     applied: bool
     voters_before: list[int]
     voters: list[int]
     failures_survived_before: int
     failures_survived: int
-    """How many of the voters may fail at once."""
+    """Number of voters that may fail at the same time."""
     index: int | None = None
-    """Of the change in the metadata log; None where nothing was to be changed."""
+    """Metadata index of the change; None if there was nothing to change."""
 
 
 class HealthInfo(msgspec.Struct, frozen=True):
-    """What a node says of itself and of the cluster. `problems` is empty when all is well."""
+    """A node's report on itself and the cluster; `problems` is empty if all is well."""
 
     ready: bool
     problems: list[str] = []
 
 
 class ReassignmentInfo(msgspec.Struct, frozen=True):
-    """A partition that is being moved, or waits for it."""
+    """A partition that is being moved or is queued for it."""
 
     topic: str
     partition: int
@@ -170,7 +169,7 @@ class ReassignmentInfo(msgspec.Struct, frozen=True):
     isr: list[int] = []
     leader: int | None = None
     moving: bool = False
-    """False: it waits for its turn."""
+    """False while it is queued."""
 
 
 class ThrottleInfo(
@@ -181,16 +180,16 @@ class ThrottleInfo(
         "follower_rate": "follower.replication.throttled.rate",
     },
 ):
-    """How fast moves copy, in bytes a second for each broker; None: as fast as they can."""
+    """Limits for reassignment traffic, in bytes per second per broker; None: unlimited."""
 
     leader_rate: int | None = None
-    """What a broker sends at most, to all receivers together."""
+    """Limit of what a broker sends, to all receivers together."""
     follower_rate: int | None = None
-    """What a broker receives at most, from all senders together."""
+    """Limit of what a broker receives, from all senders together."""
 
 
 class MoveInfo(msgspec.Struct, frozen=True):
-    """A partition's replicas as they are and as a plan wants them, the preferred leader first."""
+    """A partition's current and planned replicas, the preferred leader first."""
 
     topic: str
     partition: int
@@ -205,19 +204,19 @@ class MoveInfo(msgspec.Struct, frozen=True):
 
 
 class PartitionError(msgspec.Struct, frozen=True):
-    """Why one partition of a request was refused."""
+    """The reason why one partition of a request was refused."""
 
     code: str
     detail: str
     retriable: bool = False
 
     def error(self) -> RaftlogError:
-        """As an exception."""
+        """Return it as an exception."""
         return error_from_code(self.code, self.detail)
 
 
 class PartitionOutcome(msgspec.Struct, frozen=True):
-    """What became of one partition of a request; `error` is None where it was carried out."""
+    """The outcome of one partition of a request; `error` is None if it succeeded."""
 
     topic: str
     partition: int
@@ -261,7 +260,7 @@ class GroupSummary(msgspec.Struct, frozen=True):
 
 
 class GroupMemberInfo(msgspec.Struct, frozen=True):
-    """A member, what it may read, what it must give up, and what it is to have."""
+    """A group member with its assigned partitions, those that it must release, and its target assignment."""
 
     member_id: str
     instance_id: str
@@ -291,7 +290,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
 
 
 class SoughtOffset(msgspec.Struct, frozen=True):
-    """Where a group went on in a partition, and where it goes on now (or would)."""
+    """A group's previous and new (or planned) committed offset in a partition."""
 
     topic: str
     topic_id: str
@@ -311,23 +310,27 @@ class _Sought(msgspec.Struct, frozen=True):
 
 
 class TransactionList(msgspec.Struct, frozen=True):
-    """Transactions that are under way, by producer id."""
+    """Transactions in progress, ordered by producer id."""
 
     transactions: list[TransactionInfo]
     silent_nodes: list[int] = []
-    """Did not answer: what is open in partitions that they lead is missing."""
+    """Nodes that did not answer: open transactions in partitions that they lead are missing."""
 
 
 class PositionList(msgspec.Struct, frozen=True):
-    """Named positions, by name."""
+    """Named positions, ordered by name."""
 
     positions: list[NamedPosition]
     more: bool
-    """There are others behind the last one: ask with a longer prefix."""
+    """Whether the list was cut off: use a longer prefix."""
 
 
 class Admin:
-    """Belongs to one event loop; `close` it, or use it with `async with`. Every call raises a `RaftlogError`."""
+    """Administers a cluster.
+
+    An admin client belongs to one event loop. `close` it, or use it with `async with`. Every call may raise a
+    `RaftlogError`.
+    """
 
     def __init__(self, bootstrap: str | Sequence[str]) -> None:
         """`bootstrap`: API addresses, `"host:port,host:port"`."""
@@ -342,8 +345,10 @@ class Admin:
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> TopicDescription:
-        """Make a topic. `replication_factor` None: the cluster's default. Raises `InvalidRequest` (`topic_exists`,
-        `invalid_topic_name`, `invalid_config`, `invalid_request`)."""
+        """Create a topic. `replication_factor` None: the cluster's default.
+
+        Raises `InvalidRequest` (`topic_exists`, `invalid_topic_name`, `invalid_config`, `invalid_request`).
+        """
         body: dict[str, object] = {"name": check_topic_name(name), "partitions": partitions}
         if replication_factor is not None:
             body["replication_factor"] = replication_factor
@@ -352,29 +357,37 @@ class Admin:
         return await self._api.change("POST", "/v1/topics", TopicDescription, body, timeout=CHANGE_TIMEOUT)
 
     async def list_topics(self, pattern: str | None = None) -> list[TopicSummary]:
-        """All topics, or those whose whole names fit `pattern` (RE2, matched by the cluster), by name."""
+        """Return all topics, or those whose whole names match `pattern` (RE2), ordered by name."""
         return await find_topics(self._api, pattern)
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """One topic with its partitions. Raises `InvalidRequest` (`unknown_topic`)."""
+        """Return one topic with its partitions. Raises `InvalidRequest` (`unknown_topic`)."""
         return await self._api.get(topic_path(check_topic_name(name)), TopicDescription)
 
     async def delete_topic(self, name: str, *, topic_id: str = "") -> None:
-        """With all its records; `topic_id`: this topic, and no other that has the name by then. Raises `InvalidRequest`
-        (`unknown_topic`)."""
+        """Delete a topic with all its records.
+
+        `topic_id`: delete this topic, but no other that has taken its name. Raises `InvalidRequest` (`unknown_topic`).
+        """
         await self._api.change("DELETE", topic_path(check_topic_name(name), topic_id), None, timeout=CHANGE_TIMEOUT)
 
     async def alter_topic(
         self, name: str, assign: Mapping[str, str] | None = None, remove: Sequence[str] = ()
     ) -> TopicDescription:
-        """Set some settings, put others back to their defaults. Raises `InvalidRequest` (`invalid_config`)."""
+        """Set some of a topic's settings and reset others to their defaults.
+
+        Raises `InvalidRequest` (`invalid_config`).
+        """
         body = {"set": dict(assign or {}), "remove": list(remove)}
         return await self._api.change(
             "PATCH", topic_path(check_topic_name(name)), TopicDescription, body, timeout=CHANGE_TIMEOUT
         )
 
     async def add_partitions(self, name: str, count: int) -> TopicDescription:
-        """Grow to `count` partitions. Keys go to other partitions from then on. Raises `InvalidRequest`."""
+        """Grow the topic to `count` partitions in total.
+
+        From then on, keys map to other partitions. Raises `InvalidRequest`.
+        """
         path = f"{topic_path(check_topic_name(name))}/partitions"
         return await self._api.change("POST", path, TopicDescription, {"count": count}, timeout=CHANGE_TIMEOUT)
 
@@ -387,14 +400,14 @@ class Admin:
         timeout: float = CHANGE_TIMEOUT,
     ) -> list[PartitionDeletion]:
         """Delete the records below an offset, by partition; `latest`: all that consumers may read when this is called.
-        Returns when every in-sync replica has it on disk, at most `timeout` seconds later; asking again for the same
-        offsets changes nothing. `topic_id`: of the topic that the offsets are of; nothing is deleted in another of this
-        name.
+
+        Returns once every in-sync replica has it on disk, after at most `timeout` seconds. Idempotent for the same
+        offsets. `topic_id`: the topic that the offsets belong to; nothing is deleted in another topic of this name.
 
         Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`, `offset_out_of_range` beyond the high watermark)
-        or `RetriableError`; of several partitions some may then be done.
+        or `RetriableError`; some of several partitions may be done by then.
         """
-        # Here, before the first attempt: each node that is asked would take the latest offset of its own moment.
+        # Resolved before the first attempt: on a retry, the next node would resolve a later `latest`.
         open_ended = [partition for partition, offset in before.items() if offset == "latest"]
         latest: dict[int, int] = {}
         if open_ended:
@@ -405,12 +418,14 @@ class Admin:
         return (await self._api.change("POST", path, _Deletions, body, timeout=timeout + ANSWER_GRACE)).partitions
 
     async def _latest_offsets(self, name: str, topic_id: str, partitions: Sequence[int]) -> tuple[str, dict[int, int]]:
-        """The topic's id, and the last stable offset of each partition. Raises `InvalidRequest` (`unknown_topic`,
-        `unknown_partition`)."""
+        """Return the topic's id and the last stable offset of each partition.
+
+        Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`).
+        """
         path = topic_path(check_topic_name(name), topic_id)
         description = await self._api.get(path, TopicDescription)
         if topic_id not in ("", description.id):
-            raise InvalidRequest("unknown_topic", f"topic {name} of the id {topic_id} was deleted")
+            raise InvalidRequest("unknown_topic", f"topic {name} with the id {topic_id} was deleted")
         for partition in partitions:
             if not 0 <= partition < description.partition_count:
                 raise InvalidRequest("unknown_partition", f"topic {name} has no partition {partition}")
@@ -421,25 +436,26 @@ class Admin:
     # --- Cluster ------------------------------------------------------------------------------------------------------
 
     async def cluster(self) -> ClusterInfo:
-        """Nodes and controller."""
+        """Return the nodes and the controller."""
         return await self._api.get("/v1/cluster", ClusterInfo)
 
     async def quorum(self) -> QuorumInfo:
-        """The metadata quorum."""
+        """Return the state of the metadata quorum."""
         return await self._api.get("/v1/quorum", QuorumInfo)
 
     async def add_voter(self, node: int, *, plan: bool = False) -> VotersChange:
-        """Make an observer a voter of the metadata quorum; with `plan` only say what would become of it. Returns when
-        the voters after the change have agreed to it.
+        """Make an observer a voter of the metadata quorum; with `plan`, only report the outcome.
 
-        Raises `InvalidRequest` (`quorum_majority_at_risk`, `invalid_request`) or `RetriableError`
-        (`voter_not_caught_up`, `quorum_change_in_progress`).
+        Returns once the voters after the change have agreed to it. Raises `InvalidRequest` (`quorum_majority_at_risk`,
+        `invalid_request`) or `RetriableError` (`voter_not_caught_up`, `quorum_change_in_progress`).
         """
         return await self._change_voters("add", node, plan)
 
     async def remove_voter(self, node: int, *, plan: bool = False) -> VotersChange:
-        """Take one voter out of the metadata quorum: it observes from then on, if it still runs. Raises as
-        `add_voter`, and `not_a_voter`."""
+        """Make a voter of the metadata quorum an observer; with `plan`, only report the outcome.
+
+        Raises as `add_voter`, and `not_a_voter`.
+        """
         return await self._change_voters("remove", node, plan)
 
     async def _change_voters(self, action: str, node: int, plan: bool) -> VotersChange:
@@ -447,52 +463,57 @@ class Admin:
         return await self._api.change("POST", "/v1/quorum/voters", VotersChange, body, timeout=CHANGE_TIMEOUT)
 
     async def finalize_feature_level(self, level: int | None = None, *, plan: bool = False) -> FeatureLevelFinalized:
-        """Raise the cluster's feature level for good, after an upgrade of all nodes: to the highest that they all
-        understand, or to `level`. With `plan` only say what would become of it.
+        """Raise the cluster's feature level permanently: to `level`, or to the highest that all nodes support.
 
-        Raises `InvalidRequest` (`unsupported_version`) naming a node that is too old.
+        Call it after an upgrade of all nodes. With `plan`, only report the outcome. Raises `InvalidRequest`
+        (`unsupported_version`), which names a node that is too old.
         """
         body = {"level": level, "plan": plan}
         path = "/v1/cluster/feature-level"
         return await self._api.change("POST", path, FeatureLevelFinalized, body, timeout=CHANGE_TIMEOUT)
 
     async def health(self) -> HealthInfo:
-        """What the node that answers says. Raises `RetriableError` where none does."""
+        """Return the report of the first node that answers. Raises `RetriableError` if none does."""
         return await self._api.get("/v1/health", HealthInfo, accept=(503,))
 
     # --- Offsets ------------------------------------------------------------------------------------------------------
 
     async def offsets(self, topic: str, partition: int, *, topic_id: str = "") -> OffsetRange:
-        """What one partition holds; `topic_id`: of this topic, and of no other that has the name. Raises
-        `InvalidRequest` (`unknown_topic`, `unknown_partition`)."""
+        """Return the readable offsets of one partition.
+
+        `topic_id`: of this topic, and of no other of the same name. Raises `InvalidRequest` (`unknown_topic`,
+        `unknown_partition`).
+        """
         path = topic_path(check_topic_name(topic), topic_id, below=f"/partitions/{partition}/offsets")
         return await self._api.get(path, OffsetRange)
 
     async def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record at or after that time; None if there is none."""
+        """Return the offset and timestamp of the first record at or after that time; None if there is none."""
         description = await self.describe_topic(topic)
         (found,) = await query_offsets(self._api, description.id_bytes, [(partition, timestamp_ms)])
         return None if found.offset < 0 else (found.offset, found.timestamp_ms)
 
-    # --- Moves of replicas and leaderships ----------------------------------------------------------------------------
+    # --- Reassignments of replicas and leaders ------------------------------------------------------------------------
 
     async def list_reassignments(self) -> list[ReassignmentInfo]:
-        """Partitions that are being moved or wait for it."""
+        """Return the partitions that are being moved or are queued for it."""
         return (await self._api.get("/v1/cluster/reassignments", _Reassignments)).reassignments
 
     async def throttle(self) -> ThrottleInfo:
-        """How fast moves copy now."""
+        """Return the current limits for reassignment traffic."""
         return (await self._api.get("/v1/cluster/reassignments", _Reassignments)).throttle
 
     async def alter_reassignments(
         self, wanted: Mapping[tuple[str, int], Sequence[int] | None], *, throttle: int | None = None
     ) -> list[PartitionOutcome]:
-        """Ask for replicas by (topic, partition), the preferred leader first; None cancels. Returns at the decision:
-        `list_reassignments` shows what still is under way.
+        """Reassign replicas by (topic, partition), the preferred leader first; None cancels a reassignment.
 
-        `throttle`: bytes a second that any broker sends or receives for all moves together from now on, until none is
-        left (0: as fast as they can; None: as it is). With nothing wanted it changes what is under way. Raises
-        `InvalidRequest` (`unknown_topic`, `unknown_partition`, `no_reassignment_in_progress`)."""
+        Returns once the changes are decided; `list_reassignments` shows what is still copying.
+
+        `throttle`: limit in bytes per second for what any broker sends or receives for all reassignments together,
+        until none is left (0: unlimited; None: unchanged). With an empty `wanted` it changes the limit of those in
+        progress. Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`, `no_reassignment_in_progress`).
+        """
         asked = [
             {"topic": check_topic_name(topic), "partition": partition, "replicas": None if to is None else list(to)}
             for (topic, partition), to in wanted.items()
@@ -505,31 +526,38 @@ class Admin:
         return outcomes
 
     async def plan_moves(self, drain: Sequence[int] = ()) -> list[MoveInfo]:
-        """Moves that empty these brokers; with none named, moves that balance the cluster. Raises `InvalidRequest` for
-        what cannot be drained."""
+        """Return moves that drain these brokers or, if none is named, that balance the cluster.
+
+        Raises `InvalidRequest` if a broker cannot be drained.
+        """
         return (await self._api.post("/v1/cluster/plans", _Moves, {"drain": list(drain)}, timeout=MOVES_TIMEOUT)).moves
 
     async def elect_leaders(self, partitions: Sequence[tuple[str, int]]) -> list[PartitionOutcome]:
-        """Give each to its preferred leader, where that is in sync."""
+        """Move the leadership of each partition to its preferred leader, if that is in sync."""
         return await self._elect(partitions, {})
 
     async def elect_unclean(
         self, partitions: Sequence[tuple[str, int]], *, accept_data_loss: bool, candidate: int | None = None
     ) -> list[PartitionOutcome]:
-        """Make a live replica the leader of each, although acknowledged records may be lost: the last resort for
-        partitions that nobody can lead without loss. `candidate` None: whoever reported most. Raises `InvalidRequest`
-        unless the loss is accepted."""
+        """Elect a live replica of each partition as its leader, although acknowledged records may be lost.
+
+        This is the last resort for partitions that no replica can lead without loss. `candidate` None: the replica with
+        the longest log. Raises `InvalidRequest` unless the loss is accepted.
+        """
         if not accept_data_loss:
-            raise InvalidRequest("invalid_request", "an unclean election may lose acknowledged records: accept it")
+            raise InvalidRequest(
+                "invalid_request",
+                "an unclean election may lose acknowledged records: pass accept_data_loss=True to accept that",
+            )
         more: dict[str, object] = {"kind": "unclean", "accept_data_loss": True}
         return await self._elect(partitions, more if candidate is None else {**more, "candidate": candidate})
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Forget a broker that stopped and holds no replica. Raises `InvalidRequest` (`not_found`)."""
+        """Unregister a broker that has stopped and holds no replica. Raises `InvalidRequest` (`not_found`)."""
         await self._api.change("DELETE", f"/v1/cluster/brokers/{broker_id}", None, timeout=MOVES_TIMEOUT)
 
     async def replicas(self) -> dict[int, list[ReplicaInfo]]:
-        """What each node that answers within seconds holds, by node."""
+        """Return the replicas on each node that answers within `REPLICAS_TIMEOUT`, by node id."""
         nodes = (await self._api.get("/v1/cluster", ClusterInfo)).nodes
         found = await asyncio.gather(*(_replicas_of(node.api) for node in nodes))
         return {node.id: held for node, held in zip(nodes, found, strict=True) if held is not None}
@@ -548,16 +576,19 @@ class Admin:
     # --- Groups -------------------------------------------------------------------------------------------------------
 
     async def list_groups(self) -> list[GroupSummary]:
-        """All groups, by name."""
+        """Return all groups, ordered by name."""
         return (await self._api.get("/v1/groups", _Groups)).groups
 
     async def describe_group(self, group: str) -> GroupInfo:
-        """Raises `InvalidRequest` (`unknown_group`)."""
+        """Return a group with its members. Raises `InvalidRequest` (`unknown_group`)."""
         return await self._api.get(group_path(group), GroupInfo)
 
     async def group_offsets(self, group: str, isolation: Isolation = "read_committed") -> list[GroupOffsetInfo]:
-        """What it has committed and what its members own, with lag: to the last stable offset or, with
-        `read_uncommitted`, to the high watermark. Raises `InvalidRequest` (`unknown_group`)."""
+        """Return the offsets that a group has committed and the partitions that its members own, with the lag.
+
+        The lag counts to the last stable offset or, with `read_uncommitted`, to the high watermark. Raises
+        `InvalidRequest` (`unknown_group`).
+        """
         return await GroupApi(self._api, group).committed(lag=True, isolation=isolation)
 
     async def seek_group(
@@ -570,12 +601,13 @@ class Admin:
         plan: bool = False,
         isolation: Isolation = "read_committed",
     ) -> list[SoughtOffset]:
-        """Have a group without members go on elsewhere, or with `plan` only say where that would be.
+        """Change the committed offsets of a group without members; with `plan`, only return the new offsets.
 
-        `value`: the offset, milliseconds since 1970, offsets forward (or, negative, back), or milliseconds before now.
-        `topics`: by name, with partitions or None for all; None: every partition in which it has committed. What lies
-        outside a partition's log becomes its nearest end. `isolation`: what the group reads, and so where a partition
-        ends for it.
+        * `value`: the offset, milliseconds since 1970, a number of offsets forward (or, if negative, back), or
+          milliseconds before now.
+        * `topics`: by name, with partitions or None for all; None: every partition in which the group has committed. An
+          offset outside a partition's log is moved to its nearest end.
+        * `isolation`: what the group reads, which determines where a partition ends for it.
 
         Raises `InvalidRequest` (`unknown_group`, `group_not_empty`, `unknown_topic`, `unknown_partition`).
         """
@@ -591,11 +623,11 @@ class Admin:
     async def seek_group_as_planned(
         self, group: str, planned: Sequence[SoughtOffset], isolation: Isolation = "read_committed"
     ) -> list[SoughtOffset]:
-        """Do what `seek_group` with `plan` has said it would, if it still would.
+        """Apply a plan of `seek_group`, if it still holds.
 
-        Raises `InvalidRequest`: `offset_moved` where the group has committed something else since, `group_not_empty`,
-        `unknown_partition`, `offset_out_of_range`. A plan of more than 1,000 partitions is done in parts of so many, in
-        order, and those before the one that was refused are done.
+        Raises `InvalidRequest`: `offset_moved` if the group has committed something else since, `group_not_empty`,
+        `unknown_partition`, `offset_out_of_range`. A plan of more than 1,000 partitions is applied in parts of 1,000,
+        in order; if one part is refused, the parts before it remain applied.
         """
         done: list[SoughtOffset] = []
         for first in range(0, len(planned), MAX_PLANNED):
@@ -615,13 +647,13 @@ class Admin:
         return done
 
     async def delete_group(self, group: str) -> None:
-        """With its offsets. Raises `InvalidRequest` (`unknown_group`, `group_not_empty`)."""
+        """Delete a group with its offsets. Raises `InvalidRequest` (`unknown_group`, `group_not_empty`)."""
         await self._api.change("DELETE", group_path(group), None)
 
     # --- Transactions -------------------------------------------------------------------------------------------------
 
     async def list_transactions(self) -> TransactionList:
-        """Open ones, and those that are decided and not shown by every partition yet."""
+        """Return open transactions, and decided ones that are not visible in every partition yet."""
         nodes = (await self.cluster()).nodes
         answers = await asyncio.gather(*map(_ask, nodes))
         told = [one for answer in answers for one in answer or ()]
@@ -629,7 +661,7 @@ class Admin:
         return TransactionList(_merged(told), silent)
 
     async def describe_transaction(self, transactional_id: str) -> TransactionInfo:
-        """What a named producer is at. Raises `InvalidRequest` (`unknown_transaction`)."""
+        """Return the state of a named producer's transaction. Raises `InvalidRequest` (`unknown_transaction`)."""
         known = await TransactionApi(self._api).describe(transactional_id)
         found = await self.list_transactions()
         key = (known.producer_id, known.producer_epoch)
@@ -637,22 +669,26 @@ class Admin:
         return _merged([known, *same])[0]
 
     async def abort_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Nothing of it will ever show. Its producer is told when it wants to commit. Raises `InvalidRequest`
-        (`transaction_committed`, `producer_fenced`: it is over already)."""
+        """Abort a transaction: none of it ever becomes visible, and its producer's commit will fail.
+
+        Raises `InvalidRequest` (`transaction_committed`, `producer_fenced`: it has ended already).
+        """
         key = TransactionKey(ProducerId(producer_id), ProducerEpoch(producer_epoch))
         await TransactionApi(self._api).abort([key], timeout=ABORT_TIMEOUT)
 
     async def position(self, name: str) -> int | None:
-        """A named position as the quorum has it now; None where nothing was ever committed under that name."""
+        """Return a named position as the quorum has it now; None if nothing was ever committed under that name."""
         return await TransactionApi(self._api).position(name)
 
     async def list_positions(self, prefix: str = "") -> PositionList:
-        """Named positions whose names begin so, by name, as the quorum has them now: at most 10,000."""
+        """Return up to 10,000 named positions that begin with `prefix`, by name, as the quorum has them now."""
         return PositionList(*await TransactionApi(self._api).positions(prefix))
 
     async def delete_position(self, name: str, value: int) -> None:
-        """Forget it, for good: work that it was for may be published again. Nothing is done where there is none. Raises
-        `InvalidRequest` (`offset_moved`: it does not stand at `value`)."""
+        """Delete a named position permanently: the work that it protects may then be published again.
+
+        Idempotent if it does not exist. Raises `InvalidRequest` (`offset_moved`: it is not at `value`).
+        """
         await TransactionApi(self._api).remove_position(name, value)
 
     # --- End ----------------------------------------------------------------------------------------------------------
@@ -670,7 +706,7 @@ class Admin:
 
 
 async def _replicas_of(address: str) -> list[ReplicaInfo] | None:
-    """None where the node does not answer."""
+    """Return the replicas on a node, or None if it does not answer."""
     api = HttpApi(address)
     try:
         return (await api.get("/v1/replicas", _Replicas, timeout=REPLICAS_TIMEOUT)).replicas
@@ -681,7 +717,7 @@ async def _replicas_of(address: str) -> list[ReplicaInfo] | None:
 
 
 async def _ask(node: NodeInfo) -> list[TransactionInfo] | None:
-    """This node alone; None where it does not answer."""
+    """Return the transactions that one node knows, or None if it does not answer."""
     try:
         api = HttpApi(node.api)
     except InvalidRequest:

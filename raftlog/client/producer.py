@@ -1,15 +1,16 @@
-"""`Producer`: records in, deliveries out.
+"""`Producer`: sends records to topics.
 
-Four ways to send, from the fastest to the most convenient (`raftlog/client/producing/sending.py`):
+There are four ways to send, from the fastest to the most convenient (`raftlog/client/producing/sending.py`):
 
-* `send_many`: whole columns, lists or pyarrow arrays.
-* `send`: one record, no waiting. `RetriableError` (`overloaded`) when the buffer is full: `await drain()` and go on.
-* `send_when_room`: the same, but waits for room instead of raising.
-* `send_and_wait`: the same record by record: awaiting it gives the record's own offset.
+* `send_many` takes whole columns, lists or pyarrow arrays.
+* `send` takes one record and does not wait. If the buffer is full, it raises `RetriableError` (`overloaded`): `await
+  drain()` and send again.
+* `send_when_room` does the same, but waits for room instead of raising.
+* `send_and_wait` also waits for room; awaiting its result gives the record's own offset.
 
-With `acks=all` (the default) a producer is idempotent: whatever happens on the way, an acknowledged record is in the
-log once, after those that were sent to its partition before it (S1). `transaction()` makes many records, in many
-partitions, show together or not at all (S13); such records have a machinery of their own beside the producer's.
+With `acks=all` (the default) a producer is idempotent: whatever fails on the way, an acknowledged record is in the log
+exactly once, after the records that were sent to its partition before it (S1). `transaction()` makes many records in
+many partitions visible together or not at all (S13); its records have an accumulator and a sender of their own.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ __all__ = ["HeadersArgument", "Producer"]
 
 
 class Producer(RecordSending):
-    """Sends records to topics. Belongs to one event loop; `close` it, or use it with `async with`."""
+    """Sends records to topics.
+
+    A producer belongs to one event loop. `close` it, or use it with `async with`.
+    """
 
     def __init__(
         self,
@@ -64,15 +68,25 @@ class Producer(RecordSending):
         transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
         ssl: SSLContext | None = None,
     ) -> None:
-        """`bootstrap`: API addresses, `"host:port,host:port"`. `acks`: `"all"`, 1 or 0. `compression`: `"none"`,
-        `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`. `linger_ms`: how long a batch waits for more records;
-        0: only, for 5 ms at most, while its broker has an answer to give.
-        `batch_bytes`: where a batch is full. `max_in_flight`: requests a broker. `buffer_bytes`: memory for records
-        that are not acknowledged. `delivery_timeout_ms`: after which a batch fails. `idempotent`: None means with
-        acks=all. `transactional_id`: the name under which its transactions fence those of earlier producers of the
-        same name; such a producer sends in transactions only. `transaction_timeout_ms`: after which the cluster aborts
-        a transaction that is open still. `ssl`: for a cluster whose data listeners speak TLS, such as
-        `ssl.create_default_context(cafile="authority.pem")`. Raises `InvalidRequest` for settings that cannot be.
+        """Configure the producer; nothing is connected yet.
+
+        * `bootstrap`: API addresses, `"host:port,host:port"`.
+        * `acks`: `"all"`, 1 or 0.
+        * `compression`: `"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`.
+        * `linger_ms`: how long a batch waits for more records. With 0, a batch waits only while its broker has a
+          request in flight, and 5 ms at most.
+        * `batch_bytes`: the size at which a batch is full.
+        * `max_in_flight`: requests in flight per broker.
+        * `buffer_bytes`: memory for records that are not acknowledged yet.
+        * `delivery_timeout_ms`: the time after which a batch fails.
+        * `idempotent`: None means True with acks=all.
+        * `transactional_id`: the name under which the producer's transactions fence those of earlier producers of the
+          same name. Such a producer sends only in transactions.
+        * `transaction_timeout_ms`: the time after which the cluster aborts a transaction that is still open.
+        * `ssl`: for a cluster whose data listeners speak TLS, such as
+          `ssl.create_default_context(cafile="authority.pem")`.
+
+        Raises `InvalidRequest` for an invalid setting or combination of settings.
         """
         level = parse_acks(acks)
         self._settings = ProducerSettings(
@@ -99,11 +113,13 @@ class Producer(RecordSending):
     # --- Transactions -------------------------------------------------------------------------------------------------
 
     def transaction(self, *, wait: Wait = "decided", timeout: float = DECISION_TIMEOUT) -> Transaction:
-        """What is sent in `async with producer.transaction() as transaction:` by `transaction.send` and the like shows
-        together when the block ends, or, where it raises, not at all (S13). One at a time. `wait` and `timeout`
-        (seconds) as for `Transaction.commit`.
+        """Return a transaction: `async with producer.transaction() as transaction:`.
 
-        Raises `InvalidRequest` (`invalid_config`) where the producer's settings allow none.
+        Everything that `transaction.send` and its siblings send becomes visible together when the block ends, or, if
+        the block raises, not at all (S13). A producer has one open transaction at a time. `wait` and `timeout`
+        (seconds) are those of `Transaction.commit`.
+
+        Raises `InvalidRequest` (`invalid_config`) if the producer's settings do not allow transactions.
         """
         return Transaction(
             manager=self._managed(),
@@ -116,9 +132,9 @@ class Producer(RecordSending):
     # --- Waiting ------------------------------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Send everything now; returns when all that was sent before this call is acknowledged.
+        """Send everything now, and return once every record sent before this call is acknowledged.
 
-        Raises the error of the first batch that failed since the last flush and whose error nobody has seen.
+        Raises the error of the first batch that failed since the last flush and whose delivery was not awaited.
         """
         if self._sender is not None:
             sender = self._sender
@@ -132,16 +148,20 @@ class Producer(RecordSending):
                 failed[0].result()
 
     async def prepare(self, topic: str) -> None:
-        """Find out about a topic beforehand, so that the first record need not wait for that. Raises `InvalidRequest`
-        (`unknown_topic`) or, when the cluster cannot be reached within the delivery timeout, `RetriableError`."""
+        """Look up a topic in advance, so that the first record need not wait for its metadata.
+
+        Raises `InvalidRequest` (`unknown_topic`), or `RetriableError` if the cluster cannot be reached within the
+        delivery timeout.
+        """
         sender = self._managed().sender if self._named else self._started()
         await sender.topic_known(check_topic_name(topic))
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush, then let go of all connections. Raises as `flush` does, closed all the same. Closing twice is fine.
+        """Flush, then close all connections. Closing twice is allowed.
 
-        Without `flush` (or when it is cancelled) what is not acknowledged fails as `shutting_down` if it certainly is
-        not in the log, otherwise as `outcome_unknown`. A transaction that is open is aborted.
+        Raises as `flush` does; the producer is closed nevertheless. Without `flush` (or if this call is cancelled), a
+        record that is not acknowledged fails as `shutting_down` if it is certainly not in the log, and as
+        `outcome_unknown` otherwise. An open transaction is aborted.
         """
         if self._closed:
             return
@@ -169,8 +189,10 @@ class Producer(RecordSending):
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory that records which are not acknowledged occupy; at most about `buffer_bytes`, and as much again where
-        there are transactions beside other records."""
+        """Bytes that unacknowledged records occupy.
+
+        At most about `buffer_bytes`; twice that if transactions and other records are in use at once.
+        """
         own = 0 if self._sender is None else self._sender.accumulator.buffered_bytes
         return own if self._transactions is None else own + self._transactions.buffered_bytes
 
@@ -188,7 +210,7 @@ class Producer(RecordSending):
         if self._closed:
             raise RetriableError("shutting_down", "the producer is closed")
         if self._named:
-            told = "a producer with a transactional id sends in transactions: `async with producer.transaction()`"
+            told = "a producer with a transactional id sends only in transactions: `async with producer.transaction()`"
             raise InvalidRequest("invalid_request", told)
         if self._sender is None:
             self._sender = Sender(self._api, self._settings, Mending())

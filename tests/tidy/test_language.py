@@ -83,7 +83,7 @@ LEFT: Mapping[str, int] = {
     "raftlog": 57,
     "raftlog/broker": 142,
     "raftlog/cli": 93,
-    "raftlog/client": 318,
+    "raftlog/client": 152,
     "raftlog/http2": 85,
     "raftlog/records": 19,
     "raftlog/system": 40,

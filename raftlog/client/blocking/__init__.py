@@ -1,1 +1,1 @@
-"""The blocking client: the asynchronous one on a thread of its own."""
+"""The blocking client: the asyncio client on threads of its own (`raftlog.sync`)."""

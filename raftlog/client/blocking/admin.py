@@ -1,4 +1,4 @@
-"""The blocking `Admin`: each method of the asyncio one (`raftlog/client/admin.py`), waited for."""
+"""The blocking `Admin`: it runs each method of the asyncio one (`raftlog/client/admin.py`) to its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .loop_thread import LoopThread, blocking
 
 
 class Admin:
-    """Topics, cluster, quorum and offsets, for any thread. `close` it, or use it with `with`."""
+    """Administers a cluster, from any thread.
+
+    `close` it, or use it with `with`.
+    """
 
     def __init__(self, bootstrap: str | Sequence[str]) -> None:
         """`bootstrap`: API addresses, `"host:port,host:port"`."""
@@ -59,7 +62,7 @@ class Admin:
     offset_for_timestamp = blocking(AsyncAdmin.offset_for_timestamp)
 
     def close(self) -> None:
-        """Let go of all connections. Closing twice is fine."""
+        """Close all connections. Closing twice is allowed."""
         if not self._thread.closed:
             self._thread.run(self._wrapped.close)
             self._thread.stop()

@@ -1,9 +1,8 @@
-"""The blocking `Consumer`: an asyncio consumer (`raftlog/client/consuming/consumer.py`) on a thread of its own, read by
-any one thread.
+"""The blocking `Consumer`: an asyncio consumer (`raftlog/client/consuming/consumer.py`) on a thread of its own.
 
-Iterating asks for many records at a time, since a call to another thread costs fifty times what a record does. Those
-that the program has not been given yet are not behind it: `positions` and `lag` count from the first of them, and a
-call that reads in another way goes back to it.
+Any one thread at a time may read it. Iteration fetches many records at a time, because a call to another thread costs
+fifty times as much as a record. Records that were fetched but not yet given to the program do not count as read:
+`positions` and `lag` count from the first of them, and a call that reads in another way goes back to it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,10 @@ WAIT_SECONDS = 1.0
 
 
 class Consumer:
-    """Reads one topic. One thread at a time; `close` it, or use it with `with`."""
+    """Reads one topic, from one thread at a time.
+
+    `close` it, or use it with `with`.
+    """
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Consumer:
     def subscribe(
         bootstrap: str | Sequence[str], group: str, topics: Sequence[str] = (), **settings: Any
     ) -> GroupConsumer:
-        """As `raftlog.Consumer.subscribe`."""
+        """Return a blocking `GroupConsumer`, as `raftlog.Consumer.subscribe` returns an asyncio one."""
         return GroupConsumer(bootstrap, group, topics, **settings)
 
     # --- Reading ---
@@ -74,14 +76,16 @@ class Consumer:
     start = blocking(AsyncConsumer.start)
 
     def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
-        """Up to `max_records` records, as soon as there are any; none if there are none for `timeout` seconds. Raises
-        as `raftlog.Consumer.poll`."""
+        """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
+
+        Raises as `raftlog.Consumer.poll` does.
+        """
         if self._ahead:
             return [self._ahead.popleft() for _ in range(min(max_records, len(self._ahead)))]
         return self._thread.run(lambda: self._wrapped.poll(max_records, timeout))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Every record, for ever."""
+        """Iterate over the records without end."""
         return self
 
     def __next__(self) -> ConsumerRecord:
@@ -90,12 +94,12 @@ class Consumer:
         return self._ahead.popleft()
 
     def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
-        """The next batch of any partition; None if there is none for `timeout` seconds. Raises as `poll`."""
+        """Return the next batch of any partition, or None after `timeout` seconds. Raises as `poll` does."""
         self._go_back()
         return self._thread.run(lambda: self._wrapped.next_batch(timeout))
 
     def batches(self) -> Iterator[ConsumedBatch]:
-        """Every batch, for ever."""
+        """Iterate over the batches without end."""
         while True:
             batch = self.next_batch(WAIT_SECONDS)
             if batch is not None:
@@ -105,7 +109,7 @@ class Consumer:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Partition → the offset of the next record to be handed out, where it is known already."""
+        """Offset of the next record to hand out, by partition, where it is known already."""
 
         async def ask() -> dict[int, int]:
             return self._wrapped.positions
@@ -114,7 +118,7 @@ class Consumer:
 
     @property
     def high_watermarks(self) -> dict[int, int]:
-        """Partition → the end of what all in-sync replicas have, as of the last answer of its leader."""
+        """High watermark by partition, from the leader's last answer."""
 
         async def ask() -> dict[int, int]:
             return self._wrapped.high_watermarks
@@ -123,7 +127,7 @@ class Consumer:
 
     @property
     def end_offsets(self) -> dict[int, int]:
-        """Partition → the end of what may be read, as of the last answer of its leader."""
+        """End of the readable records by partition, from the leader's last answer."""
 
         async def ask() -> dict[int, int]:
             return self._wrapped.end_offsets
@@ -132,7 +136,7 @@ class Consumer:
 
     @property
     def lag(self) -> dict[int, int]:
-        """Partition → how far its position is behind the end of what may be read."""
+        """Number of offsets between the position and the readable end, by partition."""
 
         async def ask() -> tuple[dict[int, int], dict[int, int]]:
             return self._wrapped.lag, self._wrapped.end_offsets
@@ -141,14 +145,14 @@ class Consumer:
         return {**lag, **{partition: ends[partition] - offset for partition, offset in self._first_ahead().items()}}
 
     def seek(self, partition: int, start: Start) -> None:
-        """Go on from there. Raises `InvalidRequest`."""
+        """Continue reading `partition` at `start`. Raises `InvalidRequest`."""
         self._thread.run(lambda: self._wrapped.seek(partition, start))
         self._ahead = deque(record for record in self._ahead if record.partition != partition)
 
     # --- The end ---
 
     def close(self) -> None:
-        """Let go of all connections. Closing twice is fine."""
+        """Close all connections. Closing twice is allowed."""
         if not self._thread.closed:
             try:
                 self._thread.run(self._wrapped.close)
@@ -177,6 +181,6 @@ class Consumer:
         return first
 
     def _go_back(self) -> None:
-        """To what was not handed out."""
+        """Seek the partitions back to the first records that were not given to the program."""
         for partition, offset in self._first_ahead().items():
             self.seek(partition, offset)

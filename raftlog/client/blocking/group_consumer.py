@@ -1,11 +1,10 @@
-"""The blocking `GroupConsumer`: an asyncio one (`raftlog/client/groups/consumer.py`) on a thread of its own, read by
-any one thread.
+"""The blocking `GroupConsumer`: an asyncio one (`raftlog/client/groups/consumer.py`) on a thread of its own.
 
-Callbacks belong to whoever calls `poll`: they are run by its thread while the consumer's waits for them, so they may
-call the consumer (to commit what is about to be given up) as they may everywhere else.
+Any one thread at a time may read it. Callbacks run on the thread that calls `poll` while the consumer's thread waits
+for them, so a callback may call the consumer, for example to commit partitions that are about to be released.
 
-Iterating asks for many records at a time. A record that the program has not been given yet is not processed: commits
-stop before the first of them, and so does the end.
+Iteration fetches many records at a time. A record that was not given to the program yet is not processed: commits,
+including the last one in `close`, stop before the first of them.
 """
 
 from __future__ import annotations
@@ -38,7 +37,10 @@ WAIT_SECONDS = 1.0
 
 
 class GroupConsumer:
-    """A member of a consumer group. One thread at a time; `close` it, or use it with `with`."""
+    """A member of a consumer group, for one thread at a time.
+
+    `close` it, or use it with `with`.
+    """
 
     def __init__(
         self,
@@ -62,19 +64,19 @@ class GroupConsumer:
             **settings,
         )
         self._ahead: deque[ConsumerRecord] = deque()
-        """Fetched by iterating, not given to the program yet."""
+        """Records fetched by iteration and not given to the program yet."""
         self._in_hand: ConsumerRecord | None = None
-        """What iterating gave last: processed once the next one is asked for."""
+        """The last record that iteration returned; it counts as processed once the next one is requested."""
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        """For the thread that waits: callbacks, and None at the end."""
+        """Rebalance callbacks for the waiting thread, and None at the end of a call."""
         self._decided: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        """What commits without waiting have to tell, whenever the program calls next."""
+        """Completion callbacks of asynchronous commits, run on the caller's next call."""
         self._thread = LoopThread(self, "consumer")
 
     # --- Reading ---
 
     def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
-        """As `raftlog`'s `GroupConsumer.poll`: what was handed out before counts as processed."""
+        """Poll as `raftlog`'s `GroupConsumer.poll` does: the records of the previous call count as processed."""
         self._in_hand = None
         if self._ahead:
             self._wrapped.shows_life()
@@ -82,7 +84,7 @@ class GroupConsumer:
         return self._run(lambda: self._wrapped.poll(max_records, timeout))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Every record, for ever."""
+        """Iterate over the records without end."""
         return self
 
     def __next__(self) -> ConsumerRecord:
@@ -97,7 +99,7 @@ class GroupConsumer:
 
     @property
     def assignment(self) -> list[GroupPartition]:
-        """What it reads now."""
+        """Partitions that it reads now."""
 
         async def ask() -> list[GroupPartition]:
             return self._wrapped.assignment
@@ -106,7 +108,7 @@ class GroupConsumer:
 
     @property
     def positions(self) -> dict[GroupPartition, int]:
-        """What it reads → the offset of the next record to be handed out."""
+        """Offset of the next record to hand out, by partition."""
 
         async def ask() -> dict[GroupPartition, int]:
             return self._wrapped.positions
@@ -115,7 +117,7 @@ class GroupConsumer:
 
     @property
     def lag(self) -> dict[GroupPartition, int]:
-        """How far its positions are behind what may be read, where a leader has told that."""
+        """Number of offsets between the position and the readable end, by partition, where a leader has reported it."""
 
         async def ask() -> tuple[dict[GroupPartition, int], dict[GroupPartition, int]]:
             return self._wrapped.lag, self._wrapped.positions
@@ -127,7 +129,7 @@ class GroupConsumer:
     committed = blocking(AsyncGroupConsumer.committed)
 
     def commit(self, offsets: Mapping[GroupPartition, int] | None = None, *, timeout: float = 15.0) -> None:
-        """As `raftlog`'s `GroupConsumer.commit`."""
+        """Commit as `raftlog`'s `GroupConsumer.commit` does."""
         wanted = self.positions if offsets is None else offsets
         self._thread.run(lambda: self._wrapped.commit(wanted, timeout=timeout))
         self._tell_decided()
@@ -137,8 +139,11 @@ class GroupConsumer:
         offsets: Mapping[GroupPartition, int] | None = None,
         done: Callable[[RaftlogError | None], None] | None = None,
     ) -> None:
-        """The same without waiting. `done` gets None or the error from a later `poll`, `commit` or `close`, in the
-        thread that calls that. Raises `RetriableError` (`overloaded`) while very many are under way."""
+        """Commit without waiting.
+
+        A later `poll`, `commit` or `close` calls `done` with None or the error, on its own thread. Raises
+        `RetriableError` (`overloaded`) if too many commits are in flight.
+        """
         wanted = self.positions if offsets is None else dict(offsets)
         told = None if done is None else (lambda error: self._decided.put(lambda: done(error)))
 
@@ -148,7 +153,7 @@ class GroupConsumer:
         self._thread.run(begin)
 
     def consumed(self) -> ConsumedOffsets:
-        """As `raftlog`'s `GroupConsumer.consumed`: what the program was given, and its group has not committed."""
+        """Return the offsets of what the program was given and its group has not committed, for a transaction."""
 
         async def ask() -> tuple[ConsumedOffsets, dict[GroupPartition, int]]:
             return self._wrapped.consumed(), self._wrapped.positions
@@ -159,23 +164,23 @@ class GroupConsumer:
         return replace(offsets, ranges=tuple(one for one in ranges if one.end != one.start))
 
     def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
-        """That is committed now. From any thread; of a consumer that is closed it is of no interest."""
+        """Note that a transaction has committed `offsets`. Thread-safe; ignored once the consumer is closed."""
         with contextlib.suppress(RetriableError):
             self._thread.call_soon(lambda: self._wrapped.consumed_is_committed(offsets))
 
     def seek_to_committed(self) -> None:
-        """As `raftlog`'s `GroupConsumer.seek_to_committed`."""
+        """Seek as `raftlog`'s `GroupConsumer.seek_to_committed` does."""
         self._thread.run(self._wrapped.seek_to_committed)
         self._ahead.clear()
         self._in_hand = None
 
     def seek(self, topic: str, partition: int, start: Start) -> None:
-        """As `raftlog`'s `GroupConsumer.seek`."""
+        """Seek as `raftlog`'s `GroupConsumer.seek` does."""
         self._thread.run(lambda: self._wrapped.seek(topic, partition, start))
         self._ahead = deque(r for r in self._ahead if (r.topic, r.partition) != (topic, partition))
 
     def pause(self, partitions: Iterable[GroupPartition]) -> None:
-        """As `raftlog`'s `GroupConsumer.pause`."""
+        """Pause as `raftlog`'s `GroupConsumer.pause` does."""
         wanted = list(partitions)
         first = self._first_ahead()
 
@@ -190,7 +195,7 @@ class GroupConsumer:
         self._ahead = deque(r for r in self._ahead if (r.topic, r.partition) not in names)
 
     def resume(self, partitions: Iterable[GroupPartition]) -> None:
-        """Go on with these where they were paused; the others are none of its business."""
+        """Continue with these partitions; ignore those that are not paused or not assigned."""
         wanted = list(partitions)
 
         async def go_on() -> None:
@@ -200,7 +205,7 @@ class GroupConsumer:
 
     @property
     def paused(self) -> list[GroupPartition]:
-        """What it reads and holds back."""
+        """Assigned partitions that are paused."""
 
         async def ask() -> list[GroupPartition]:
             return self._wrapped.paused
@@ -210,10 +215,11 @@ class GroupConsumer:
     # --- The end ---
 
     def close(self, *, processed: bool = True) -> None:
-        """Commit (where commits are automatic), leave the group, let go of all connections. Closing twice is fine.
+        """Commit (with automatic commits), leave the group and close all connections. Closing twice is allowed.
 
-        Without `processed` what was given last (by iterating: one record; else by the last `poll`) is not committed,
-        so whoever follows reads it again. `with` closes so when an exception ends it."""
+        Without `processed`, the last records (one, if they came by iteration; else those of the last `poll`) are not
+        committed, so the next owner reads them again. `with` closes that way if its block raises.
+        """
         if self._thread.closed:
             return
         iterating, self._in_hand = self._in_hand, None
@@ -243,12 +249,12 @@ class GroupConsumer:
         return first
 
     def _handed_out(self, positions: dict[GroupPartition, int]) -> dict[GroupPartition, int]:
-        """The same, before what is here ahead of the program."""
+        """Return the positions, moved back to before the records that the program was not given."""
         first = self._first_ahead()
         return {one: first.get((one.topic, one.partition), position) for one, position in positions.items()}
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """As `LoopThread.run`, and callbacks are run here meanwhile."""
+        """Run `call` as `LoopThread.run` does, and meanwhile run callbacks on this thread."""
         calls = self._calls = queue.SimpleQueue()
         future = self._thread.submit(call)
         future.add_done_callback(lambda _: calls.put(None))
@@ -275,7 +281,7 @@ class GroupConsumer:
             def run() -> None:
                 try:
                     done.set_result(callback(partitions))
-                except Exception as error:  # noqa: BLE001  the user's: raised from `poll`, as where it is awaited
+                except Exception as error:  # noqa: BLE001 the program's error: `poll` raises it
                     done.set_exception(error)
 
             self._calls.put(run)

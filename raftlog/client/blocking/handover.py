@@ -1,7 +1,7 @@
 """The queue between the threads that send records and the loop that takes them (`producer.py`).
 
-A call to another thread costs fifty times what sending a record does, so records are not handed over one by one: they
-are put into a queue, and one wake-up of the loop takes all that are there. The queue is bounded in bytes.
+A call to another thread costs fifty times as much as sending a record. So records are queued, and a single wake-up of
+the loop takes all that are there. The queue is bounded in bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from .loop_thread import LoopThread
 
 RECORD_BYTES = 200
-"""What a queued record costs beside its key and value."""
+"""Memory that a queued record takes beside its key and value, in bytes."""
 QUEUE_BYTES = 4 * MIB
-"""Records that the loop has not taken yet."""
+"""Limit of records that the loop has not taken yet, in bytes."""
 LOOK_SECONDS = 1.0
-"""Who waits for room looks so often whether the loop is still there."""
+"""Seconds after which a sender waiting for room checks that the loop is still running."""
 RECORDS_A_TURN = 1000
 REFUSED_KEPT = 1000
 
@@ -33,7 +33,10 @@ Result = TypeVar("Result")
 
 
 class SentRecord:
-    """One record on its way. Its result may be asked for by any thread, at any time, or never."""
+    """One record in flight.
+
+    Any thread may wait for its result, at any time, or never.
+    """
 
     __slots__ = ("_delivery", "_error", "_observed", "_owner")
 
@@ -44,8 +47,11 @@ class SentRecord:
         self._observed = False
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is, once it is acknowledged. Raises the error that ended it (as awaiting
-        `Producer.send_and_wait` does), or `TimeoutError` after `timeout` seconds; it is on its way all the same."""
+        """Return the record's place in the log once it is acknowledged.
+
+        Raises the error that ended it, as awaiting `Producer.send_and_wait` does, or `TimeoutError` after `timeout`
+        seconds; the record stays in flight after a timeout.
+        """
         return self._owner.thread.run(self._acknowledged, timeout)
 
     async def _acknowledged(self) -> RecordMetadata:
@@ -59,7 +65,7 @@ class SentRecord:
 
 
 class _Queued(NamedTuple):
-    """Arguments of one `send`, and whose."""
+    """The arguments of one `send`, and the record and producer or transaction that they belong to."""
 
     target: AsyncProducer | AsyncTransaction
     sent: SentRecord
@@ -68,7 +74,7 @@ class _Queued(NamedTuple):
 
 
 class Handover:
-    """The queue between the callers' threads and the loop's."""
+    """The queue between the callers' threads and the loop's thread."""
 
     def __init__(self, thread: LoopThread) -> None:
         self.thread = thread
@@ -76,18 +82,21 @@ class Handover:
         self._queue: deque[_Queued | asyncio.Event] = deque()
         self._queued_bytes = 0
         self._closed = False
-        # The loop's own:
+        # Only the loop's thread uses these:
         self._taking: asyncio.Task[None] | None = None
         self._refused: deque[SentRecord] = deque(maxlen=REFUSED_KEPT)
-        """Records since the last flush that the producer did not take; the newest, where they are many."""
+        """Records that the producer refused since the last flush: the newest `REFUSED_KEPT` of them."""
 
     # --- Callers' threads ---
 
     def put(self, arguments: tuple[Any, ...], size: int, target: AsyncProducer | AsyncTransaction) -> SentRecord:
-        """Arguments for the target's `send_and_wait`; waits for room. Raises `RetriableError` (`shutting_down`)."""
+        """Queue arguments for the target's `send_and_wait`; wait for room.
+
+        Raises `RetriableError` (`shutting_down`).
+        """
         sent = SentRecord(self)
         with self._room:
-            # A thread that has died tells nobody that it did.
+            # A thread that died does not notify the waiters.
             while self._queued_bytes >= QUEUE_BYTES and not (self._closed or self.thread.closed):
                 self._room.wait(LOOK_SECONDS)
             if self._closed or self.thread.closed:
@@ -100,8 +109,10 @@ class Handover:
         return sent
 
     def after_queued(self, call: Callable[[], Coroutine[Any, Any, Result]], timeout: float | None = None) -> Result:
-        """What `call` returns, awaited on the thread when all that was queued before has been taken. Raises as
-        `LoopThread.run`."""
+        """Run `call` on the thread once everything queued before has been taken, and return its result.
+
+        Raises as `LoopThread.run` does.
+        """
 
         async def later() -> Result:
             await self.reached()
@@ -110,7 +121,7 @@ class Handover:
         return self.thread.run(later, timeout)
 
     def close(self) -> None:
-        """Whoever waits for room is told."""
+        """Close the queue, and wake the threads that wait for room."""
         with self._room:
             self._closed = True
             self._room.notify_all()
@@ -122,7 +133,7 @@ class Handover:
             self._taking = asyncio.get_running_loop().create_task(self._take())
 
     async def _take(self) -> None:
-        """All that is there. The queue is let go of before each part is worked on, so callers go on meanwhile."""
+        """Take everything that is queued; the lock is not held while records are sent, so callers can continue."""
         while True:
             with self._room:
                 taken, self._queue = self._queue, deque()
@@ -135,7 +146,7 @@ class Handover:
                     item.set()
                     continue
                 if number % RECORDS_A_TURN == RECORDS_A_TURN - 1:
-                    await asyncio.sleep(0)  # let answers in
+                    await asyncio.sleep(0)  # process answers in between
                 await self._send(item)
 
     async def _send(self, queued: _Queued) -> None:
@@ -146,18 +157,18 @@ class Handover:
                 if isinstance(delivery, RecordDelivery):
                     sent._delivery = delivery
                     return
-                delivery.close()  # the buffer is full: it would be sent when awaited, after those that come behind it
+                delivery.close()  # the buffer is full: awaiting it would send it after the records queued behind it
                 await queued.target.drain()
-        except Exception as error:  # noqa: BLE001  whatever it is, it is this record's; those behind it go on
+        except Exception as error:  # noqa: BLE001 any error is this record's alone; the records behind it continue
             sent._error = error
             if isinstance(queued.target, AsyncProducer):
                 self._refused.append(sent)
             else:
-                broken = InvalidRequest("invalid_request", f"a record was not taken: {error!r}")
+                broken = InvalidRequest("invalid_request", f"a record could not be sent: {error!r}")
                 queued.target.doom(error if isinstance(error, RaftlogError) else broken)
 
     async def reached(self) -> None:
-        """Returns when all that was queued before this call has been taken."""
+        """Wait until everything queued before this call has been taken."""
         here = asyncio.Event()
         with self._room:
             self._queue.append(here)
@@ -165,7 +176,7 @@ class Handover:
         await here.wait()
 
     def raise_refused(self) -> None:
-        """The error of a record that the producer did not take, unless somebody has seen it."""
+        """Raise the error of a refused record, unless its result was already read."""
         refused, self._refused = self._refused, deque(maxlen=REFUSED_KEPT)
         for sent in refused:
             if not sent._observed and sent._error is not None:

@@ -1,11 +1,10 @@
-"""A thread with an event loop of its own, on which an asyncio object does its work for a program that has no loop.
+"""A thread with its own event loop, which runs an asyncio object for a program without a loop.
 
-Each object of the blocking client has one such thread: a slow consumer does not hold up a producer, and closing one
-ends nothing but its own. A call hands a coroutine over and waits for its end, so Ctrl-C (or a timeout) in the calling
-thread cancels it, as it would in the program's own loop. Any thread may call, but not the loop's own: it would wait for
-itself.
+Each object of the blocking client has one such thread, so a slow consumer does not block a producer, and closing one
+object affects no other. A call submits a coroutine and waits for its end; Ctrl-C or a timeout in the calling thread
+cancels it, as it would in the program's own loop. Any thread may call except the loop's own, which would deadlock.
 
-A thread does not survive a fork, so an object made before one says so instead of waiting for ever.
+A thread does not survive a fork, so an object made before a fork raises an error instead of waiting forever.
 """
 
 from __future__ import annotations
@@ -30,60 +29,68 @@ START_SECONDS = 30.0
 
 
 class LoopThread:
-    """Started by its making, ended by `stop` or when its owner is collected."""
+    """An event loop on a thread of its own.
+
+    It starts when it is made, and ends with `stop` or when its owner is garbage collected.
+    """
 
     def __init__(self, owner: object, what: str) -> None:
-        """`what` names it in errors and among threads. Raises `RetriableError` (`overloaded`) where the process has no
-        thread or no descriptor left for it."""
+        """`what` names it in error texts and in the list of threads.
+
+        Raises `RetriableError` (`overloaded`) if the process has no thread or file descriptor left for it.
+        """
         self._what = what
         self._process = os.getpid()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._failed: Exception | None = None
-        """Why the loop could not be made."""
+        """The error that kept the loop from starting."""
         self._running = threading.Event()
         self._lock = threading.Lock()
-        """Between handing over a call and the end of the loop."""
+        """Serializes submitting a call with the end of the loop."""
         self._thread = threading.Thread(target=self._run, name=f"raftlog-{what}", daemon=True)
         self._start()
         weakref.finalize(owner, self.stop)
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> concurrent.futures.Future[Result]:
-        """What `call` returns, to come. Raises `RetriableError` (`shutting_down`) when the object is closed."""
+        """Submit `call`, and return a future of its result. Raises `RetriableError` (`shutting_down`) once closed."""
         self._check_thread()
         with self._lock:
             loop = self._usable()
             return asyncio.run_coroutine_threadsafe(call(), loop)
 
     def run(self, call: Callable[[], Coroutine[Any, Any, Result]], timeout: float | None = None) -> Result:
-        """What `call` returns, awaited on the thread. Raises what it raises, `TimeoutError` after `timeout` seconds,
-        and `RetriableError` (`shutting_down`) when the object is closed, also meanwhile."""
+        """Run `call` on the thread and return its result.
+
+        Raises what it raises, `TimeoutError` after `timeout` seconds, and `RetriableError` (`shutting_down`) if the
+        object is closed before or meanwhile.
+        """
         return self.result(self.submit(call), timeout)
 
     def result(self, future: concurrent.futures.Future[Result], timeout: float | None = None) -> Result:
-        """Of what was submitted. Raises as `run`."""
+        """Wait for a submitted call and return its result. Raises as `run` does."""
         try:
             return future.result(timeout)
         except concurrent.futures.CancelledError:
-            raise RetriableError("shutting_down", f"the {self._what} was closed meanwhile") from None
+            raise RetriableError("shutting_down", f"the {self._what} was closed during this call") from None
         except BaseException:
-            future.cancel()  # nobody waits any more: Ctrl-C, the timeout; of no effect where it has ended
+            future.cancel()  # the caller gave up (Ctrl-C, timeout); no effect if the call has ended
             raise
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """On the thread, without waiting. Raises as `run`."""
+        """Call `callback` on the thread, without waiting. Raises as `run` does."""
         self._check_thread()
         with self._lock:
             self._usable().call_soon_threadsafe(callback)
 
     @property
     def closed(self) -> bool:
-        """It was stopped."""
+        """Whether it was stopped."""
         return self._closed
 
     def stop(self) -> None:
-        """End the loop; what still runs on it is cancelled. Harmless when done before."""
+        """End the loop and cancel what still runs on it. Idempotent."""
         if self._process != os.getpid():
             return
         with self._lock:
@@ -100,16 +107,19 @@ class LoopThread:
         try:
             self._thread.start()
             self._running.wait(START_SECONDS)
-        except RuntimeError as error:  # the interpreter's, where the system has no thread left
+        except RuntimeError as error:  # raised by the interpreter if the system has no thread left
             self._failed = error
         with self._lock:
             if self._loop is None:
                 self._closed = True
-                why = self._failed or f"it did not begin within {START_SECONDS:g} s"
+                why = self._failed or f"it did not start within {START_SECONDS:g} s"
                 raise RetriableError("overloaded", f"no thread could be started for this {self._what}: {why}")
 
     def _check_thread(self) -> None:
-        """Before the lock: in a forked process nobody may be left who would let go of it."""
+        """Refuse a call from a forked process or from the loop's own thread.
+
+        This runs before the lock is taken: in a forked process, the thread that holds the lock may not exist.
+        """
         if self._process != os.getpid():
             raise RuntimeError(f"this {self._what} was made before a fork: make one in each process")
         if threading.current_thread() is self._thread:
@@ -127,7 +137,7 @@ class LoopThread:
         except Exception as error:
             if self._running.is_set():
                 raise
-            self._failed = error  # whoever waits for the start is told
+            self._failed = error  # reported to the constructor, which waits for the start
         finally:
             with self._lock:
                 self._closed = True
@@ -136,14 +146,14 @@ class LoopThread:
     async def _main(self) -> None:
         with self._lock:
             if self._closed:
-                return  # nobody waits for it any more
+                return  # the constructor gave up waiting
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._running.set()
         await self._stop.wait()
 
 
 class OnThread(Protocol[WrappedHere]):
-    """An object of the blocking client: what it wraps, and the thread that this belongs to."""
+    """An object of the blocking client: the wrapped asyncio object and its thread."""
 
     @property
     def _thread(self) -> LoopThread: ...
@@ -155,7 +165,7 @@ class OnThread(Protocol[WrappedHere]):
 def blocking(
     method: Callable[Concatenate[Wrapped, Parameters], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[OnThread[Wrapped], Parameters], Result]:
-    """The same method of the blocking client: the same arguments, result, errors and documentation."""
+    """Return the blocking version of an asyncio method, with its arguments, result, errors and docstring."""
 
     @wraps(method)
     def call(own: OnThread[Wrapped], /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

@@ -1,12 +1,10 @@
-"""The blocking `Producer`: records go from any thread to an asyncio producer (`raftlog/client/producer.py`) on a thread
-of its own.
+"""The blocking `Producer`: an asyncio producer (`raftlog/client/producer.py`) on a thread of its own.
 
-Records are not handed over one by one but by a queue that is bounded in bytes (`handover.py`); behind it the
-asyncio producer has its own bound, and `send` waits while both are full. What `send` returns knows nothing of all
-this until it is asked.
+Any thread may send. Records are passed on through a queue that is bounded in bytes (`handover.py`); the asyncio
+producer behind it has its own bound, and `send` waits while both are full. The result of `send` does no work until it
+is read.
 
-The order is that of the calls, `send_many` and `flush` among them: those that must come after the records that were
-queued before take their place in the same queue.
+Records are sent in the order of the calls; `send_many` and `flush` keep that order by passing through the same queue.
 """
 
 from __future__ import annotations
@@ -35,7 +33,10 @@ from .transaction import Transaction
 
 
 class Producer:
-    """Sends records to topics, from any thread. `close` it, or use it with `with`."""
+    """Sends records to topics, from any thread.
+
+    `close` it, or use it with `with`.
+    """
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Producer:
         transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
         ssl: SSLContext | None = None,
     ) -> None:
-        """The settings are those of `raftlog.Producer`. Raises `InvalidRequest` for settings that cannot be."""
+        """The settings are those of `raftlog.Producer`. Raises `InvalidRequest` for invalid ones."""
         self._wrapped = AsyncProducer(
             bootstrap,
             acks=acks,
@@ -82,10 +83,10 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: HeadersArgument | None = None,
     ) -> SentRecord:
-        """Queue one record, as `raftlog.Producer.send`; waits for room where the buffer is full.
+        """Queue one record, as `raftlog.Producer.send` does, but wait for room if the buffer is full.
 
-        Raises `RetriableError` (`shutting_down`). What else is wrong with the record is told by the result of what this
-        returns, or else by `flush`.
+        Raises `RetriableError` (`shutting_down`). Any other error of the record is raised by the result of the returned
+        object, or else by `flush`.
         """
         size = RECORD_BYTES + (len(value) if value else 0) + (len(key) if key else 0)
         return self._handover.put((topic, value, key, partition, timestamp_ms, headers), size, self._wrapped)
@@ -99,8 +100,10 @@ class Producer:
         partition: int | None = None,
         timestamps: Sequence[int] | Any = None,
     ) -> None:
-        """Queue whole columns, as `raftlog.Producer.send_many`: returns when all are queued; `flush` tells of their
-        acknowledgement."""
+        """Queue whole columns, as `raftlog.Producer.send_many` does, and return once all are queued.
+
+        `flush` waits for their acknowledgements.
+        """
 
         async def send() -> None:
             await self._wrapped.send_many(topic, values, keys=keys, partition=partition, timestamps=timestamps)
@@ -108,9 +111,11 @@ class Producer:
         self._handover.after_queued(send)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything now; returns when all that was sent before this call is acknowledged. Raises the error of the
-        first record or batch that failed since the last flush and whose error nobody has seen, or `TimeoutError` after
-        `timeout` seconds."""
+        """Send everything now, and return once every record sent before this call is acknowledged.
+
+        Raises the error of the first record or batch that failed since the last flush and whose result was not read, or
+        `TimeoutError` after `timeout` seconds.
+        """
 
         async def flush() -> None:
             await self._wrapped.flush()
@@ -121,8 +126,11 @@ class Producer:
     prepare = blocking(AsyncProducer.prepare)
 
     def transaction(self, *, wait: Wait = "decided", timeout: float = DECISION_TIMEOUT) -> Transaction:
-        """What is sent in `with producer.transaction() as transaction:` shows together when the block ends, or, where
-        it raises, not at all (S13). One at a time. Raises `InvalidRequest` (`invalid_config`)."""
+        """Return a transaction: `with producer.transaction() as transaction:`.
+
+        Everything sent by it becomes visible together when the block ends, or, if the block raises, not at all (S13). A
+        producer has one open transaction at a time. Raises `InvalidRequest` (`invalid_config`).
+        """
 
         async def make() -> AsyncTransaction:
             return self._wrapped.transaction(wait=wait, timeout=timeout)
@@ -131,12 +139,15 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory that records which are not acknowledged occupy; at most about `buffer_bytes`."""
+        """Bytes that unacknowledged records occupy; at most about `buffer_bytes`."""
         return self._wrapped.buffered_bytes
 
     def close(self, *, flush: bool = True) -> None:
-        """Flush, then let go of all connections. Raises as `flush` does, closed all the same. Closing twice is fine.
-        Without `flush` what is not acknowledged may be in the log or not."""
+        """Flush, then close all connections. Closing twice is allowed.
+
+        Raises as `flush` does; the producer is closed nevertheless. Without `flush`, the outcome of unacknowledged
+        records is unknown.
+        """
         if self._thread.closed:
             return
         try:

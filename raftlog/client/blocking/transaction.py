@@ -1,9 +1,9 @@
-"""The blocking `Transaction`: an asyncio one (`raftlog/client/transactions/transaction.py`) on its producer's thread,
-used by any thread.
+"""The blocking `Transaction`: an asyncio one (`raftlog/client/transactions/transaction.py`) on its producer's thread.
 
-Records go through the same queue as the producer's others, and the end of the block waits until all of them were taken:
-one that was refused there breaks the transaction, as one that fails later does. Producers have threads of their own, so
-a decision over several of them is made on yet another, which asks each where it lives.
+Any thread may use it. Its records pass through the same queue as the producer's others, and the end of the block waits
+until all of them were taken: a record that the producer refuses breaks the transaction, as one that fails later does.
+Producers have threads of their own, so a decision over several of them runs on yet another thread, which calls each
+producer on its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class _Consumed:
-    """A blocking consumer's offsets, taken down in the program's thread."""
+    """A blocking consumer's offsets, read on the program's thread."""
 
     def __init__(self, consumer: GroupConsumer) -> None:
         self._consumer = consumer
@@ -66,7 +66,10 @@ def _taken_down(consumed: Offsets) -> _Consumed | ConsumedOffsets:
 
 
 class Transaction:
-    """Made by `Producer.transaction`; for any thread, with `with`."""
+    """A transaction, made by `Producer.transaction`; for any thread.
+
+    Use it with `with`.
+    """
 
     def __init__(self, wrapped: AsyncTransaction, handover: Handover) -> None:
         self._wrapped = wrapped
@@ -78,7 +81,7 @@ class Transaction:
 
     @property
     def key(self) -> TransactionKey:
-        """Its name in the cluster. Raises `InvalidRequest` before it is begun."""
+        """Its producer id and epoch. Raises `InvalidRequest` before it is begun."""
         return self._wrapped.key
 
     def send(
@@ -90,8 +93,11 @@ class Transaction:
         timestamp_ms: int | None = None,
         headers: HeadersArgument | None = None,
     ) -> SentRecord:
-        """Queue one record; waits for room where the buffer is full. What is wrong with it is told by the result of
-        what this returns, and by the commit. Raises `RetriableError` (`shutting_down`)."""
+        """Queue one record; wait for room if the buffer is full.
+
+        An error of the record is raised by the result of the returned object, and by the commit. Raises
+        `RetriableError` (`shutting_down`).
+        """
         size = RECORD_BYTES + (len(value) if value else 0) + (len(key) if key else 0)
         return self._handover.put((topic, value, key, partition, timestamp_ms, headers), size, self._wrapped)
 
@@ -104,7 +110,7 @@ class Transaction:
         partition: int | None = None,
         timestamps: Sequence[int] | Any = None,
     ) -> None:
-        """Queue whole columns, as `raftlog.Producer.send_many`: returns when all are queued."""
+        """Queue whole columns, as `raftlog.Producer.send_many` does, and return once all are queued."""
 
         async def send() -> None:
             await self._wrapped.send_many(topic, values, keys=keys, partition=partition, timestamps=timestamps)
@@ -112,24 +118,24 @@ class Transaction:
         self._handover.after_queued(send)
 
     def send_offsets(self, consumed: Offsets) -> None:
-        """As `raftlog`'s `Transaction.send_offsets`."""
+        """Add offsets as `raftlog`'s `Transaction.send_offsets` does."""
         taken = _taken_down(consumed)
         self._here(lambda: self._wrapped.send_offsets(taken))
 
     def set_position(self, name: str, current: int, new: int) -> None:
-        """As `raftlog`'s `Transaction.set_position`."""
+        """Add a named position as `raftlog`'s `Transaction.set_position` does."""
         self._here(lambda: self._wrapped.set_position(name, current, new))
 
     def commit(self, *, wait: Wait = "decided", timeout: float = DECISION_TIMEOUT) -> None:
-        """As `raftlog`'s `Transaction.commit`."""
+        """Commit as `raftlog`'s `Transaction.commit` does."""
         self._handover.after_queued(lambda: self._wrapped.commit(wait=wait, timeout=timeout))
 
     def abort(self) -> None:
-        """As `raftlog`'s `Transaction.abort`."""
+        """Abort as `raftlog`'s `Transaction.abort` does."""
         self._handover.after_queued(self._wrapped.abort)
 
     def prepare(self) -> TransactionOutput:
-        """As `raftlog`'s `Transaction.prepare`."""
+        """Prepare as `raftlog`'s `Transaction.prepare` does."""
         return self._handover.after_queued(self._wrapped.prepare)
 
     def __enter__(self) -> Transaction:
@@ -142,7 +148,7 @@ class Transaction:
         self._handover.after_queued(lambda: self._wrapped.__aexit__(kind, error, traceback))
 
     def _here(self, call: Callable[[], None]) -> None:
-        """On the transaction's thread."""
+        """Run `call` on the transaction's thread."""
 
         async def run() -> None:
             call()
@@ -163,7 +169,7 @@ def commit_together(
     timeout: float = DECISION_TIMEOUT,
     bootstrap: str | Sequence[str] = "",
 ) -> None:
-    """As `raftlog.commit_together`, for transactions of blocking producers."""
+    """Commit as `raftlog.commit_together` does, for transactions of blocking producers."""
     writers = [_Writer(one) for one in dict.fromkeys(t for t in transactions if not isinstance(t, TransactionOutput))]
     decision = Decision(writers)
     decision.outputs = [one for one in transactions if isinstance(one, TransactionOutput)]
@@ -188,8 +194,10 @@ def commit_together(
 
 
 class _Writer:
-    """A transaction that lives on another thread, as a decision on this one sees it. Waiting for that thread holds up
-    nobody: a decision has its loop for itself."""
+    """Presents a transaction on another thread to a decision on this one.
+
+    It may block on that thread: a decision has its loop to itself.
+    """
 
     def __init__(self, transaction: Transaction) -> None:
         self._wrapped = transaction._wrapped
@@ -259,5 +267,5 @@ class _Writer:
         async def run() -> None:
             call()
 
-        with suppress(RetriableError):  # its producer was closed: nobody is left to be told, but the others are
+        with suppress(RetriableError):  # if its producer was closed, there is nothing to update; the others still are
             self._handover.thread.run(run)

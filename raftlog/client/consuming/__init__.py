@@ -1,1 +1,1 @@
-"""Consuming: fetch channels, readers, the consumer."""
+"""The consumer of one topic: positions, fetches ahead of the program, and the records handed out."""

@@ -1,15 +1,15 @@
-"""`Consumer`: reads partitions of one topic by offset.
+"""`Consumer`: reads the partitions of one topic by offset.
 
-It keeps its position itself and stores it nowhere: give `start` to go on where a program stopped. What is handed out
-is what all in-sync replicas have (S3), in the order of offsets, each record once, across changes of leaders and lost
-nodes.
+The consumer keeps its positions in memory and stores them nowhere: pass `start` to continue where a program stopped. It
+returns only records that all in-sync replicas have (S3), in offset order, each record once, across leader changes and
+node failures.
 
-Three ways to read: `poll` (a list of records), `async for record in consumer`, and `batches` (whole batches with their
-columns as lists or Arrow: the fast way). They share the positions and may be mixed.
+There are three ways to read: `poll` (a list of records), `async for record in consumer`, and `batches` (whole batches,
+with their columns as lists or Arrow: the fastest way). They share the positions and may be mixed.
 
-Reading what was fetched ahead needs no waiting, so a program that reads without pause would never let its loop go
-on: now and then these calls pause, and what takes long to decode is decoded by a thread. The batch concerned is the
-cursor's before that begins, so whoever gives up meanwhile takes nothing away.
+Records that are already fetched can be read without waiting, so a program that reads without pause would starve its
+event loop. These calls therefore yield to the loop now and then, and batches that take long to decode are decoded on a
+thread. The cursor owns the batch before decoding begins, so a caller that is cancelled meanwhile loses no records.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ from .settings import DEFAULT_PREFETCH_BYTES, FetcherSettings
 
 START_TIMEOUT = 30.0
 PAUSE_AFTER = 2000
-"""Records after which the loop gets its turn; a batch counts as `BATCH_COST` records more."""
+"""Records after which the consumer yields to the event loop; a batch counts as `BATCH_COST` records more."""
 BATCH_COST = 16
 WHOLE_BATCH_SHARE = 8
-"""Of a batch that is handed out whole every so many records count as one: its columns come by a few calls."""
+"""Records of a batch that is handed out whole which count as one: its columns cost only a few calls."""
 INLINE_RECORDS = 8192
-"""Batches of more records are decoded by a thread: these take a few milliseconds."""
+"""Records above which a batch is decoded on a thread: decoding this many takes a few milliseconds."""
 INLINE_COMPRESSED_BYTES = 16 * KIB
-"""The same for compressed ones, whose size may be a thousand times that."""
+"""The same limit for compressed batches, in bytes: they may expand a thousandfold."""
 
 
 class Cursor:
-    """What was taken of a reader and is not wholly handed out. `records` is None until they are decoded."""
+    """A batch taken from a reader and not completely handed out.
+
+    `records` is None until the batch is decoded.
+    """
 
     __slots__ = ("batch", "next", "reader", "records", "version")
 
@@ -59,22 +62,26 @@ class Cursor:
 
     @property
     def is_current(self) -> bool:
-        """Nobody sought since it was taken."""
+        """Whether the reader's position is unchanged by a seek since the batch was taken."""
         return self.version == self.reader.version
 
     @property
     def is_long_work(self) -> bool:
-        """Decoding it would hold up the loop."""
+        """Whether decoding the batch would block the event loop for too long."""
         header = self.batch.header
         compressed = header.codec is not Codec.NONE and header.total_bytes > INLINE_COMPRESSED_BYTES
         return compressed or header.record_count > INLINE_RECORDS
 
 
 class Consumer:
-    """Reads one topic. Belongs to one event loop; `close` it, or use it with `async with`."""
+    """Reads one topic.
+
+    A consumer belongs to one event loop. `close` it, or use it with `async with`.
+    """
 
     make_group_consumer: ClassVar[Callable[..., Any] | None] = None
-    """For `subscribe`. Groups are built upon this file, so theirs sets it (`raftlog/client/groups/consumer.py`)."""
+    """The factory behind `subscribe`; `raftlog/client/groups/consumer.py` sets it, because groups import this module.
+    """
 
     def __init__(
         self,
@@ -91,14 +98,22 @@ class Consumer:
         topic_id: str = "",
         ssl: SSLContext | None = None,
     ) -> None:
-        """`partitions`: None for all, those added later included. `start`: `"earliest"`, `"latest"`, an offset,
-        `"@<milliseconds since 1970>"` (the first record at or after that time), or one of these for each partition.
-        `prefetch_bytes`: fetched ahead at most. `max_wait_ms`: how long a broker may wait for `min_bytes`.
-        `on_out_of_range`: what to do where the position is not in the log (any more): `"error"`, or go on at the
-        `"earliest"` or `"latest"`. `isolation`: `"read_committed"` gives what is no transaction's or of a committed
-        one, up to the first that is open (S13); `"read_uncommitted"` all that is replicated. `topic_id`: 32 hexadecimal
-        digits of the topic that is meant; another of this name, deleted before it was created or created after it was
-        deleted, is never read. `ssl`: as for a `Producer`. Raises `InvalidRequest`.
+        """Configure the consumer; nothing is connected yet.
+
+        * `partitions`: the partitions to read; None means all, including those added later.
+        * `start`: `"earliest"`, `"latest"`, an offset, `"@<milliseconds since 1970>"` (the first record at or after
+          that time), or one of these per partition.
+        * `prefetch_bytes`: the limit of bytes fetched ahead.
+        * `max_wait_ms`: how long a broker may wait for `min_bytes`.
+        * `on_out_of_range`: what to do if the position is not, or no longer, in the log: `"error"`, or continue at the
+          `"earliest"` or `"latest"` offset.
+        * `isolation`: `"read_committed"` returns records of committed transactions and of no transaction, up to the
+          first open transaction (S13); `"read_uncommitted"` returns everything that is replicated.
+        * `topic_id`: 32 hexadecimal digits. With it, another topic of the same name, deleted before or created after
+          this one, is never read.
+        * `ssl`: as for a `Producer`.
+
+        Raises `InvalidRequest`.
         """
         if on_out_of_range not in ("error", "earliest", "latest"):
             known = "error, earliest or latest"
@@ -112,12 +127,14 @@ class Consumer:
         if not 0 <= min_bytes <= MAX_FETCH_BYTES:
             raise InvalidRequest("invalid_config", f"min_bytes must be between 0 and {MAX_FETCH_BYTES}")
         if partitions is not None and not partitions:
-            raise InvalidRequest("invalid_request", "a consumer reads at least one partition")
+            raise InvalidRequest(
+                "invalid_request", "the list of partitions is empty: name at least one, or None for all"
+            )
         for partition in partitions or ():
             if not isinstance(partition, int) or partition < 0:
-                raise InvalidRequest("invalid_request", f"{partition!r} is no partition: they are counted from 0")
+                raise InvalidRequest("invalid_request", f"{partition!r} is not a partition: use integers from 0")
         if topic_id and not TOPIC_ID.fullmatch(topic_id):
-            raise InvalidRequest("invalid_request", f"{topic_id!r} is no id of a topic: it has 32 hexadecimal digits")
+            raise InvalidRequest("invalid_request", f"{topic_id!r} is not a topic id: use 32 hexadecimal digits")
         self._topic = check_topic_name(topic)
         self._topic_id = bytes.fromhex(topic_id)
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
@@ -138,17 +155,21 @@ class Consumer:
 
     @staticmethod
     def subscribe(bootstrap: str | Sequence[str], group: str, topics: Sequence[str] = (), **settings: Any) -> Any:
-        """A `GroupConsumer`: it shares these topics (or those whose names fit `pattern=`) with the others of its group,
-        and goes on where the group has committed. `settings`: as for a `GroupConsumer`."""
+        """Return a `GroupConsumer` of `topics`, or of the topics whose names match `pattern=`.
+
+        It shares the topics with the other members of its group and continues at the group's committed offsets.
+        `settings` are those of `GroupConsumer`.
+        """
         assert Consumer.make_group_consumer is not None
         return Consumer.make_group_consumer(bootstrap, group, topics, **settings)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
     async def start(self, timeout: float = START_TIMEOUT) -> None:
-        """Find the topic and where to begin. The other calls do this too; here is where to see it fail.
+        """Locate the topic and the start offsets.
 
-        Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`) or, after `timeout` seconds, `RetriableError`.
+        The other calls do so implicitly; call this to see a failure early. Raises `InvalidRequest` (`unknown_topic`,
+        `unknown_partition`), or `RetriableError` after `timeout` seconds.
         """
         fetcher = self._started()
         deadline = asyncio.get_running_loop().time() + timeout
@@ -161,10 +182,10 @@ class Consumer:
         fetcher.check()
 
     async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
-        """Up to `max_records` records, as soon as there are any; none if there are none for `timeout` seconds.
+        """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
 
-        Raises `InvalidRequest` (`offset_out_of_range`, `unknown_topic`, ...) and `CorruptBatch`: that partition is not
-        read on until `seek`.
+        Raises `InvalidRequest` (`offset_out_of_range`, `unknown_topic`, ...) or `CorruptBatch`. After an error, the
+        partition is not read any further until `seek`.
         """
         records: list[ConsumerRecord] = []
         deadline = asyncio.get_running_loop().time() + timeout
@@ -177,7 +198,7 @@ class Consumer:
                 return records
 
     def __aiter__(self) -> Consumer:
-        """Every record, for ever."""
+        """Iterate over the records without end."""
         return self
 
     async def __anext__(self) -> ConsumerRecord:
@@ -185,7 +206,7 @@ class Consumer:
         if cursor is None or cursor.records is None or cursor.version != cursor.reader.version:
             while (cursor := await self._next_cursor()) is None:
                 await self._more(None)
-        # As `_hand_out` does, for one: this is all that most records cost.
+        # The same steps as `_hand_out` for one record, inlined: most records cost no more than this.
         assert cursor.records is not None
         record = cursor.records[cursor.next]
         cursor.next += 1
@@ -196,7 +217,7 @@ class Consumer:
         return record
 
     async def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
-        """The next batch of any partition; None if there is none for `timeout` seconds. Raises as `poll` does."""
+        """Return the next batch of any partition, or None after `timeout` seconds. Raises as `poll` does."""
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             await self._pause()
@@ -205,7 +226,7 @@ class Consumer:
                 return batch
 
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
-        """Every batch, for ever."""
+        """Iterate over the batches without end."""
         while True:
             await self._pause()
             batch = self._batch_now()
@@ -218,27 +239,29 @@ class Consumer:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Partition → the offset of the next record to be handed out, where it is known already."""
+        """Offset of the next record to hand out, by partition, where it is known already."""
         return {p: reader.position for p, reader in self._readers().items() if reader.position >= 0}
 
     @property
     def high_watermarks(self) -> dict[int, int]:
-        """Partition → the end of what all in-sync replicas have, as of the last answer of its leader."""
+        """High watermark by partition, from the leader's last answer."""
         return {p: reader.high_watermark for p, reader in self._readers().items() if reader.high_watermark >= 0}
 
     @property
     def end_offsets(self) -> dict[int, int]:
-        """Partition → the end of what may be read, as of the last answer of its leader: its last stable offset, or
-        (reading what is not committed, too) its high watermark."""
+        """End of the readable records by partition, from the leader's last answer.
+
+        This is the last stable offset or, with `read_uncommitted`, the high watermark.
+        """
         return {p: reader.readable_end for p, reader in self._readers().items() if reader.readable_end >= 0}
 
     @property
     def lag(self) -> dict[int, int]:
-        """Partition → how far its position is behind the end of what may be read."""
+        """Number of offsets between the position and the readable end, by partition."""
         return {partition: reader.lag for partition, reader in self._readers().items() if reader.lag is not None}
 
     async def seek(self, partition: int, start: Start) -> None:
-        """Go on from there. An error that stopped the partition is forgotten. Raises `InvalidRequest`."""
+        """Continue reading `partition` at `start`, and clear an error that stopped it. Raises `InvalidRequest`."""
         parse_start(start)
         if self._fetcher is None or partition not in self._fetcher.readers:
             await self.start()
@@ -250,7 +273,7 @@ class Consumer:
         fetcher.took(reader)
 
     def pause(self, partitions: Iterable[int]) -> None:
-        """Neither hand these out nor fetch them until `resume`; their positions stay. Pausing twice is fine."""
+        """Neither hand out nor fetch these partitions until `resume`. The call is idempotent; positions are kept."""
         paused = set(partitions)
         self._paused |= paused
         cursor = self._cursor
@@ -261,17 +284,19 @@ class Consumer:
             self._fetcher.pauses_changed(paused)
 
     def resume(self, partitions: Iterable[int]) -> None:
-        """Go on with these."""
+        """Continue with these partitions."""
         resumed = set(partitions)
         self._paused -= resumed
         if self._fetcher is not None:
             self._fetcher.pauses_changed(resumed)
 
-    # For whoever shares out partitions (`raftlog/client/groups/reading.py`); neither waits.
+    # For the owner of the assignment (`raftlog/client/groups/reading.py`); neither method waits.
 
     def assign(self, starts: Mapping[int, int]) -> None:
-        """Read exactly these partitions: what is read already goes on where it is, the others begin at these
-        offsets."""
+        """Read exactly these partitions.
+
+        Partitions that are being read continue at their positions; new ones begin at the given offsets.
+        """
         self._partitions = sorted(starts)
         self._start = dict(starts)
         self._paused.intersection_update(starts)
@@ -281,7 +306,7 @@ class Consumer:
                 self._cursor = None
 
     def go_on_at(self, partition: int, offset: int) -> None:
-        """Like `seek`, in a partition that was assigned."""
+        """Seek to `offset` in an assigned partition, without waiting."""
         reader = self._readers().get(partition)
         if reader is not None and self._fetcher is not None:
             reader.seek(offset)
@@ -290,7 +315,7 @@ class Consumer:
             self._start[partition] = offset
 
     async def close(self) -> None:
-        """Let go of all connections. Closing twice is fine."""
+        """Close all connections. Closing twice is allowed."""
         if self._closed:
             return
         self._closed = True
@@ -333,7 +358,7 @@ class Consumer:
         return {} if self._fetcher is None else self._fetcher.readers
 
     async def _more(self, deadline: float | None) -> bool:
-        """Wait for something to be there; false when the deadline passed."""
+        """Wait until the fetcher has something new; return False if the deadline passed first."""
         fetcher = self._started()
         fetcher.check()
         loop = asyncio.get_running_loop()
@@ -342,17 +367,19 @@ class Consumer:
         return there or deadline is None
 
     async def _next_cursor(self) -> Cursor | None:
-        """The batch that is being handed out, if it has records left, or the next one that has; decoded."""
+        """Return the current cursor if it has records left, else the next one that has; its records are decoded."""
         while True:
             await self._pause()
             cursor = self._cursor_at_once()
             if cursor is not None or self._cursor is None:
                 return cursor
-            await self._decode(self._cursor)  # others may have read on, or sought, meanwhile
+            await self._decode(self._cursor)  # meanwhile, another task may have read or sought
 
     def _another_cursor(self) -> Cursor | None:
-        """The same, for a caller who has records already and could lose them by waiting or by an error, which comes
-        again with the next call."""
+        """Return the next cursor for a caller that already has records, without waiting or raising.
+
+        The caller's records would be lost otherwise; an error is raised again by the next call.
+        """
         if self._since_pause >= PAUSE_AFTER:
             return None
         try:
@@ -361,7 +388,7 @@ class Consumer:
             return None
 
     def _cursor_at_once(self) -> Cursor | None:
-        """The same, unless a thread has to decode it first."""
+        """Return the next cursor, or None if there is none or a thread has to decode it first."""
         while True:
             cursor = self._cursor
             if cursor is None or not cursor.is_current:
@@ -383,7 +410,7 @@ class Consumer:
             self._finish(cursor)
 
     async def _decode(self, cursor: Cursor) -> None:
-        """By a thread."""
+        """Decode the cursor's batch on a thread."""
         try:
             cursor.records = await asyncio.get_running_loop().run_in_executor(None, cursor.batch.records)
         except CorruptBatch as error:
@@ -397,13 +424,13 @@ class Consumer:
             self._started().took(cursor.reader)
 
     async def _pause(self) -> None:
-        """Give the loop its turn, if it had none for long."""
+        """Yield to the event loop if enough records were handed out since the last yield."""
         if self._since_pause >= PAUSE_AFTER:
             self._since_pause = 0
             await asyncio.sleep(0)
 
     def _hand_out(self, cursor: Cursor, count: int) -> list[ConsumerRecord]:
-        """Of a cursor that is decoded and has records left."""
+        """Take up to `count` records from a decoded cursor that has records left."""
         assert cursor.records is not None
         records = cursor.records[cursor.next : cursor.next + count]
         cursor.next += len(records)

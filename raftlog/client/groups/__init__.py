@@ -1,1 +1,1 @@
-"""Consumer groups: membership, assignment, reading, commits."""
+"""Consumer groups: membership, assignment, reading and offset commits."""

@@ -1,7 +1,7 @@
-"""The group endpoints of the HTTP API, typed: what a member asks and is told.
+"""Typed access to the group endpoints of the HTTP API.
 
-Joining is sent once, since every join is another incarnation; heartbeats and commits may be repeated: the cluster takes
-a commit twice for what it is once, and never lowers an offset.
+A join is sent once, since every join is a new incarnation. Heartbeats and commits may be repeated: the cluster treats a
+repeated commit as one, and never lowers an offset.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from raftlog.client.cluster.api import HttpApi
 OFFSETS_PER_REQUEST = 1_000
 CHANGE_TIMEOUT = 15.0
 HEDGE_AFTER = 1.5
-"""Seconds before another node is asked as well. There are many commits and heartbeats at once, and commits wait for the
-quorum: asked twice as soon as they are late, they would make a cluster that is behind fall back further."""
+"""Seconds before another node is asked as well.
+
+Many commits and heartbeats run at once, and commits wait for the quorum: if each were doubled as soon as it is late, a
+cluster that is behind would fall back further.
+"""
 
 
 class GroupPartition(NamedTuple):
-    """A partition as a group's members know it. Of the same name but another id it is another topic's."""
+    """A partition as a group's members identify it.
+
+    The same name with another id is another topic's partition.
+    """
 
     topic: str
     partition: int
@@ -39,7 +45,7 @@ class AssignedTopic(msgspec.Struct, frozen=True):
 
 
 class MembershipInfo(msgspec.Struct, frozen=True):
-    """A member as the group has it."""
+    """A member's state in its group."""
 
     member_id: str
     incarnation: int
@@ -50,7 +56,7 @@ class MembershipInfo(msgspec.Struct, frozen=True):
 
 
 class GroupOffsetInfo(msgspec.Struct, frozen=True):
-    """One partition of a group: where it goes on, and who reads it."""
+    """A group's committed offset in one partition, its lag and its owner."""
 
     topic: str
     topic_id: str
@@ -74,7 +80,7 @@ class _Offsets(msgspec.Struct, frozen=True):
 
 
 def unpack(assigned: Iterable[AssignedTopic]) -> list[GroupPartition]:
-    """One by one."""
+    """Return the partitions one by one."""
     return [GroupPartition(one.topic, number, one.topic_id) for one in assigned for number in one.partitions]
 
 
@@ -83,14 +89,14 @@ def group_path(group: str) -> str:
 
 
 class GroupApi:
-    """One group's endpoints. Every call raises a `RaftlogError`."""
+    """One group's endpoints. Every call may raise a `RaftlogError`."""
 
     def __init__(self, api: HttpApi, group: str) -> None:
         self._api = api
         self._path = group_path(group)
 
     async def join(self, asked: Mapping[str, Any]) -> MembershipInfo:
-        """Raises `outcome_unknown` where the answer was lost: join again, as the same member."""
+        """Join the group. If it raises `outcome_unknown`, the answer was lost: join again with the same member id."""
         return await self._api.change(
             "POST", f"{self._path}/members", MembershipInfo, dict(asked), timeout=CHANGE_TIMEOUT
         )
@@ -114,14 +120,17 @@ class GroupApi:
         await self._api.change("DELETE", path, None, timeout=timeout)
 
     async def member_of_instance(self, instance_id: str) -> str | None:
-        """The member that is this static instance now."""
+        """Return the id of the member that holds this static instance now."""
         described = await self._api.get(self._path, _Description)
         return next((m.member_id for m in described.members if m.instance_id == instance_id), None)
 
     async def committed(
         self, *, lag: bool = False, isolation: str = "read_committed", timeout: float = 10.0
     ) -> list[GroupOffsetInfo]:
-        """What the group has committed by now, and what is owned; linearizable (S7). `isolation`: for the lag."""
+        """Return the group's committed offsets and partition owners; linearizable (S7).
+
+        `isolation`: the level for which the lag is computed.
+        """
         path = f"{self._path}/offsets?lag={'true' if lag else 'false'}&isolation={isolation}"
         return (await self._api.get(path, _Offsets, timeout=timeout)).offsets
 
@@ -134,7 +143,7 @@ class GroupApi:
         *,
         timeout: float = CHANGE_TIMEOUT,
     ) -> None:
-        """Of more than `OFFSETS_PER_REQUEST` partitions some may be committed when others fail."""
+        """Commit offsets. With more than `OFFSETS_PER_REQUEST` partitions, some may be committed when others fail."""
         packed: Sequence[dict[str, Any]] = [_to_commit(partition, offset) for partition, offset in offsets.items()]
         for first in range(0, len(packed), OFFSETS_PER_REQUEST):
             body = {

@@ -1,14 +1,18 @@
-"""`GroupConsumer`: reads what its group assigns to it, and goes on where the group has committed.
+"""`GroupConsumer`: reads the partitions that its group assigns to it, from the group's committed offsets on.
 
-Each `poll` first does what the group wants: partitions that go to others are committed (where commits are automatic)
-and given up, new ones begin at their committed offset, as the quorum has it then (S7, S8). So the records of a `poll`
-are taken for processed when the next one is called, as in Kafka: a consumer that dies between the two has them read
-again by whoever follows it. `commit` says so earlier.
+Each `poll` first carries out the group's assignment: it commits (with automatic commits) and releases the partitions
+that move to other members, and starts new ones at their committed offsets as the quorum has them at that moment (S7,
+S8). As in Kafka, the records of one `poll` count as processed when the next one is called: if a consumer dies between
+the two, the next owner of the partitions reads those records again. `commit` marks them as processed earlier.
 
-Callbacks are called from `poll` (and `close`), never beside it: `on_revoked` with what is about to be given up and may
-still be committed, `on_assigned` with what is new, `on_lost` with what was taken away without asking (the consumer was
-silent for its session, did not poll for `max_poll_interval_ms`, or a topic was deleted): nothing of that can be
-committed any more. A callback that raises does so from `poll`, after what it was told of has happened all the same.
+Callbacks run only inside `poll` and `close`:
+
+* `on_revoked` gets the partitions that are about to be released and may still be committed;
+* `on_assigned` gets the new partitions;
+* `on_lost` gets partitions whose ownership ended without notice, so nothing of them can be committed any more: the
+  consumer's session expired, it did not poll for `max_poll_interval_ms`, or a topic was deleted.
+
+An exception in a callback is raised from `poll`; the change that the callback announced takes place nevertheless.
 
 Positions are the offsets after the last record that was *handed out*.
 """
@@ -45,8 +49,20 @@ MIN_REBALANCE_TIMEOUT_MS, MAX_REBALANCE_TIMEOUT_MS = 1_000, 1_800_000
 
 
 class GroupConsumer:
-    """A member of a consumer group. Belongs to one event loop, and one task at a time polls; `close` it, or use it with
-    `async with`."""
+    """A member of a consumer group.
+
+    A group consumer belongs to one event loop, and only one task at a time may poll. `close` it, or use it with `async
+    with`.
+
+    * `pattern`: subscribes to every topic whose whole name matches (RE2), including topics created later.
+    * `auto_offset_reset`: where to begin if no offset is committed or the committed one is no longer in the log:
+      `"latest"`, `"earliest"` or `"error"`.
+    * `max_poll_interval_ms`: the time without a `poll` after which the member leaves the group.
+    * `rebalance_timeout_ms`: the time allowed for releasing a partition; by default `max_poll_interval_ms`.
+    * `instance_id`: the name of a static member.
+    * `prefetch_bytes`: the limit of bytes fetched ahead, for all topics together.
+    * `isolation`, `ssl`: as for a `Consumer`.
+    """
 
     def __init__(
         self,
@@ -72,13 +88,9 @@ class GroupConsumer:
         on_lost: RebalanceCallback | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
-        """`pattern`: every topic whose whole name fits it (RE2), those to come included. `auto_offset_reset`: where to
-        begin without a committed offset, or where that is no longer in the log: `"latest"`, `"earliest"` or `"error"`.
-        `max_poll_interval_ms`: whoever does not poll for so long leaves the group. `rebalance_timeout_ms`: how long it
-        may take to give a partition up; by default the same. `instance_id`: of a static member. `prefetch_bytes`: of
-        all topics together. `isolation`, `ssl`: as for a `Consumer`. Raises `InvalidRequest`."""
+        """Configure the consumer; the first `poll` joins the group. Raises `InvalidRequest`."""
         if not topics and not pattern:
-            raise InvalidRequest("invalid_request", "a group's consumer subscribes to topics, or to a pattern")
+            raise InvalidRequest("invalid_request", "a group consumer needs topics or a pattern to subscribe to")
         if auto_offset_reset not in (EARLIEST, LATEST, "error"):
             raise InvalidRequest("invalid_config", "auto_offset_reset must be earliest, latest or error")
         _check_times(heartbeat_interval_ms, session_timeout_ms, max_poll_interval_ms)
@@ -111,7 +123,7 @@ class GroupConsumer:
         self._progress = GroupProgress()
         self._session = 0
         self._generation = 0
-        """By which it reads now."""
+        """Generation of the assignment that it reads by."""
         self._next_commit = 0.0
         self._commits: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -120,11 +132,12 @@ class GroupConsumer:
     # --- Reading -----------------------------------------------------------------------------------------------------
 
     async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
-        """Up to `max_records` records, as soon as there are any; none if there are none for `timeout` seconds. What
-        was handed out before counts as processed.
+        """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
 
-        Raises `InvalidRequest` for what cannot be mended (a bad pattern, an offset that is gone), `RetriableError` only
-        where partitions were assigned and the quorum does not say where to go on."""
+        The records of the previous call count as processed. Raises `InvalidRequest` for an error that a retry cannot
+        cure (a bad pattern, an offset that is no longer in the log), and `RetriableError` only if partitions were
+        assigned and the quorum does not return their committed offsets.
+        """
         self._check_open()
         if self._closing:
             raise RetriableError("shutting_down", "the consumer is being closed")
@@ -143,7 +156,7 @@ class GroupConsumer:
                     return records
 
     def __aiter__(self) -> GroupConsumer:
-        """Every record, for ever."""
+        """Iterate over the records without end."""
         return self
 
     async def __anext__(self) -> ConsumerRecord:
@@ -156,27 +169,30 @@ class GroupConsumer:
 
     @property
     def assignment(self) -> list[GroupPartition]:
-        """What it reads now."""
+        """Partitions that it reads now."""
         return sorted(self._reading.positions)
 
     @property
     def positions(self) -> dict[GroupPartition, int]:
-        """What it reads → the offset of the next record to be handed out."""
+        """Offset of the next record to hand out, by partition."""
         return dict(self._reading.positions)
 
     @property
     def lag(self) -> dict[GroupPartition, int]:
-        """How far its positions are behind what may be read, where a leader has told that."""
+        """Number of offsets between the position and the readable end, by partition, where a leader has reported it."""
         return self._reading.lag
 
     async def committed(self) -> dict[GroupPartition, int]:
-        """What the group has committed by now, of all its partitions."""
+        """Return the group's committed offsets, for all of its partitions."""
         self._check_open()
         return {one.group_partition: one.offset for one in await self._group.committed() if one.offset is not None}
 
     async def commit(self, offsets: Mapping[GroupPartition, int] | None = None, *, timeout: float = 15.0) -> None:
-        """Commit these offsets, or all positions; returns when the quorum has decided. Raises `InvalidRequest`
-        (`stale_generation`, `unknown_member`, `member_fenced`: a partition is another's by now) or `RetriableError`."""
+        """Commit these offsets, or all positions, and return once the quorum has decided.
+
+        Raises `InvalidRequest` (`stale_generation`, `unknown_member`, `member_fenced`: a partition has another owner
+        now) or `RetriableError`.
+        """
         self._check_open()
         await self._commit(dict(self._reading.positions if offsets is None else offsets), timeout)
 
@@ -185,11 +201,14 @@ class GroupConsumer:
         offsets: Mapping[GroupPartition, int] | None = None,
         done: Callable[[RaftlogError | None], None] | None = None,
     ) -> None:
-        """The same without waiting; `done` gets None or the error. Where nobody asks, a failure is logged. Raises
-        `RetriableError` (`overloaded`) while very many are under way."""
+        """Commit without waiting; `done` gets None or the error.
+
+        Without `done`, a failure is logged. Raises `RetriableError` (`overloaded`) if `MAX_COMMITS_UNDER_WAY` commits
+        are in flight.
+        """
         self._check_open()
         if len(self._commits) >= MAX_COMMITS_UNDER_WAY:
-            raise RetriableError("overloaded", f"{MAX_COMMITS_UNDER_WAY} commits wait for the quorum: slow down")
+            raise RetriableError("overloaded", f"{MAX_COMMITS_UNDER_WAY} commits are in flight: commit less often")
         wanted = dict(self._reading.positions if offsets is None else offsets)
 
         async def run() -> None:
@@ -200,7 +219,7 @@ class GroupConsumer:
                 failed = error
                 if done is None:
                     logger.warning("committing offsets failed: %s", error)
-            except Exception as error:  # whatever it is: who waits for `done` would wait for ever
+            except Exception as error:  # without a call, the owner of `done` would wait forever
                 logger.exception("committing offsets failed")
                 failed = RaftlogError("internal_error", f"the client met an error: {error!r}")
             if done is not None:
@@ -211,14 +230,17 @@ class GroupConsumer:
         task.add_done_callback(self._commits.discard)
 
     def consumed(self) -> ConsumedOffsets:
-        """Everything that was handed out and is not committed: for `Transaction.send_offsets`. Automatic commits must
-        be off. Raises `InvalidRequest` (`stale_generation`: a partition was taken away meanwhile; `unknown_member`)."""
+        """Return everything that was handed out and is not committed, for `Transaction.send_offsets`.
+
+        Automatic commits must be off. Raises `InvalidRequest` (`stale_generation`: a partition was taken away
+        meanwhile; `unknown_member`).
+        """
         if self._auto_commit is not None:
-            told = "a consumer whose offsets are committed by transactions has enable_auto_commit=False"
+            told = "to commit a consumer's offsets by transactions, set enable_auto_commit=False"
             raise InvalidRequest("invalid_config", told)
         self._progress.check_kept()
         if not self._reading.positions:
-            return ConsumedOffsets(self._group_id, ())  # perhaps it is no member yet, and nothing was handed out
+            return ConsumedOffsets(self._group_id, ())  # perhaps it has not joined yet, and nothing was handed out
         current = self._membership.current
         if current is None or self._membership.session != self._session:
             raise no_member(self._membership.last_error)
@@ -231,55 +253,69 @@ class GroupConsumer:
         )
 
     def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
-        """That is committed now."""
+        """Note that a transaction has committed `offsets`."""
         self._progress.consumed_is_committed(offsets, self._reading.positions)
 
     async def seek_to_committed(self) -> None:
-        """Go back, in all that it reads, to what the group has committed by now (S7); where that is nothing, to where
-        this consumer began. After a transaction that was aborted: what it had consumed comes again."""
+        """Seek all partitions back to the group's committed offsets (S7).
+
+        A partition without a committed offset goes back to where this consumer began. Use it after an aborted
+        transaction: the records that it had consumed are read again.
+        """
         positions = self._reading.positions
-        told = await self._group.committed() if positions else []  # before it is a member there may be no group
+        told = await self._group.committed() if positions else []  # before it has joined, the group may not exist
         known = {one.group_partition: one.offset for one in told if one.offset is not None}
         for partition, offset in self._progress.go_back(positions, known).items():
             self._reading.seek(partition, offset)
 
     async def seek(self, topic: str, partition: int, start: Start) -> None:
-        """Go on from there, in a partition that it reads: at an offset, `"earliest"`, `"latest"`, or `"@<milliseconds
-        since 1970>"`. Nothing is committed by it, and commits of offsets below the committed one change nothing (S8).
-        Raises `InvalidRequest`, or `RetriableError` where the offset has to be asked for and nobody answers."""
+        """Continue reading a partition at an offset, `"earliest"`, `"latest"`, or `"@<milliseconds since 1970>"`.
+
+        The partition must be assigned to this consumer. Nothing is committed, and commits of offsets below the
+        committed one have no effect (S8). Raises `InvalidRequest`, or `RetriableError` if the offset has to be looked
+        up and no broker answers.
+        """
         found = self._assigned(topic, partition)
         offset = await find_start(self._api, found, start)
         if found not in self._reading.positions:
-            raise InvalidRequest("unknown_partition", f"{found} was taken from this consumer meanwhile")
+            raise InvalidRequest(
+                "unknown_partition", f"{found} was reassigned during the seek: it is not this consumer's any more"
+            )
         self._reading.seek(found, offset)
 
     def pause(self, partitions: Iterable[GroupPartition]) -> None:
-        """Hand out nothing of these until `resume`, and fetch nothing more of them. They stay its own (call `poll`
-        nevertheless), and their positions stay. A partition that is given up is not paused any more when it comes
-        back. Raises `InvalidRequest` for what it does not read; then nothing is paused."""
+        """Neither hand out nor fetch these partitions until `resume`.
+
+        They stay assigned, with their positions; `poll` must still be called. A partition that is released is no longer
+        paused when it comes back. Raises `InvalidRequest` if one of them is not assigned; then none is paused.
+        """
         self._check_open()
         self._reading.pause([self._assigned(one.topic, one.partition) for one in partitions])
 
     def resume(self, partitions: Iterable[GroupPartition]) -> None:
-        """Go on with these where they were paused; the others are none of its business."""
+        """Continue with these partitions; ignore those that are not paused or not assigned."""
         self._check_open()
         named = {(partition.topic, partition.partition) for partition in partitions}
         self._reading.resume([one for one in self._reading.paused if (one.topic, one.partition) in named])
 
     @property
     def paused(self) -> list[GroupPartition]:
-        """What it reads and holds back."""
+        """Assigned partitions that are paused."""
         return sorted(self._reading.paused)
 
     def shows_life(self) -> None:
-        """The program takes what an earlier `poll` gave: as if it polled, for `max_poll_interval_ms`. Any thread."""
+        """Count as a poll: the program still consumes what an earlier `poll` returned. Thread-safe.
+
+        The next `poll` is due `max_poll_interval_ms` after this call.
+        """
         self._membership.shows_life()
 
     async def close(self, *, processed: bool = True) -> None:
-        """Commit (where commits are automatic), leave the group, let go of all connections. Closing twice is fine.
+        """Commit (with automatic commits), leave the group and close all connections. Closing twice is allowed.
 
-        Without `processed` what the last `poll` gave is not committed, so whoever follows reads it again. `async with`
-        closes so when an exception ends it."""
+        Without `processed`, the records of the last `poll` are not committed, so the next owner reads them again.
+        `async with` closes that way if its block raises.
+        """
         if self._closing:
             return
         self._closing = True
@@ -304,7 +340,7 @@ class GroupConsumer:
     ) -> None:
         await self.close(processed=kind is None)
 
-    # --- What the group wants ----------------------------------------------------------------------------------------
+    # --- Assignment changes ------------------------------------------------------------------------------------------
 
     async def _reconcile(self) -> None:
         membership = self._membership
@@ -332,11 +368,11 @@ class GroupConsumer:
             if plan.new:
                 await self._begin(plan.new)
         except BaseException:
-            membership.changed.set()  # It is looked at again.
+            membership.changed.set()  # The next poll tries again.
             raise
 
     async def _give_up(self, partitions: list[GroupPartition], *, processed: bool = True) -> None:
-        """Commit what is processed, then read no more. Where the callback raises, nothing is committed."""
+        """Commit what is processed, then stop reading. If the callback raises, nothing is committed."""
         try:
             await self._call_back(self._on_revoked, partitions)
             if self._auto_commit is not None:
@@ -354,7 +390,7 @@ class GroupConsumer:
         try:
             await self._commit(ends, REVOKED_COMMIT_TIMEOUT)
         except RaftlogError as error:
-            logger.warning("committing what is given up failed: it will be read again. %s", error)
+            logger.warning("committing released partitions failed: their records will be read again. %s", error)
 
     async def _lose(self, partitions: list[GroupPartition]) -> None:
         if partitions:
@@ -371,7 +407,8 @@ class GroupConsumer:
         self._progress.begin(starts)
         self._reading.begin(starts)
         if len(starts) < len(partitions):
-            # Of topics that were deleted meanwhile: should the group not say so, they are asked for again.
+            # Partitions of topics that were deleted meanwhile. If the group still assigns them later, look them up
+            # again.
             asyncio.get_running_loop().call_later(READ_AGAIN_SECONDS, self._membership.changed.set)
         await self._call_back(self._on_assigned, list(starts))
 
@@ -413,8 +450,8 @@ class GroupConsumer:
         self._reading.stop(partitions)
 
     def _assigned(self, topic: str, partition: int) -> GroupPartition:
-        """Raises `InvalidRequest`."""
-        for one in reversed(self._reading.positions):  # of two topics of one name the one that was assigned last
+        """Return the assigned partition of that name. Raises `InvalidRequest`."""
+        for one in reversed(self._reading.positions):  # of two topics with the same name, the one assigned last
             if (one.topic, one.partition) == (topic, partition):
                 return one
         raise InvalidRequest("unknown_partition", f"{topic}/{partition} is not assigned to this consumer")
@@ -427,4 +464,4 @@ def _check_times(heartbeat_interval_ms: int, session_timeout_ms: int, max_poll_i
         raise InvalidRequest("invalid_config", "max_poll_interval_ms must be positive")
 
 
-Consumer.make_group_consumer = GroupConsumer  # what `Consumer.subscribe` gives
+Consumer.make_group_consumer = GroupConsumer  # the factory of `Consumer.subscribe`

@@ -1,20 +1,21 @@
-"""One consumer's place in its group, decided without network: what it was told, what it says next, when it has lost
-everything. A pure core; `membership.py` is the shell, and the simulator runs the same class.
+"""One consumer's state in its group: assignment, next heartbeat, loss of membership.
 
-Three rules keep two members from reading one partition:
+A pure core without network; `membership.py` is its shell, and the simulator runs the same class.
 
-* **Only what is newer counts.** Any node answers a heartbeat, and one that is behind tells of an assignment that is
-  over. Generations are indexes of the quorum's log, so within one incarnation the greater one is the later one.
-* **What is being given up is not taken up again** before the group has confirmed that it is given up, even where it is
-  assigned again meanwhile: the word that it is free may be on its way, and somebody else's it may be by then.
-* **Who lost its place joins again only once its program has noticed** (it polls), so that what was lost is told before
-  anything of it is owned anew, and a program that hangs owns nothing.
+Three rules keep two members from reading the same partition:
 
-The program shows that it lives by polling. Between two polls at most `max_poll_interval` seconds may pass (KIP-62);
-then the member leaves, however well its heartbeats go. Time spent waiting inside of `poll` does not count, time spent
-in its callbacks does.
+* **Only newer answers count.** Any node answers a heartbeat, and a stale one reports an assignment that is over.
+  Generations are indexes of the quorum's log, so within one incarnation the greater one is the later one.
+* **A partition that is being released is not taken up again** before the group has confirmed the release, even if it is
+  assigned again meanwhile: the release may be in flight, and by then the partition may belong to another member.
+* **A member that lost its membership joins again only once its program has noticed**, that is, polls. So the loss is
+  reported before any lost partition is owned again, and a program that hangs owns nothing.
 
-Times are monotonic seconds from outside.
+The program proves that it is alive by polling. At most `max_poll_interval` seconds may pass between two polls (KIP-62);
+then the member leaves, even if its heartbeats succeed. Time spent waiting inside `poll` does not count, time spent in
+callbacks does.
+
+Times are monotonic seconds, passed in by the caller.
 """
 
 from __future__ import annotations
@@ -25,47 +26,49 @@ from dataclasses import dataclass
 from .api import GroupPartition, MembershipInfo, unpack
 
 HURRY_INTERVAL = 0.1
-"""Seconds between heartbeats when the group begins to be rearranged, at most the heartbeat interval."""
+"""Seconds between heartbeats when a rebalance begins; at most the heartbeat interval."""
 HURRY_SHARE = 0.25
-"""While that lasts, heartbeats are apart by this share of how long it has lasted: a member that takes minutes over its
-records must not have a thousand others ask ten times a second."""
+"""Interval of heartbeats during a rebalance, as a share of its duration so far.
+
+A member that takes minutes to finish its records must not make a thousand others send heartbeats ten times a second.
+"""
 RELEASED_PER_HEARTBEAT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a consumer has to do to read what its group wants it to read."""
+    """Changes that make a consumer read what its group assigns to it."""
 
     revoked: list[GroupPartition]
-    """Its own still: to be committed, then given up."""
+    """Partitions that it still owns: to be committed, then released."""
     lost: list[GroupPartition]
-    """Not its own any more (its topic was deleted): nothing of it can be committed."""
+    """Partitions that it no longer owns (the topic was deleted): nothing of them can be committed."""
     new: list[GroupPartition]
-    """To begin with."""
+    """Partitions to begin reading."""
     free: list[GroupPartition]
-    """To be released once `revoked` is given up; with those that it never began to read."""
+    """Partitions to release once `revoked` is committed; includes those that it never began to read."""
 
 
 class Member:
-    """Of one consumer, through all the times that it joins."""
+    """One consumer's membership, across all of its joins."""
 
     def __init__(self, *, heartbeat_interval: float, max_poll_interval: float, now: float) -> None:
         self._interval = heartbeat_interval
         self._max_poll_interval = max_poll_interval
         self.current: MembershipInfo | None = None
-        """What the group said last; None while it is no member."""
+        """The group's last answer; None while it is not a member."""
         self.session = 0
-        """Rises when membership was lost: what the consumer had is then perhaps somebody else's already."""
+        """Counts losses of membership: partitions of an earlier session may already have another owner."""
         self.failing = False
-        """The last heartbeat was not answered."""
+        """Whether the last heartbeat got no answer."""
         self._released: dict[GroupPartition, None] = {}
         self._in_poll = 0
         self._polled_at = now
         self._noticed = True
-        """The program polled since membership was lost."""
+        """Whether the program has polled since membership was lost."""
         self._heard_at = now
         self._rearranged_at: float | None = None
-        """When what the group says changed last, while it is being rearranged."""
+        """Time of the last change in the group's answers during a rebalance."""
 
     # --- The program -------------------------------------------------------------------------------------------------
 
@@ -79,21 +82,24 @@ class Member:
         self._polled_at = now
 
     def shows_life(self, now: float) -> None:
-        """As a poll that begins and ends at once, for whoever hands out what an earlier one gave. Any thread."""
+        """Count as a poll that begins and ends at once.
+
+        For a caller that hands out records of an earlier poll. Thread-safe.
+        """
         self._polled_at = now
 
     @property
     def may_join(self) -> bool:
-        """Its program waits for it."""
+        """Whether its program waits for the membership."""
         return self._noticed
 
     @property
     def overdue_at(self) -> float | None:
-        """When it leaves unless its program polls; None: its program is in `poll`."""
+        """Time at which it leaves unless its program polls; None while its program is in `poll`."""
         return None if self._in_poll else self._polled_at + self._max_poll_interval
 
     def is_overdue(self, now: float) -> bool:
-        """It is a member, and its program has not polled for too long."""
+        """Whether it is a member and its program has not polled for too long."""
         due = self.overdue_at
         return self.current is not None and due is not None and now >= due
 
@@ -105,12 +111,15 @@ class Member:
         self._heard_at, self._rearranged_at = now, now
 
     def heartbeat(self) -> tuple[int, list[GroupPartition]]:
-        """What the next one says: the generation, and what was given up."""
+        """Return the contents of the next heartbeat: the generation and the released partitions."""
         assert self.current is not None, "a member"
         return self.current.generation, list(self._released)[:RELEASED_PER_HEARTBEAT]
 
     def heard(self, answer: MembershipInfo, named: Collection[GroupPartition], now: float) -> bool:
-        """The answer to a heartbeat that named these as given up. True where the consumer has something to look at."""
+        """Take the answer to a heartbeat that reported the partitions `named` as released.
+
+        Return True if the consumer has to act on a change.
+        """
         before = self.current
         assert before is not None, "a member"
         self.failing = False
@@ -123,23 +132,23 @@ class Member:
         changed = not stale and answer.generation > before.generation
         if changed or (not stale and answer.state != before.state):
             self._rearranged_at = now
-        # What is free now may have been given to it again.
+        # A partition released now may have been assigned to it again.
         return changed or not set(named).isdisjoint(unpack(self.current.assigned if self.current else ()))
 
     def silence(self, now: float) -> None:
-        """A heartbeat got no answer: whether it is a member still, the coordinator will say."""
+        """Note that a heartbeat got no answer; only the coordinator can tell whether the membership still holds."""
         self.failing = True
         self._heard_at = now
 
     def lost(self) -> None:
-        """It is no member any more."""
+        """Note the loss of the membership."""
         self.current = None
         self.session += 1
         self._released.clear()
         self._noticed = self._in_poll > 0
 
     def next_heartbeat(self) -> float:
-        """When the next heartbeat is due."""
+        """Return the time at which the next heartbeat is due."""
         if self._released and not self.failing:
             return self._heard_at
         current = self.current
@@ -151,7 +160,7 @@ class Member:
     # --- The consumer ------------------------------------------------------------------------------------------------
 
     def plan(self, reads: Collection[GroupPartition]) -> Plan:
-        """For a consumer that reads these now."""
+        """Return the plan for a consumer that reads `reads` now."""
         assert self.current is not None, "a member"
         assigned, revoking = unpack(self.current.assigned), unpack(self.current.revoking)
         mine, going = set(assigned), set(revoking)
@@ -163,10 +172,10 @@ class Member:
         )
 
     def release(self, given_up: Iterable[GroupPartition]) -> None:
-        """These are read no more, and committed as far as they will be."""
+        """Note that these partitions are no longer read, and will not be committed any further."""
         self._released.update(dict.fromkeys(given_up))
 
     @property
     def releases(self) -> bool:
-        """There is something to tell the group."""
+        """Whether there are releases to report to the group."""
         return bool(self._released)

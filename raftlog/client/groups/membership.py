@@ -1,9 +1,9 @@
-"""The shell around a `Member`: joins, sends heartbeats, joins again, leaves.
+"""The shell around a `Member`: it joins, sends heartbeats, joins again and leaves.
 
-A task of its own, so that a program that takes long over its records stays a member, for as long as it polls now and
-then. What the group says is kept for the consumer to act on when it is asked for records next; what the consumer gave
-up is named in the next heartbeat, at once. Whatever node is asked passes heartbeats on, so a coordinator that dies is
-only a heartbeat that takes longer.
+It runs as a task of its own, so that a program that takes long over its records stays a member as long as it polls now
+and then. The group's answers are kept for the consumer, which acts on them at its next poll; the partitions that it
+released are reported in an immediate heartbeat. Any node forwards heartbeats, so the death of a coordinator only delays
+one.
 """
 
 from __future__ import annotations
@@ -31,49 +31,52 @@ LOST = ("unknown_member", "member_fenced")
 
 
 class GroupMembership:
-    """Belongs to one event loop; `start` and `close` it."""
+    """Keeps a consumer a member of its group.
+
+    It belongs to one event loop; `start` and `close` it.
+    """
 
     def __init__(
         self, api: GroupApi, wanted: Mapping[str, Any], *, heartbeat_interval: float, max_poll_interval: float = 300.0
     ) -> None:
-        """`wanted`: what to join with, as the API has it. Times in seconds."""
+        """`wanted`: the body of the join request. Times are in seconds."""
         self._api = api
         self._wanted = dict(wanted)
         self._instance_id = str(wanted.get("instance_id") or "")
         self._timeout = max(1.0, wanted["session_timeout_ms"] / 3000)
         self._max_poll_interval = max_poll_interval
-        # Its own name from the first attempt on: a join whose answer got lost is found again.
+        # A fixed id from the first attempt on: if the answer to a join is lost, the retry finds the same member.
         self._member_id = f"{str(wanted.get('client_id') or 'consumer')[:200]}-{secrets.token_hex(16)}"
         self.member = Member(
             heartbeat_interval=heartbeat_interval, max_poll_interval=max_poll_interval, now=monotonic()
         )
         self.error: RaftlogError | None = None
-        """Why it will never be a member (again)."""
+        """The error that ends membership permanently."""
         self.last_error: RaftlogError | None = None
         self.changed = asyncio.Event()
-        """Something is to be looked at: `current`, `session` or `error`."""
+        """Set when `current`, `session` or `error` has changed."""
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._joining: asyncio.Task[MembershipInfo] | None = None
 
     @property
     def current(self) -> MembershipInfo | None:
-        """What the group said last; None while it is no member."""
+        """The group's last answer; None while it is not a member."""
         return self.member.current
 
     @property
     def session(self) -> int:
-        """See `Member.session`."""
+        """Number of losses of membership (`Member.session`)."""
         return self.member.session
 
     def start(self) -> None:
-        """Begin to join. Starting twice is fine."""
+        """Begin to join. Idempotent."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     @contextmanager
     def polling(self) -> Iterator[None]:
-        """The program waits inside of `poll`."""
+        """Mark the time that the program spends inside `poll`."""
         self.member.poll_began(monotonic())
         self._woken.set()
         try:
@@ -84,7 +87,7 @@ class GroupMembership:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """`poll` waits for the program: for one of its callbacks."""
+        """Mark the time that `poll` spends in one of the program's callbacks."""
         self.member.poll_ended(monotonic())
         self._woken.set()
         try:
@@ -94,17 +97,17 @@ class GroupMembership:
             self._woken.set()
 
     def shows_life(self) -> None:
-        """The program takes what an earlier poll gave. Any thread may call."""
+        """Count as a poll: the program consumes what an earlier poll returned. Thread-safe."""
         self.member.shows_life(monotonic())
 
     def release(self, given_up: Iterable[GroupPartition]) -> None:
-        """These are read no more, and committed as far as they will be."""
+        """Report these partitions as released at the next heartbeat, which is due at once."""
         self.member.release(given_up)
         if self.member.releases:
             self._woken.set()
 
     async def close(self) -> None:
-        """Leave, but for a static member: it will be back."""
+        """Leave the group, unless it is a static member, which will be back."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -120,7 +123,7 @@ class GroupMembership:
     async def _run(self) -> None:
         try:
             await self._be_member()
-        except Exception as error:  # whatever it is, whoever polls must hear of it
+        except Exception as error:  # any error must reach the program through `poll`
             logger.exception("membership ended")
             self.error = RaftlogError("internal_error", f"membership ended: {error!r}")
             self.changed.set()
@@ -152,7 +155,7 @@ class GroupMembership:
             await self._woken.wait()
 
     async def _join(self) -> MembershipInfo:
-        """Goes on when this task ends: whoever closes has to know whether it is a member by then."""
+        """Join in a task that outlives this one: `close` has to learn whether the join succeeded."""
         joining = self._joining = asyncio.get_running_loop().create_task(
             self._api.join({**self._wanted, "member_id": self._member_id})
         )
@@ -161,7 +164,7 @@ class GroupMembership:
         return answer
 
     async def _joined_meanwhile(self) -> MembershipInfo | None:
-        """What became of a join that was under way."""
+        """Return the result of a join that was in flight, if it succeeded."""
         joining, self._joining = self._joining, None
         if joining is None:
             return None
@@ -179,7 +182,7 @@ class GroupMembership:
             logger.debug("leaving the group failed, so its session will end it: %s", error)
 
     async def _check_instance(self) -> None:
-        """A static member that was replaced must not take its place back, and so for ever (KIP-345)."""
+        """Check that no other process is this static instance: the two would replace each other forever (KIP-345)."""
         if not self._instance_id or not self.session:
             return
         try:
@@ -189,10 +192,13 @@ class GroupMembership:
                 raise
             return
         if holder not in (None, self._member_id):
-            raise InvalidRequest("invalid_request", f"instance {self._instance_id!r} of the group is another process")
+            raise InvalidRequest(
+                "invalid_request",
+                f"another process is instance {self._instance_id!r} of the group: give each its own instance_id",
+            )
 
     async def _stay(self) -> None:
-        """Heartbeats, until it is no member any more."""
+        """Send heartbeats until the membership ends."""
         member = self.member
         while True:
             await self._pause()
@@ -220,7 +226,7 @@ class GroupMembership:
                 self.changed.set()
 
     async def _pause(self) -> None:
-        """Until the next heartbeat is due, or the program is overdue."""
+        """Wait until the next heartbeat is due or the program is overdue."""
         while True:
             self._woken.clear()
             due, overdue = self.member.next_heartbeat(), self.member.overdue_at
@@ -234,7 +240,10 @@ class GroupMembership:
                 return
 
     async def _give_up_place(self, current: MembershipInfo) -> None:
-        """The program hangs (KIP-62). A static member says nothing: back within its session, it has what it had."""
+        """Leave because the program hangs (KIP-62).
+
+        A static member sends no leave request: if it is back within its session, it keeps its partitions.
+        """
         seconds = self._max_poll_interval
         detail = f"no poll for max_poll_interval_ms, {seconds:g} s: the program took too long over its records"
         logger.warning("leaving the group: %s", detail)
@@ -249,6 +258,6 @@ class GroupMembership:
 
 
 def no_member(last_error: RaftlogError | None) -> InvalidRequest:
-    """What to tell whoever needs a member."""
+    """Return the error for a call that needs membership."""
     why = f": {last_error.detail}" if last_error is not None else ""
-    return InvalidRequest("unknown_member", f"this consumer is not a member of its group now{why}")
+    return InvalidRequest("unknown_member", f"this consumer is not a member of its group{why}")

@@ -1,9 +1,9 @@
-"""How far a member of a group is in what it reads: where it began, what counts as processed, what is committed (S13).
+"""How far a group member has come: where it began, what counts as processed, what is committed (S13).
 
-What a transaction names is everything that was handed out and not committed: from the offset that the group had (R5:
-refused where that is not current) to the position. A partition that was taken away with something in between makes
-what was made of it nobody's: then no transaction may commit, not even one that names all the others, since its outputs
-hold what somebody else is going to read again. Going back to what is committed begins anew.
+A transaction covers everything that was handed out and not committed: from the group's committed offset (R5: refused if
+that is not current) to the position. If a partition was taken away with uncommitted records in between, no transaction
+may commit, not even one that covers only the other partitions: its outputs would include records that another member is
+going to read again. Seeking back to the committed offsets clears that state.
 """
 
 from __future__ import annotations
@@ -19,41 +19,46 @@ NOTHING_COMMITTED = -1
 
 
 class GroupProgress:
-    """Of one member. `positions`, wherever it is asked for: what is read, and the next offset to hand out."""
+    """Progress of one member.
+
+    Parameter `positions`: the partitions being read, with the next offset to hand out.
+    """
 
     def __init__(self) -> None:
         self.committed: dict[GroupPartition, int] = {}
-        """What is known to be committed of what it reads."""
+        """Offsets known to be committed, for the partitions being read."""
         self.processed: dict[GroupPartition, int] = {}
-        """Positions when the present `poll` was called: what was handed out before counts as processed."""
+        """Positions at the start of the current `poll`: everything handed out before counts as processed."""
         self.began: dict[GroupPartition, int] = {}
-        """Where it began in what it reads."""
+        """Start offsets of the partitions being read."""
         self.left: set[GroupPartition] = set()
-        """Taken away when something of it was handed out and not committed."""
+        """Partitions taken away while they had records handed out and not committed."""
 
     def begin(self, starts: Mapping[GroupPartition, int]) -> None:
-        """These are read from now on, from these offsets."""
+        """Begin reading these partitions at these offsets."""
         self.began.update(starts)
         self.processed.update(starts)
 
     def uncommitted(self, offsets: Mapping[GroupPartition, int]) -> dict[GroupPartition, int]:
-        """Of these offsets those that are not known to be committed. What it began with and went no further counts,
-        too: where "latest" was is found nowhere else."""
+        """Return those of the offsets that are not known to be committed.
+
+        A start offset that has not moved counts, too: the offset that "latest" meant is stored nowhere else.
+        """
         return {partition: offset for partition, offset in offsets.items() if self.committed.get(partition) != offset}
 
     def processed_of(self, ends: Mapping[GroupPartition, int]) -> dict[GroupPartition, int]:
-        """How far these are processed, at most to these ends."""
+        """Return how far these partitions are processed, capped at the given ends."""
         return {one: min(offset, self.processed[one]) for one, offset in ends.items() if one in self.processed}
 
     def check_kept(self) -> None:
-        """Raises `InvalidRequest` (`stale_generation`) where a partition was taken away meanwhile."""
+        """Raise `InvalidRequest` (`stale_generation`) if a partition with uncommitted records was taken away."""
         if self.left:
             gone = ", ".join(map(str, sorted(self.left)[:5]))
             told = f"{gone} was taken from this consumer before what it had handed out was committed"
-            raise InvalidRequest("stale_generation", f"{told}: abort, and read on after `seek_to_committed`")
+            raise InvalidRequest("stale_generation", f"{told}: abort, then call `seek_to_committed` before reading on")
 
     def ranges(self, positions: Mapping[GroupPartition, int]) -> tuple[ConsumedRange, ...]:
-        """Everything that was handed out and is not committed."""
+        """Return the ranges that were handed out and are not committed."""
         return tuple(
             ConsumedRange(partition.topic_id, partition.partition, start, position)
             for partition, position in sorted(positions.items())
@@ -61,7 +66,7 @@ class GroupProgress:
         )
 
     def consumed_is_committed(self, offsets: ConsumedOffsets, positions: Iterable[GroupPartition]) -> None:
-        """That is committed now."""
+        """Note that a transaction has committed `offsets`."""
         ends = {(one.topic_id, one.partition): one.end for one in offsets.ranges}
         for partition in positions:
             end = ends.get((partition.topic_id, partition.partition))
@@ -71,7 +76,10 @@ class GroupProgress:
     def go_back(
         self, positions: Mapping[GroupPartition, int], known: Mapping[GroupPartition, int]
     ) -> dict[GroupPartition, int]:
-        """To what the group has committed, as it is known now, or to where this member began. Returns where to seek."""
+        """Reset the progress to the committed offsets `known`, or to the start where nothing is committed.
+
+        Returns the offsets to seek to.
+        """
         sought: dict[GroupPartition, int] = {}
         for partition, position in positions.items():
             self.committed.pop(partition, None)
@@ -85,7 +93,7 @@ class GroupProgress:
         return sought
 
     def forget(self, partitions: Iterable[GroupPartition], positions: Mapping[GroupPartition, int]) -> None:
-        """These are about to be read no more."""
+        """Drop the progress of partitions that will no longer be read."""
         for partition in partitions:
             position = positions.get(partition)
             began = self.began.pop(partition, position)

@@ -1,15 +1,15 @@
-"""What a member of a group reads: a `Consumer` for each topic, and the offsets after what was handed out.
+"""The topics that a group member reads: one `Consumer` per topic, and the offsets after the records handed out.
 
-Topics are told apart by their ids: positions are committed under them. So the records of a topic that was deleted are
-never handed out as those of another that has its name now, nor the other way round, whatever a node that is behind
-says; and both may be assigned for a while.
+Topics are identified by their ids, under which positions are committed. So records of a deleted topic are never handed
+out as those of a new topic with the same name, nor the reverse, even if a node is stale; both may be assigned for a
+while.
 
-A change of the assignment touches only the partitions that come or go: what was fetched ahead of the others stays. A
-partition that is paused keeps its place and is not handed out, nor fetched.
+A change of the assignment affects only the partitions that come or go; the prefetched records of the others stay. A
+paused partition keeps its position and is neither handed out nor fetched.
 
-A call that is cancelled must leave positions and readers in step, so whatever changes both never waits. Where a topic
-is gone, its reader is closed, and made anew after a while: the group says what has become of the topic, and the node
-that was asked may merely have been behind.
+A cancelled call must leave positions and readers consistent, so code that changes both never waits. If a topic is gone,
+its reader is closed, and opened again after a while: only the group knows whether the topic was deleted, and the node
+that said so may have been stale.
 """
 
 from __future__ import annotations
@@ -32,19 +32,22 @@ READ_AGAIN_SECONDS = 1.0
 
 
 class Topic(NamedTuple):
-    """One of those that have had this name."""
+    """One of the topics that have had this name."""
 
     name: str
     topic_id: str
 
 
 def topic_of(partition: GroupPartition) -> Topic:
-    """Of which it is."""
+    """Return the partition's topic."""
     return Topic(partition.topic, partition.topic_id)
 
 
 class GroupReading:
-    """Belongs to one event loop; `close` it."""
+    """Reads the assigned partitions.
+
+    It belongs to one event loop; `close` it.
+    """
 
     def __init__(
         self,
@@ -54,32 +57,32 @@ class GroupReading:
         isolation: str,
         ssl: SSLContext | None,
     ) -> None:
-        """`prefetch_bytes`: of all topics together, each of which gets a share, one MiB at least."""
+        """`prefetch_bytes`: for all topics together; each gets an equal share, and at least one MiB."""
         self._bootstrap = bootstrap
         self._prefetch_bytes = prefetch_bytes
         self._on_out_of_range = on_out_of_range
         self._isolation = isolation
         self._ssl = ssl
         self.positions: dict[GroupPartition, int] = {}
-        """What is read → the next offset to hand out."""
+        """Next offset to hand out, by partition that is read."""
         self.paused: set[GroupPartition] = set()
-        """Of those."""
+        """Partitions among them that are paused."""
         self._readers: dict[Topic, Consumer] = {}
         self._again_at: dict[Topic, float] = {}
-        """Topics whose reader failed, and when they get another, in loop time."""
+        """Topics whose reader failed, with the loop time at which they get a new one."""
         self._former: set[asyncio.Task[None]] = set()
-        """Former readers that let go of their connections."""
+        """Former readers that are closing their connections."""
         self._ahead: deque[tuple[GroupPartition, ConsumerRecord]] = deque()
-        """Came with others that were handed out."""
+        """Records that were fetched together with others that were handed out."""
 
     # --- Records -----------------------------------------------------------------------------------------------------
 
     def hand_out(self, max_records: int) -> list[ConsumerRecord]:
-        """Of those that are here."""
+        """Return up to `max_records` of the records that are here."""
         records: list[ConsumerRecord] = []
         while self._ahead and len(records) < max_records:
             partition, record = self._ahead.popleft()
-            assert partition in self.positions, f"{partition} is read and not assigned"
+            assert partition in self.positions, f"{partition} is read but not assigned"
             self.positions[partition] = record.offset + 1
             records.append(record)
         if not self._ahead:
@@ -87,8 +90,10 @@ class GroupReading:
         return records
 
     def _move_over_holes(self) -> None:
-        """Behind the last record there may be markers, and records of transactions that were aborted: who has read all
-        that there is has no lag, and commits where the next one will be."""
+        """Move positions past markers and aborted records behind the last record.
+
+        So a consumer that has read everything has no lag, and commits the offset of the next record.
+        """
         read = {topic: reader.positions for topic, reader in self._readers.items()}
         for partition, position in self.positions.items():
             further = read.get(topic_of(partition), {}).get(partition.partition, -1)
@@ -96,7 +101,7 @@ class GroupReading:
                 self.positions[partition] = further
 
     async def wait(self, max_records: int, deadline: float, wanted: asyncio.Event) -> bool:
-        """Until some reader has records, or `wanted` is set; false when the deadline, in loop time, passed."""
+        """Wait until a reader has records or `wanted` is set; return False if the deadline (loop time) passed."""
         loop = asyncio.get_running_loop()
         if deadline <= loop.time():
             return False
@@ -110,7 +115,7 @@ class GroupReading:
         try:
             await asyncio.wait([*reads.values(), waits], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Who is stopped while it waits has taken nothing.
+            # A read that is cancelled while it waits has taken nothing.
             for task in (*reads.values(), waits):
                 task.cancel()
             outcomes = await asyncio.gather(*reads.values(), waits, return_exceptions=True)
@@ -125,7 +130,7 @@ class GroupReading:
 
     @property
     def lag(self) -> dict[GroupPartition, int]:
-        """How far positions are behind what may be read, where a leader has told that."""
+        """Number of offsets between the position and the readable end, where a leader has reported it."""
         found = {}
         for partition, position in self.positions.items():
             reader = self._readers.get(topic_of(partition))
@@ -134,15 +139,15 @@ class GroupReading:
                 found[partition] = max(0, end - position)
         return found
 
-    # --- What is read ------------------------------------------------------------------------------------------------
+    # --- Assignment --------------------------------------------------------------------------------------------------
 
     def begin(self, starts: Mapping[GroupPartition, int]) -> None:
-        """Read these, too."""
+        """Begin to read these partitions as well."""
         self.positions.update(starts)
         self._follow({topic_of(partition) for partition in starts})
 
     def stop(self, partitions: Iterable[GroupPartition]) -> None:
-        """Read these no more."""
+        """Stop reading these partitions."""
         gone = set(partitions)
         for partition in gone:
             self.positions.pop(partition, None)
@@ -151,7 +156,7 @@ class GroupReading:
         self._follow({topic_of(partition) for partition in gone})
 
     def seek(self, partition: GroupPartition, offset: int) -> None:
-        """Go on there in a partition that is read."""
+        """Continue at `offset` in a partition that is read."""
         self.positions[partition] = offset
         self._forget_ahead({partition})
         reader = self._readers.get(topic_of(partition))
@@ -159,7 +164,7 @@ class GroupReading:
             reader.go_on_at(partition.partition, offset)
 
     def pause(self, partitions: Iterable[GroupPartition]) -> None:
-        """Of those that are read."""
+        """Pause partitions that are read."""
         paused = set(partitions)
         self.paused |= paused
         held_back = {partition for partition, _ in self._ahead}
@@ -169,13 +174,13 @@ class GroupReading:
         self._pause_readers(paused)
 
     def resume(self, partitions: Iterable[GroupPartition]) -> None:
-        """Of those that are paused."""
+        """Resume partitions that are paused."""
         resumed = set(partitions)
         self.paused -= resumed
         self._pause_readers(resumed)
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for topic in sorted(self._readers):
             self._close(topic)
         await asyncio.gather(*self._former)
@@ -183,12 +188,15 @@ class GroupReading:
     # --- Inside ------------------------------------------------------------------------------------------------------
 
     async def _read(self, topic: Topic, reader: Consumer, max_records: int, timeout: float) -> None:
-        """What was taken is here in the same turn: whoever waits may be cancelled at any time, and more than once."""
+        """Poll one reader, and queue its records without waiting in between.
+
+        The caller may be cancelled at any time, and more than once.
+        """
         records = await reader.poll(max_records, timeout)
         self._ahead.extend((GroupPartition(topic.name, record.partition, topic.topic_id), record) for record in records)
 
     def _follow(self, topics: Iterable[Topic]) -> None:
-        """The readers of these topics read what is assigned now."""
+        """Make the readers of these topics follow the present assignment."""
         for topic in sorted(topics):
             starts = {one.partition: offset for one, offset in self.positions.items() if topic_of(one) == topic}
             reader = self._readers.get(topic)

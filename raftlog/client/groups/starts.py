@@ -1,4 +1,4 @@
-"""Where a member begins in partitions that it was just given; and telling its program of them."""
+"""Start offsets of newly assigned partitions, and the call of rebalance callbacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST
 from .api import GroupOffsetInfo, GroupPartition
 
 GONE = ("unknown_topic", "unknown_partition")
-"""Of a topic that was deleted: the group will say so."""
+"""Error codes of a topic that was deleted; the group will take its partitions away."""
 
 RebalanceCallback: TypeAlias = Callable[[list[GroupPartition]], Awaitable[None] | None]
 
@@ -24,9 +24,11 @@ RebalanceCallback: TypeAlias = Callable[[list[GroupPartition]], Awaitable[None] 
 async def find_starts(
     api: HttpApi, partitions: Sequence[GroupPartition], known: Mapping[GroupPartition, GroupOffsetInfo], reset: str
 ) -> dict[GroupPartition, int]:
-    """At the committed offsets; where there is none, as `reset` says. Partitions of a topic that was deleted since they
-    were assigned have no start: the group will take them away. Raises `InvalidRequest` (`offset_out_of_range`) where
-    `reset` is `"error"`."""
+    """Return the committed offsets; without one, the offset that `reset` names.
+
+    Partitions of a topic that was deleted after the assignment have no start: the group will take them away. Raises
+    `InvalidRequest` (`offset_out_of_range`) if `reset` is `"error"` and a partition has no committed offset.
+    """
     starts: dict[GroupPartition, int] = {}
     without: dict[str, list[GroupPartition]] = {}
     for partition in partitions:
@@ -34,7 +36,10 @@ async def find_starts(
         if committed is not None:
             starts[partition] = committed
         elif reset == "error":
-            detail = f"the group has committed nothing in {partition}, and auto_offset_reset is error"
+            detail = (
+                f"the group has no committed offset in {partition}, and auto_offset_reset is error: "
+                "commit one, or set earliest or latest"
+            )
             raise InvalidRequest("offset_out_of_range", detail)
         else:
             without.setdefault(partition.topic_id, []).append(partition)
@@ -51,7 +56,7 @@ async def find_starts(
 
 
 async def find_start(api: HttpApi, partition: GroupPartition, start: Start) -> int:
-    """The offset that it means. Raises `InvalidRequest`, or `RetriableError` where nobody tells."""
+    """Return the offset that `start` stands for. Raises `InvalidRequest`, or `RetriableError` if no broker answers."""
     place = parse_start(start)
     if isinstance(place, int):
         return place
@@ -60,7 +65,7 @@ async def find_start(api: HttpApi, partition: GroupPartition, start: Start) -> i
 
 
 async def call_back(callback: RebalanceCallback | None, partitions: Sequence[GroupPartition]) -> None:
-    """With these, sorted; a coroutine is awaited."""
+    """Call it with the sorted partitions; await the result if it is a coroutine."""
     if callback is not None:
         told = callback(sorted(partitions))
         if inspect.isawaitable(told):

@@ -1,1 +1,1 @@
-"""Transactions of a producer."""
+"""Transactions of a producer: records, group offsets and named positions that commit together."""

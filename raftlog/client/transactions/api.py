@@ -1,10 +1,10 @@
-"""The transaction endpoints of the HTTP API, typed; and the values that name what a commit is to make one.
+"""Typed access to the transaction endpoints of the HTTP API, and the values that name the contents of a commit.
 
-All of these values may travel between processes (to whoever commits for several writers); none holds a connection.
+All of these values may travel between processes (to the one that commits for several writers); none holds a connection.
 
-What begins or ends something may be asked again as it was: the first decision gave the answer, and it is given again.
-So it is asked of node after node until somebody knows. An initialisation has a number for that (`attempt`): without it
-a request that was repeated, and came late, would fence the producer that had made it.
+Requests that begin or end something may be retried unchanged: the first decision determined the answer, and every retry
+gets it. So they are sent to one node after the other until one answers. An initialisation carries a random `attempt`
+for that purpose: without it, a duplicated request that arrives late would fence the producer that had sent it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ READ_TIMEOUT = 10.0
 REMOVE_TIMEOUT = 15.0
 ATTEMPT_BYTES = 16
 HEDGE_AFTER = 1.0
-"""Seconds after which another node is asked, too. Longer than for reading: each that is asked has the quorum decide,
-and a quorum that is slow because it has much to do must not get all of it three times."""
+"""Seconds after which another node is asked as well.
+
+It is longer than for reads: each node that is asked has the quorum decide, and an overloaded quorum must not get every
+request three times.
+"""
 
 ABORTED_BY_REFUSAL = frozenset(
     {
@@ -42,19 +45,19 @@ ABORTED_BY_REFUSAL = frozenset(
         "unknown_transaction",
     }
 )
-"""Codes of a refused commit that tell for certain that it never was, and never will be, accepted."""
+"""Error codes of a refused commit which prove that it never was, and never will be, accepted."""
 
 
 class OutputTopic(msgspec.Struct, frozen=True):
-    """What was written to one topic: (partition, offset after the last acknowledged record) each."""
+    """End offsets of one topic: pairs of partition and offset after the last acknowledged record."""
 
     topic_id: str
-    """32 hexadecimal digits."""
+    """Topic id, as 32 hexadecimal digits."""
     end_offsets: tuple[tuple[int, int], ...]
 
 
 class TransactionOutput(msgspec.Struct, frozen=True):
-    """What one transaction wrote: all of it acknowledged, and nothing else of it is to show."""
+    """The records that one transaction wrote: all of them acknowledged; no others become visible."""
 
     producer_id: int
     producer_epoch: int
@@ -66,7 +69,7 @@ class TransactionOutput(msgspec.Struct, frozen=True):
 
 
 class ConsumedRange(msgspec.Struct, frozen=True):
-    """A group's offset in one partition goes from `start` (-1: nothing is committed there) to `end`."""
+    """A move of a group's offset in one partition from `start` (-1: no committed offset) to `end`."""
 
     topic_id: str
     partition: int
@@ -77,7 +80,10 @@ class ConsumedRange(msgspec.Struct, frozen=True):
 
 
 class ConsumedOffsets(msgspec.Struct, frozen=True):
-    """What one member of one group has consumed; no member id: of a group that has no members."""
+    """Offsets that one member of a group has consumed.
+
+    No member id: the group has no members.
+    """
 
     group: str
     ranges: tuple[ConsumedRange, ...]
@@ -86,7 +92,10 @@ class ConsumedOffsets(msgspec.Struct, frozen=True):
     generation: int = 0
 
     def over(self, before: ConsumedOffsets) -> ConsumedOffsets:
-        """Both together: of a partition that both name this one's end counts, and where `before` began."""
+        """Return both combined.
+
+        Of a partition that both name, this one's end counts, and the start of `before`.
+        """
         starts = {(one.topic_id, one.partition): one.start for one in before.ranges}
         ranges = {(one.topic_id, one.partition): one for one in before.ranges}
         for one in self.ranges:
@@ -96,14 +105,14 @@ class ConsumedOffsets(msgspec.Struct, frozen=True):
 
 
 class OffsetsSource(Protocol):
-    """A consumer whose offsets a transaction takes along."""
+    """A consumer whose offsets a transaction commits."""
 
     def consumed(self) -> ConsumedOffsets:
-        """Everything that it has handed out and its group has not committed."""
+        """Return everything that it has handed out and its group has not committed."""
         ...
 
     def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
-        """That is committed now."""
+        """Note that a transaction has committed `offsets`."""
         ...
 
 
@@ -111,7 +120,7 @@ Offsets: TypeAlias = OffsetsSource | ConsumedOffsets
 
 
 class PositionMove(msgspec.Struct, frozen=True):
-    """A named counter goes from `current` (-1: there is none) up to `new`."""
+    """A move of a named position from `current` (-1: it does not exist) to `new`."""
 
     name: str
     current: int
@@ -119,25 +128,28 @@ class PositionMove(msgspec.Struct, frozen=True):
 
 
 class CommitRequest(msgspec.Struct, frozen=True):
-    """All of it, or nothing."""
+    """The contents of one atomic commit."""
 
     transactions: tuple[TransactionOutput, ...]
     group_offsets: tuple[ConsumedOffsets, ...] = ()
     positions: tuple[PositionMove, ...] = ()
     block: str = ""
-    """The name of a block of producer ids that is retired with it."""
+    """Name of a block of producer ids that is retired by the same decision."""
     visible_within_ms: int = 0
 
 
 class ProducerIdBlock(msgspec.Struct, frozen=True):
-    """`[first_producer_id, first_producer_id + count)`: each is good for one transaction, of epoch 0."""
+    """The producer ids `[first_producer_id, first_producer_id + count)`.
+
+    Each serves one transaction, with epoch 0.
+    """
 
     first_producer_id: int
     count: int
 
 
 class TransactionInfo(msgspec.Struct, frozen=True):
-    """One transaction as the cluster shows it (see `docs/http-api.md`)."""
+    """One transaction as the cluster reports it (see `docs/http-api.md`)."""
 
     transactional_id: str | None
     producer_id: int
@@ -154,7 +166,7 @@ class TransactionPartition(msgspec.Struct, frozen=True):
     topic_id: str
     partition: int
     first_offset: int | None = None
-    """Of its records; null where the partition waits for no more than the marker."""
+    """Offset of its first record; null if the partition only waits for the marker."""
 
 
 class _Key(msgspec.Struct, frozen=True):
@@ -175,7 +187,7 @@ class _Transactions(msgspec.Struct, frozen=True):
 
 
 class NamedPosition(msgspec.Struct, frozen=True):
-    """A named counter that commits have moved."""
+    """A named position, which commits move."""
 
     name: str
     value: int
@@ -191,7 +203,10 @@ class _Positions(msgspec.Struct, frozen=True):
 
 
 class TransactionApi:
-    """Belongs to one event loop. Every call raises a `RaftlogError`; `timeout` in seconds."""
+    """The transaction endpoints.
+
+    Belongs to one event loop. Every call may raise a `RaftlogError`; `timeout` is in seconds.
+    """
 
     def __init__(self, api: HttpApi) -> None:
         self._api = api
@@ -199,9 +214,13 @@ class TransactionApi:
     async def initialize(
         self, transactional_id: str, timeout_ms: int, attempt: bytes, after: TransactionKey | None, *, timeout: float
     ) -> TransactionKey:
-        """A producer of this name begins. `attempt`: `ATTEMPT_BYTES` at random, the same ones in each retry, which gets
-        the first answer; `after`: the last transaction that it had, if any. Raises `InvalidRequest` (`producer_fenced`:
-        another producer began since)."""
+        """Initialise a named producer and return the key of its first transaction.
+
+        * `attempt`: `ATTEMPT_BYTES` random bytes, the same in each retry, which gets the first answer.
+        * `after`: the key of its last transaction, if any.
+
+        Raises `InvalidRequest` (`producer_fenced`: another producer has initialised the name since).
+        """
         body = {
             "transactional_id": transactional_id,
             "timeout_ms": timeout_ms,
@@ -212,49 +231,54 @@ class TransactionApi:
         return (await self._api.post(path, _Key, body, timeout=timeout, hedge_after=HEDGE_AFTER)).unpacked()
 
     async def open_block(self, name: str, count: int, timeout_ms: int, *, timeout: float) -> ProducerIdBlock:
-        """Producer ids without a name; the same `name` (empty: none) gets the same block until it is retired."""
+        """Return a block of producer ids without a transactional id.
+
+        The same `name` gets the same block until it is retired; an empty one gets a new block.
+        """
         body = {"name": name, "count": count, "timeout_ms": timeout_ms}
         path = f"{PATH}/blocks"
         return await self._api.post(path, ProducerIdBlock, body, timeout=timeout, hedge_after=HEDGE_AFTER)
 
     async def retire_block(self, name: str, *, timeout: float) -> None:
-        """What is undecided in it is aborted for good."""
+        """Retire a block; its undecided transactions are aborted permanently."""
         await self._api.repeatable("DELETE", f"{PATH}/blocks/{quote(name, safe='')}", timeout=timeout)
 
     async def commit(self, wanted: CommitRequest, *, timeout: float) -> tuple[list[TransactionKey], bool]:
-        """The keys with which the named producers go on, in their order; and whether all of it may be read by now
-        (where that was waited for)."""
+        """Commit, and return the next keys of the named producers, in order, and whether everything is visible.
+
+        Visibility is reported only if the request waits for it.
+        """
         hedge_after = HEDGE_AFTER + wanted.visible_within_ms / 1000
         answer = await self._api.post(f"{PATH}/commit", _Ended, wanted, timeout=timeout, hedge_after=hedge_after)
         return [key.unpacked() for key in answer.producers], answer.visible
 
     async def abort(self, keys: Sequence[TransactionKey], *, timeout: float) -> list[TransactionKey]:
-        """The keys with which the named producers among them go on, in their order."""
+        """Abort, and return the next keys of the named producers among them, in order."""
         body = {"transactions": [_pack_key(key) for key in keys]}
         answer = await self._api.post(f"{PATH}/abort", _Ended, body, timeout=timeout, hedge_after=HEDGE_AFTER)
         return [key.unpacked() for key in answer.producers]
 
     async def describe(self, transactional_id: str) -> TransactionInfo:
-        """Raises `InvalidRequest` (`unknown_transaction`)."""
+        """Return a named producer's transaction. Raises `InvalidRequest` (`unknown_transaction`)."""
         return await self._api.get(f"{PATH}/{quote(transactional_id, safe='')}", TransactionInfo, timeout=READ_TIMEOUT)
 
     async def position(self, name: str) -> int | None:
-        """A named position as the quorum has it now (S7); None where nothing was ever committed under that name."""
+        """Return a named position as the quorum has it now (S7); None if it was never committed."""
         path = f"/v1/positions/{quote(name, safe='')}"
         return (await self._api.get(path, _Position, timeout=READ_TIMEOUT)).value
 
     async def positions(self, prefix: str) -> tuple[list[NamedPosition], bool]:
-        """Those whose names begin so, by name, as the quorum has them now; and whether there are more than these."""
+        """Return the named positions with this prefix, by name, as the quorum has them, and whether there are more."""
         found = await self._api.get(f"/v1/positions?prefix={quote(prefix, safe='')}", _Positions, timeout=READ_TIMEOUT)
         return found.positions, found.more
 
     async def remove_position(self, name: str, value: int) -> None:
-        """Forget it, where it stands at `value`. Raises `InvalidRequest` (`offset_moved`: it does not)."""
+        """Delete a named position. Raises `InvalidRequest` (`offset_moved`) if it is not at `value`."""
         path = f"/v1/positions/{quote(name, safe='')}?value={value}"
         await self._api.change("DELETE", path, None, timeout=REMOVE_TIMEOUT)
 
     async def list(self) -> list[TransactionInfo]:
-        """What the node that answers knows of: what is open in partitions that it leads, and what it was told of."""
+        """Return what one node knows: open transactions in partitions that it leads, and decided ones."""
         return (await self._api.get(PATH, _Transactions, timeout=READ_TIMEOUT)).transactions
 
 
@@ -263,7 +287,7 @@ def _pack_key(key: TransactionKey) -> dict[str, int]:
 
 
 def pack_output(key: TransactionKey, end_offsets: dict[TopicPartition, Offset]) -> TransactionOutput:
-    """What this transaction wrote."""
+    """Return the output of a transaction that wrote up to these offsets."""
     topics: dict[str, list[tuple[int, int]]] = {}
     for partition in sorted(end_offsets):
         topics.setdefault(partition.topic_id.hex(), []).append((partition.partition, end_offsets[partition]))

@@ -1,8 +1,8 @@
-"""Deciding over transactions: one, or several writers' together, in one command of the metadata quorum.
+"""Deciding transactions: one, or several writers' together, with one command of the metadata quorum.
 
-All of it is prepared before anybody is asked: each writer has every acknowledgement. A commit whose answer was lost is
-asked for again, of node after node, until one of them knows; who decided first gave the answer, and it comes again. A
-refusal is an answer: then nothing of it shows, for any of the writers.
+Everything is prepared before the request is sent: each writer has all of its acknowledgements. If the answer to a
+commit is lost, the request is retried at one node after the other until one answers; the first decision determined the
+answer, and every retry gets it. A refusal is an answer: then none of it becomes visible, for any of the writers.
 """
 
 from __future__ import annotations
@@ -78,27 +78,32 @@ class Decision:
     def __init__(self, writers: Sequence[Writer]) -> None:
         self.writers = list(writers)
         self.outputs: list[TransactionOutput] = []
-        """Of writers that are elsewhere."""
+        """Outputs of writers in other processes."""
         self.positions: list[PositionMove] = []
         self.block = ""
         self._offsets: list[ConsumedOffsets] = []
         self._sources: list[tuple[Offsets, ConsumedOffsets]] = []
 
     def take_offsets(self, offsets: Iterable[Offsets]) -> None:
-        """As for `Transaction.send_offsets`."""
+        """Add offsets to commit, as `Transaction.send_offsets` does."""
         for one in offsets:
             taken = one if isinstance(one, ConsumedOffsets) else one.consumed()
             self._offsets.append(taken)
             self._sources.append((one, taken))
 
     async def commit(self, wait: Wait, timeout: float, asking: TransactionManager) -> None:
-        """Of writers that are here, one of which is `asking`'s. Raises as `Transaction.commit` does."""
+        """Commit local writers' transactions, one of which belongs to the manager `asking`.
+
+        Raises as `Transaction.commit` does.
+        """
         await self.settle()
         await asking.finish(self.decide(asking.api, wait, timeout))
 
     async def settle(self) -> None:
-        """Every writer has all acknowledgements and sends no more. Where one of them cannot, all are aborted, and this
-        raises its error."""
+        """Wait until every writer has all acknowledgements and sends no more.
+
+        If one of them fails, abort all of them and raise its error.
+        """
         try:
             for writer in self.writers:
                 await writer.settle()
@@ -109,7 +114,7 @@ class Decision:
             raise
 
     async def decide(self, api: TransactionApi, wait: Wait, timeout: float) -> None:
-        """Raises as `Transaction.commit` does."""
+        """Send the commit and wait for the decision. Raises as `Transaction.commit` does."""
         request = self._request()
         if request is None:
             for writer in self.writers:
@@ -130,7 +135,7 @@ class Decision:
         except RaftlogError as error:
             for writer in self.writers:
                 writer.unanswered()
-            told = f"no answer in {timeout:g} s, so it may be committed or not: ask again. The last error was {error}"
+            told = f"no answer in {timeout:g} s, so it may be committed or not: retry. The last error was {error}"
             raise RetriableError("outcome_unknown", told) from error
         except BaseException:
             for writer in self.writers:
@@ -141,26 +146,32 @@ class Decision:
             seen = await self._seen(api, request, deadline, timeout)
 
     def _check_as_before(self, request: CommitRequest) -> None:
-        """A commit whose outcome is unknown is asked for as it was: with other company one of them could turn out to be
-        committed before, without what comes with it now. Raises `InvalidRequest`; nothing is changed."""
+        """Refuse to combine a commit of unknown outcome with other contents.
+
+        In other company, one of the transactions could turn out to be committed before, without what is added to it
+        now. Raises `InvalidRequest`, with no change.
+        """
         for writer in self.writers:
             before = writer.asked
             if before is not None and _in_order(before) != _in_order(request):
                 told = (
-                    "a commit of one of these transactions was not answered, and it was another one (with other "
-                    "transactions, offsets or positions): ask again as it was, or abort it"
+                    "an earlier commit of one of these transactions was not answered, and it had other contents (other "
+                    "transactions, offsets or positions): retry it unchanged, or abort it"
                 )
                 raise InvalidRequest("invalid_request", told)
 
     async def _refused(self, error: InvalidRequest) -> None:
-        """See that nothing of it stays open. Returns where it turns out that all of it was committed, by an earlier try
-        whose answer came to nobody. Otherwise raises, what was refused being aborted for every writer."""
+        """Make sure that none of it stays open after a refusal.
+
+        Returns if everything turns out to be committed, by an earlier attempt whose answer was lost. Otherwise raises;
+        what was refused is aborted for every writer.
+        """
         became = await asyncio.gather(*(writer.refused(error) for writer in self.writers))
-        # Who hears that one of them was committed by another commit knows that this one was not.
+        # `transaction_committed` means that one of them was committed by another commit, so this one was not.
         if became and all(became) and error.code != "transaction_committed":
             return
         if None in became:
-            told = f"it was refused, and nobody answered whether an earlier try was not: ask again. It said {error}"
+            told = f"it was refused, but an earlier attempt may have been accepted: retry. The refusal: {error}"
             raise RetriableError("outcome_unknown", told) from error
         raise error
 
@@ -173,10 +184,10 @@ class Decision:
                 source.consumed_is_committed(offsets)
 
     async def _seen(self, api: TransactionApi, request: CommitRequest, deadline: float, timeout: float) -> bool:
-        """Asking again is answered as the first time, and waits for markers again."""
+        """Repeat the commit, which gets the first answer and waits for markers again."""
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
-            told = f"it is committed, and {timeout:g} s later not to be seen in all partitions: some have no leader now"
+            told = f"it is committed, but after {timeout:g} s not visible in all partitions: some have no leader"
             raise RetriableError("request_timed_out", told)
         request = msgspec.structs.replace(request, visible_within_ms=int(min(VISIBLE_TURN, left) * 1000))
         try:
@@ -184,12 +195,12 @@ class Decision:
         except RetriableError:
             return False
         except InvalidRequest as error:
-            # One of the writers has gone on, and its answer is remembered no more.
-            told = f"it is committed, and whether it is to be seen everywhere cannot be told any more: {error.detail}"
+            # One of the writers has gone on, so the answer is no longer remembered.
+            told = f"it is committed, but whether it is visible everywhere is no longer known: {error.detail}"
             raise RetriableError("request_timed_out", told) from error
 
     def _request(self) -> CommitRequest | None:
-        """None where there is nothing to decide."""
+        """Return the request, or None if there is nothing to decide."""
         offsets = [*self._offsets, *(one for writer in self.writers for one in writer.offsets)]
         positions = [*self.positions, *(one for writer in self.writers for one in writer.positions)]
         used = self.outputs or self.block or any(writer.is_used for writer in self.writers)
@@ -198,13 +209,13 @@ class Decision:
         groups: dict[str, ConsumedOffsets] = {}
         for one in offsets:
             groups[one.group] = one if one.group not in groups else one.over(groups[one.group])
-        # A writer that wrote nothing is named all the same: that is what fences one that was replaced.
+        # A writer without output is named nevertheless: this fences a writer that was replaced.
         outputs = [*(writer.output for writer in self.writers), *self.outputs]
         moved = tuple(one for one in groups.values() if one.ranges)
         return CommitRequest(tuple(outputs), moved, tuple(positions), self.block)
 
 
 def _in_order(request: CommitRequest) -> CommitRequest:
-    """In whichever order its transactions were named."""
+    """Return the request with its transactions in a canonical order."""
     ordered = sorted(request.transactions, key=lambda one: one.key)
     return msgspec.structs.replace(request, transactions=tuple(ordered))

@@ -1,12 +1,13 @@
-"""One producer's transactions, one after the other: their keys, and what became of the last one.
+"""One producer's transactions, one after the other: their keys and the outcome of the last one.
 
-A **named** producer initialises its name once, with its first transaction: from then on every end is answered with the
-key of the next transaction. Where that cannot be had it initialises again, as whoever had the last transaction. So a
-producer that was replaced learns of it (`producer_fenced`) and can never fence the one that replaced it. A commit
-whose answer was lost is asked for again before anything else begins; the first answer comes again. A producer **without
-a name** takes a fresh id for each transaction out of blocks that it asks for now and then.
+A **named** producer initialises its transactional id once, with its first transaction: from then on, the answer to
+every end includes the key of the next transaction. If that answer is not available, it initialises again as the holder
+of the last transaction. So a producer that was replaced learns of it (`producer_fenced`) and can never fence its
+replacement. A commit whose answer was lost is retried before anything else begins, and gets the first answer. A
+producer **without a transactional id** takes a fresh producer id for each transaction, from blocks that it requests now
+and then.
 
-Ends are tasks of their own: whoever waits for one may be cancelled, it goes on, and the next transaction waits for it.
+Ends run as tasks of their own: if the caller is cancelled, the end continues, and the next transaction waits for it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ T = TypeVar("T")
 BEGIN_TIMEOUT = 30.0
 ABORT_TIMEOUT = 10.0
 CLOSE_TIMEOUT = 3.0
-"""What an end under way has when the producer is closed; beyond that the cluster aborts what is open when its time is
-over."""
+"""Seconds that unfinished ends get when the producer is closed.
+
+After that, the cluster aborts open transactions at their timeout.
+"""
 IDS_PER_BLOCK = 32
 
 
@@ -45,43 +48,49 @@ class _Block:
     next: int
     end: int
     good_until: float
-    """Loop time until which one may be begun: the cluster keeps a block for twice its timeout, so whatever is begun
-    within the first can stay open as long as it may."""
+    """Loop time until which a transaction may begin with an id of this block.
+
+    The cluster keeps a block for twice its timeout, so a transaction begun within the first timeout may stay open for a
+    full one.
+    """
 
 
 class OpenTransaction(Protocol):
-    """What a manager needs of the transaction that is open."""
+    """The interface of the open transaction to its manager."""
 
     def broken(self, error: RaftlogError) -> None:
-        """It cannot be committed."""
+        """Note that it cannot be committed."""
         ...
 
     async def abandon(self, error: RaftlogError) -> None:
-        """Abort it; whoever still uses it is told this error."""
+        """Abort it; `error` is raised to its users."""
         ...
 
 
 class TransactionManager:
-    """Belongs to one event loop; `close` it."""
+    """Manages a producer's transactions.
+
+    Belongs to one event loop; `close` it.
+    """
 
     def __init__(self, api: HttpApi, settings: ProducerSettings, wanted: TransactionSettings) -> None:
         self.http = api
         self.api = TransactionApi(api)
         timeout = wanted.timeout_ms / 1000
-        # A record that is sent when its transaction is over is of no use to anybody.
+        # A record that is sent after its transaction's timeout is useless.
         patience = min(settings.delivery_timeout, timeout)
         self._settings = replace(settings, transactional=True, delivery_timeout=patience)
         self._wanted = wanted
         self._sending: TransactionSender | None = None
         self._current: OpenTransaction | None = None
         self._key: TransactionKey | None = None
-        """With which a named producer goes on."""
+        """Key of a named producer's next transaction."""
         self._unknown: TransactionKey | None = None
-        """Of a named producer: it was to be committed, and nobody has said whether it is."""
+        """Key of a named producer's transaction whose commit has an unknown outcome."""
         self._last_key: TransactionKey | None = None
-        """Of a named producer: of its last transaction, whatever became of that."""
+        """Key of a named producer's last transaction, whatever its outcome."""
         self._attempt: bytes | None = None
-        """Of the initialisation that has no answer yet: the next one asks for that."""
+        """Random id of an unanswered initialisation; a retry uses it again."""
         self._fenced: RaftlogError | None = None
         self._block: _Block | None = None
         self._ends: set[asyncio.Task[Any]] = set()
@@ -89,7 +98,7 @@ class TransactionManager:
 
     @property
     def is_named(self) -> bool:
-        """It has a transactional id."""
+        """Whether the producer has a transactional id."""
         return self._wanted.transactional_id is not None
 
     @property
@@ -98,7 +107,7 @@ class TransactionManager:
 
     @property
     def sending(self) -> TransactionSender:
-        """Made when it is first needed. Raises `RetriableError` (`shutting_down`)."""
+        """The sender of the open transaction, made when first needed. Raises `RetriableError` (`shutting_down`)."""
         self._check_open()
         if self._sending is None:
             self._sending = TransactionSender(self.http, self._settings)
@@ -106,22 +115,22 @@ class TransactionManager:
 
     @property
     def sender(self) -> Sender:
-        """What sends the records of all transactions. Raises as `sending` does."""
+        """The sender of the records of all transactions. Raises as `sending` does."""
         return self.sending.sender
 
     # --- From begin to end --------------------------------------------------------------------------------------------
 
     async def begin(self, transaction: OpenTransaction) -> TransactionKey:
-        """Its key; the sender's records have it from now on.
+        """Return the key of a new transaction, which the sender's records carry from now on.
 
-        Raises `InvalidRequest` (`producer_fenced`; `invalid_request` while another is open) or `RetriableError`
+        Raises `InvalidRequest` (`producer_fenced`; `invalid_request` while another one is open) or `RetriableError`
         (`outcome_unknown` of the one before).
         """
         if self._ends:
             await asyncio.wait(self._ends)
         self._check_open()
         if self._current is not None:
-            told = "a transaction of this producer is open: end it first, or use a producer for each"
+            told = "a transaction of this producer is open: end it first, or use another producer"
             raise InvalidRequest("invalid_request", told)
         self._current = transaction
         try:
@@ -134,37 +143,46 @@ class TransactionManager:
         return key
 
     def leave(self, transaction: OpenTransaction) -> None:
-        """This one needs the producer no more: another may begin."""
+        """Note that `transaction` no longer needs the producer, so that another may begin."""
         if self._current is transaction:
             self._current = None
 
     def go_on(self, key: TransactionKey | None) -> None:
-        """The last transaction is decided. `key`: what a named producer was answered; None: that was not said, so it
-        begins anew. The former one is used up in any case."""
+        """Note the end of the last transaction, whose key is used up.
+
+        `key`: the next key of a named producer; None if the answer had none, so the producer initialises again.
+        """
         self._unknown = None
         self._key = key
 
     def lost(self, key: TransactionKey) -> None:
-        """Whether this one is committed is not known."""
+        """Note that the outcome of the commit of `key` is unknown."""
         if self.is_named:
             self._unknown = key
 
     async def end(self, key: TransactionKey) -> bool:
-        """Have it aborted. False: nobody answered, and where nobody was asked to commit it the cluster aborts it when
-        its time is over. Raises `InvalidRequest` (`producer_fenced`, `transaction_committed`)."""
+        """Abort a transaction. Return False if no node answered.
+
+        In that case the cluster aborts it at its timeout, unless a commit was requested. Raises `InvalidRequest`
+        (`producer_fenced`, `transaction_committed`).
+        """
         self._unknown = self._key = None
         try:
             await self._end(key, ABORT_TIMEOUT)
         except InvalidRequest:
             raise
         except RaftlogError as error:
-            logger.warning("aborting a transaction was not answered: the cluster does it in time: %s", error)
+            logger.warning(
+                "aborting a transaction was not answered, so the cluster aborts it at its timeout: %s", error
+            )
             return False
         return True
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives. It goes on to its end though its caller may be cancelled. Raises `RetriableError`
-        (`outcome_unknown`) where the producer is closed meanwhile, and there is no answer."""
+        """Run `work` to its end even if the caller is cancelled, and return its result.
+
+        Raises `RetriableError` (`outcome_unknown`) if the producer is closed before `work` has an answer.
+        """
         task = asyncio.get_running_loop().create_task(work)
         self._ends.add(task)
         task.add_done_callback(self._ended)
@@ -174,11 +192,11 @@ class TransactionManager:
             caller = asyncio.current_task()
             if not task.cancelled() or (caller is not None and caller.cancelling()):
                 raise
-            told = "the producer was closed before it was answered how the transaction ended"
+            told = "the producer was closed before the end of the transaction was answered"
             raise RetriableError("outcome_unknown", told) from None
 
     async def close(self) -> None:
-        """Abort what is open, wait a little for what is being decided, and let go of connections."""
+        """Abort what is open, wait `CLOSE_TIMEOUT` for pending decisions, and close the connections."""
         if self._closed:
             return
         if self._current is not None:
@@ -203,8 +221,8 @@ class TransactionManager:
             raise self._fenced
         if self._unknown is not None:
             told = (
-                "whether the transaction before this one is committed is not known. Ask again with its `commit` or "
-                "`abort`; or make a new producer of the same name, and begin at what is committed"
+                "the outcome of the previous transaction's commit is unknown: retry its `commit` or "
+                "`abort`, or make a new producer with this transactional id and continue from what is committed"
             )
             raise RetriableError("outcome_unknown", told)
         if self._key is None:
@@ -219,7 +237,7 @@ class TransactionManager:
                 name, self._wanted.timeout_ms, self._attempt, self._last_key, timeout=BEGIN_TIMEOUT
             )
         except InvalidRequest as error:
-            # Another producer began since this one did, or since an earlier try that was taken.
+            # Another producer initialised after this one did, or after an earlier attempt that succeeded.
             self._fenced = error if error.code == "producer_fenced" else None
             raise
         self._attempt = None
@@ -230,7 +248,7 @@ class TransactionManager:
             keys = await self.api.abort([key], timeout=timeout)
         except InvalidRequest as error:
             if self.is_named and error.code == "producer_fenced":
-                self._fenced = error  # for good
+                self._fenced = error  # permanently
             raise
         self.go_on(keys[0] if keys else None)
 

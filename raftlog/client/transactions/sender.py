@@ -1,12 +1,12 @@
-"""Records that are sent in transactions: a `Sender` whose batches all have the open transaction's key, and its policy.
+"""Sends the records of transactions: a `Sender` whose batches carry the open transaction's key, and its policy.
 
-Where a plain producer mends (a new producer id when a leader has forgotten it, records sent again to a topic that was
-made anew), a transaction breaks: what may be lost, doubled or elsewhere cannot be committed. From then on nothing of it
-is sent, and everybody who waits is told. Sequence numbers begin at 0 in every partition with every transaction, since
-every transaction has a key of its own.
+Where a plain producer recovers (with a new producer id if a leader has lost its state, or by resending to a topic that
+was re-created), a transaction breaks: records that may be lost, duplicated or in another topic cannot be committed. A
+broken transaction sends nothing more, and every waiting caller gets the error. Sequence numbers begin at 0 in every
+partition with every transaction, since every transaction has its own key.
 
-What was acknowledged is kept as one offset a partition: the end of the last acknowledged batch is what a commit names
-(records beyond it are not meant, so a delayed write cannot ride along).
+The acknowledged records are kept as one offset per partition: a commit names the end of the last acknowledged batch.
+Records beyond it are not part of the commit, so a delayed write cannot ride along.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from .api import TransactionOutput, pack_output
 
 
 class _Progress:
-    """How far the open transaction is. Invariant: once it is broken nothing of it is unsent or awaited."""
+    """Progress of the open transaction.
+
+    Invariant: once it is broken, none of its records is unsent or awaited.
+    """
 
     def __init__(self, key: TransactionKey, broken: Callable[[RaftlogError], None]) -> None:
         self.key = key
@@ -37,17 +40,17 @@ class _Progress:
 
 
 class Breaking:
-    """The policy of a sender in transactions: everything of the open one, or nothing."""
+    """The policy of a transactional sender: deliver everything of the open transaction, or break it."""
 
     mends = False
 
     def __init__(self) -> None:
         self.progress: _Progress | None = None
-        """Of the transaction that is open."""
+        """Progress of the open transaction; None if none is open."""
 
     @property
     def broken(self) -> RaftlogError | None:
-        """Why the open transaction cannot be committed."""
+        """Error that broke the open transaction."""
         return None if self.progress is None else self.progress.broken
 
     @property
@@ -65,7 +68,7 @@ class Breaking:
         if progress is None:
             return None
         if base_offset < 0:
-            return RemoteProtocolError(f"the leader of {batch.topic}/{batch.partition} told no offset")
+            return RemoteProtocolError(f"the leader of {batch.topic}/{batch.partition} returned no offset")
         partition = TopicPartition(TopicId(topic_ids[batch.topic]), batch.partition)
         end_offset = max(progress.end_offsets.get(partition, 0), base_offset + batch.count)
         progress.end_offsets[partition] = Offset(end_offset)
@@ -88,27 +91,32 @@ class Breaking:
 
 
 class TransactionSender:
-    """One transaction after the other. Belongs to one loop; `close` its `sender`."""
+    """Sends one transaction after the other.
+
+    Belongs to one event loop; `close` its `sender`.
+    """
 
     def __init__(self, api: HttpApi, settings: ProducerSettings) -> None:
         self._policy = Breaking()
         self.sender = Sender(api, settings, self._policy)
-        """What sends their records."""
+        """The sender of their records."""
 
     def begin(self, key: TransactionKey, broken: Callable[[RaftlogError], None]) -> None:
-        """What is sent from now on has this key. `broken` is told, once, why it cannot be committed. Nothing of
-        another transaction may be unfinished."""
+        """Send under this key from now on.
+
+        `broken` is called once, with the error, if the transaction can no longer be committed. No record of another
+        transaction may be unfinished.
+        """
         assert self._policy.progress is None and not self.sender.unfinished()
         self._policy.progress = _Progress(key, broken)
         self.sender.sequencer.start_over(key.producer_id, key.producer_epoch)
 
     def stop(self, error: RaftlogError) -> None:
-        """Nothing more of the open transaction is sent; whoever waits for a delivery is told this error, or
-        `outcome_unknown`."""
+        """Send nothing more of the open transaction; fail its deliveries with `error` or `outcome_unknown`."""
         self.sender.stop(error)
 
     def finish(self) -> TransactionOutput:
-        """The open transaction sends no more. What it wrote: everything, unless it is broken."""
+        """End the open transaction, and return its output: everything it sent, unless it is broken."""
         progress = self._policy.progress
         assert progress is not None
         self.sender.drop(InvalidRequest("transaction_aborted", "the transaction has ended"))
@@ -118,7 +126,9 @@ class TransactionSender:
 
 
 def aborted_because(error: RaftlogError) -> InvalidRequest:
-    """What to tell of a transaction that this error has broken."""
-    aborted = InvalidRequest("transaction_aborted", f"the transaction is aborted and nothing of it shows: {error}")
+    """Return the error that reports a transaction broken by `error`."""
+    aborted = InvalidRequest(
+        "transaction_aborted", f"the transaction is aborted, and none of it becomes visible: {error}"
+    )
     aborted.__cause__ = error
     return aborted

@@ -1,17 +1,20 @@
-"""`Transaction`: records of many partitions, offsets of groups, named positions: all of it shows, or nothing (S13).
+"""`Transaction`: records, group offsets and named positions that become visible together or not at all (S13).
 
     async with producer.transaction() as transaction:
         transaction.send("invoices", b"...")
         transaction.send_offsets(consumer)
 
-The end of the block commits, an exception (a cancelled task's too) aborts. One command of the metadata quorum decides;
-`commit_together` has it decide over several writers at once.
+The end of the block commits; an exception, including a cancellation, aborts. One command of the metadata quorum decides
+the transaction; `commit_together` decides several writers' transactions with a single command.
 
-What can be committed is certain beforehand: everything that was sent is acknowledged, and a record that failed, or
-whose fate is not known, breaks the transaction. So three things can happen at the end. It is **committed**; it is
-**aborted**, told by an `InvalidRequest` (nothing of it will ever show); or, because no answer came in time, it is
-**unknown** (`outcome_unknown`), and `commit` may be asked again until somebody answers. `producer_fenced` tells no
-outcome: another producer has taken the name over, so this one must stop and leave it to that one.
+Before a commit is requested, every record is acknowledged; a record that failed, or whose outcome is unknown, breaks
+the transaction. So a transaction ends in one of three states:
+
+* **committed**;
+* **aborted**, reported by an `InvalidRequest`: none of it ever becomes visible;
+* **unknown** (`outcome_unknown`), because no answer arrived in time: `commit` may be retried until it is answered.
+
+`producer_fenced` reports no outcome: another producer has taken over the transactional id, so this one must stop.
 """
 
 from __future__ import annotations
@@ -47,30 +50,30 @@ from .sender import aborted_because
 
 
 class TransactionState(enum.Enum):
-    """Where a transaction stands, as far as its producer knows."""
+    """State of a transaction, as far as its producer knows."""
 
     NEW = "new"
-    """Not begun."""
+    """It has not begun."""
     OPEN = "open"
     PREPARED = "prepared"
-    """It sends no more; whoever has its output decides."""
+    """It sends no more; the holder of its output decides it."""
     ENDING = "ending"
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """No answer came in time, or the producer was replaced."""
+    """No answer arrived in time, or the producer was fenced."""
 
 
 _MAY_COMMIT = (TransactionState.OPEN, TransactionState.PREPARED, TransactionState.UNKNOWN)
 
 
 class Transaction(RecordSending):
-    """Made by `Producer.transaction`; belongs to that producer's loop."""
+    """A transaction, made by `Producer.transaction`; it belongs to that producer's event loop."""
 
     def __init__(
         self, manager: TransactionManager, linger: float, key_partitions: KeyPartitions, wait: Wait, timeout: float
     ) -> None:
-        """`wait`, `timeout`: for the commit at the end of its block."""
+        """`wait` and `timeout` are those of the commit at the end of the block."""
         super().__init__(linger, key_partitions)
         self.manager = manager
         self._wait = wait
@@ -78,23 +81,23 @@ class Transaction(RecordSending):
         self._state = TransactionState.NEW
         self._key: TransactionKey | None = None
         self._used = False
-        """Something was sent, or tried."""
+        """Whether something was sent, or a send was attempted."""
         self._error: RaftlogError | None = None
-        """Why it is broken, or over."""
+        """The error that broke or ended it."""
         self._offsets: dict[str, ConsumedOffsets] = {}
-        """By group."""
+        """Offsets to commit, by group."""
         self._sources: dict[OffsetsSource, ConsumedOffsets] = {}
         self._positions: dict[str, PositionMove] = {}
         self._output: TransactionOutput | None = None
         self._handed_out = False
-        """`prepare` gave its output away: whoever has it may have committed it."""
+        """Whether `prepare` handed its output to another party, which may have committed it."""
         self._asked: CommitRequest | None = None
-        """What the cluster was asked to commit, and may have committed."""
+        """Commit request that was sent and may have been applied."""
         self._sending = 0
-        """Calls under way that send."""
+        """Number of send calls in progress."""
         self._idle = Waiters()
         self._unsent: dict[Coroutine[Any, Any, RecordMetadata], None] = {}
-        """What is to be sent when somebody awaits it."""
+        """Records that are sent only once their coroutine is awaited."""
 
     @property
     def state(self) -> TransactionState:
@@ -102,12 +105,12 @@ class Transaction(RecordSending):
 
     @property
     def key(self) -> TransactionKey:
-        """Its name in the cluster. Raises `InvalidRequest` before it is begun."""
+        """Its producer id and epoch. Raises `InvalidRequest` before it is begun."""
         if self._key is None:
             raise InvalidRequest("invalid_request", "this transaction was not begun: use `async with`")
         return self._key
 
-    # --- What goes into it --------------------------------------------------------------------------------------------
+    # --- Contents -----------------------------------------------------------------------------------------------------
 
     async def send_many(
         self,
@@ -138,9 +141,11 @@ class Transaction(RecordSending):
         return sending
 
     def send_offsets(self, consumed: Offsets) -> None:
-        """Commit with it what a consumer of a group has handed out up to now (its automatic commits must be off), or
-        these offsets. Refused, and the transaction with it, unless each group is where the offsets begin
-        (`offset_moved`) and the consumer still owns the partitions (`stale_generation`). Raises `InvalidRequest`."""
+        """Add a group consumer's handed-out offsets (its automatic commits must be off), or the given offsets.
+
+        The commit is refused, and the whole transaction aborted, unless each group's committed offset is where these
+        begin (`offset_moved`) and the consumer still owns the partitions (`stale_generation`). Raises `InvalidRequest`.
+        """
         self._check_open()
         offsets = consumed if isinstance(consumed, ConsumedOffsets) else consumed.consumed()
         if not isinstance(consumed, ConsumedOffsets):
@@ -149,36 +154,42 @@ class Transaction(RecordSending):
         self._offsets[offsets.group] = offsets if before is None else offsets.over(before)
 
     def set_position(self, name: str, current: int, new: int) -> None:
-        """Commit with it that a named counter goes from `current` (-1: there is none) up to `new`. Where it is not at
-        `current` the transaction is refused (`position_taken`): what was to be published is published already."""
+        """Add a named position: it moves from `current` (-1: it does not exist) to `new`.
+
+        If it is not at `current` at the commit, the transaction is refused (`position_taken`): the work has been
+        published before.
+        """
         self._check_open()
         self._positions[name] = PositionMove(name, current, new)
 
     def doom(self, error: RaftlogError) -> None:
-        """It cannot be committed any more, because of this error, and nothing of it is sent."""
+        """Break the transaction with this error: it can no longer be committed, and it sends nothing more."""
         if self._state is TransactionState.OPEN:
             self.manager.sending.stop(error)
 
     # --- The end ------------------------------------------------------------------------------------------------------
 
     async def commit(self, *, wait: Wait = "decided", timeout: float = DECISION_TIMEOUT) -> None:
-        """Wait for all acknowledgements, then have the cluster decide. Nothing is done where it is committed already.
+        """Wait for all acknowledgements, then have the cluster commit. Idempotent if it is committed already.
 
-        `wait`: `"decided"`, or `"visible"`: until every reader that asks gets to see it. `timeout`: seconds for the
-        decision.
+        * `wait`: `"decided"`, or `"visible"`: return once every reader can see the records.
+        * `timeout`: seconds for the decision.
 
-        Raises `InvalidRequest`: `transaction_aborted` where a record failed (the cause tells why), `offset_moved`,
-        `position_taken`, `stale_generation`, ... where it was refused: it is aborted; `producer_fenced`: this producer
-        was replaced and must stop. Raises `RetriableError`: `outcome_unknown` where no answer came, ask again;
-        `request_timed_out` where it is committed and, with `wait="visible"`, not to be seen everywhere in time.
+        Raises `InvalidRequest`: `transaction_aborted` if a record failed (the cause is in the text); `offset_moved`,
+        `position_taken`, `stale_generation`, ... if the commit was refused, so the transaction is aborted;
+        `producer_fenced` if this producer was replaced and must stop. Raises `RetriableError`: `outcome_unknown` if no
+        answer arrived: retry; `request_timed_out` if, with `wait="visible"`, it is committed but not visible everywhere
+        in time.
         """
         if self._state is not TransactionState.COMMITTED:
             await Decision([self]).commit(wait, timeout, self.manager)
 
     async def abort(self) -> None:
-        """Nothing of it will ever show. Nothing is done where it is aborted already. Raises `InvalidRequest`
-        (`transaction_committed`; `producer_fenced`), and `RetriableError` (`outcome_unknown`) where it may have been
-        committed before and no answer came: ask again."""
+        """Abort: none of it ever becomes visible. Idempotent if it is aborted already.
+
+        Raises `InvalidRequest` (`transaction_committed`, `producer_fenced`), and `RetriableError` (`outcome_unknown`)
+        if an earlier commit may have been applied and no answer arrived: retry.
+        """
         if self._state is TransactionState.ABORTED:
             return
         if self._state not in _MAY_COMMIT:
@@ -187,11 +198,16 @@ class Transaction(RecordSending):
         await self.manager.finish(self._abort(why, was_open=self._state is TransactionState.OPEN))
 
     async def prepare(self) -> TransactionOutput:
-        """Wait for all acknowledgements and send no more: what `commit_together` needs of this transaction, wherever
-        that is called. Raises `InvalidRequest` (`transaction_aborted`; `invalid_request` for a named producer, whose
-        own process has to learn how it goes on)."""
+        """Wait for all acknowledgements, stop sending, and return the output for `commit_together`, in any process.
+
+        Raises `InvalidRequest` (`transaction_aborted`; `invalid_request` for a named producer, whose own process has to
+        learn the key of its next transaction).
+        """
         if self.manager.is_named:
-            raise InvalidRequest("invalid_request", "only a transaction without a name is decided by another process")
+            raise InvalidRequest(
+                "invalid_request",
+                "only a transaction of a producer without a transactional id can be decided by another process",
+            )
         await self.settle()
         self._handed_out = True
         self.manager.leave(self)
@@ -199,7 +215,9 @@ class Transaction(RecordSending):
 
     async def __aenter__(self) -> Transaction:
         if self._state is not TransactionState.NEW:
-            raise InvalidRequest("invalid_request", "a transaction begins once: `producer.transaction()` makes another")
+            raise InvalidRequest(
+                "invalid_request", "a transaction begins only once: make another with `producer.transaction()`"
+            )
         self._key = await self.manager.begin(self)
         self._state = TransactionState.OPEN
         return self
@@ -230,12 +248,12 @@ class Transaction(RecordSending):
 
     @property
     def is_named(self) -> bool:
-        """Its producer has a transactional id."""
+        """Whether its producer has a transactional id."""
         return self.manager.is_named
 
     @property
     def offsets(self) -> list[ConsumedOffsets]:
-        """Of each group once."""
+        """Offsets to commit, one entry per group."""
         return list(self._offsets.values())
 
     @property
@@ -244,18 +262,20 @@ class Transaction(RecordSending):
 
     @property
     def output(self) -> TransactionOutput:
-        """What it wrote, once it is prepared."""
+        """Description of what it wrote, once it is prepared."""
         assert self._output is not None
         return self._output
 
     @property
     def is_used(self) -> bool:
-        """It has, or may have, written something."""
+        """Whether it has written something, or may have."""
         return self._used
 
     async def settle(self) -> None:
-        """Send no more, and have everything acknowledged: then it is prepared. Raises `InvalidRequest`
-        (`transaction_aborted`), and aborts it, where a record failed; aborts it too where this is cancelled."""
+        """Stop sending, wait until everything is acknowledged, and become prepared.
+
+        If a record failed, abort and raise `InvalidRequest` (`transaction_aborted`). A cancellation aborts, too.
+        """
         if self._state in (TransactionState.PREPARED, TransactionState.UNKNOWN):
             return
         if self._state is not TransactionState.OPEN:
@@ -277,8 +297,8 @@ class Transaction(RecordSending):
             await self.manager.finish(self._abort(error, was_open=True))
             raise
         except BaseException as error:
-            stopped = InvalidRequest("transaction_aborted", f"it was stopped on the way: {error!r}")
-            with suppress(RaftlogError):  # whoever cancels must hear of that, and the next transaction of a fence
+            stopped = InvalidRequest("transaction_aborted", f"it was interrupted before the commit: {error!r}")
+            with suppress(RaftlogError):  # a fence shows in the next transaction
                 await self.manager.finish(self._abort(stopped, was_open=True))
             raise
         self._output = sending.finish()
@@ -286,21 +306,21 @@ class Transaction(RecordSending):
 
     @property
     def asked(self) -> CommitRequest | None:
-        """What the cluster was asked for, where that was not answered."""
+        """The unanswered commit request, if its outcome is unknown."""
         return self._asked if self._state is TransactionState.UNKNOWN else None
 
     def deciding(self, request: CommitRequest) -> None:
-        """It is asked for now, with this."""
+        """Note that `request`, which includes this transaction, is about to be sent."""
         self._asked = request
         self._state = TransactionState.ENDING
 
     def unneeded(self) -> None:
-        """Nothing is in it, so nobody has to decide, and its key is as good as before."""
+        """Count as committed: it is empty, so no decision is needed and its key can be used again."""
         self._state = TransactionState.COMMITTED
         self.manager.leave(self)
 
     def committed(self, next_key: TransactionKey | None) -> None:
-        """So it was decided. `next_key`: what a named producer goes on with."""
+        """Note the commit. `next_key`: the key of a named producer's next transaction."""
         self._state = TransactionState.COMMITTED
         self.manager.go_on(next_key)
         self.manager.leave(self)
@@ -308,14 +328,16 @@ class Transaction(RecordSending):
             source.consumed_is_committed(offsets)
 
     def unanswered(self) -> None:
-        """Whether it is committed is not known."""
+        """Note that the outcome of the commit is unknown."""
         self._state = TransactionState.UNKNOWN
         self.manager.lost(self.key)
         self.manager.leave(self)
 
     async def refused(self, error: RaftlogError) -> bool | None:
-        """A commit of it was refused: see that it is aborted. True where it turns out to be committed; None where
-        nobody answered, and that refusal leaves it open."""
+        """Make sure that a transaction whose commit was refused is aborted.
+
+        Return True if it turns out to be committed, and None if no node answered and the refusal leaves it open.
+        """
         fenced = error.code == "producer_fenced"
         committed = False
         self._error = error
@@ -338,7 +360,7 @@ class Transaction(RecordSending):
 
     @property
     def may_abort(self) -> bool:
-        """It is neither decided nor being decided."""
+        """Whether it is neither decided nor being decided."""
         return self._state in (TransactionState.OPEN, TransactionState.PREPARED)
 
     # --- Inside -------------------------------------------------------------------------------------------------------
@@ -365,15 +387,13 @@ class Transaction(RecordSending):
             return InvalidRequest("invalid_request", "this transaction was not begun: use `async with`")
         if self._state is TransactionState.ABORTED and self._error is not None:
             return aborted_because(self._error)
-        return InvalidRequest("invalid_request", f"this transaction is {self._state.value}: it takes nothing more")
+        return InvalidRequest("invalid_request", f"this transaction is {self._state.value}: begin another to send more")
 
     def _check_all_sent(self) -> None:
-        """What a full buffer did not take, and nobody has awaited yet, would be left out of the commit."""
+        """Refuse the commit if a record was neither buffered nor awaited: the commit would leave it out."""
         unsent, self._unsent = self._unsent, {}
         if any(inspect.getcoroutinestate(one) != inspect.CORO_CLOSED for one in unsent):
-            told = (
-                "the buffer was full, and what `send_and_wait` gave for a record was not awaited, so it was never sent"
-            )
+            told = "a record was never sent: the buffer was full, and the result of its `send_and_wait` was not awaited"
             raise aborted_because(InvalidRequest("invalid_request", told))
 
     async def _until_idle(self) -> None:
@@ -381,8 +401,10 @@ class Transaction(RecordSending):
             await self._idle.wait()
 
     async def _abort(self, why: RaftlogError, *, was_open: bool) -> None:
-        """`was_open`: it may still be sending. Where nobody can have committed it, it is aborted whatever comes of
-        this."""
+        """Abort it, even if the request is not answered, unless another party may have committed it.
+
+        `was_open`: it may still be sending.
+        """
         self._open = {}
         self._error = self._error or why
         may_be_committed = self._handed_out or self._asked is not None
@@ -397,7 +419,7 @@ class Transaction(RecordSending):
                 answered = await self.manager.end(self.key)
                 if may_be_committed and not answered:
                     self.manager.lost(self.key)
-                    told = "nobody answered whether it is aborted, or was committed before: ask again"
+                    told = "no node answered whether it was aborted or had been committed before: retry"
                     raise RetriableError("outcome_unknown", told)
             self._state = TransactionState.ABORTED
         except InvalidRequest as error:
@@ -418,12 +440,15 @@ async def commit_together(
     timeout: float = DECISION_TIMEOUT,
     bootstrap: str | Sequence[str] = "",
 ) -> None:
-    """All of these transactions, or none of them (S13): open ones of producers of this program, or what `prepare` gave
-    in others. `positions`: name → (current, new); `offsets`: as for `Transaction.send_offsets`; both beside what the
-    transactions have of their own. `block`: a named block of producer ids that is retired with it. `bootstrap`: API
-    addresses, needed where no producer is here.
+    """Commit all of these transactions, or none of them (S13).
 
-    Raises as `Transaction.commit` does, for all of them: what is refused is aborted as a whole.
+    * `transactions`: open ones of this program's producers, or the outputs that `prepare` returned in others.
+    * `positions`: name → (current, new); `offsets`: as for `Transaction.send_offsets`. Both are added to the
+      transactions' own.
+    * `block`: a named block of producer ids that is retired by the same decision.
+    * `bootstrap`: API addresses; needed if none of the transactions belongs to a producer of this program.
+
+    Raises as `Transaction.commit` does, for all of them: if the commit is refused, all are aborted.
     """
     writers = dict.fromkeys(one for one in transactions if not isinstance(one, TransactionOutput))
     decision = Decision(list(writers))

@@ -51,10 +51,10 @@ def test_a_record_that_is_not_taken_breaks_the_transaction_s13(cluster: FakeClus
                 transaction.send("t", wrong)  # type: ignore[arg-type]
             assert caught.value.code == "transaction_aborted"
             assert transaction.state is TransactionState.ABORTED
-        with pytest.raises(InvalidRequest, match="sends in transactions"):
+        with pytest.raises(InvalidRequest, match="sends only in transactions"):
             producer.send("t", b"plain").result(5)
         producer.send("t", b"plain")
-        with pytest.raises(InvalidRequest, match="sends in transactions"):
+        with pytest.raises(InvalidRequest, match="sends only in transactions"):
             producer.flush()
     assert seen(cluster.topics["t"]) == [] and cluster.transactions.asked("commit") == []
 

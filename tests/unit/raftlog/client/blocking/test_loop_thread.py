@@ -78,7 +78,7 @@ def test_a_thread_that_begins_too_late_ends_by_itself(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(blocking, "START_SECONDS", 0.01)
     monkeypatch.setattr(blocking.LoopThread, "_run", late)
-    with pytest.raises(RetriableError, match="did not begin"):
+    with pytest.raises(RetriableError, match="did not start"):
         Admin("127.0.0.1:1")
     may_begin.set()
     assert ended.wait(10)

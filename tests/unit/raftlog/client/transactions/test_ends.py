@@ -53,7 +53,7 @@ async def test_an_unknown_outcome_is_told_and_may_be_asked_for_again(cluster: Fa
             error = await refused(transaction, timeout=0.3)
             assert (type(error), error.code) == (RetriableError, "outcome_unknown")
             assert transaction.state.value == "unknown"
-        with pytest.raises(RetriableError, match="the transaction before this one"):
+        with pytest.raises(RetriableError, match="the outcome of the previous transaction"):
             await producer.transaction().__aenter__()
         cluster.transactions.lose_answers = {}
         await transaction.commit()

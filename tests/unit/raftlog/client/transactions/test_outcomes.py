@@ -155,9 +155,9 @@ async def test_what_was_not_answered_is_asked_for_as_it_was_s13(cluster: FakeClu
                 await commit_together([one, other], positions={"x": (-1, 0)}, timeout=0.3)
             cluster.transactions.lose_answers = {}
             for again in ([one], [one, other]):
-                with pytest.raises(InvalidRequest, match="ask again as it was"):
+                with pytest.raises(InvalidRequest, match="retry it unchanged"):
                     await commit_together(again, positions={"y": (-1, 0)})
-            with pytest.raises(InvalidRequest, match="ask again as it was"):
+            with pytest.raises(InvalidRequest, match="retry it unchanged"):
                 await one.commit()
             assert one.state.value == "unknown"
             await commit_together([other, one], positions={"x": (-1, 0)})

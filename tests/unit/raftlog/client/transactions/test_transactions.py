@@ -229,7 +229,7 @@ async def test_what_is_refused_before_anything_happens(cluster: FakeCluster) -> 
             Producer(cluster.bootstrap, **settings)
     cluster.create_topic("t")
     async with Producer(cluster.bootstrap, transactional_id="p") as producer:
-        with pytest.raises(InvalidRequest, match="sends in transactions"):
+        with pytest.raises(InvalidRequest, match="sends only in transactions"):
             producer.send("t", b"plain")
         transaction = producer.transaction()
         with pytest.raises(InvalidRequest, match="not begun"):
@@ -237,7 +237,7 @@ async def test_what_is_refused_before_anything_happens(cluster: FakeCluster) -> 
         async with transaction:
             with pytest.raises(InvalidRequest, match="end it first"):
                 await producer.transaction().__aenter__()
-            with pytest.raises(InvalidRequest, match="begins once"):
+            with pytest.raises(InvalidRequest, match="begins only once"):
                 await transaction.__aenter__()
             with pytest.raises(InvalidRequest, match="another process"):
                 await transaction.prepare()
