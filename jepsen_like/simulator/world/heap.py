@@ -27,11 +27,10 @@ class Event:
 
     __slots__ = ("at", "callback", "cancelled", "life", "order")
 
-    at: float
-    order: int
-
     def __init__(self, life: Life | None, callback: Callable[[], None]) -> None:
-        """When it is, `EventHeap.put` says."""
+        """`EventHeap.put` sets when it is due."""
+        self.at = 0.0
+        self.order = 0
         self.life = life
         self.callback = callback
         self.cancelled = False
