@@ -1,1 +1,2 @@
-"""The voters of the quorum: identities, configurations, changes, lost disks."""
+"""The voters of the quorum: their identities and disks, the configurations that name them, and the rules for changing
+them."""

@@ -1,16 +1,16 @@
-"""The voters of the quorum as an entry of its log: who votes, and with which disk.
+"""The voters of the quorum as an entry of its log: which nodes vote, and with which disks.
 
-A configuration names each voter by node id *and* directory id, so that an empty or a swapped disk never votes under an
-old identity (S9), and says where the voter's data listener was when it was written.
+A configuration names each voter by node id *and* directory id, so that an empty or swapped disk never votes under an
+old identity (S9). It also records the address of the voter's data listener at the time of writing.
 
-It takes effect where it is appended, committed or not, and is rolled back where it is truncated (Raft dissertation,
-4.1). That is safe because two configurations that follow one another differ by at most one voter: any majority of the
-one shares a voter with any majority of the other (`is_single_step`, and the test that counts them all). A voter on
-another disk is another voter, so a replaced disk is two steps: out, then in.
+A configuration takes effect where it is appended, committed or not, and is rolled back if its entry is truncated
+(Raft dissertation, 4.1). This is safe because consecutive configurations differ by at most one voter, so any majority
+of one shares a voter with any majority of the other (`is_single_step`, and the test that enumerates them). A voter on
+another disk is another voter, so replacing a disk takes two steps: remove, then add.
 
-The first configuration of a cluster is what `server init` wrote: node ids alone, since nobody knew the others' disks.
-Its leader writes the directory ids down as soon as it has met them (`pinned`); that changes who is named, not who
-votes.
+The first configuration of a cluster is the one that `server init` wrote. It has node ids only, since no node knew the
+disks of the others. The leader adds the directory ids (`pinned`) as soon as it has met the voters; that changes which
+disks are named, not which nodes vote.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 
 CONFIGURATION = b"\x02"
-"""The first byte of such an entry: pysyncobj's kind of a membership change."""
+"""The first byte of a configuration entry: pysyncobj's type for membership changes."""
 
 FORMAT_VERSION = 1
 
 MAX_VOTERS = 7
-"""Five, and room to add before one removes."""
+"""Five voters, and room to add replacements before old voters are removed."""
 
 UNKNOWN_DIRECTORY = DirectoryId(b"")
-"""Of a voter that no leader has met yet."""
+"""The directory id of a voter that no leader has met yet."""
 
 
 class Voter(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """One voter. `host` is empty where no address is known beyond what the node's own folder says."""
+    """One voter. `host` is empty if the only known address is the one in the node's own data folder."""
 
     node_id: Annotated[BrokerId, msgspec.Meta(ge=0, le=2**31 - 1)]
     directory_id: Annotated[DirectoryId, msgspec.Meta(max_length=16)] = UNKNOWN_DIRECTORY
@@ -45,71 +45,72 @@ class Voter(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
 
     @property
     def pinned(self) -> bool:
-        """Its disk is agreed upon."""
+        """Whether its directory id is part of the configuration."""
         return self.directory_id != UNKNOWN_DIRECTORY
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where its data listener was."""
+        """The address of its data listener when the configuration was written."""
         return Endpoint(self.host, self.port) if self.host else None
 
     @staticmethod
     def of(node_id: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> Voter:
-        """A voter with its disk."""
+        """Return the voter with its directory id and address."""
         if endpoint is None:
             return Voter(node_id, directory_id)
         return Voter(node_id, directory_id, endpoint.host, endpoint.port)
 
 
 class Configuration(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The voters, by node id."""
+    """The voters, sorted by node id."""
 
     version: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     voters: Annotated[tuple[Voter, ...], msgspec.Meta(min_length=1, max_length=64)]
 
     @staticmethod
     def of(voters: Iterable[Voter]) -> Configuration:
-        """Sorted."""
         return Configuration(FORMAT_VERSION, tuple(sorted(voters, key=lambda voter: voter.node_id)))
 
     @staticmethod
     def initial(node_ids: Iterable[BrokerId]) -> Configuration:
-        """What `server init` was told."""
+        """Return the configuration that `server init` wrote: node ids only."""
         return Configuration.of(Voter(node_id) for node_id in node_ids)
 
     @property
     def node_ids(self) -> tuple[BrokerId, ...]:
-        """Sorted."""
         return tuple(voter.node_id for voter in self.voters)
 
     @property
     def is_pinned(self) -> bool:
-        """All voters' disks are agreed upon."""
+        """Whether the configuration names the disk of every voter."""
         return all(voter.pinned for voter in self.voters)
 
     def voter(self, node_id: int) -> Voter | None:
-        """By node id."""
+        """Return the voter with this node id, or None."""
         for voter in self.voters:
             if voter.node_id == node_id:
                 return voter
         return None
 
     def with_voter(self, voter: Voter) -> Configuration:
-        """One voter more."""
+        """Return the configuration with this voter added."""
         return Configuration.of((*self.voters, voter))
 
     def without(self, node_id: int) -> Configuration:
-        """One voter less."""
+        """Return the configuration without this voter."""
         return Configuration.of(voter for voter in self.voters if voter.node_id != node_id)
 
     def pinned(self, met: Mapping[BrokerId, Voter]) -> Configuration:
-        """The same voters, those that were met with the disk that they were met with."""
+        """Return the same voters, with directory ids from `met` where the configuration names none."""
         return Configuration.of(voter if voter.pinned else met.get(voter.node_id, voter) for voter in self.voters)
 
 
 def is_single_step(old: Configuration, new: Configuration) -> bool:
-    """Whether all majorities of the one share a voter with all majorities of the other: at most one voter came or went,
-    and none changed its disk, but for one whose disk was not written down before."""
+    """Return whether every majority of one configuration shares a voter with every majority of the other.
+
+    That is so if at most one voter was added or removed and no voter changed its disk. Naming a disk that was not
+    named before is no change of disk.
+    """
     kept = set(old.node_ids) & set(new.node_ids)
     for node_id in kept:
         before, after = old.voter(node_id), new.voter(node_id)
@@ -124,29 +125,29 @@ _decoder = msgspec.msgpack.Decoder(Configuration)
 
 
 def encode_configuration(configuration: Configuration) -> bytes:
-    """As a snapshot and a journal's header carry it."""
+    """Encode the configuration as snapshots and the journal's header hold it."""
     return _encoder.encode(configuration)
 
 
 def decode_configuration(packed: bytes) -> Configuration:
-    """Raises `RemoteProtocolError` for bytes that are none, or of a newer version."""
+    """Decode a configuration. Raises `RemoteProtocolError` if it is malformed or of another version."""
     try:
         configuration = _decoder.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"malformed configuration of the quorum: {error}") from None
     node_ids = list(configuration.node_ids)
     if configuration.version != FORMAT_VERSION or node_ids != sorted(set(node_ids)):
-        raise RemoteProtocolError(f"a configuration of version {configuration.version} with the voters {node_ids}")
+        raise RemoteProtocolError(f"invalid configuration: version {configuration.version}, voters {node_ids}")
     if any(len(voter.directory_id) not in (0, 16) for voter in configuration.voters):
-        raise RemoteProtocolError("a configuration with a directory id that is none")
+        raise RemoteProtocolError("invalid configuration: malformed directory id")
     return configuration
 
 
 def encode_entry(configuration: Configuration) -> bytes:
-    """As an entry of the log."""
+    """Encode the configuration as an entry of the log."""
     return CONFIGURATION + encode_configuration(configuration)
 
 
 def decode_entry(command: bytes) -> Configuration | None:
-    """The configuration that an entry holds; None for another kind of entry. Raises `RemoteProtocolError`."""
+    """Return the configuration that an entry holds, or None for another kind of entry. Raises `RemoteProtocolError`."""
     return decode_configuration(command[1:]) if command[:1] == CONFIGURATION else None

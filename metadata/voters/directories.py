@@ -1,15 +1,15 @@
-"""Which disk each voter was met with first: a voter that comes back on another one is not the voter that it was.
+"""The directory id with which each voter was first met: a voter that returns on another disk is not the same voter.
 
-A voter that lost its disk forgot which entries it acknowledged and whom it voted for; if it went on as before, an
-acknowledged entry could be lost or two leaders elected (S9). The log says with which disk each voter votes. But its
-first configuration names node ids alone, since `server init` knows no other node's disk, and until a leader has
-written the disks down every node remembers, durably, the directory id with which it met each other voter first. One
-that comes with another gets the log and counts nowhere.
+A voter that lost its disk no longer knows which entries it acknowledged and for whom it voted. If it continued under
+its old identity, an acknowledged entry could be lost or two leaders elected (S9). The log says with which disk each
+voter votes, but its first configuration has node ids only, since `server init` knows no other node's disk. Until a
+leader has added the directory ids, every node remembers, durably, the directory id with which it first met each other
+voter. A voter that comes with another one receives the log, but its votes and acknowledgements do not count.
 
 `quorum/voters` is `8 bytes magic | u32 CRC-32C of the rest | msgpack [version, cluster id, {node id: directory id}]`,
-replaced atomically. Rot in it could make a voter distrust its peers, or trust one that lost its memory: a damaged file
-is refused while it is needed, and not looked at any more once the log begins with a configuration that names all
-disks. (Version 1 had neither magic nor checksum. It is read, and written anew.)
+replaced atomically. Bit rot in it could make a voter distrust its peers, or trust one that lost its memory. A damaged
+file is therefore refused while it is needed; once the log begins with a configuration that names all disks, the file
+is no longer read. (Version 1 had neither magic nor checksum. It is read and rewritten.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CRC = struct.Struct(">I")
 _HEAD_BYTES = len(MAGIC) + _CRC.size
 
 _VERSION_1 = b"\x93\x01"
-"""How a file without a checksum begins: an array of three, the version first."""
+"""The first bytes of a version 1 file: a msgpack array of three, with the version first."""
 
 
 class _Body(msgspec.Struct, array_like=True, frozen=True):
@@ -45,18 +45,21 @@ class _Body(msgspec.Struct, array_like=True, frozen=True):
 
 
 class VoterDirectories:
-    """The other voters' directory ids, as first met."""
+    """The directory ids with which the other voters were first met."""
 
     def __init__(self, disk: Disk, identity: QuorumIdentity, *, needed: bool = True) -> None:
-        """`needed`: the log does not name all disks from its beginning on. Raises `DiskDamaged` where the file is
-        damaged then, `DiskFailed`."""
+        """Load the file.
+
+        `needed`: whether the log does not name all disks from its beginning on. If it is false, the file is not read.
+        Raises `DiskDamaged` for a damaged file that is needed, and `DiskFailed`.
+        """
         self._disk = disk
         self._identity = identity
         with advising(identity.node_id):
             self._known: dict[BrokerId, DirectoryId] = self._load() if needed else {}
 
     def is_the_same(self, voter: BrokerId, directory_id: DirectoryId) -> bool:
-        """Whether this is the disk that the voter was met with; at the first meeting it is remembered, durably."""
+        """Return whether the voter was first met with this disk. The first meeting is recorded durably."""
         known = self._known.get(voter)
         if known is None:
             directories = {**self._known, voter: directory_id}
@@ -93,6 +96,6 @@ class VoterDirectories:
 
     def _damaged(self, why: str) -> DiskDamaged:
         return DiskDamaged(
-            f"{PATH} is damaged: {why}. It says with which disks this node met the other voters first; without it a "
-            "voter that lost its memory could count again"
+            f"{PATH} is damaged: {why}. It records the disks with which this node first met the other voters; without "
+            "it a voter that lost its disk could count toward a majority again"
         )

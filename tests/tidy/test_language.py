@@ -69,7 +69,6 @@ LEFT: Mapping[str, int] = {
     "metadata/records": 37,
     "metadata/rules": 19,
     "metadata/snapshot": 3,
-    "metadata/voters": 20,
     "partitions": 16,
     "partitions/compaction": 14,
     "partitions/driver": 45,
