@@ -1,11 +1,11 @@
-"""raftlog: a replicated commit log that coordinates itself.
+"""raftlog: a replicated commit log with its own coordination.
 
-The ground floor is here: the vocabulary (`model`, `errors`, `config`, `ports`, `record_batch`, `wire`), the carrier of
-the data plane (`http2/`) and the client library (`client/`). None of it imports `metadata`, `partitions`, `http_api`,
-`spark_source` or `jepsen_like`. The top floor puts everything together: `broker/` and `cli/`.
+This folder holds the foundation: the shared vocabulary (`model`, `errors`, `config`, `ports`, `records/`, `wire`), the
+transport of the data plane (`http2/`) and the client library (`client/`). None of it imports `metadata`, `partitions`,
+`http_api`, `spark_source` or `jepsen_like`. It also holds what assembles all of them: `broker/` and `cli/`.
 
-Importing this package loads nothing heavy; `Producer`, `Consumer`, `Admin` and `commit_together` are loaded when first
-named.
+Importing this package loads nothing heavy; `Producer`, `Consumer`, `Admin` and `commit_together` are loaded on first
+use.
 """
 
 from __future__ import annotations

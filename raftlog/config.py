@@ -1,8 +1,9 @@
-"""Every setting and every limit: typed, with its unit in its name, its reason beside it, its relations asserted.
+"""Settings and limits. Each is typed, has its unit in its name and its reason beside it; relations between them are
+asserted.
 
-`NodeConfig` is a node's `node.toml`: settings, never identity (that is `node.json` in the data folder, see
-`raftlog/broker/identity.py`). `TopicConfig` is what a topic may set, with Kafka's names, units and defaults; where
-ours differ it is on purpose: `min.insync.replicas` is a majority of the replicas, and `flush` is ours.
+`NodeConfig` is a node's `node.toml`. It holds settings, never identity, which is in `node.json` in the data folder
+(`raftlog/broker/identity.py`). `TopicConfig` holds a topic's settings, with Kafka's names, units and defaults. Two
+differ on purpose: `min.insync.replicas` defaults to a majority of the replicas, and `flush` exists only in raftlog.
 """
 
 from __future__ import annotations
@@ -24,49 +25,55 @@ GIB = 1024 * MIB
 # --- Bounds that are part of formats and protocols -------------------------------------------------------------------
 
 MAX_BATCH_BYTES = 1 * MIB
-"""Default and largest `max.message.bytes`: a batch as it lies on disk, compressed. One always fits a push message."""
+"""Default and maximum of `max.message.bytes`: the size of a compressed batch on disk. A batch always fits one push
+message."""
 
 MAX_BATCH_DECOMPRESSED_BYTES = 16 * MIB
-"""A batch may not grow beyond this when decompressed: what a bomb can make us allocate."""
+"""Maximum size of a decompressed batch, which bounds the memory that a decompression bomb can take."""
 
 PUSH_MESSAGE_BYTES = MAX_BATCH_BYTES + 64 * KIB
-"""A replication push carries up to this many bytes of batches (about 1 MiB: measured best); at least one batch fits."""
+"""Maximum bytes of batches in one replication push (about 1 MiB measured best). At least one batch fits."""
 
 MAX_PUSHES_IN_FLIGHT = 2
-"""Pushes that a leader sends ahead of the follower's answer: a third gains nothing, it only holds memory."""
+"""Pushes that a leader sends ahead of the follower's answer. A third gains nothing and holds memory."""
 
 MAX_WIRE_MESSAGE_BYTES = 32 * MIB
-"""Largest message on an HTTP/2 stream of ours; a larger announced length ends the connection before it is read."""
+"""Largest message on an HTTP/2 stream. If a larger length is announced, the connection ends before the message is read.
+"""
 
 MAX_REQUEST_BYTES = 16 * MIB
-"""Largest produce request, and largest HTTP body."""
+"""Largest produce request and largest HTTP body."""
 
 MAX_FETCH_BYTES = 16 * MIB
-"""Largest answer to a fetch, first batches apart."""
+"""Largest answer to a fetch, not counting the first batch of each partition."""
 
 MAX_FETCH_WAIT_MS = 60_000
 """Longest long poll."""
 
 MAX_PRODUCE_TIMEOUT_MS = 300_000
-"""Longest wait for a produce's acknowledgement."""
+"""Longest time to wait for the acknowledgement of a produce request."""
 
 MAX_REQUEST_HEAD_BYTES = 1 * MIB
-"""The most for the head of a produce, fetch or offsets request, which is parsed on the loop: 10,000 partitions of up to
-64 bytes, and some."""
+"""Largest head of a produce, fetch or offsets request, which is parsed on the loop. It fits 10,000 partitions of up to
+64 bytes each, with some to spare."""
 
 MAX_TOPIC_NAME = 249
-"""As Kafka: so that names can move there and back."""
+"""Kafka's limit, so that topics can move between the two."""
 
 MAX_PARTITIONS_PER_TOPIC = 10_000
 
 MAX_UNREPLICATED_BYTES = 64 * MIB
-"""With acks 0 or 1 a partition takes this much that its followers do not have yet, then says `overloaded`."""
+"""Bytes that a partition accepts with `acks` 0 or 1 before its followers have them. Beyond that it refuses with
+`overloaded`."""
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def check_topic_name(name: str) -> str:
-    """The name, if it is a legal one (Kafka's rule). Raises `InvalidRequest`."""
+    """Return the name if Kafka's rule allows it.
+
+    Raises `InvalidRequest`.
+    """
     if not name or len(name) > MAX_TOPIC_NAME or name in {".", ".."} or not _TOPIC_NAME.fullmatch(name):
         shown = name[:64]
         raise InvalidRequest(
@@ -85,7 +92,7 @@ CleanupPolicy = Literal["delete", "compact", "compact,delete", "delete,compact"]
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What one topic is set to. Field `retention_ms` is the setting `retention.ms`, and so on. -1 means no limit."""
+    """A topic's settings. The field `retention_ms` is the setting `retention.ms`, and so on. -1 means no limit."""
 
     retention_ms: int = 7 * 24 * 3_600_000
     retention_bytes: int = -1
@@ -100,19 +107,19 @@ class TopicConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**62
     delete_retention_ms: int = 24 * 3_600_000
-    """How long a tombstone is kept from the first compaction that met it on."""
+    """Time for which a tombstone is kept after the first compaction that sees it."""
     flush: Flush = "fsync"
     min_insync_replicas: int = 0
-    """0: a majority of the replicas, settled when the topic is created."""
+    """0 stands for a majority of the replicas, computed when the topic is created."""
 
     @property
     def compacts(self) -> bool:
-        """Of each key the last record is kept."""
+        """Whether only the last record of each key is kept."""
         return "compact" in self.cleanup_policy
 
     @property
     def deletes(self) -> bool:
-        """`retention.ms` and `retention.bytes` count."""
+        """Whether `retention.ms` and `retention.bytes` apply."""
         return "delete" in self.cleanup_policy
 
 
@@ -130,7 +137,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     "delete_retention_ms": (0, 2**62),
 }
 _FRACTIONS = ("min_cleanable_dirty_ratio",)
-"""Between 0 and 1."""
+"""Settings whose value is between 0 and 1."""
 _CHOICES: dict[str, tuple[str, ...]] = {
     "message_timestamp_type": ("CreateTime", "LogAppendTime"),
     "cleanup_policy": ("delete", "compact", "compact,delete", "delete,compact"),
@@ -139,19 +146,22 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 _FRACTION = re.compile(r"[0-9]{0,19}\.?[0-9]{1,19}", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
-"""As Kafka writes one; Python's `int` takes blanks, underscores and the digits of other scripts too."""
+"""Kafka's syntax of a whole number. Python's `int` also accepts blanks, underscores and the digits of other scripts."""
 
 TOPIC_CONFIG_NAMES: dict[str, str] = {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
-"""`retention.ms` → `retention_ms`."""
+"""Setting → field: `retention.ms` → `retention_ms`."""
 
 
 def majority(replicas: int) -> int:
-    """The smallest number that is more than half: two majorities share a member."""
+    """Return the smallest number that is more than half. Any two majorities share a member."""
     return replicas // 2 + 1
 
 
 def parse_topic_config(configs: Mapping[str, str]) -> TopicConfig:
-    """Settings by Kafka's names, as strings → typed. Raises `InvalidRequest` naming the setting and its range."""
+    """Return the typed settings for the given strings by Kafka's names.
+
+    Raises `InvalidRequest`, which names the setting and its range.
+    """
     values: dict[str, Any] = {}
     for name, text in configs.items():
         attribute = TOPIC_CONFIG_NAMES.get(name)
@@ -193,7 +203,7 @@ _Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
 class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Host and port as `node.toml` writes them."""
+    """A host and a port in `node.toml`."""
 
     host: _Text = "127.0.0.1"
     port: _Port = 0
@@ -204,14 +214,14 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a node listens, and what it tells others to dial where that differs."""
+    """The address at which a node listens, and the one that it advertises if that differs."""
 
     listen: Address = Address()
     advertised: Address | None = None
 
 
 class PeerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Overrides where *this* node dials a peer's data listener, so that a proxy can sit on each directed link."""
+    """The address at which this node dials a peer's data listener, so that a proxy can sit on each directed link."""
 
     data: Address
 
@@ -220,36 +230,39 @@ DEFAULT_NODE_NAME = "URI:raftlog:/cluster/{cluster_id}/node/{node_id}"
 
 
 class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Files in PEM, relative to `node.toml`; read again when they change. With this section the data listener speaks
-    TLS only, and so does this node to its peers. See `docs/security.md`."""
+    """Paths of PEM files, relative to `node.toml`. The files are read again when they change.
+
+    With this section the data listener accepts only TLS, and this node dials its peers only with TLS. See
+    `docs/security.md`.
+    """
 
     certificate: _Text
-    """This node's own, followed by those between it and the authority's."""
+    """The node's own certificate, followed by the intermediate ones up to the authority's."""
     key: _Text
-    """Its private key, without a pass phrase."""
+    """The certificate's private key, without a pass phrase."""
     authority: _Text
-    """Certificates of those whose signature counts: whoever has one of their certificates may be a node."""
+    """Certificates of the trusted authorities. A holder of a certificate that they signed may be a node."""
     node_name: _Text = DEFAULT_NODE_NAME
-    """The subject alternative name by which a certificate is a node's: `URI:` or `DNS:` and a text with `{node_id}`."""
+    """Pattern of the subject alternative name that identifies a node: `URI:` or `DNS:` and a text with `{node_id}`."""
 
     def __post_init__(self) -> None:
         kind, colon, text = self.node_name.partition(":")
         separator = {"URI": "/", "DNS": "."}.get(kind)
         if not colon or separator is None:
-            raise ValueError(f"node_name must begin with 'URI:' or 'DNS:', not as in {self.node_name!r}")
+            raise ValueError(f"node_name must begin with 'URI:' or 'DNS:', not {self.node_name!r}")
         pieces = re.split(r"(\{node_id\}|\{cluster_id\})", text)
         places, between = pieces[1::2], pieces[2:-1:2]
         if places.count("{node_id}") != 1 or len(places) > 2 or places == ["{node_id}"] * 2:
-            raise ValueError("node_name must hold {node_id} once, and {cluster_id} at most once")
+            raise ValueError("node_name must contain {node_id} once, and {cluster_id} at most once")
         if any(brace in piece for piece in pieces[::2] for brace in "{}"):
-            raise ValueError("node_name knows {node_id} and {cluster_id} only")
+            raise ValueError("node_name may contain only the fields {node_id} and {cluster_id}")
         if any(separator not in piece for piece in between):
-            # Else cluster a1's node 2 and cluster a's node 12 could have one name.
+            # Otherwise node 2 of cluster "a1" and node 12 of cluster "a" could have the same name.
             raise ValueError(f"node_name must have a {separator!r} between {{cluster_id}} and {{node_id}}")
 
 
 class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Milliseconds. The relations that failover within two seconds rests on are asserted below."""
+    """Timings in milliseconds. Failover within two seconds depends on the relations that are asserted below."""
 
     election_timeout_min_ms: _Milliseconds = 300
     election_timeout_max_ms: _Milliseconds = 600
@@ -257,7 +270,7 @@ class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     broker_session_ms: _Milliseconds = 900
     broker_heartbeat_ms: _Milliseconds = 200
     replica_lag_max_ms: _Milliseconds = 5_000
-    """A follower that was not caught up for this long leaves the ISR (it also leaves at once when it is fenced)."""
+    """Time after which a follower that is not caught up leaves the ISR. A fenced follower leaves at once."""
     produce_timeout_ms: _Milliseconds = 30_000
 
     def __post_init__(self) -> None:
@@ -276,7 +289,7 @@ class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`node.toml`. A relative `data_folder` is relative to the file."""
+    """The content of `node.toml`. A relative `data_folder` is relative to that file."""
 
     data_folder: _Text = "data"
     rack: str = ""
@@ -285,50 +298,66 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     peers: dict[_NodeId, PeerConfig] = {}
-    """By node id, as text: TOML's keys are strings."""
+    """Overrides by node id. The ids are text because TOML's keys are strings."""
     tls: TlsConfig | None = None
-    """Of the data listener and of all links between nodes; none: plain text."""
+    """TLS for the data listener and for all links between nodes. None: plain text."""
     timing: TimingConfig = TimingConfig()
     scheduling: Literal["batch", "other"] = "batch"
-    """`batch`: threads of this node that wake do not take a core from who has not finished (`SCHED_BATCH`, Linux only):
-    where cores are few, records that come alone are through sooner. `other`: as any process."""
+    """CPU scheduling policy of the node's threads.
+
+    `batch` (`SCHED_BATCH`, Linux only): a thread that wakes does not take a core from one that has not finished, so on
+    few cores single records have lower latency. `other`: the system's default.
+    """
     fsync_threads: _Threads = 2
-    """For writing and fsyncing logs: a round of group commit goes over so many logs at once."""
+    """Threads that write and fsync logs, which is also the number of logs that one round of group commit covers."""
     worker_threads: _Threads = 2
-    """For all else that blocks: reads that the page cache does not have, opening and removing logs."""
+    """Threads for all other blocking work: reads that miss the page cache, opening and removing logs."""
     retention_check_ms: _Milliseconds = 30_000
     scrub_bytes_per_second: _Bytes = 1 * MIB
-    """How fast the scrubber reads, at most; 0: it reads nothing by itself."""
+    """Maximum read rate of the scrubber in bytes a second. 0 turns it off."""
     scrub_interval_ms: _Milliseconds = 24 * 3_600_000
-    """From the end of one pass over all replicas to the next."""
+    """Time between the end of one scrub of all replicas and the start of the next."""
     offsets_retention_minutes: Annotated[int, msgspec.Meta(ge=1, le=10 * 525_600)] = 10_080
-    """How long the committed offsets of a consumer group without members are kept."""
+    """Time for which the committed offsets of a consumer group without members are kept."""
     transactional_id_expiration_minutes: Annotated[int, msgspec.Meta(ge=1, le=10 * 525_600)] = 10_080
-    """How long a `transactional_id` is kept with which nothing is begun or ended."""
+    """Time for which an unused `transactional_id` is kept, since its last transaction began or ended."""
     producer_id_expiration_ms: Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 3_600_000)] = 24 * 3_600_000
-    """How long a partition remembers an idempotent producer that has written nothing, by the time that its replica was
-    in service (Kafka's `producer.id.expiration.ms`)."""
+    """Time for which a partition keeps the state of an idempotent producer that writes nothing, counted while its
+    replica is in service (Kafka's `producer.id.expiration.ms`)."""
     producer_state_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=1024 * MIB)] = 16 * MIB
-    """Memory for what a partition remembers of its idempotent producers: some 35,000 that wrote one batch, or 12,000
-    that wrote five or more, within `producer_id_expiration_ms`. A new one is told `overloaded` then, until there is
-    room."""
+    """Memory for a partition's producer state.
+
+    The default holds some 35,000 producers that wrote one batch, or 12,000 that wrote five or more, within
+    `producer_id_expiration_ms`. When it is full, a new producer is refused with `overloaded` until there is room.
+    """
     metadata_snapshot_entries: Annotated[int, msgspec.Meta(ge=10, le=10_000_000)] = 10_000
-    """Of the metadata quorum, after which the node writes a snapshot and begins its journal anew; it does so anyway
-    when the journal has 16 MiB. Fewer: a shorter start, and snapshots more often."""
+    """Entries of the metadata quorum's journal after which the node writes a snapshot and starts a new journal.
+
+    A journal of 16 MiB triggers that as well. A lower number makes starts faster and snapshots more frequent.
+    """
     disk_ballast_bytes: _Bytes = 32 * MIB
-    """Room that is occupied from the start and given up to what makes room on a full disk: retention, the metadata
-    quorum, a start. At most a sixteenth of the disk; 0: none. The default holds the quorum's journal (16 MiB) and the
-    one that takes its place."""
+    """Disk space that is reserved from the start and released to operations that free space or must not fail on a full
+    disk: retention, the metadata quorum, a start.
+
+    It takes at most a sixteenth of the disk. 0: no reserve. The default holds the quorum's journal (16 MiB) and its
+    successor.
+    """
     disk_reserved_bytes: _Bytes = 1 * GIB
-    """With less room than this on the disk the node takes no batches from clients, and from its leaders none with less
-    than half of it. At most a twentieth of the disk; 0: it takes batches until the disk is full."""
+    """Free disk space below which the node refuses batches from clients. Below half of it, the node refuses batches
+    from leaders too.
+
+    It is at most a twentieth of the disk. 0: batches are accepted until the disk is full.
+    """
     fetch_cache_bytes: _Bytes = 64 * MIB
-    """Recently appended batches kept in memory for readers at the end of the log, over all partitions."""
+    """Memory for recently appended batches, over all partitions, which serves readers at the end of the log."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 def load_node_config(text: str) -> NodeConfig:
-    """`node.toml`'s text → settings. Raises `InvalidRequest` naming the field at fault."""
+    """Parse the text of `node.toml`.
+
+    Raises `InvalidRequest`, which names the wrong field.
+    """
     try:
         return msgspec.toml.decode(text.encode(), type=NodeConfig)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

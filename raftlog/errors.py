@@ -1,15 +1,16 @@
-"""Everything that can go wrong, told by whose fault it is and by what the caller can do.
+"""Every error, classified by whose fault it is and by what the caller can do.
 
-Five kinds, and no sixth:
+There are five kinds:
 
-* `InvariantViolation`: a bug of ours. The replica (or node) that finds it stops; nothing is served from doubt.
-* `RemoteProtocolError`: a peer sent what the protocol forbids. The connection is dropped, nothing else happens.
-* `InvalidRequest`: the caller asked for something that cannot be. Nothing was changed (S11).
-* `RetriableError`: the world: a leader moved, a disk is full, a deadline passed. `applied` tells which of those may
-  have happened all the same: a timeout's outcome is *unknown*, never *failed*.
+* `InvariantViolation`: a bug in raftlog. The replica or node that finds it stops and serves nothing more.
+* `RemoteProtocolError`: a peer violated the protocol. The connection is dropped, with no other effect.
+* `InvalidRequest`: the caller asked for something impossible. Nothing was changed (S11).
+* `RetriableError`: the environment: a leader moved, a disk is full, a deadline passed. `applied` tells whether the
+  operation may have taken effect anyway: the outcome of a timeout is *unknown*, never *failed*.
 * `DiskDamaged`: a disk lost or changed what it had made durable. The node does not start; the detail says what to do.
 
-`CODES` is the one table from stable code to HTTP status. Codes may be added, never renamed: programs match on them.
+`CODES` is the only table from stable code to HTTP status. Codes may be added, never renamed, because programs match on
+them.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from dataclasses import dataclass
 
 
 class Applied(enum.Enum):
-    """Whether the operation that failed may have taken effect."""
+    """Whether the failed operation may have taken effect."""
 
     NO = "no"
-    """Certainly not: it is safe to do it again."""
+    """It did not: a retry is safe."""
     UNKNOWN = "unknown"
-    """Perhaps: only an idempotent retry is safe."""
+    """It may have: only an idempotent retry is safe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A row of the table: what a program may rely on when it sees this code."""
+    """A row of the table: what a program may rely on if it gets this code."""
 
     status: int
     retriable: bool
@@ -37,7 +38,7 @@ class Code:
 
 
 CODES: dict[str, Code] = {
-    # The caller's.
+    # Errors of the caller.
     "invalid_request": Code(400, False),
     "invalid_config": Code(400, False),
     "invalid_topic_name": Code(400, False),
@@ -79,7 +80,7 @@ CODES: dict[str, Code] = {
     "unsupported_media_type": Code(415, False),
     "offset_out_of_range": Code(416, False),
     "idempotency_key_reused": Code(422, False),
-    # The world's: nothing happened, try again.
+    # Errors of the environment: nothing happened, and a retry may succeed.
     "not_leader": Code(503, True),
     "leader_not_available": Code(503, True),
     "fenced_leader_epoch": Code(503, True),
@@ -104,20 +105,20 @@ CODES: dict[str, Code] = {
     "disk_full": Code(507, True),
     "disk_failed": Code(503, True),
     "slow_request": Code(408, True),
-    # The world's: it may have happened.
+    # Errors of the environment: the operation may have taken effect.
     "not_enough_replicas_after_append": Code(503, True, Applied.UNKNOWN),
     "leadership_lost": Code(503, True, Applied.UNKNOWN),
     "request_timed_out": Code(504, True, Applied.UNKNOWN),
     "outcome_unknown": Code(504, True, Applied.UNKNOWN),
-    # A peer's and ours.
+    # Errors of a peer, and raftlog's own.
     "protocol_error": Code(502, False, Applied.UNKNOWN),
     "internal_error": Code(500, False, Applied.UNKNOWN),
 }
-"""Stable code → what it means. The exhaustive test walks this table."""
+"""Stable code → its meaning. The exhaustive test walks this table."""
 
 
 class RaftlogError(Exception):
-    """Base of every error that raftlog raises on purpose. `code` is a key of `CODES`; `detail` is for people."""
+    """The base of every error that raftlog raises on purpose. `code` is a key of `CODES`; `detail` is for people."""
 
     def __init__(self, code: str, detail: str) -> None:
         assert code in CODES, code
@@ -127,7 +128,7 @@ class RaftlogError(Exception):
 
     @property
     def status(self) -> int:
-        """HTTP status."""
+        """The HTTP status."""
         return CODES[self.code].status
 
     @property
@@ -145,15 +146,15 @@ class RaftlogError(Exception):
 
 
 class InvariantViolation(RaftlogError):
-    """A bug of ours was caught in the act. Log lines that name it begin with `INVARIANT`."""
+    """A bug in raftlog was detected. Log lines that report it begin with `INVARIANT`."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("internal_error", detail)
 
 
 class Unforeseen(InvariantViolation):
-    """An exception that none of our code raises on purpose. What it left half done is thrown away, and begun anew from
-    what is on disk."""
+    """An exception that raftlog does not raise on purpose. The half-done work is discarded and restarted from what is
+    on disk."""
 
 
 class RemoteProtocolError(RaftlogError):
@@ -164,22 +165,22 @@ class RemoteProtocolError(RaftlogError):
 
 
 class InvalidRequest(RaftlogError):
-    """The caller's request cannot be carried out, now or later. Nothing was changed."""
+    """The request cannot be carried out, now or later. Nothing was changed."""
 
 
 class CorruptBatch(InvalidRequest):
-    """Bytes that claim to be a record batch and are not a valid one."""
+    """Bytes that should be a record batch and are not a valid one."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("corrupt_batch", detail)
 
 
 class RetriableError(RaftlogError):
-    """The world stood in the way; the same request may succeed later."""
+    """The environment prevented the request; the same request may succeed later."""
 
 
 class NotLeader(RetriableError):
-    """This broker does not lead the partition. `leader` is a hint (-1: nobody is known to lead)."""
+    """This broker does not lead the partition. `leader` is a hint (-1: no leader is known)."""
 
     def __init__(self, detail: str, leader: int = -1) -> None:
         super().__init__("not_leader", detail)
@@ -187,50 +188,50 @@ class NotLeader(RetriableError):
 
 
 class DiskError(RetriableError):
-    """A call of the disk did not do its work."""
+    """A call to the disk did not succeed."""
 
 
 class DiskFailed(DiskError):
-    """A disk call failed. A replica that sees it goes offline; a failed fsync is never tried again."""
+    """A disk call failed. The replica that gets it goes offline; a failed fsync is never retried."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("disk_failed", detail)
 
 
 class DiskHindered(DiskError):
-    """The call could not be made for now: the disk is sound, nothing is lost, and the same call may succeed later."""
+    """The call could not be made at this time: the disk is sound, nothing is lost, and a retry may succeed."""
 
 
 class DiskFull(DiskHindered):
-    """There is no room for the write; what was acknowledged stays."""
+    """There is no space for the write. Acknowledged data is unaffected."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("disk_full", detail)
 
 
 class ResourceShortage(DiskHindered):
-    """The process, or the machine, is out of file descriptors, threads or memory for the moment. It says nothing of the
-    disk: no replica goes offline for it."""
+    """The process or the machine has run out of file descriptors, threads or memory. The disk is not suspect, so no
+    replica goes offline."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("overloaded", detail)
 
 
 class DiskDamaged(RaftlogError):
-    """What a disk had made durable is gone, or is not what was written. `detail` names the file, and says what to do.
-    Trying again mends nothing."""
+    """Durable data is gone, or differs from what was written. `detail` names the file and says what to do. A retry is
+    useless."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("disk_failed", detail)
 
     @property
     def retriable(self) -> bool:
-        """Never."""
+        """False: the disk does not repair itself."""
         return False
 
 
 def error_from_code(code: str, detail: str, leader: int = -1) -> RaftlogError:
-    """The exception for a code that came over the wire. An unknown code (a newer peer's) is `internal_error`."""
+    """Return the exception for a code from the wire. An unknown code (of a newer peer) becomes `internal_error`."""
     if code not in CODES:
         return RaftlogError("internal_error", f"{code}: {detail}")
     if code == "not_leader":
@@ -242,6 +243,8 @@ def error_from_code(code: str, detail: str, leader: int = -1) -> RaftlogError:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an exception that is not ours says that memory or threads are used up for the moment: resolving a name,
-    for one, takes a thread. (Descriptors that are used up are an `OSError`.)"""
+    """Return whether a foreign exception means a temporary lack of memory or threads.
+
+    Resolving a host name takes a thread, for example. A lack of file descriptors is an `OSError` instead.
+    """
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "new thread" in str(error))

@@ -1,18 +1,19 @@
-"""What a key or a value is in JSON, in both directions.
+"""The representation of keys and values in JSON, in both directions.
 
-In: a string is stored as its UTF-8 text, `{"base64": "..."}` as the bytes that it names, null as no value (a
-tombstone), any other JSON value as its JSON text, byte for byte as it was sent (so no number loses a digit).
+Input: a string is stored as its UTF-8 text, `{"base64": "..."}` as the bytes that it encodes, null as no value (a
+tombstone), and any other JSON value as its JSON text, byte for byte as it was sent (so no number loses a digit).
 
-Out there are four formats (`FORMATS`). Whatever the format, a tombstone is null and what does not fit is shown as
-`{"base64": ...}`, and nothing else ever is: a stored JSON object that looks like that is shown in base64 itself. So
-bytes never get lost, and what was read can be written back as it is (embedded JSON on one line, without blanks).
+Output has four formats (`FORMATS`). In each of them a tombstone is null, and bytes that the format cannot show appear
+as `{"base64": ...}`. No other value appears in that form: a stored JSON object that looks like it is itself shown in
+base64. Therefore no bytes are lost, and output can be written back unchanged (embedded JSON on one line, without
+blanks).
 
-    text     a string                               where the bytes are UTF-8
-    json     the JSON that they are                 where they are JSON, apart from null and from deep nesting
+    text     a string                               if the bytes are UTF-8
+    json     the JSON itself                        if the bytes are JSON, except null and deep nesting
     base64   `{"base64": ...}`                      always
-    auto     JSON objects and arrays, else a string where that fits
+    auto     JSON objects and arrays, otherwise a string if the bytes are UTF-8
 
-Pure.
+This module is pure.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import msgspec
 from raftlog.errors import InvalidRequest
 
 MAX_SHOWN_DEPTH = 64
-"""JSON nested deeper than this is not embedded: some readers' parsers give up at 128, and would lose the whole page."""
+"""Maximum depth of embedded JSON. Some parsers give up at 128 and would lose the whole page."""
 
 NULL = msgspec.Raw(b"null")
 
@@ -38,7 +39,7 @@ class Binary(msgspec.Struct, gc=False):
 
 
 Shown = str | msgspec.Raw | Binary | None
-"""What msgspec writes for a key or value."""
+"""The type that msgspec encodes for a key or value."""
 
 Show = Callable[[bytes | None], Shown]
 
@@ -55,7 +56,7 @@ _BRACKETS = re.compile(rb"[\[\]{}]")
 
 
 def value_bytes(text: bytes) -> bytes | None:
-    """The bytes that a JSON value (valid JSON text, apart from its encoding) is stored as; None for null.
+    """Return the stored bytes of a JSON value (valid JSON text, except perhaps its encoding); None for null.
 
     Raises `InvalidRequest`: `invalid_json` for text that is not UTF-8, `invalid_request` for bad base64.
     """
@@ -82,7 +83,7 @@ def _may_be_binary(text: bytes) -> bool:
 
 
 def _is_binary(text: bytes) -> bool:
-    """Whether an object's only member is `base64`."""
+    """Return whether the only member of an object is `base64`."""
     members = _decode_members(text)
     return len(members) == 1 and "base64" in members
 
@@ -120,7 +121,10 @@ FORMATS: Mapping[str, Show] = {"auto": show_auto, "text": show_text, "json": sho
 
 
 def _embedded(value: bytes) -> msgspec.Raw | Binary | None:
-    """The JSON that `value` is, on one line; in base64 where it could be taken for bytes; None where it is none."""
+    """Return the JSON in `value` on one line.
+
+    The result is in base64 if the JSON could be mistaken for encoded bytes, and None if `value` is no JSON.
+    """
     try:
         value.decode()
         compact = msgspec.json.format(value, indent=-1)
@@ -134,7 +138,7 @@ def _embedded(value: bytes) -> msgspec.Raw | Binary | None:
 
 
 def _deeper_than(text: bytes, most: int) -> bool:
-    """Whether JSON text is nested deeper than `most`."""
+    """Return whether JSON text is nested deeper than `most`."""
     if text.count(b"[") + text.count(b"{") <= most:
         return False
     depth = 0
@@ -146,7 +150,7 @@ def _deeper_than(text: bytes, most: int) -> bool:
 
 
 def encode(document: Any) -> bytes:
-    """A JSON document."""
+    """Encode a JSON document."""
     return _encode(document)
 
 

@@ -1,8 +1,8 @@
-"""Logs, configured once: JSON lines for machines, a readable form on a terminal.
+"""The configuration of logging: JSON lines for machines, a readable form on a terminal.
 
-Every line carries its time, level, cluster and node; what speaks of a partition binds partition and epoch itself.
-Writers get their logger from `structlog.get_logger()`; the standard library's loggers (aiohttp's, asyncio's) end in the
-same stream. A line that cannot be written is lost, and nothing else.
+Every line carries its time, level, cluster and node; callers bind partition and epoch themselves. raftlog's modules get
+their logger from `structlog.get_logger()`. The standard library's loggers (aiohttp's, asyncio's) write to the same
+stream. If a line cannot be written, it is dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def configure_logging(
     as_json: bool | None = None,
     stream: TextIO | None = None,
 ) -> None:
-    """`as_json` None: JSON unless the stream (default stderr) is a terminal."""
+    """Set up logging for the process.
+
+    `as_json` None: JSON unless the stream (default stderr) is a terminal.
+    """
     target = stream or sys.stderr
     if as_json is None:
         as_json = not target.isatty()
@@ -41,7 +44,7 @@ def configure_logging(
         renderer = structlog.processors.JSONRenderer()
         last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info, renderer]
     else:
-        # Not structlog's own form: it shows every variable, users' records too, and takes a third of a second.
+        # structlog's default form shows every variable, including users' records, and takes a third of a second.
         renderer = structlog.dev.ConsoleRenderer(colors=True, exception_formatter=structlog.dev.plain_traceback)
         last = [renderer]
     structlog.configure(
@@ -58,13 +61,13 @@ def configure_logging(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # Other libraries' small talk is not ours.
+    # Messages of other libraries below a warning are noise here.
     root.setLevel(max(LEVELS[level], logging.WARNING))
 
 
 class _Lines:
-    """A stream on which a line that cannot be written is lost: the disk that is full may be that of the logs, too, and
-    whoever has something to say goes on."""
+    """A stream that drops a line if it cannot be written: the full disk may also be that of the logs, and logging must
+    not stop the caller."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -79,7 +82,7 @@ class _Lines:
 
 
 class _Identity:
-    """Says of every line whose it is."""
+    """A processor that adds the cluster and the node to every line."""
 
     def __init__(self, cluster_id: str, node_id: int | None) -> None:
         self._fields = {"cluster": cluster_id} if cluster_id else {}

@@ -1,12 +1,12 @@
-"""Which partition a key belongs to: Kafka's default partitioner, to the bit.
+"""The partition of a key: Kafka's default partitioner, bit for bit.
 
-A record with a key goes to `murmur2(key) & 0x7fffffff` modulo the number of partitions, so that producers of Kafka and
-of raftlog, moved from one to the other, put a key into the same partition.
+A record with a key goes to `murmur2(key) & 0x7fffffff` modulo the number of partitions. A program that moves between
+Kafka and raftlog therefore puts a key into the same partition.
 
-`murmur2` hashes one key in plain Python. `partitions_for_keys` hashes a column of keys in a handful of C calls: keys of
-one length are hashed side by side, each in a 64-bit lane of one large integer. A lane holds a 32-bit number and the
-hash's multiplier has 31 bits, so a product stays within its lane and one multiplication of the large integer
-multiplies all of them. The two are each other's twin in the tests.
+`murmur2` hashes one key in plain Python. `partitions_for_keys` hashes a column of keys in a few C calls: keys of the
+same length are hashed side by side, each in a 64-bit lane of one large integer. A lane holds a 32-bit number and the
+hash's multiplier has 31 bits, so a product stays within its lane, and one multiplication of the large integer
+multiplies all of them. The tests compare the two.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _POSITIVE = 0x7FFFFFFF
 """Kafka's `toPositive`: the sign bit is dropped, not negated."""
 
 _FEWEST_LANES = 16
-"""Below this many keys of one length the large integers cost more than they save."""
+"""Minimum number of keys of one length for which large integers are faster."""
 
 _MOST_LANES = 4096
-"""Keys hashed by one large integer: 32 KiB, so that it stays in the processor's nearest cache."""
+"""Keys hashed by one large integer: 32 KiB, so that it stays in the processor's first-level cache."""
 
 
 def murmur2(data: bytes) -> int:
-    """MurmurHash2, 32 bits, with Kafka's seed, as an unsigned number (Kafka's own is the same bits, signed)."""
+    """Return MurmurHash2 (32 bits, Kafka's seed) as an unsigned number; Kafka has the same bits, signed."""
     length = len(data)
     hashed = _SEED ^ length
     for (word,) in struct.iter_unpack("<I", data[: length & ~3]):
@@ -46,12 +46,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition of a record with this key, as Kafka's default partitioner chooses it."""
+    """Return the partition that Kafka's default partitioner chooses for this key."""
     return (murmur2(key) & _POSITIVE) % partition_count
 
 
 def partitions_for_keys(keys: Sequence[bytes], partition_count: int) -> list[int]:
-    """`partition_for_key` of every key, in order; several times faster where many keys have the same length."""
+    """Return `partition_for_key` of every key, in order; several times faster if many keys have the same length."""
     by_length: dict[int, list[int]] = {}
     for index, length in enumerate(map(len, keys)):
         by_length.setdefault(length, []).append(index)
@@ -66,7 +66,7 @@ def partitions_for_keys(keys: Sequence[bytes], partition_count: int) -> list[int
 
 
 def _murmur2_of_one_length(keys: list[bytes], length: int) -> Sequence[int]:
-    """`murmur2` of keys that all have `length` bytes."""
+    """Return `murmur2` of keys that all have `length` bytes."""
     if len(keys) < _FEWEST_LANES or sys.byteorder != "little":
         return [murmur2(key) for key in keys]
     lanes = len(keys)
@@ -96,5 +96,5 @@ def _murmur2_of_one_length(keys: list[bytes], length: int) -> Sequence[int]:
 
 @lru_cache(maxsize=64)
 def _repeat(value: int, lanes: int) -> int:
-    """`value` in every lane."""
+    """Return an integer with `value` in every lane."""
     return int.from_bytes(value.to_bytes(8, "little") * lanes, "little")

@@ -1,11 +1,11 @@
-"""What a shell may touch: the disk, the clock, timers, worker threads, randomness and links to other brokers.
+"""The interfaces to the environment: disk, clock, timers, worker threads, randomness and links to other brokers.
 
-Cores (plain classes: an event and the time in, effects out) touch none of these. Shells get them by constructor and
-nothing else, so that the same shells run in production (asyncio, threads, ext4) and in the simulator (a heap of
-events, virtual time, a disk that forgets what was not fsynced). All of it is callback style, no coroutine: asyncio
-begins above, in `raftlog/broker/` and `http_api/`.
+Cores are plain classes that take an event and the time, and return effects; they use none of these ports. Shells get
+the ports through their constructors and use nothing else, so that the same shells run in production (asyncio, threads,
+ext4) and in the simulator (a heap of events, virtual time, a disk that forgets what was not fsynced). All ports use
+callbacks, no coroutines: asyncio begins above, in `raftlog/broker/` and `http_api/`.
 
-Each port but `Logger` has one contract test in `tests/contracts/` that the real and the simulated implementation both
+Each port but `Logger` has one contract test in `tests/contracts/`, which the real and the simulated implementation both
 pass.
 """
 
@@ -21,42 +21,44 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Two clocks: intervals come from the monotonic one, record timestamps from the wall."""
+    """Two clocks: the monotonic one for intervals, the wall clock for record timestamps."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point. Never goes back."""
+        """Return seconds since a fixed point. The value never goes back."""
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970. May jump either way."""
+        """Return milliseconds since 1970. The value may jump either way."""
         ...
 
 
 class Timer(Protocol):
-    """A call that is due later."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """The call will not happen. Cancelling twice, or after it happened, does nothing."""
+        """Cancel the call. A second cancel, or one after the call happened, does nothing."""
         ...
 
 
 class Scheduler(Protocol):
-    """Calls on the one thread that owns the cores. Calls due at the same instant happen in the order they were made."""
+    """Calls on the one thread that owns the cores. Calls that are due at the same instant happen in the order of
+    scheduling."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """After the present event, before any later one."""
+        """Call after the current event and before any later one."""
         ...
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
-        """`delay` seconds from now."""
+        """Call in `delay` seconds."""
         ...
 
 
 class Worker(Protocol):
-    """Threads for what blocks: fsync, cold reads, compression. Results come back on the scheduler's thread."""
+    """Threads for blocking work: fsync, cold reads, compression. Results are delivered on the scheduler's thread."""
 
     def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work` elsewhere, then call `done(result, None)` or `done(None, error)` on the scheduler's thread."""
+        """Run `work` on another thread, then call `done(result, None)` or `done(None, error)` on the scheduler's
+        thread."""
         ...
 
 
@@ -70,127 +72,153 @@ class Random(Protocol):
 
 
 class File(Protocol):
-    """One open file. Calls raise a `DiskError`; nothing is retried inside. `DiskFull` and `ResourceShortage`
-    lose nothing, and no `fsync` raises them."""
+    """One open file. Calls raise a `DiskError`, and nothing is retried inside.
+
+    `DiskFull` and `ResourceShortage` lose nothing, and no `fsync` raises them.
+    """
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers one after the other from `position`; returns the bytes written, which is all of them."""
+        """Write all buffers, one after the other, from `position`. Return the number of bytes written, which is all of
+        them."""
         ...
 
     def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
-        """As `pwritev`, and these bytes survive a power loss once it returns, as after `fsync`; what was written before
-        need not. `DiskHindered` only where it is certain that nothing was written; else the file is lost, as by a
-        failed `fsync`."""
+        """Write like `pwritev`; when this returns, these bytes survive a power loss as after an `fsync`. Earlier writes
+        may not.
+
+        Raises `DiskHindered` only if certainly nothing was written. After any other error the file is lost, as after a
+        failed `fsync`.
+        """
         ...
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to `length` bytes from `position`; fewer only at the end of the file."""
+        """Read up to `length` bytes from `position`. The result is shorter only at the end of the file."""
         ...
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
-        """As `pread`, where that needs no wait for the disk; None where it would. A disk that cannot tell reads."""
+        """Read like `pread` if that needs no wait for the disk; otherwise return None. Some disks always read."""
         ...
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """Return the size of the file in bytes."""
         ...
 
     def truncate(self, length: int) -> None:
-        """Cut to `length` bytes. Durable after the next `fsync`."""
+        """Cut the file to `length` bytes. The cut is durable after the next `fsync`."""
         ...
 
     def allocate(self, length: int) -> None:
-        """The file has at least `length` bytes, and room on the disk for each of the first `length`; what it held is
-        kept, the rest reads as zeros. `DiskFull` where there is no such room; the file may be longer then than it
-        was."""
+        """Extend the file to at least `length` bytes, with disk space for each of the first `length`. Existing content
+        is kept, the rest reads as zeros.
+
+        Raises `DiskFull` if there is no space; the file may be longer than before in that case.
+        """
         ...
 
     def fsync(self) -> None:
-        """What was written before this call survives a power loss once it returns. If it fails, the file is lost:
-        the kernel may have dropped the data and marked it clean, so calling again proves nothing."""
+        """Make everything written before this call survive a power loss.
+
+        If it fails, the file is lost: the kernel may have dropped the data and marked it clean, so a second call proves
+        nothing.
+        """
         ...
 
     def lose(self, why: str) -> None:
-        """A `Disk.sync_all` that was to cover this file failed: it is lost, as by a failed `fsync`. A disk does so by
-        itself with open files that have something no fsync covers; others know what they were told is durable."""
+        """Mark the file as lost, as after a failed `fsync`, because a `Disk.sync_all` that should have covered it
+        failed.
+
+        A disk does this itself for open files with data that no fsync covers. Other callers use it for data that they
+        consider durable.
+        """
         ...
 
     def fileno(self) -> int:
-        """The descriptor, for `sendfile`. -1 where there is none (simulated disks)."""
+        """Return the descriptor for `sendfile`; -1 if there is none (simulated disks)."""
         ...
 
     def close(self) -> None: ...
 
 
 class Space(NamedTuple):
-    """Room on the file system that holds a data folder, in bytes."""
+    """Space on the file system that holds a data folder, in bytes."""
 
     free: int
-    """What this process may still take."""
+    """Space that this process may still use."""
     total: int
     reserve_whole: bool = True
-    """Nothing of a reserve for what makes room is in use."""
+    """Whether the reserve for operations that free space is untouched."""
 
 
 class Disk(Protocol):
     """The data folder. Paths are strings below its root, with `/` between parts."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> File:
-        """For reading and writing. `create` makes it where absent; with `exclusive` it must be absent. A new name is
-        durable after `fsync_directory` of its folder. An open file outlives its removal and its renaming. `bulk`: what
-        is written to it grows with the load, and leaves alone any reserve of room.
+        """Open a file for reading and writing.
 
-        Raises `FileNotFoundError` where absent (without `create`) and `FileExistsError` (with `exclusive`)."""
+        `create` creates a missing file; with `exclusive` the file must not exist. A new name is durable after
+        `fsync_directory` of its folder. An open file survives its removal and renaming. `bulk` marks a file whose size
+        grows with the load; its writes do not use the space reserve.
+
+        Raises `FileNotFoundError` if the file does not exist (without `create`), and `FileExistsError` (with
+        `exclusive`).
+        """
         ...
 
     def exists(self, path: str) -> bool:
-        """Raises `DiskError` where that cannot be told."""
+        """Return whether the path exists. Raises `DiskError` if that cannot be determined."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a folder, sorted; empty where the folder is absent."""
+        """Return the names in a folder, sorted; empty if the folder does not exist."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """With its parents; none of them need be absent. Durable after `fsync_directory` of the parent."""
+        """Create a folder and its missing parents. Durable after `fsync_directory` of the parent."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Replaces `target` (a file). Durable after `fsync_directory`."""
+        """Rename a file, replacing `target`. Durable after `fsync_directory`."""
         ...
 
     def remove(self, path: str) -> None:
-        """A file, or a folder with all that is in it. Absent is fine."""
+        """Remove a file, or a folder with its content. A missing path is no error."""
         ...
 
     def fsync_directory(self, path: str) -> None: ...
 
     def read(self, path: str) -> bytes:
-        """A whole small file. Raises `FileNotFoundError` where absent."""
+        """Read a whole small file. Raises `FileNotFoundError` if it does not exist."""
         ...
 
     def replace(self, path: str, content: bytes) -> None:
-        """The file has the old content or the new one, whatever happens; the new one once this returns: written to a
-        temporary name, fsynced, renamed, the folder fsynced."""
+        """Replace the content of a file atomically: after a crash it has the old content or the new one, and the new
+        one once this returns.
+
+        The content is written to a temporary name, fsynced and renamed; then the folder is fsynced.
+        """
         ...
 
     def space(self) -> Space:
-        """How much room there is. Blocks. Raises `DiskFailed`."""
+        """Return the space on the disk. Blocks. Raises `DiskFailed`."""
         ...
 
     def syncs_all(self, path: str) -> bool:
-        """Whether `sync_all` covers what lies in this folder, and can be relied on. Raises `FileNotFoundError` where
-        absent."""
+        """Return whether `sync_all` reliably covers the content of this folder.
+
+        Raises `FileNotFoundError` if the folder does not exist.
+        """
         ...
 
     def sync_all(self) -> None:
-        """As an `fsync` of each file and folder below the root for which `syncs_all`: what was written, cut, made,
-        renamed or removed before this call survives a power loss once it returns. One call for any number of them,
-        which waits for what others have written to the same disk, too.
+        """Make every write, cut, creation, renaming and removal before this call survive a power loss, in all files and
+        folders for which `syncs_all` holds.
 
-        Raises `DiskFailed`, and which of them are lost nobody knows. Every open file with something that was not
-        fsynced is lost from then on (`File.lose`), also those of others than the caller: a later call that goes well
-        says nothing of what this one dropped."""
+        One call covers any number of files. It also waits for other processes' writes to the same disk.
+
+        Raises `DiskFailed`, which does not tell which files are affected. From then on every open file with data that
+        was not fsynced is lost (`File.lose`), including files of other callers: a later successful call says nothing
+        about what this one dropped.
+        """
         ...
 
 
@@ -198,7 +226,7 @@ class Disk(Protocol):
 class FileRegion:
     """Bytes of a file that can go to a socket without passing through Python.
 
-    Whoever holds a region holds the file open; `release` is called exactly once, when the bytes were sent or given up.
+    The holder of a region keeps the file open. `release` is called exactly once, when the bytes were sent or given up.
     """
 
     file: File
@@ -212,14 +240,14 @@ Part: TypeAlias = Buffer | FileRegion
 
 
 def part_length(part: Part) -> int:
-    """Bytes in a piece of a message."""
+    """Return the number of bytes in a piece of a message."""
     return part.length if isinstance(part, FileRegion) else memoryview(part).nbytes
 
 
 class Link(Protocol):
-    """One ordered stream of messages to and from a peer: FIFO, at most once, gone for good when it closes.
+    """One ordered stream of messages to and from a peer: FIFO, at most once, and final when it closes.
 
-    The owner gets `on_message(link, message)` and, once, `on_closed(link)`; a reconnect is another `Link`.
+    The owner gets `on_message(link, message)` and, once, `on_closed(link)`. A reconnect creates another `Link`.
     """
 
     @property
@@ -228,8 +256,11 @@ class Link(Protocol):
         ...
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Queue one message made of these parts, which must not change until sent. Never blocks; the receiver's
-        credits (not this queue) bound what is in flight. A closed link drops it (and releases its regions)."""
+        """Queue one message made of these parts, which must not change until sent.
+
+        Never blocks: the receiver's credits, not this queue, bound the bytes in flight. A closed link drops the message
+        and releases its regions.
+        """
         ...
 
     def close(self) -> None:
@@ -238,7 +269,7 @@ class Link(Protocol):
 
 
 class LinkHandler(Protocol):
-    """What the owner of links is told."""
+    """The callbacks of a link's owner."""
 
     def on_opened(self, link: Link) -> None: ...
 
@@ -248,7 +279,7 @@ class LinkHandler(Protocol):
 
 
 class Logger(Protocol):
-    """Structured log lines; a structlog logger is one."""
+    """Structured logging; a structlog logger implements it."""
 
     def info(self, event: str, **fields: Any) -> Any: ...
     def warning(self, event: str, **fields: Any) -> Any: ...

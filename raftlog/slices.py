@@ -1,9 +1,9 @@
-"""Work of many pieces, a slice of it in each turn of the event loop, so that nothing else waits for all of it.
+"""Long work split over several turns of the event loop, so that nothing else waits for all of it.
 
-`in_turns` and `all_in_turns` call a function for each item and schedule their own later turns; `stepwise` gives an
-iterator of steps that the caller runs; `Following` runs such iterators, one after the other. Work that is small enough
-for one turn is done at once. An item is looked at only when its turn has come: the function must be right whatever
-happened since the work was handed in.
+`in_turns` and `all_in_turns` call a function for each item and schedule their own later turns. `stepwise` returns an
+iterator of steps, which the caller runs; `Following` runs such iterators one after the other. Work that is small enough
+for one turn is done at once. An item is processed only in its turn, so the function must be correct whatever has
+happened since the work was submitted.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from .ports import Clock, Scheduler
 T = TypeVar("T")
 
 PER_TURN = 128
-"""Some tens of microseconds each: a few milliseconds."""
+"""Items in one turn of `in_turns`. At some tens of microseconds each, a turn takes a few milliseconds."""
 
 ENTRIES_PER_TURN = 64
-"""Some fifty microseconds each."""
+"""Items in one step of `stepwise`, at some fifty microseconds each."""
 
 SLICE_SECONDS = 0.005
-"""How long one turn of a `Following` may take."""
+"""Maximum time of one turn of a `Following`, in seconds."""
 
 
 def in_turns(
     scheduler: Scheduler, items: Sequence[T], do: Callable[[T], None], done: Callable[[], None] = lambda: None
 ) -> None:
-    """Call `do` for each item, in order: the first `PER_TURN` now, the others in later turns of the loop; then `done`.
-    Where `do` raises, which the loop reports, the others come in later turns all the same."""
+    """Call `do` for each item, in order: the first `PER_TURN` now, the others in later turns of the loop; then call
+    `done`.
+
+    If `do` raises, the loop reports the error, and the remaining items follow in later turns.
+    """
 
     def turn(start: int) -> None:
         next_start = start
@@ -48,8 +51,11 @@ def in_turns(
 
 
 def all_in_turns(scheduler: Scheduler, items: deque[T], do: Callable[[T], None], *, per_turn: int) -> None:
-    """Call `do` for each item, in order, so many a turn, the first ones now. Where it raises, which the loop reports,
-    the others come in later turns all the same: theirs is somebody else's answer."""
+    """Call `do` for each item, in order, `per_turn` of them in each turn, beginning now.
+
+    If `do` raises, the loop reports the error, and the remaining items follow in later turns: other callers wait for
+    them.
+    """
     try:
         for _ in range(min(len(items), per_turn)):
             do(items.popleft())
@@ -59,7 +65,7 @@ def all_in_turns(scheduler: Scheduler, items: deque[T], do: Callable[[T], None],
 
 
 def stepwise(items: Iterable[T], do: Callable[[T], None]) -> Iterator[None]:
-    """`do` for each, with a stop after every `ENTRIES_PER_TURN`."""
+    """Call `do` for each item, with a stop after every `ENTRIES_PER_TURN`."""
     for number, item in enumerate(items):
         if number and number % ENTRIES_PER_TURN == 0:
             yield
@@ -67,12 +73,12 @@ def stepwise(items: Iterable[T], do: Callable[[T], None]) -> Iterator[None]:
 
 
 def fits_a_turn(items: Sequence[object]) -> bool:
-    """Whether nothing else has to wait while something is done for all of these."""
+    """Return whether all of these items can be processed in one turn."""
     return len(items) <= ENTRIES_PER_TURN
 
 
 def in_turns_of(items: Sequence[T], do: Callable[[T], None]) -> Iterator[None] | None:
-    """`do` for each: now, where they are so few that nothing has to wait for it; else the steps."""
+    """Call `do` for each item: now if they fit one turn; otherwise return the remaining steps."""
     if not fits_a_turn(items):
         return stepwise(items, do)
     for item in items:
@@ -81,19 +87,18 @@ def in_turns_of(items: Sequence[T], do: Callable[[T], None]) -> Iterator[None] |
 
 
 class Following:
-    """Works, one after the other, each an iterator that stops every few milliseconds' worth.
+    """A queue of work items, each an iterator that yields every few milliseconds.
 
-    The first of them goes on until `SLICE_SECONDS` are over, and then the loop has a turn. Nothing overtakes: what is
-    added later begins when everything before it has ended. Where nothing takes time (a simulator's clock stands still
-    while an event is handled) all is done at once.
+    The first item runs until `SLICE_SECONDS` are over; then the loop has a turn. Items never overtake one another: a
+    new one begins when all earlier ones have ended. If the clock stands still, as in a simulator during an event,
+    everything is done at once.
 
-    So a broker takes over what the quorum decided: the fence of a broker with a hundred thousand replicas is one entry
-    of the log, and seconds of work.
+    A broker applies the quorum's decisions in this way: the fencing of a broker with a hundred thousand replicas is one
+    entry of the log and seconds of work.
     """
 
     def __init__(self, clock: Clock, scheduler: Scheduler, on_fatal: Callable[[BaseException], None]) -> None:
-        """`on_fatal` is told of an error in a later turn, which nobody else would hear of; in the first one it is
-        raised to whoever adds the work."""
+        """`on_fatal` receives an error from a later turn. One in the first turn is raised to the caller of `add`."""
         self._clock = clock
         self._scheduler = scheduler
         self._on_fatal = on_fatal
@@ -101,10 +106,10 @@ class Following:
         self._running = False
         self._due = False
         self._failed = False
-        """Nothing is taken over any more: it would be applied to a view with a hole in it."""
+        """True after an error: no more work is accepted, because it would be applied to a view with a hole in it."""
 
     def add(self, work: Iterator[None]) -> None:
-        """Do this after everything that was added before; now, where that is done."""
+        """Do this after all earlier work; at once if that is done."""
         if self._failed:
             return
         self._works.append(work)

@@ -1,6 +1,6 @@
 """`from raftlog.sync import Producer, Consumer, Admin`: the client for programs without an event loop.
 
-The same names, arguments, results and errors as in `raftlog`, without `await`; any thread may call them.
+Names, arguments, results and errors are the same as in `raftlog`, without `await`. Any thread may call it.
 """
 
 from __future__ import annotations

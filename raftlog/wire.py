@@ -1,22 +1,22 @@
-"""What travels for a client: produce and fetch requests and their answers, one layout for every carrier.
+"""The client protocol: produce and fetch requests and their answers, in one layout for every transport.
 
-A message is `u32 big-endian length of head | head | body`. The head is a msgpack array (a `msgspec` struct, so every
-field is type-checked before anyone looks at it); the body is the named record batches one after the other, as they
-lie on disk, so that nothing copies or re-encodes them. The same bytes are a message of an HTTP/2 stream (`/v1/produce`,
+A message is `u32 big-endian length of head | head | body`. The head is a msgpack array, decoded as a `msgspec` struct,
+so every field is type-checked before it is used. The body is the named record batches, one after the other, as they lie
+on disk, so that nothing copies or re-encodes them. The same bytes are a message of an HTTP/2 stream (`/v1/produce`,
 `/v1/fetch`), the body of an HTTP/1.1 request (`Content-Type: application/vnd.raftlog.v1`), and a forwarded request.
 
-Topics are named by id; whoever only knows a name asks the API first. Requests carry a `correlation_id` that the answer
-repeats; answers to one stream's requests may come in any order.
+Topics are named by id; a client that has only a name looks the id up in the API first. Requests carry a
+`correlation_id` that the answer repeats; the answers to one stream's requests may come in any order.
 
-Every struct begins with its tag, which carries the version: fields are only ever appended, with defaults.
+Every struct begins with its tag, which includes the version. New fields are only appended, with defaults.
 
-Fetch sessions (KIP-227's idea) let a consumer of many partitions name only those that changed. A stream has at most one
-session, and the session goes with it. The client puts *slots* into it, each a partition and the offset to read on
-from, under a number that it never uses again. A slot whose batches (or whose error) were sent is over, and the client
-puts the partition in again when it wants more, in another slot; one that has nothing yet waits at the broker, for as
-long as it takes, and nobody names it again. Every request is a long poll over all slots of the session, whichever
-request they came with; several may be under way, and each is answered once. `fetch.1` does the same over every
-carrier, without a memory between requests.
+Fetch sessions (the idea of KIP-227) let a consumer of many partitions name only those that changed. A stream has at
+most one session, which ends with the stream. The client adds *slots* to it: each is a partition and the offset to read
+from, under a number that the client never reuses. A slot ends when its batches or its error were sent; to read on, the
+client adds the partition again in another slot. A slot without data waits at the broker as long as necessary and need
+not be named again. Every request is a long poll over all slots of the session, whichever request added them. Several
+requests may be in flight, and each is answered once. `fetch.1` does the same over every transport, without state
+between requests.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _HEAD_LENGTH = struct.Struct(">I")
 
 
 class ProducePartition(msgspec.Struct, array_like=True, frozen=True):
-    """One batch for one partition; `length` bytes of the body."""
+    """One batch for one partition: `length` bytes of the body."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
     length: Natural
     resent: bool = False
-    """An earlier attempt of this batch, whose answer never came or told of an unknown outcome, may have been appended.
-    A leader that cannot tell whether it was appends nothing then (S1)."""
+    """Whether an earlier attempt of this batch, unanswered or with an unknown outcome, may have been appended. If the
+    leader cannot tell whether it was, it appends nothing (S1)."""
 
 
 class ProduceRequest(msgspec.Struct, array_like=True, frozen=True, tag="produce.1"):
-    """Batches for many partitions. Those for one partition are appended in the order given. With `acks` 0 there is no
+    """Batches for many partitions. Batches for one partition are appended in the given order. With `acks` 0 there is no
     answer."""
 
     correlation_id: Natural
@@ -66,11 +66,11 @@ class ProduceRequest(msgspec.Struct, array_like=True, frozen=True, tag="produce.
     timeout_ms: Natural
     partitions: Annotated[list[ProducePartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
     forwarded: bool = False
-    """Set by the broker that passes it on: it goes no further."""
+    """Set by the broker that forwards the request: it is not forwarded again."""
 
 
 class ProducedPartition(msgspec.Struct, array_like=True, frozen=True):
-    """How one batch fared. `error` is empty, or a code of `raftlog.errors.CODES`."""
+    """The result of one batch. `error` is empty, or a code of `raftlog.errors.CODES`."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
@@ -78,32 +78,32 @@ class ProducedPartition(msgspec.Struct, array_like=True, frozen=True):
     detail: str = ""
     base_offset: int = -1
     log_append_time_ms: int = -1
-    """Where the topic has `message.timestamp.type=LogAppendTime`."""
+    """Set if the topic has `message.timestamp.type=LogAppendTime`; otherwise -1."""
     log_start_offset: int = -1
     leader: int = -1
-    """With `not_leader`: who is thought to lead."""
+    """With `not_leader`: the presumed leader."""
 
 
 class ProduceResponse(msgspec.Struct, array_like=True, frozen=True, tag="produced.1"):
-    """Answers in the order of the request's partitions."""
+    """Results in the order of the request's partitions."""
 
     correlation_id: Natural
     partitions: list[ProducedPartition]
 
 
 class FetchPartition(msgspec.Struct, array_like=True, frozen=True):
-    """Where to read on in one partition."""
+    """The position to read from in one partition."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
     offset: Natural
     max_bytes: Natural
     current_leader_epoch: int = -1
-    """-1: not checked. Otherwise a leader of another epoch refuses (KIP-320)."""
+    """Leader epoch that the client knows. A leader of another epoch refuses the fetch (KIP-320). -1: not checked."""
 
 
 class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
-    """A long poll over many partitions: answered when `min_bytes` are there, something failed, or time is up."""
+    """A long poll over many partitions, answered when `min_bytes` are available, something failed, or time is up."""
 
     correlation_id: Natural
     max_wait_ms: Natural
@@ -111,14 +111,17 @@ class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
     max_bytes: Natural
     partitions: Annotated[list[FetchPartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
     isolation: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
-    """0 read_uncommitted: up to the high watermark; 1 read_committed: up to the last stable offset, and the answer says
-    what of it is aborted (S13)."""
+    """0 (read_uncommitted): up to the high watermark. 1 (read_committed): up to the last stable offset, and the answer
+    lists the aborted ranges (S13)."""
     forwarded: bool = False
 
 
 class AbortedRange(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Every transactional batch of this producer id and epoch whose base offset is in [first, end) is aborted: who
-    reads committed skips it. (Control batches are skipped by everybody.)"""
+    """Range of aborted batches: every transactional batch of this producer id and epoch whose base offset is in [first,
+    end).
+
+    A consumer with `read_committed` skips them. (Every consumer skips control batches.)
+    """
 
     producer_id: int
     producer_epoch: int
@@ -127,7 +130,7 @@ class AbortedRange(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
-    """What one partition gave: `length` bytes of whole batches, of which the first may begin below the offset asked."""
+    """The result for one partition: `length` bytes of whole batches. The first may begin below the requested offset."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
@@ -135,56 +138,61 @@ class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
     detail: str = ""
     high_watermark: int = -1
     last_stable_offset: int = -1
-    """-1: this leader does not know it yet."""
+    """-1: the leader does not know it yet."""
     log_start_offset: int = -1
     leader_epoch: int = -1
     length: Natural = 0
     leader: int = -1
     aborted: list[AbortedRange] = []
-    """With isolation 1: what of these batches is aborted; ranges may reach beyond them."""
+    """With isolation 1: the aborted ranges among these batches; ranges may extend beyond them."""
 
 
 class FetchResponse(msgspec.Struct, array_like=True, frozen=True, tag="fetched.1"):
-    """Answers in the order of the request's partitions; the body holds their batches in that order."""
+    """Results in the order of the request's partitions; the body holds their batches in that order."""
 
     correlation_id: Natural
     partitions: list[FetchedPartition]
 
 
 class SlotToFetch(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Where to read on in one partition."""
+    """The position to read from in one partition."""
 
     slot: Natural
-    """Greater than all that this session has had."""
+    """Slot number, greater than all earlier ones of this session."""
     topic_id: TopicIdBytes
     partition: PartitionNumber
     offset: Natural
     max_bytes: Natural
     current_leader_epoch: int = -1
-    """-1: not checked. Otherwise a leader of another epoch refuses (KIP-320)."""
+    """Leader epoch that the client knows. A leader of another epoch refuses the fetch (KIP-320). -1: not checked."""
 
 
 class SessionFetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="session_fetch.1"):
-    """A long poll over all slots of a session: answered when `min_bytes` are there, something failed, or time is up."""
+    """A long poll over all slots of a session, answered when `min_bytes` are available, something failed, or its time
+    is over."""
 
     correlation_id: Natural
     session: Natural
-    """Chosen by the client; of those of one stream no two are the same."""
+    """Session number, chosen by the client and unique within the stream."""
     begins: bool
-    """It is a new one, in place of any that the stream had. Otherwise it must be the stream's, or the answer is
-    `unknown_fetch_session`, and nothing of the request is done."""
+    """Whether this request begins the session, replacing any earlier one of the stream.
+
+    Otherwise the session must be the stream's current one. If not, the answer is `unknown_fetch_session`, and the
+    request has no effect.
+    """
     max_wait_ms: Natural
     min_bytes: Natural
     max_bytes: Natural
     added: Annotated[list[SlotToFetch], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)] = []
     dropped: Annotated[list[Natural], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)] = []
-    """Slots that are of no interest any more; those that are over already are passed over."""
+    """Slots to remove. Those that have ended already are ignored."""
     isolation: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
-    """Of the session that begins, as in `fetch.1`."""
+    """Isolation of a session that begins, as in `fetch.1`."""
 
 
 class FetchedSlot(msgspec.Struct, array_like=True, frozen=True):
-    """What one slot gave. With batches or an error it is over; with neither it waits on, and its marks have moved."""
+    """The result for one slot. With batches or an error the slot ends; with neither it keeps waiting, and its
+    watermarks moved."""
 
     slot: Natural
     error: str = ""
@@ -199,14 +207,14 @@ class FetchedSlot(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SessionFetchResponse(msgspec.Struct, array_like=True, frozen=True, tag="session_fetched.1"):
-    """The slots that have something to tell; the body holds their batches in that order."""
+    """The slots with news; the body holds their batches in that order."""
 
     correlation_id: Natural
     slots: list[FetchedSlot]
 
 
 class OffsetQuery(msgspec.Struct, array_like=True, frozen=True):
-    """Which offset is asked for. `timestamp_ms`: -1 latest, -2 earliest, else the first record at or after it."""
+    """A lookup of one offset. `timestamp_ms`: -1 latest, -2 earliest, else the first record at or after that time."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
@@ -214,7 +222,7 @@ class OffsetQuery(msgspec.Struct, array_like=True, frozen=True):
 
 
 class OffsetsRequest(msgspec.Struct, array_like=True, frozen=True, tag="offsets.1"):
-    """Offsets by position or time, of many partitions."""
+    """Lookups of offsets by position or time in many partitions."""
 
     correlation_id: Natural
     partitions: Annotated[list[OffsetQuery], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
@@ -224,7 +232,7 @@ class OffsetsRequest(msgspec.Struct, array_like=True, frozen=True, tag="offsets.
 
 
 class FoundOffset(msgspec.Struct, array_like=True, frozen=True):
-    """-1 and -1: there is no record at or after that time."""
+    """The result of a lookup. Offset and timestamp are -1 if there is no record at or after that time."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
@@ -242,7 +250,7 @@ class OffsetsResponse(msgspec.Struct, array_like=True, frozen=True, tag="offsets
 
 
 class DeleteRecordsPartition(msgspec.Struct, array_like=True, frozen=True):
-    """Records of one partition below the offset `before` go; -1: all below the high watermark."""
+    """A deletion of one partition's records below the offset `before`; -1: below the high watermark."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
@@ -250,8 +258,10 @@ class DeleteRecordsPartition(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DeleteRecordsRequest(msgspec.Struct, array_like=True, frozen=True, tag="delete_records.1"):
-    """Answered when every in-sync replica has it on disk, at the latest after `timeout_ms`. Brokers pass it on to one
-    another; clients ask the HTTP API."""
+    """A deletion of records, answered when every in-sync replica has it on disk, or after `timeout_ms`.
+
+    Brokers forward it to one another; clients use the HTTP API.
+    """
 
     correlation_id: Natural
     timeout_ms: Natural
@@ -260,7 +270,7 @@ class DeleteRecordsRequest(msgspec.Struct, array_like=True, frozen=True, tag="de
 
 
 class DeletedPartition(msgspec.Struct, array_like=True, frozen=True):
-    """Where one partition's records begin now."""
+    """The result for one partition: its new log start offset."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
@@ -276,7 +286,7 @@ class DeleteRecordsResponse(msgspec.Struct, array_like=True, frozen=True, tag="r
 
 
 class GroupHeartbeat(msgspec.Struct, array_like=True, frozen=True):
-    """A member of a consumer group lives."""
+    """A heartbeat of one member of a consumer group."""
 
     group_id: GroupName
     member_id: GroupName
@@ -284,22 +294,22 @@ class GroupHeartbeat(msgspec.Struct, array_like=True, frozen=True):
 
 
 class GroupHeartbeatsRequest(msgspec.Struct, array_like=True, frozen=True, tag="group_heartbeats.1"):
-    """For the coordinator of groups. Brokers pass it on to one another; consumers ask the HTTP API."""
+    """Heartbeats for the coordinator of groups. Brokers forward them to one another; consumers use the HTTP API."""
 
     correlation_id: Natural
     members: Annotated[list[GroupHeartbeat], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
 
 
 class GroupHeartbeatsResponse(msgspec.Struct, array_like=True, frozen=True, tag="group_heartbeats_heard.1"):
-    """In the order of the request: empty where it was heard, or a code of `raftlog.errors.CODES`."""
+    """Results in the order of the request: empty if accepted, otherwise a code of `raftlog.errors.CODES`."""
 
     correlation_id: Natural
     errors: list[str]
 
 
 class ErrorResponse(msgspec.Struct, array_like=True, frozen=True, tag="error.1"):
-    """The whole request was refused: it did not decode, or there was no room for it. `correlation_id` is -1 where the
-    request's could not be read."""
+    """The refusal of a whole request: it could not be decoded, or the broker was overloaded. `correlation_id` is -1 if
+    the request's could not be read."""
 
     correlation_id: int
     error: str
@@ -328,34 +338,36 @@ _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Req
 _response_decoder = msgspec.msgpack.Decoder(Response)
 
 _MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding raises: text that is not UTF-8 is a `ValueError`; what is nested too deep, even in a field that nobody
-knows, a `RecursionError`."""
+"""Errors of decoding: text that is not UTF-8 is a `ValueError`; a value that is nested too deep, even in an unknown
+field, is a `RecursionError`."""
 
 
 class _Tag(msgspec.Struct, array_like=True):
-    """Of any message, only what it says that it is."""
+    """The tag of any message, without the rest."""
 
     tag: str
 
 
 _tag_decoder = msgspec.msgpack.Decoder(_Tag)
 _REQUEST_TAGS = {tag.partition(".")[0]: tag for tag in (str(kind.__struct_config__.tag) for kind in get_args(Request))}
-"""A request's name without its version → with the one that is spoken here."""
+"""A request's name without its version → its tag in the version that this code supports."""
 
 
 def encode(head: Request | Response, body: Sequence[Part] = ()) -> list[Part]:
-    """The message as a list of parts; the body's parts are passed through, not copied."""
+    """Return the message as a list of parts; the parts of the body are passed through, not copied."""
     packed = _encoder.encode(head)
     return [_HEAD_LENGTH.pack(len(packed)) + packed, *body]
 
 
 def decode_request(message: Buffer) -> tuple[Request, memoryview]:
-    """Head and body. Raises `InvalidRequest` for anything that is not a well-formed request: `unsupported_version` for
-    one of another version than ours."""
+    """Decode a request into head and body.
+
+    Raises `InvalidRequest` if it is malformed, with the code `unsupported_version` if it is of an unsupported version.
+    """
     try:
         head, body = _split(message)
         if head.nbytes > MAX_REQUEST_HEAD_BYTES:
-            raise ValueError(f"a head has at most {MAX_REQUEST_HEAD_BYTES} bytes, not {head.nbytes}")
+            raise ValueError(f"the head may have at most {MAX_REQUEST_HEAD_BYTES} bytes, not {head.nbytes}")
         request = _decode_request_head(head)
         if isinstance(request, ProduceRequest) and sum(p.length for p in request.partitions) != body.nbytes:
             raise ValueError("the lengths of the batches do not add up to the body")
@@ -374,12 +386,15 @@ def _decode_request_head(head: memoryview) -> Request:
             raise error from None
         spoken = _REQUEST_TAGS.get(tag.partition(".")[0], tag)
         if spoken != tag:
-            raise InvalidRequest("unsupported_version", f"{tag[:64]} is not spoken here, only {spoken}") from None
+            raise InvalidRequest("unsupported_version", f"{tag[:64]} is not supported, only {spoken}") from None
         raise
 
 
 def decode_response(message: Buffer) -> tuple[Response, memoryview]:
-    """Head and body. Raises `RemoteProtocolError` for anything that is not a well-formed answer."""
+    """Decode an answer into head and body.
+
+    Raises `RemoteProtocolError` if it is malformed.
+    """
     try:
         head, body = _split(message)
         response = _response_decoder.decode(head)
@@ -391,7 +406,7 @@ def decode_response(message: Buffer) -> tuple[Response, memoryview]:
 
 
 def _length_of_batches(response: Response) -> int | None:
-    """What a body must have; None where nobody says."""
+    """Return the length of the body according to the head; None if the head does not say."""
     if isinstance(response, FetchResponse):
         return sum(p.length for p in response.partitions)
     if isinstance(response, SessionFetchResponse):
@@ -400,7 +415,7 @@ def _length_of_batches(response: Response) -> int | None:
 
 
 def split_body(body: memoryview, lengths: Sequence[int]) -> list[memoryview]:
-    """The body cut into pieces of these lengths, without copying."""
+    """Cut the body into pieces of these lengths, without copying."""
     pieces, start = [], 0
     for length in lengths:
         pieces.append(body[start : start + length])
@@ -409,14 +424,14 @@ def split_body(body: memoryview, lengths: Sequence[int]) -> list[memoryview]:
 
 
 def message_length(parts: Sequence[Part]) -> int:
-    """Bytes in a message."""
+    """Return the number of bytes in a message."""
     return sum(part_length(part) for part in parts)
 
 
 def _split(message: Buffer) -> tuple[memoryview, memoryview]:
     view = memoryview(message).cast("B")
     if not _HEAD_LENGTH.size <= view.nbytes <= MAX_WIRE_MESSAGE_BYTES:
-        raise ValueError(f"{view.nbytes} bytes are no message")
+        raise ValueError(f"{view.nbytes} bytes cannot be a message")
     (length,) = _HEAD_LENGTH.unpack_from(view)
     start = _HEAD_LENGTH.size
     if length > view.nbytes - start:

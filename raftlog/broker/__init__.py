@@ -1,1 +1,1 @@
-"""The top floor: one node put together from metadata, partitions and http_api."""
+"""One node, assembled from metadata, partitions and http_api."""

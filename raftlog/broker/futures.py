@@ -1,4 +1,4 @@
-"""Answers that other rooms give to a callback, awaited."""
+"""Awaiting answers that other packages give to a callback."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 async def answer_of(ask: Callable[[Callable[[T], None]], None]) -> T:
-    """What `ask` gives to the callback that it is handed."""
+    """Return what `ask` passes to the callback that it receives."""
     answered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     ask(lambda answer: resolve(answered, answer))
     return await answered
 
 
 def resolve(future: asyncio.Future[T], answer: T) -> None:
-    """Give a future its answer, unless whoever waited has gone."""
+    """Set the result of a future, unless its waiter is gone."""
     if not future.done():
         future.set_result(answer)

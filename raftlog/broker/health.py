@@ -1,4 +1,4 @@
-"""What is wrong, in lines that an operator can act on. Reads the view; decides nothing."""
+"""The problems of a node and of the cluster, in lines that an operator can act on. Reads the view; decides nothing."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .loop_stalls import LoopStalls
 from .wiring import Broker
 
 LINES_MAX = 20
-"""More of a kind are counted, not listed."""
+"""Maximum number of lines of one kind. The rest is only counted."""
 
 SORTED_MAX = 10_000
-"""Of a kind, among which the first are looked for."""
+"""Number of problems of one kind among which the first are sought."""
 
 
 def health_of(
     broker: Broker, quorum: QuorumStatus, stalls: LoopStalls | None = None, own: Sequence[str] = ()
 ) -> Health:
-    """This node's view of itself and the cluster. `own`: problems of this node that others cannot see."""
+    """Return this node's view of itself and the cluster. `own`: problems of this node that others cannot see."""
     view = broker.view
     record = view.broker(broker.identity.node_id)
     clock = broker.cluster_clock.problem()
@@ -38,13 +38,15 @@ def health_of(
         problems.append("the metadata quorum has no leader")
     if view.time and not view.time.agreed_ms and len(quorum.voters) > 1:
         problems.append(
-            "the wall clocks of the voters do not agree to within a minute: have them synchronised (NTP); "
-            "what expires does so by a monotonic clock until then"
+            "the wall clocks of the voters do not agree to within a minute: synchronise them (NTP); "
+            "until then, data expires by a monotonic clock"
         )
     problems += [forgot(node) for node in quorum.forgetful]
-    problems += [f"node {other.broker_id} is fenced: it is not heard of" for other in view.brokers() if other.fenced]
     problems += [
-        f"node {other.broker_id} is short of room on its disk and takes no batches: free some space there, shorten "
+        f"node {other.broker_id} is fenced: it sends no heartbeats" for other in view.brokers() if other.fenced
+    ]
+    problems += [
+        f"node {other.broker_id} is short of room on its disk and refuses batches: free some space there, shorten "
         "retention.ms or retention.bytes, or move replicas to other nodes (raftlog cluster drain)"
         for other in view.brokers()
         if other.short_of_room
@@ -52,25 +54,25 @@ def health_of(
     if broker.room.short:
         problems.append(
             f"node {broker.identity.node_id}: {broker.room.free} bytes are free on its disk, "
-            f"{broker.room.reserved} are kept (disk_reserved_bytes)"
+            f"{broker.room.reserved} must stay free (disk_reserved_bytes)"
         )
     manager = broker.manager
     for lines in (manager.repairs.status(), manager.out_of_service(), manager.hindered()):
         problems += [f"{line} (node {broker.identity.node_id})" for line in lines[:LINES_MAX]]
-        problems += [f"... and {len(lines) - LINES_MAX} replicas more like the last"] if len(lines) > LINES_MAX else []
+        problems += [f"... and {len(lines) - LINES_MAX} more replicas like the last"] if len(lines) > LINES_MAX else []
     problems += partition_problems(view)
     ready = registered and record is not None and not record.fenced and quorum.leader != NO_BROKER
     return Health(ready, tuple(problems), None if stalls is None else _event_loop(stalls))
 
 
 def partition_problems(view: ClusterView) -> list[str]:
-    """Partitions that are not as they should be, the worst kind first."""
+    """Return the problems of partitions, the worst kind first."""
 
     def waits(record: PartitionRecord) -> str:
         return f"has no leader: {view.explain_offline(record.topic_partition)}"
 
     def lacks(record: PartitionRecord) -> str:
-        return f"has {len(record.isr)} of {record.min_insync_replicas} in-sync replicas needed"
+        return f"has {len(record.isr)} of {record.min_insync_replicas} required in-sync replicas"
 
     def lags(record: PartitionRecord) -> str:
         settled = [replica for replica in record.replicas if replica not in record.adding_replicas]
@@ -86,7 +88,7 @@ def partition_problems(view: ClusterView) -> list[str]:
 def _lines(
     view: ClusterView, troubled: Collection[TopicPartition], what: Callable[[PartitionRecord], str]
 ) -> list[str]:
-    """One a partition, for the first of them by name and number, or by chance where there are very many."""
+    """Return one line for each partition: the first by name and number, or arbitrary ones if there are very many."""
 
     def name_and_number(tp: TopicPartition) -> tuple[str, int]:
         topic = view.topic_by_id(tp.topic_id)
@@ -100,7 +102,7 @@ def _lines(
         if record is not None and name:
             lines.append(f"{name}/{number} {what(record)}")
     if len(troubled) > LINES_MAX:
-        lines.append(f"... and {len(troubled) - LINES_MAX} partitions more like the last")
+        lines.append(f"... and {len(troubled) - LINES_MAX} more partitions like the last")
     return lines
 
 

@@ -1,12 +1,12 @@
-"""Who a node is: what `raftlog server init` writes into a data folder, and what every start adds to it.
+"""The identity of a node: what `raftlog server init` writes into a data folder, and what every start adds to it.
 
-`node.json` is written once: format version, cluster id, node id, a directory id drawn for this folder, and the initial
-voters with their data addresses. A node starts only on such a folder; an empty one is refused, so that a lost disk
-never looks like a first start (S9). `starts.json` counts the starts: a registration of an earlier start that arrives
-late is refused by the quorum. `clean-shutdown` exists exactly while the node is stopped after an orderly stop; it is
-read and removed, durably, before anything else is touched.
+`node.json` is written once: format version, cluster id, node id, a random directory id, and the initial voters with
+their data addresses. A node starts only on such a folder. An empty one is refused, so that a lost disk never looks like
+a first start (S9). `starts.json` counts the starts, so that the quorum can refuse a late registration of an earlier
+start. `clean-shutdown` exists only while the node is stopped after an orderly stop; it is read and durably removed
+before anything else is done.
 
-Settings are not here (`raftlog/config.py`): a folder can be moved to another port, never to another identity.
+Settings are elsewhere (`raftlog/config.py`): a folder can be moved to another port, never to another identity.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Voter(msgspec.Struct, frozen=True):
 
 
 class NodeFile(msgspec.Struct, frozen=True):
-    """`node.json`."""
+    """The content of `node.json`."""
 
     format_version: int
     cluster_id: str
@@ -65,22 +65,24 @@ class NodeIdentity:
     directory_id: DirectoryId
     voters: dict[BrokerId, Endpoint]
     start_number: int
-    """1 at the first start."""
+    """Number of this start; 1 is the first."""
     clean: bool
-    """The last stop was an orderly one (or there was none yet)."""
+    """Whether the last stop was orderly, or this is the first start."""
 
 
 def new_cluster_id() -> str:
-    """22 characters nobody else has."""
+    """Return a random id of 22 characters."""
     return secrets.token_urlsafe(16)
 
 
 def init_data_folder(
     folder: str, *, cluster_id: str, node_id: int, voters: Mapping[int, Endpoint], observer: bool = False
 ) -> None:
-    """Prepare an empty or absent folder of this machine. `voters` maps the node ids of the initial voters to their data
-    listeners; for an `observer`, voters of now, of which it is none. Raises `InvalidRequest` where the folder is
-    prepared already or holds anything."""
+    """Prepare an empty or missing folder on this machine.
+
+    `voters` maps the node ids of the initial voters to their data listeners. For an `observer` they are the current
+    voters, without this node. Raises `InvalidRequest` if the folder is already prepared or not empty.
+    """
     prepare_folder(
         LocalDisk(folder),
         folder,
@@ -102,13 +104,15 @@ def prepare_folder(
     directory_id: bytes,
     observer: bool = False,
 ) -> None:
-    """`init_data_folder` on any disk. The quorum's journal is written first and `node.json` last: a folder that was
-    prepared by half is refused as not empty."""
+    """Prepare a data folder on any disk, like `init_data_folder`.
+
+    The quorum's journal is written first and `node.json` last, so that a half-prepared folder is refused as not empty.
+    """
     if observer and (node_id in voters or not voters):
         raise InvalidRequest(
             "invalid_config",
-            f"node {node_id} is to observe: name the other nodes that vote now, and not this one. A voter that lost "
-            "its disk comes back so, and is removed and added again (raftlog quorum remove, raftlog quorum add)",
+            f"node {node_id} is an observer: name the other nodes, which vote now, but not this one. A voter that lost "
+            "its disk must return as an observer, then be removed and added (raftlog quorum remove and add)",
         )
     if not observer and len(voters) not in VOTER_COUNTS:
         counts = ", ".join(map(str, VOTER_COUNTS))
@@ -127,9 +131,9 @@ def prepare_folder(
     try:
         disk.make_directory("")
     except (FileNotFoundError, FileExistsError) as error:
-        raise InvalidRequest("invalid_config", f"cannot make {folder}: {error.strerror}") from None
+        raise InvalidRequest("invalid_config", f"cannot create {folder}: {error.strerror}") from None
     if disk.exists(NODE_FILE):
-        raise InvalidRequest("invalid_config", f"{folder} is a node's data folder already; it is left as it is")
+        raise InvalidRequest("invalid_config", f"{folder} is already a node's data folder; it was not changed")
     present = disk.list("")
     if present:
         raise InvalidRequest(
@@ -150,13 +154,13 @@ def prepare_folder(
 
 
 def read_identity(disk: Disk, folder: str) -> NodeFile:
-    """`node.json`, checked. Raises `InvalidRequest` saying what is wrong with the folder."""
+    """Read and check `node.json`. Raises `InvalidRequest`, which says what is wrong with the folder."""
     try:
         node = msgspec.json.decode(disk.read(NODE_FILE), type=NodeFile)
     except FileNotFoundError:
         raise InvalidRequest(
             "invalid_config",
-            f"{folder} was never prepared, or its disk was lost: run `raftlog server init` on an empty folder. "
+            f"{folder} is not prepared, or its disk was lost: run `raftlog server init` on an empty folder. "
             "A node that lost its disk must not come back under its old identity",
         ) from None
     except (msgspec.MsgspecError, ValueError) as error:
@@ -164,13 +168,13 @@ def read_identity(disk: Disk, folder: str) -> NodeFile:
     if node.format_version != FORMAT_VERSION:
         raise InvalidRequest(
             "unsupported_version",
-            f"{folder} has format {node.format_version}, this raftlog knows format {FORMAT_VERSION}",
+            f"{folder} has format {node.format_version}, but this version of raftlog supports format {FORMAT_VERSION}",
         )
     return node
 
 
 def begin_start(disk: Disk, folder: str) -> NodeIdentity:
-    """Count this start and take the clean-shutdown marker away, durably, before anything else is done."""
+    """Count this start and remove the clean-shutdown marker, durably, before anything else is done."""
     node = read_identity(disk, folder)
     try:
         starts = msgspec.json.decode(disk.read(STARTS_FILE), type=_StartsFile).starts
@@ -193,8 +197,11 @@ def begin_start(disk: Disk, folder: str) -> NodeIdentity:
 
 
 def mark_clean_shutdown(disk: Disk) -> bool:
-    """Tell the next start that everything was fsynced and closed in order; False where the disk does not take the mark,
-    for want of room or of descriptors, say: then the next start checks what it finds, as after a crash."""
+    """Record for the next start that everything was fsynced and closed in order.
+
+    Returns False if the disk does not accept the marker, for example for lack of space or of descriptors. Then the next
+    start recovers as after a crash.
+    """
     try:
         disk.replace(CLEAN_SHUTDOWN_FILE, b"")
     except DiskError:

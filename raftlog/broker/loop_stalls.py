@@ -1,13 +1,12 @@
-"""How long the event loop was held: measured at every turn of it.
+"""Stalls of the event loop, measured in every turn.
 
-Between two questions to the selector ("what came?") the loop runs callbacks, and nobody else is served. So the gauge
-sits in the selector. A timer that measures how late it is would see a stall only where it happened to be due; here none
-is missed, and an idle loop, which makes no turns, costs nothing. A turn costs three readings of clocks: under a
-microsecond.
+Between two polls of the selector the loop runs callbacks and serves nothing else. So the gauge is in the selector. A
+timer that measures its own lateness would see a stall only if it happened to be due; this gauge misses none, and an
+idle loop, which makes no turns, costs nothing. A turn costs three readings of clocks: under a microsecond.
 
-Two clocks. By the wall a turn took what users notice, and that includes what the machine gave to others; by the
-thread's processor time it took what our callbacks needed, on a busy machine as on a quiet one. Nothing
-counts before `begin`: a node that starts imports and recovers, and nobody waits for it yet.
+There are two clocks. The wall clock measures what users notice, including the time that the machine gave to other
+processes. The thread's processor time measures what raftlog's callbacks needed, the same on a busy machine as on a
+quiet one. Nothing is counted before `begin`, because a node that imports and recovers has no users yet.
 """
 
 from __future__ import annotations
@@ -21,34 +20,37 @@ from dataclasses import dataclass
 from typing import Any
 
 STALL_SECONDS = 0.02
-"""A turn that takes this long is a stall."""
+"""Duration of a turn that counts as a stall, in seconds."""
 WARN_SECONDS = 0.1
-"""A stall that takes this long is worth a line in the log: shorter ones happen wherever a machine is shared."""
+"""Duration of a stall that is logged, in seconds: shorter ones happen on any shared machine."""
 WARN_EVERY_SECONDS = 10.0
 RECENT_SECONDS = 60.0
 READ_SECONDS = 0.004
-"""How often the processor time is read at most, which costs ten times what the wall clock does: shorter turns share a
-reading, and so a turn is charged with this much too much at worst."""
+"""Minimum time between two readings of the processor time, in seconds.
+
+Such a reading costs ten times one of the wall clock. Shorter turns share a reading, so a turn is charged at most this
+much too much.
+"""
 RECENT_MAX = 4096
-"""Stalls remembered: more than fit into `RECENT_SECONDS`."""
+"""Maximum number of remembered stalls: more than fit into `RECENT_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StallReport:
-    """What the gauge shows. Seconds."""
+    """The gauge's results, in seconds."""
 
     stalls: int
-    """Turns of at least `STALL_SECONDS`, by the wall, since the node began."""
+    """Turns of at least `STALL_SECONDS` of wall time, since `begin`."""
     worst: float
     worst_processor: float
-    """Of the loop's thread alone."""
+    """Processor time of the loop's thread alone."""
     recent_stalls: int
-    """In the last `RECENT_SECONDS`."""
+    """Stalls in the last `RECENT_SECONDS`."""
     recent_worst: float
 
 
 class LoopStalls:
-    """The gauge. Make the loop with `new_loop`, and `begin` when the node takes requests."""
+    """The gauge. Create the loop with `new_loop`, and call `begin` when the node accepts requests."""
 
     def __init__(
         self, wall: Callable[[], float] = time.monotonic, processor: Callable[[], float] = time.thread_time
@@ -63,22 +65,22 @@ class LoopStalls:
         self._worst = 0.0
         self._worst_processor = 0.0
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT_MAX)
-        """(when it ended, how long it took)."""
+        """(time of its end, duration) of each recent stall."""
         self._warn_again_at = 0.0
         self._not_warned = 0
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
-        """A loop that this gauge measures."""
+        """Return a loop that this gauge measures."""
         return asyncio.SelectorEventLoop(_MeasuredSelector(begins=self.turn_begins, ends=self.turn_ends))
 
     def begin(self, warn: Callable[..., Any]) -> None:
-        """Count from here on, on the loop's thread. `warn(event, **fields)` gets a line now and then."""
+        """Start counting. Call it on the loop's thread. `warn(event, **fields)` receives an occasional log line."""
         self._warn = warn
         self._turn_began = self._read_at = self._wall()
         self._processor_read = self._processor()
 
     def report(self) -> StallReport:
-        """What was measured until now."""
+        """Return the results so far."""
         since = self._wall() - RECENT_SECONDS
         while self._recent and self._recent[0][0] < since:
             self._recent.popleft()
@@ -86,11 +88,11 @@ class LoopStalls:
         return StallReport(self._stalls, self._worst, self._worst_processor, len(self._recent), recent_worst)
 
     def turn_begins(self) -> None:
-        """The selector has answered."""
+        """Note that the selector has returned."""
         self._turn_began = self._wall()
 
     def turn_ends(self) -> None:
-        """All callbacks that were due have run."""
+        """Note that all callbacks that were due have run."""
         if self._warn is None:
             return
         now = self._wall()
@@ -119,7 +121,7 @@ class LoopStalls:
 
 
 class _MeasuredSelector(selectors.DefaultSelector):
-    """Tells when a turn of the loop begins and ends."""
+    """A selector that reports when a turn of the loop begins and ends."""
 
     def __init__(self, *, begins: Callable[[], None], ends: Callable[[], None]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Replication's links on HTTP/2 streams: one connection a follower and leader pair, dialed by the follower.
+"""Replication links on HTTP/2 streams: one connection for each pair of follower and leader, dialed by the follower.
 
 `StreamLink` is the `Link` port on a stream. `ReplicationDialer` keeps a connection to each broker that this one
-follows, again after every loss, as the manager asks; `replication_acceptor` takes those of others. What the messages
-mean is the partition manager's.
+follows, and reconnects after every loss; `replication_acceptor` accepts the connections of others. The messages are
+defined by the partition manager.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StreamLink:
         self._stream = stream
         self._peer = peer
         self.send = stream.send
-        """See the port. An attribute: it is called for each record that comes alone."""
+        """See the port. It is an attribute for speed: it is called for every record that arrives alone."""
 
     @property
     def peer(self) -> int:
@@ -36,7 +36,7 @@ class StreamLink:
 
 
 class LinkStream:
-    """A `StreamHandler` that hands a stream's events to a `LinkHandler` as those of one link."""
+    """A `StreamHandler` that passes a stream's events to a `LinkHandler` as those of one link."""
 
     def __init__(self, handler: LinkHandler, peer: int) -> None:
         self._handler = handler
@@ -44,7 +44,7 @@ class LinkStream:
         self._link: Link | None = None
 
     def open(self, stream: Http2Stream) -> Link:
-        """The stream is there: the peer accepted it, or its first message arrived."""
+        """Open the link: the peer accepted the stream, or its first message arrived."""
         if self._link is None:
             self._link = StreamLink(stream, self._peer)
             self._handler.on_opened(self._link)
@@ -67,7 +67,8 @@ def _opened(link_stream: LinkStream, stream: Http2Stream) -> None:
 
 
 def replication_acceptor(handler: LinkHandler) -> StreamAcceptor:
-    """Links that followers dial; the hello names them, and under TLS so does `stream.peer_node`."""
+    """Return an acceptor for the links that followers dial. The hello names the follower, and under TLS so does
+    `stream.peer_node`."""
 
     def accept(stream: Http2Stream) -> LinkStream:
         accepted = LinkStream(handler, stream.peer_node)
@@ -76,7 +77,7 @@ def replication_acceptor(handler: LinkHandler) -> StreamAcceptor:
             if not stream.closed:
                 accepted.open(stream)
 
-        # The stream can be written to once the acceptor has returned.
+        # The stream can be written to only after the acceptor has returned.
         asyncio.get_running_loop().call_soon(open_soon)
         return accepted
 
@@ -84,7 +85,7 @@ def replication_acceptor(handler: LinkHandler) -> StreamAcceptor:
 
 
 class ReplicationDialer:
-    """The partition manager's `Dialer` on asyncio. `dial` says where a broker's data listener is."""
+    """The partition manager's `Dialer` on asyncio. `dial` returns the address of a broker's data listener."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class ReplicationDialer:
         random: Random,
         tls: Callable[[BrokerId], DialTls] | None = None,
     ) -> None:
-        """`tls`: how to speak to a broker; None: in the clear."""
+        """`tls`: the TLS settings for a broker; None: plain text."""
         self._dial = dial
         self._tls = tls
         self._random = random
@@ -102,7 +103,7 @@ class ReplicationDialer:
         self._closing: set[asyncio.Task[None]] = set()
 
     def attach(self, handler: LinkHandler) -> None:
-        """Whom links are handed to; before the first `connect`."""
+        """Set the handler of links, before the first `connect`."""
         self._handler = handler
 
     def connect(self, peer: BrokerId) -> None:
@@ -110,7 +111,7 @@ class ReplicationDialer:
         endpoint = self._dial(peer)
         known = self._dialers.get(peer)
         if endpoint is None or (known is not None and known[0] == endpoint):
-            return  # Who is not known yet is dialed when the view tells of it.
+            return  # An unknown broker is dialed when the view knows its address.
         if known is not None:
             self._close(peer)
         assert self._handler is not None, "attach comes first"
@@ -133,12 +134,12 @@ class ReplicationDialer:
         self._close(peer)
 
     def addresses_changed(self) -> None:
-        """A broker registered: it may listen elsewhere now, or its address is known at last."""
+        """Redial: a broker registered, so its address is known at last, or has changed."""
         for peer in sorted(self._wanted):
             self.connect(peer)
 
     async def close(self) -> None:
-        """Close every link and stay away."""
+        """Close every link permanently."""
         self._wanted.clear()
         for peer in sorted(self._dialers):
             self._close(peer)

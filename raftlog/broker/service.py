@@ -1,10 +1,10 @@
-"""Who decides what: the `BrokerService` behind the HTTP API.
+"""The `BrokerService` behind the HTTP API: executes each request here, or forwards it to the right broker.
 
-Any node takes any request. What is asked of partitions is split by their leaders: this broker's own part is asked
-here, the others' parts are forwarded, one hop and no further. A leader that moved answers `not_leader`, which is safe
-to ask again: the router waits for its view to move on and tries once more, until the request's time is up. A
-forwarded produce whose connection breaks may have been appended: it is sent again only where its producer is
-idempotent, otherwise the answer says that the outcome is not known.
+Any node accepts any request. Requests about partitions are split by leader: this broker serves its own part and
+forwards the others, by one hop and no further. If a leader has moved, the answer is `not_leader`, which is safe to
+retry: the router waits for its view to advance and retries until the request's time is over. If the connection of a
+forwarded produce breaks, the batch may have been appended. The router resends it only if its producer is idempotent;
+otherwise the answer says that the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ from .wiring import Broker
 PRODUCER_ID_BLOCK = 1000
 CATCH_UP_SECONDS = 2.0
 MAX_OPEN_SHOWN = 2_500
-"""Open transactions that a node lists, the longest open ones of each partition first: ten milliseconds of its loop."""
+"""Maximum number of open transactions that a node lists, the oldest of each partition first: ten milliseconds of its
+loop."""
 
 
 class Router:
-    """See `http_api.service.service.BrokerService`. Lives on the broker's loop."""
+    """The implementation of `http_api.service.service.BrokerService`. All calls are made on the broker's loop."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Router:
         transactions: Transactions | None = None,
         own_problems: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """`own_problems`: what is wrong with this node and can be seen here only."""
+        """`own_problems` returns problems of this node that only it can see."""
         self._broker = broker
         self._quorum = quorum
         self._forwarder = forwarder
@@ -124,12 +125,12 @@ class Router:
 
     @property
     def groups(self) -> Groups:
-        assert self._groups is not None, "this broker was made without groups"
+        assert self._groups is not None, "this broker was created without groups"
         return self._groups
 
     @property
     def transactions(self) -> Transactions:
-        assert self._transactions is not None, "this broker was made without transactions"
+        assert self._transactions is not None, "this broker was created without transactions"
         return self._transactions
 
     @property
@@ -147,7 +148,7 @@ class Router:
         slots: Slots[ProducedPartition] = Slots(len(request.partitions))
         while slots.open:
             groups = self._leaders.groups(request.partitions, slots, _failed_produce)
-            # Whoever is asked has the time that is left, not the whole of it again.
+            # A broker gets the time that is left, not the whole time again.
             left_ms = max(int((deadline - loop.time()) * 1000), 0)
             request = msgspec.structs.replace(request, timeout_ms=left_ms)
             await asyncio.gather(
@@ -241,13 +242,17 @@ class Router:
     async def _know_topics(
         self, asked: Sequence[ProducePartition | FetchPartition | OffsetQuery | DeleteRecordsPartition]
     ) -> None:
-        """Ids are drawn at random, so whoever has one got it from a node that may know more than this one does yet, of
-        the topic or of how many partitions it has by now."""
+        """Catch up if a topic or partition is unknown here.
+
+        Topic ids are random, so a client has one from some node, which may know more than this one: the topic, or a
+        higher partition count.
+        """
         if not all(self._leaders.has_heard_of(target.topic_id, target.partition) for target in asked):
             self._leaders.may_be_behind = not await self.catch_up()
 
     async def catch_up(self) -> bool:
-        """Bring the view to all that the quorum has decided by now (S7). False: the quorum does not answer."""
+        """Bring the view up to everything that the quorum has decided (S7). Return False if the quorum does not
+        answer."""
         return await self._proposer.catch_up_within(CATCH_UP_SECONDS)
 
     def health(self) -> Health:
@@ -264,7 +269,8 @@ class Router:
 
 
 class Scrubs:
-    """This broker's scrubber as the HTTP API sees it (`http_api/service/scrubs.py`). Lives on the broker's loop."""
+    """This broker's scrubber for the HTTP API (`http_api/service/scrubs.py`). All calls are made on the broker's
+    loop."""
 
     def __init__(self, scrubber: Scrubber) -> None:
         self._scrubber = scrubber
@@ -279,7 +285,7 @@ class Scrubs:
 
 
 def groups_of(broker: Broker, quorum: MetadataQuorum, forwarder: Forwarder, clock: Clock, logger: Logger) -> Groups:
-    """Consumer groups, for the broker of one node."""
+    """Return the consumer groups of one node's broker."""
     view = broker.view
     return Groups(
         node_id=broker.identity.node_id,
@@ -296,7 +302,7 @@ def groups_of(broker: Broker, quorum: MetadataQuorum, forwarder: Forwarder, cloc
 def transactions_of(
     broker: Broker, quorum: MetadataQuorum, clock: Clock, random: Random, logger: Logger
 ) -> Transactions:
-    """Transactions, for the broker of one node."""
+    """Return the transactions of one node's broker."""
     view = broker.view
 
     def open_here() -> list[OpenTransaction]:
@@ -325,15 +331,15 @@ def transactions_of(
 
 
 def _marked(target: ProducePartition, maybe_applied: bool) -> ProducePartition:
-    """A mark that came with the request is never taken off."""
+    """Mark a batch as resent if it may have been applied. A mark of the request itself is kept."""
     return msgspec.structs.replace(target, resent=True) if maybe_applied and not target.resent else target
 
 
 def _told(answer: ProducedPartition, maybe_applied: bool) -> ProducedPartition:
-    """The last attempt's answer, which speaks for that one alone: an earlier one may have been applied (S1)."""
+    """Return the last attempt's answer, corrected for earlier attempts, which may have been applied (S1)."""
     if not (maybe_applied and answer.error) or error_from_code(answer.error, "").applied is not Applied.NO:
         return answer
-    why = f"an earlier attempt was not answered, the last one with {answer.error}: {answer.detail}"
+    why = f"an earlier attempt was not answered, and the last one failed with {answer.error}: {answer.detail}"
     return ProducedPartition(answer.topic_id, answer.partition, "outcome_unknown", why)
 
 

@@ -1,7 +1,7 @@
-"""Checking the replicas in the data folder of a node that is stopped (`raftlog partition verify --data-folder`).
+"""The check of the replicas in the data folder of a stopped node (`raftlog partition verify --data-folder`).
 
-The folder's lock is held meanwhile, so that no node starts on it; nothing in it is changed. Topics are named by id
-here, as the folders are: their names are the quorum's, which is not running.
+The folder's lock is held during the check, so that no node starts on it; nothing in it is changed. Topics are named by
+id, like the folders: only the quorum knows their names, and it is not running.
 """
 
 from __future__ import annotations
@@ -22,25 +22,29 @@ from .identity import LOCK_FILE, read_identity
 
 @dataclass(frozen=True, slots=True)
 class VerifiedReplica:
-    """What the check of one replica found."""
+    """The result of the check of one replica."""
 
     topic_id: str
-    """32 hex digits."""
+    """Topic id as 32 hex digits."""
     partition: int
     bytes_read: int
     findings: tuple[str, ...]
-    """One line each; empty where all is as it was written."""
+    """One line for each finding; empty if the replica is intact."""
 
 
 class FolderVerifier:
-    """A stopped node's replicas, planned when it is made; `run` reads them. Close it: it holds the folder's lock."""
+    """A check of a stopped node's replicas, planned by the constructor and done by `run`. Close it, because it holds
+    the folder's lock."""
 
     def __init__(self, folder: str, topic_id: str | None = None, partition: int | None = None) -> None:
-        """`topic_id` and `partition` narrow it down. Raises `InvalidRequest` where the folder is no node's or has no
-        such replica, `DiskFailed` where a node runs on it or it cannot be read."""
+        """`topic_id` and `partition` restrict the check.
+
+        Raises `InvalidRequest` if the folder is not a node's or has no such replica, and `DiskFailed` if a node runs on
+        it or it cannot be read.
+        """
         self._disk = LocalDisk(folder)
         if not os.path.isdir(folder):
-            raise InvalidRequest("invalid_config", f"{folder} is no folder")
+            raise InvalidRequest("invalid_config", f"{folder} is not a folder")
         self.node_id = read_identity(self._disk, folder).node_id
         self._lock = self._disk.lock(LOCK_FILE)
         try:
@@ -54,11 +58,11 @@ class FolderVerifier:
 
     @property
     def total_bytes(self) -> int:
-        """About how much `run` reads."""
+        """Approximate number of bytes that `run` reads."""
         return sum(check.plan.total_bytes for check in self._checks.values())
 
     def run(self, on_read: Callable[[int], None]) -> list[VerifiedReplica]:
-        """Read everything; `on_read` is told of the bytes as they are read. Blocks. Raises `DiskFailed`."""
+        """Read everything, and call `on_read` with the number of bytes read. Blocks. Raises `DiskFailed`."""
         return [_verified(tp, check, on_read) for tp, check in sorted(self._checks.items())]
 
     def close(self) -> None:

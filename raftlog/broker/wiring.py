@@ -1,9 +1,9 @@
-"""The composition root: one broker's pieces on ports, and what flows between them.
+"""The composition root: one broker's components on ports, and the flow between them.
 
-`metadata` and `partitions` know nothing of each other; here a metadata event becomes a change that the partition
-manager follows, and an ISR proposal becomes a command. Nothing here knows asyncio, sockets or threads, so the
-simulator runs this very class. The order is one: events reach the view first, then the partitions, then whoever waits
-for the answer to a proposal; so an answer is never heard before its effect is seen.
+`metadata` and `partitions` do not know each other. Here a metadata event becomes a change that the partition manager
+follows, and an ISR proposal becomes a command. Nothing here depends on asyncio, sockets or threads, so the simulator
+runs this class unchanged. The order is fixed: events reach the view first, then the partitions, then the callers that
+wait for the answer to a proposal. So an answer never arrives before its effect is visible.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ from raftlog.version import FEATURE_LEVEL
 from .identity import NodeIdentity
 
 EVENTS_PER_STEP = 128
-"""Of one entry of the log: view and partitions take over so many at a time."""
+"""Number of events of one log entry that view and partitions process in one step."""
 
 
 _TRANSACTIONS = (EndsCommitted, BlockChanged, BlockRemoved, ProducerChanged, ProducerRemoved)
-"""Events after which something that is open may be decided."""
+"""Events that may decide an open transaction."""
 
 
 class Broker:
-    """One broker on ports. Feed it with `on_events`; ask it through `view`, `manager` and `local`."""
+    """One broker on ports. Its input is `on_events`; its state is in `view`, `manager` and `local`."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Broker:
         logger: Logger,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`on_fatal`: this process must stop; it is told at most once for each reason."""
+        """`on_fatal` is called, at most once for each reason, if this process must stop."""
         self.identity = identity
         self.config = config
         self.view = ClusterView()
@@ -95,9 +95,9 @@ class Broker:
         self._on_fatal = on_fatal
         self._following = Following(clock, scheduler, on_fatal)
         self._followed_index = 0
-        """Of the last log entry that view and partitions have taken over."""
+        """Index of the last log entry that view and partitions have processed."""
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
-        """A heap of (index that must have been taken over, the order of asking, what to do then)."""
+        """A heap of (index that must be processed first, order of the calls, callback)."""
         self._asked = 0
         self._reports = PackedReports.of(())
         self.reports = TransactionReports(identity.node_id, self.view, scheduler, self._propose, self.when_view_reaches)
@@ -152,13 +152,15 @@ class Broker:
         )
 
     def load(self) -> None:
-        """Open and recover every replica on disk, and put together what is to be reported of them. Blocks. Raises
-        `DiskFailed` or `DiskFull`."""
+        """Open and recover every replica on disk, and collect the reports about them. Blocks.
+
+        Raises `DiskFailed` or `DiskFull`.
+        """
         self.room_watch.look_here()
         self._reports = PackedReports.of(self.manager.load(clean_shutdown=self.identity.clean))
 
     def register(self, quorum: MetadataQuorum, api: Endpoint, data: Endpoint, registered: Callable[[], None]) -> None:
-        """Take this broker's place in the cluster at these endpoints; `registered` follows once it has it."""
+        """Register this broker with these endpoints. `registered` is called when it has its place in the cluster."""
         self._quorum = quorum
         command = RegisterBroker.of(
             self.identity.node_id,
@@ -182,7 +184,7 @@ class Broker:
             try:
                 self._following.add(self._begin(outcome.index, registered))
             except BaseException as error:
-                self._on_fatal(error)  # Nobody else would hear of a broker that has taken its place by half.
+                self._on_fatal(error)  # Only this reports a broker that is half registered.
                 raise
 
         quorum.register(command, done)
@@ -196,20 +198,22 @@ class Broker:
     # --- What the quorum decided ---
 
     def on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
-        """Applied entries up to `index` brought these events. Taken over in this turn where they are few, and in order
-        in any case."""
+        """Process the events of applied entries up to `index`: in this turn if they are few, and in order in any
+        case."""
         self._following.add(self._take_over(index, events))
 
     def _take_over(self, index: int, events: Sequence[MetadataEvent]) -> Iterator[None]:
-        """The view goes before the partitions, slice by slice; it is at `index` with the last of them. What it shows of
-        a topic is whole: its record comes after those of its partitions."""
+        """Update the view before the partitions, slice by slice; the view is at `index` after the last slice.
+
+        A topic in the view is always complete: its record follows those of its partitions.
+        """
         if len(events) <= EVENTS_PER_STEP:
             self.view.on_events(index, events)
             yield from self._tell_partitions(events)
         else:
             left = list(reversed(events))
             topics = list[MetadataEvent]()
-            del events  # Nobody else holds them by now: they go slice by slice, too.
+            del events  # This is the last reference, so that the events are freed slice by slice.
             while left:
                 some = left[: -EVENTS_PER_STEP - 1 : -1]
                 del left[-EVENTS_PER_STEP:]
@@ -229,12 +233,13 @@ class Broker:
             yield from self.manager.follow(changes)
             yield
         if any(isinstance(event, _TRANSACTIONS) for event in events):
-            # After the records: who is told to look leads already, or no longer.
+            # After the records, so that a partition that is asked to check its transactions already leads, or no longer
+            # does.
             committed = [event.ends for event in events if isinstance(event, EndsCommitted)]
             self.manager.on_transactions([topic_partition for ends in committed for topic_partition in ends])
 
     def when_view_reaches(self, index: int, callback: Callable[[], None]) -> None:
-        """Call once view and partitions have everything up to `index`: at once where they do already."""
+        """Call `callback` when view and partitions have processed everything up to `index`; at once if they have."""
         if index <= self._followed_index:
             callback()
         else:
@@ -242,14 +247,14 @@ class Broker:
             heapq.heappush(self._waiting, (index, self._asked, callback))
 
     def check_invariants(self) -> None:
-        """What must hold between any two events. Raises `InvariantViolation`."""
+        """Check what must hold between any two events. Raises `InvariantViolation`."""
         self.manager.check_invariants()
 
     # --- Inside ---
 
     def _catch_up(self, done: Callable[[bool], None]) -> None:
-        """Call back once view and partitions have all that the quorum has decided by now (S7); false where it does not
-        answer."""
+        """Call `done` when view and partitions have everything that the quorum has decided (S7); with False if it
+        does not answer."""
         if self._quorum is None:
             done(False)
             return
@@ -285,7 +290,7 @@ class Broker:
             self._on_fatal(
                 InvalidRequest(
                     "unsupported_version",
-                    f"the cluster's feature level is {event.level}, this node knows {FEATURE_LEVEL}: upgrade it",
+                    f"the cluster's feature level is {event.level}, but this node supports {FEATURE_LEVEL}: upgrade it",
                 )
             )
         if isinstance(event, BrokerRemoved) and event.incarnation == self.incarnation:
@@ -299,7 +304,7 @@ class Broker:
                     InvalidRequest(
                         "invalid_config",
                         f"broker {self.identity.node_id} registered again, as incarnation {event.record.incarnation}: "
-                        f"this process ({self.incarnation}) is not it any more. Was its data folder copied?",
+                        f"this process ({self.incarnation}) is no longer the broker. Was its data folder copied?",
                     )
                 )
 
@@ -316,7 +321,8 @@ class Broker:
 
         def answered(outcome: Outcome) -> None:
             if outcome.fate is Fate.APPLIED:
-                # An earlier copy may have been accepted: a refusal counts only once the view has come this far.
+                # An earlier copy of the proposal may have been accepted, so a refusal counts only when the view has
+                # come this far.
                 accepted = isinstance(outcome.result, IsrAltered)
                 fate = effects.Fate.ACCEPTED if accepted else effects.Fate.REFUSED
                 self.when_view_reaches(outcome.index, lambda: done(fate))
@@ -355,7 +361,7 @@ class Broker:
 
 
 def _as_change(event: MetadataEvent) -> list[MetadataChange]:
-    """A metadata event in the words of `partitions`."""
+    """Return a metadata event in the vocabulary of `partitions`."""
     match event:
         case BrokerChanged(broker):
             return [broker]
@@ -368,8 +374,8 @@ def _as_change(event: MetadataEvent) -> list[MetadataChange]:
         case TopicRemoved(topic_id, _):
             return [TopicIsGone(topic_id)]
         case FeatureLevelChanged() | TimeAdvanced() | BrokerRemoved():
-            return []  # Who is unregistered has no replica: no partition asks about it again.
+            return []  # An unregistered broker has no replica, so no partition needs it again.
         case GroupChanged() | GroupRemoved() | OffsetsCommitted() | OffsetsRemoved():
             return []
         case _:
-            return []  # Transactions: leaders ask the view itself.
+            return []  # Transactions: leaders look them up in the view.

@@ -1,1 +1,1 @@
-"""Record batches: format, columns, compression, filters."""
+"""Record batches: format, columns, compression, and filters for compaction."""

@@ -1,12 +1,12 @@
-"""The payload of a record batch through pyarrow: the twin of `columns` for large batches, and the way to Arrow.
+"""The payload of a record batch through pyarrow: the twin of `columns` for large batches, and the conversion to Arrow.
 
-Buffers go from the batch into arrays as they are; only what Arrow wants aligned (int32 and int64 columns, a few
-percent of the bytes) is copied. An array from such buffers may lead anywhere, so each is validated in full before
-anything else is asked of it: about a nanosecond an entry.
+Buffers of the batch become buffers of arrays without copying; only what Arrow wants aligned (int32 and int64 columns, a
+few percent of the bytes) is copied. Such buffers may point anywhere, so each array is validated in full before any
+other use, at about a nanosecond an entry.
 
-The arrays share the batch's memory: whoever keeps one keeps the batch, and nobody may write to it.
+The arrays share the batch's memory: a reference to one keeps the batch alive, and the memory must not be written.
 
-Import this module where it is first used, never at the top of another: it brings pyarrow (0.15 s, 44 MB).
+Import this module inside a function, at first use: it loads pyarrow (0.15 s, 44 MB).
 """
 
 from __future__ import annotations
@@ -65,16 +65,17 @@ SCHEMA = pa.schema(
         pa.field("headers", pa.list_(_HEADER), nullable=False),
     ]
 )
-"""Of what `RecordBatch.to_arrow` gives."""
+"""The schema of `RecordBatch.to_arrow`."""
 
 TO_PYLIST_IS_FAST = int(pa.__version__.partition(".")[0]) >= 26
-"""From 26 on `to_pylist` makes no scalar of each entry: half the time of `columns.cut`, where it was ten times that."""
+"""From 26 on, `to_pylist` creates no scalar for each entry and takes half the time of `columns.cut`; before, it took
+ten times that."""
 
 _NO_HEADERS = pa.array([], _HEADER)
 
 
 def is_arrow(column: object) -> bool:
-    """Whether a column was handed over as Arrow's."""
+    """Return whether a column is an Arrow array."""
     return isinstance(column, pa.Array | pa.ChunkedArray)
 
 
@@ -82,7 +83,7 @@ def is_arrow(column: object) -> bool:
 
 
 def pack_binary(entries: Sequence[bytes | None], *, nil_if_all_null: bool = False) -> list[Buffer]:
-    """As its twin; takes Arrow's columns of bytes and text too."""
+    """Pack like the twin; also accepts Arrow columns of bytes and text."""
     column = _to_binary(entries)
     if nil_if_all_null and column.null_count == len(column):
         return [NIL]
@@ -94,19 +95,19 @@ def _to_binary(entries: Any) -> Any:
         column = entries if is_arrow(entries) else pa.array(entries, type=_BINARY)
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
-        if isinstance(column, pa.ChunkedArray):  # still: it has more than int32 offsets reach
-            raise InvalidRequest("batch_too_large", "a column holds less than 2 GiB")
+        if isinstance(column, pa.ChunkedArray):  # a chunked result has more bytes than int32 offsets can address
+            raise InvalidRequest("batch_too_large", "a column must be smaller than 2 GiB")
         return column if column.type.equals(_BINARY) else column.cast(_BINARY)
     except UnicodeEncodeError as error:
         raise text_refused(error) from None
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise TypeError(f"keys and values are bytes: {error}") from None
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
-        raise InvalidRequest("batch_too_large", f"a column holds less than 2 GiB: {error}") from None
+        raise InvalidRequest("batch_too_large", f"a column must be smaller than 2 GiB: {error}") from None
 
 
 def _pack_array(column: Any) -> list[Buffer]:
-    """An array's buffers, whatever it is a slice of, with nothing behind nulls."""
+    """Return the buffers of an array, which may be a slice, with no data behind nulls."""
     validity = None
     if column.null_count:
         flags = pc.cast(pc.is_valid(column), pa.uint8())
@@ -123,13 +124,13 @@ def _pack_array(column: Any) -> list[Buffer]:
 
 
 def _items(column: Any, size: int) -> memoryview:
-    """The bytes of an array of fixed-width entries, none of them null."""
+    """Return the bytes of an array of fixed-width entries without nulls."""
     data = memoryview(column.buffers()[1]).cast("B")
     return data[column.offset * size : (column.offset + len(column)) * size]
 
 
 def pack_timestamps(timestamps: Sequence[int]) -> tuple[int, int, int, Buffer | None]:
-    """As its twin; takes Arrow's columns of integers and timestamps too."""
+    """Pack like the twin; also accepts Arrow columns of integers and timestamps."""
     column = _to_int64(timestamps)
     if column.null_count:
         raise TypeError("a timestamp is a number of milliseconds, not None")
@@ -149,7 +150,7 @@ def _to_int64(timestamps: Any) -> Any:
     column = timestamps.combine_chunks() if isinstance(timestamps, pa.ChunkedArray) else timestamps
     is_time = pa.types.is_timestamp(column.type)
     if not (is_time or pa.types.is_integer(column.type)):
-        raise TypeError(f"a timestamp is a whole number of milliseconds or Arrow's own, not {column.type}")
+        raise TypeError(f"a timestamp is a whole number of milliseconds or an Arrow timestamp, not {column.type}")
     try:
         if is_time:
             milliseconds = pa.timestamp("ms", column.type.tz)
@@ -165,7 +166,7 @@ def _min_max(column: Any) -> tuple[int, int]:
 
 
 def pack_headers(headers: HeadersIn) -> list[Buffer]:
-    """As its twin: headers come as Python's objects, and most of them are few."""
+    """Pack like the twin: headers are Python objects, and usually few."""
     lengths, keys, values = flatten_headers(headers)
     if not keys:
         return [NIL]
@@ -179,12 +180,12 @@ def _sound(column: Any, name: str) -> Any:
     try:
         column.validate(full=True)
     except pa.ArrowException as error:
-        raise CorruptBatch(f"{name} are not sound: {error}") from None
+        raise CorruptBatch(f"{name} are invalid: {error}") from None
     return column
 
 
 def _offsets_buffer(offsets: memoryview, count: int, end: int, name: str) -> Any:
-    """int32 offsets, aligned, that begin and end where they must; whether they rise is still to be seen."""
+    """Return aligned int32 offsets whose first and last are checked; whether they rise is checked later."""
     check_length(offsets, 4 * (count + 1), count + 1, f"the offsets of {name}")
     aligned = bytes(offsets)
     (first,) = struct.unpack_from("<i", aligned)
@@ -195,7 +196,7 @@ def _offsets_buffer(offsets: memoryview, count: int, end: int, name: str) -> Any
 
 
 def binary_array(column: BinaryColumn, count: int, name: str, kind: Any = _BINARY) -> Any:
-    """The column as an array that shares the payload's data."""
+    """Return the column as an array that shares the payload's data."""
     offsets = _offsets_buffer(column.offsets, count, column.data.nbytes, name)
     validity = None
     if column.validity is not None:
@@ -219,7 +220,7 @@ def read_binary(column: BinaryColumn, count: int, name: str) -> list[bytes | Non
 
 
 def _lengths(column: Any) -> list[int]:
-    """How long each entry is, null or not."""
+    """Return the length of each entry, null or not."""
     count = len(column)
     offsets = pa.Array.from_buffers(_INT32, count + 1, [None, column.buffers()[1]])
     lengths: list[int] = _items(pc.subtract(offsets[1:], offsets[:-1]), 4).cast("i").tolist()
@@ -232,7 +233,7 @@ def _integers(deltas: memoryview, kind: Any, size: int, count: int, name: str) -
 
 
 def timestamp_array(deltas: memoryview, base: int, count: int) -> Any:
-    """Timestamps as int64 milliseconds."""
+    """Return timestamps as int64 milliseconds."""
     column = _integers(deltas, _INT64, 8, count, "timestamp deltas")
     if count:
         check_timestamp_range(base, *_min_max(column))
@@ -249,7 +250,7 @@ def check_timestamps(deltas: memoryview, base: int, count: int) -> tuple[int, in
 
 
 def offset_array(deltas: memoryview, base: int, count: int, last_delta: int) -> Any:
-    """Offsets as int64."""
+    """Return offsets as int64."""
     column = _integers(deltas, _INT32, 4, count, "offset deltas")
     if count and not (
         column[0].as_py() >= 0
@@ -269,7 +270,7 @@ def check_offsets(deltas: memoryview, base: int, count: int, last_delta: int) ->
 
 
 def headers_array(column: HeadersColumn, count: int) -> Any:
-    """The headers as an array of lists of (key, value)."""
+    """Return the headers as an array of lists of (key, value)."""
     entries = column.entries
     keys = binary_array(column.keys, entries, "header keys", pa.string())
     if keys.null_count:
@@ -299,7 +300,7 @@ _LEAST_KEPT = 1 << 14
 
 
 class _Prefixes:
-    """A column that is the same for all batches but for its length: made once and cut, by several threads at once."""
+    """A column that differs between batches only in its length: created once and sliced, by several threads at once."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self._make = make
@@ -327,19 +328,19 @@ _no_headers = _Prefixes(_make_no_headers)
 
 
 def _all_at(timestamp: int, count: int) -> Any:
-    """One time for all: `pa.repeat` takes five times as long."""
+    """Return a column of equal timestamps. `pa.repeat` takes five times as long."""
     return pa.Array.from_buffers(_TIMESTAMP, count, [None, pa.py_buffer(struct.pack("=q", timestamp) * count)])
 
 
 def offsets_column(header: BatchHeader, columns: Columns) -> Any:
-    """The records' offsets, int64."""
+    """Return the records' offsets as int64."""
     if columns.offset_deltas is None:
         return pc.add(_count_to(header.record_count), pa.scalar(header.base_offset, _INT64))
     return offset_array(columns.offset_deltas, header.base_offset, header.record_count, header.last_offset_delta)
 
 
 def timestamps_column(header: BatchHeader, columns: Columns) -> Any:
-    """The records' timestamps, in milliseconds."""
+    """Return the records' timestamps in milliseconds."""
     count = header.record_count
     if header.log_append_time:
         return _all_at(header.max_timestamp, count)
@@ -349,28 +350,28 @@ def timestamps_column(header: BatchHeader, columns: Columns) -> Any:
 
 
 def keys_column(header: BatchHeader, columns: Columns) -> Any:
-    """The records' keys."""
+    """Return the records' keys."""
     count = header.record_count
     return _no_keys(count) if columns.keys is None else binary_array(columns.keys, count, "keys")
 
 
 def values_column(header: BatchHeader, columns: Columns) -> Any:
-    """The records' values."""
+    """Return the records' values."""
     return binary_array(columns.values, header.record_count, "values")
 
 
 def headers_column(header: BatchHeader, columns: Columns) -> Any:
-    """The records' headers."""
+    """Return the records' headers."""
     count = header.record_count
     return _no_headers(count) if columns.headers is None else headers_array(columns.headers, count)
 
 
 def to_arrow(header: BatchHeader, columns: Columns) -> Any:
-    """The whole batch as a `pyarrow.RecordBatch` of `SCHEMA`."""
+    """Return the whole batch as a `pyarrow.RecordBatch` of `SCHEMA`."""
     readers = (offsets_column, timestamps_column, keys_column, values_column, headers_column)
     return pa.RecordBatch.from_arrays([read(header, columns) for read in readers], schema=SCHEMA)
 
 
 def no_records() -> Any:
-    """A batch of `SCHEMA` without rows."""
+    """Return a batch of `SCHEMA` without rows."""
     return pa.RecordBatch.from_pylist([], schema=SCHEMA)

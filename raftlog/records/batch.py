@@ -1,11 +1,11 @@
-"""Record batches: what a producer packs, every broker carries as the same bytes, and a reader unpacks.
+"""Record batches: packed by producers, carried unchanged by every broker, unpacked by readers.
 
-A batch is a 61-byte header (`record_header`: Kafka's, field for field) and a payload (`columns`: Arrow's columns in a
-msgpack array), compressed as one block (`compression`). `docs/record-batch.md` specifies it for other languages.
+A batch is a 61-byte header (`header`: Kafka's, field for field) and a payload (`columns`: Arrow's columns in a msgpack
+array), compressed as one block (`compression`). `docs/record-batch.md` specifies it for other languages.
 
-Brokers work per batch, never per record. The leader calls `validate` once and then `stamp`; followers call
-`check_crc`; the log reads headers. Records come into being only at the edges, by `encode` and `RecordBatch`, which
-take one of two twins: `columns` for small batches, `record_arrow` from `ARROW_FROM` records on.
+Brokers work per batch, never per record. The leader calls `validate` once and then `stamp`; followers call `check_crc`;
+the log reads headers. Records exist only at the edges, in `encode` and `RecordBatch`, which use one of two twins:
+`columns` for small batches, `arrow` from `ARROW_FROM` records on.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ __all__ = [
 ]
 
 ARROW_FROM = 200
-"""Records from which on pyarrow is the faster twin."""
+"""Number of records from which pyarrow is the faster twin."""
 
 BytesColumn: TypeAlias = "Sequence[bytes | None] | pyarrow.Array | pyarrow.ChunkedArray"
 IntegerColumn: TypeAlias = "Sequence[int] | pyarrow.Array | pyarrow.ChunkedArray"
 
 
 def load_arrow() -> Twin:
-    """Imports pyarrow (0.15 s, 44 MB) now, rather than at the first large batch: for processes that must not stall."""
+    """Import pyarrow (0.15 s, 44 MB) now instead of at the first large batch, for processes that must not stall."""
     from . import arrow as record_arrow
 
     return record_arrow
@@ -81,12 +81,12 @@ def _twin(count: int) -> Twin:
 
 
 def _is_arrow(column: object) -> bool:
-    """Told by its class's home, so that asking does not import it."""
+    """Return whether a column is Arrow's, judged by its class's module, so that pyarrow is not imported."""
     return type(column).__module__.startswith("pyarrow")
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One record. `timestamp_ms` is milliseconds since 1970, -1 where it has none; a value of None is a tombstone."""
+    """One record. `timestamp_ms` is milliseconds since 1970, -1 for none; a value of None is a tombstone."""
 
     offset: int
     timestamp_ms: int
@@ -112,17 +112,18 @@ def encode(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> bytes:
-    """One batch of these records, one entry of each column a record; values and keys may be Arrow's.
+    """Return one batch of these records. Each column has one entry per record; values and keys may be Arrow's.
 
-    Without `timestamps_ms` every record has `base_timestamp_ms`; with them it is not looked at, the base being the
-    first record's. A value or key of None is null; text is taken as its UTF-8. The same arguments give the same bytes.
+    Without `timestamps_ms` every record has `base_timestamp_ms`; with them `base_timestamp_ms` is ignored, and the base
+    is the first record's timestamp. A value or key of None is null; text is encoded as UTF-8. The same arguments give
+    the same bytes.
 
-    Raises `InvalidRequest` for columns of unequal length, no records or a timestamp that cannot be, and `TypeError`
-    for entries of another type. How great a batch may be is not checked: its topic knows.
+    Raises `InvalidRequest` for columns of unequal length, no records or an invalid timestamp, and `TypeError` for
+    entries of another type. The size is not checked here, because the limit is the topic's.
     """
     count = len(values)
     if not count:
-        raise InvalidRequest("invalid_request", "a batch has at least one record")
+        raise InvalidRequest("invalid_request", "a batch needs at least one record")
     for name, column in (("keys", keys), ("timestamps", timestamps_ms), ("headers", headers)):
         if column is not None and len(column) != count:
             raise InvalidRequest("invalid_request", f"{len(column)} {name} for {count} values")
@@ -166,18 +167,19 @@ def encode(
 def validate(
     batch: Buffer, *, max_batch_bytes: int, max_decompressed_bytes: int = MAX_BATCH_DECOMPRESSED_BYTES
 ) -> BatchHeader:
-    """Everything that a leader can know of a producer's batch without knowing its partition; once per batch.
+    """Check everything about a producer's batch that does not depend on the partition's state. The leader calls this
+    once per batch.
 
-    That it is whole and its CRC is right; that every column has `record_count` sound entries, offsets are dense
-    (S2: a producer leaves no holes), base and max timestamp are the first and the greatest; that the producer fields
-    belong together, and nothing is claimed that is not a producer's to write.
+    The batch must be whole, with the right CRC. Every column must have `record_count` valid entries, offsets must be
+    dense (S2: a producer leaves no holes), and base and max timestamp must be the first and the greatest. The producer
+    fields must be consistent, and no field may have a value that only brokers write.
 
-    Raises `InvalidRequest` (`batch_too_large`) and, for all else, `CorruptBatch`. Allocates at most
-    `max_decompressed_bytes`, and a small multiple of what the columns' integers take.
+    Raises `InvalidRequest` (`batch_too_large`) and, for everything else, `CorruptBatch`. Allocates at most
+    `max_decompressed_bytes`, and a small multiple of the size of the columns' integers.
     """
     view = memoryview(batch).cast("B")
     if view.nbytes > max_batch_bytes:
-        detail = f"the batch has {view.nbytes} bytes, max.message.bytes allows {max_batch_bytes}"
+        detail = f"the batch has {view.nbytes} bytes, but max.message.bytes is {max_batch_bytes}"
         raise InvalidRequest("batch_too_large", detail)
     wrong = _not_a_producers(check_crc(view))
     if wrong:
@@ -188,20 +190,21 @@ def validate(
 
 
 def _not_a_producers(header: BatchHeader) -> str:
-    """What in the header only a broker writes, or contradicts itself; empty where nothing does."""
+    """Return what is wrong with a producer's header: a value that only a broker writes, or a contradiction. Empty if
+    nothing is."""
     if header.is_control:
-        return "is not a control batch"
+        return "must not be a control batch"
     if header.log_append_time or header.has_delete_horizon:
-        return "has neither log append time nor delete horizon among its attributes"
+        return "must not set the log append time or delete horizon attribute"
     if not header.record_count:
-        return "has at least one record"
+        return "must have at least one record"
     if header.record_count != header.last_offset_delta + 1:
-        return f"is dense: {header.record_count} records do not end at offset delta {header.last_offset_delta}"
+        return f"must be dense: {header.record_count} records cannot end at offset delta {header.last_offset_delta}"
     if header.producer_id >= 0:
         if header.producer_epoch < 0 or header.base_sequence < 0:
-            return "with a producer id has an epoch and a sequence too"
+            return "with a producer id must have an epoch and a sequence"
     elif header.producer_epoch != -1 or header.base_sequence != -1 or header.is_transactional:
-        return "without a producer id has no epoch, no sequence and no transaction"
+        return "without a producer id must not have an epoch, a sequence or a transaction"
     return ""
 
 
@@ -209,10 +212,10 @@ def _not_a_producers(header: BatchHeader) -> str:
 
 
 class RecordBatch:
-    """A whole batch to read columns and records from. The columns are views of `batch`, which must not change.
+    """A whole batch from which columns and records are read. The columns are views of `batch`, which must not change.
 
-    Raises `CorruptBatch` when it is made or when a column is read, and nothing else. Each call reads anew; a control
-    batch gives no records, only `control`.
+    The constructor and the reading methods raise `CorruptBatch` and nothing else. Each call decodes again. A control
+    batch has no records, only `control`.
     """
 
     __slots__ = ("_columns", "_count", "control", "header")
@@ -234,23 +237,23 @@ class RecordBatch:
             self.control = decode_control(self.header, payload)
             return
         self._columns = columns.split_payload(decompress(self.header.codec, payload, max_decompressed_bytes))
-        # Whatever is made `record_count` times over is bounded by the payload from here on.
+        # From here on the payload bounds everything that is allocated `record_count` times.
         entries = self._count + 1
         columns.check_length(self._columns.values.offsets, 4 * entries, entries, "the offsets of values")
 
     @property
     def columns(self) -> Columns | None:
-        """The payload taken apart, at which nobody has looked yet; None for a control batch."""
+        """The unpacked and still unchecked payload; None for a control batch."""
         return self._columns
 
     def values(self) -> list[bytes | None]:
-        """The records' values."""
+        """Return the records' values."""
         if self._columns is None:
             return []
         return _twin(self._count).read_binary(self._columns.values, self._count, "values")
 
     def keys(self) -> list[bytes | None]:
-        """The records' keys."""
+        """Return the records' keys."""
         if self._columns is None:
             return []
         if self._columns.keys is None:
@@ -258,7 +261,7 @@ class RecordBatch:
         return _twin(self._count).read_binary(self._columns.keys, self._count, "keys")
 
     def timestamps_ms(self) -> list[int]:
-        """The records' timestamps, milliseconds since 1970."""
+        """Return the records' timestamps in milliseconds since 1970."""
         if self._columns is None:
             return []
         if self.header.log_append_time:
@@ -269,7 +272,7 @@ class RecordBatch:
         return _twin(self._count).read_timestamps(self._columns.timestamp_deltas, base, self._count)
 
     def offsets(self) -> Sequence[int]:
-        """The records' offsets."""
+        """Return the records' offsets."""
         if self._columns is None:
             return []
         base, last_delta = self.header.base_offset, self.header.last_offset_delta
@@ -278,7 +281,7 @@ class RecordBatch:
         return _twin(self._count).read_offsets(self._columns.offset_deltas, base, self._count, last_delta)
 
     def headers(self) -> list[tuple[Header, ...]]:
-        """The records' headers."""
+        """Return the records' headers."""
         if self._columns is None:
             return []
         if self._columns.headers is None:
@@ -286,11 +289,12 @@ class RecordBatch:
         return _twin(self._count).read_headers(self._columns.headers, self._count)
 
     def records(self) -> list[Record]:
-        """The records, as objects."""
+        """Return the records as objects."""
         return list(map(Record, self.offsets(), self.timestamps_ms(), self.keys(), self.values(), self.headers()))
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """Columns offset, timestamp, key, value and headers (`record_arrow.SCHEMA`), sharing this batch's memory."""
+        """Return the columns offset, timestamp, key, value and headers (`arrow.SCHEMA`), which share this batch's
+        memory."""
         from . import arrow as record_arrow
 
         if self._columns is None:
@@ -298,7 +302,7 @@ class RecordBatch:
         return record_arrow.to_arrow(self.header, self._columns)
 
     def check(self) -> None:
-        """That every column is sound and the header tells the truth about them. Raises `CorruptBatch`."""
+        """Check that every column is valid and matches the header. Raises `CorruptBatch`."""
         if self._columns is None:
             return
         header, count, found, twin = self.header, self._count, self._columns, _twin(self._count)
@@ -306,7 +310,8 @@ class RecordBatch:
         if found.keys is not None:
             twin.check_binary(found.keys, count, "keys")
         if found.headers is not None:
-            # A record may have any number of them: a few bytes of a bomb are millions, which Arrow alone has room for.
+            # A record may have any number of headers. A few bytes of a decompression bomb hold millions, for which only
+            # Arrow is compact enough.
             _twin(max(count, found.headers.entries)).check_headers(found.headers, count)
         if found.offset_deltas is not None:
             twin.check_offsets(found.offset_deltas, header.base_offset, count, header.last_offset_delta)

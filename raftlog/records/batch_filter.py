@@ -1,14 +1,14 @@
-"""What compaction does to one batch: which keys it holds, and the batch again with only some of its records.
+"""Compaction of one batch: the keys that it holds, and a copy with only some of its records.
 
-The batch that comes out takes up the same offsets as the one that went in (S2): base offset, last offset delta and the
-producer's fields stay, what is left are holes. A batch without any record left stays as an empty one, for the offsets
-and the producer's sequence that it stands for. Where nobody asks for that sequence any more a `hole` may stand for the
-offsets alone, of any number of such batches. Timestamps are true of what is left.
+The resulting batch covers the same offsets as the original (S2): base offset, last offset delta and the producer's
+fields stay, and removed records leave holes. A batch without records remains as an empty one, for its offsets and its
+producer's sequence. When the sequence is no longer needed, one `hole` may stand for the offsets of any number of such
+batches. Timestamps describe the remaining records.
 
-A *delete horizon* (KIP-534) is when the tombstones of a batch may go. It takes the place of the base timestamp, and
-timestamp deltas count from it.
+A *delete horizon* (KIP-534) is the time from which a batch's tombstones may be removed. It replaces the base timestamp,
+and timestamp deltas are relative to it.
 
-Columns are filtered by Arrow from `ARROW_FROM` records on; below, and for integers, by calls that take whole columns.
+Arrow filters columns from `ARROW_FROM` records on. Smaller ones, and integers, are filtered by calls on whole columns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DELETE_HORIZON = 0x40
 
 
 def has_record_without_key(batch: RecordBatch) -> bool:
-    """Whether any record's key is null."""
+    """Return whether any record's key is null."""
     found = batch.columns
     if found is None or not batch.header.record_count:
         return False
@@ -43,7 +43,7 @@ def has_record_without_key(batch: RecordBatch) -> bool:
 
 
 def tombstones(batch: RecordBatch) -> list[bool]:
-    """For each record, whether its value is null."""
+    """Return for each record whether its value is null."""
     found = batch.columns
     if found is None:
         return []
@@ -53,9 +53,12 @@ def tombstones(batch: RecordBatch) -> list[bool]:
 
 
 def keep_records(batch: RecordBatch, keep: Sequence[bool], *, delete_horizon_ms: int = -1) -> bytes | None:
-    """The batch with only the records whose flag is set. `delete_horizon_ms`: when its tombstones may go; -1: never.
+    """Return the batch with only the records whose flag is set.
 
-    None where no batch may be that large: a delete horizon makes room for timestamps that needed none before.
+    `delete_horizon_ms` is the time from which its tombstones may be removed; -1: never.
+
+    Returns None if the result would exceed the maximum batch size: a delete horizon can add timestamp deltas that were
+    not needed before.
     """
     kept = sum(keep)
     if not kept:
@@ -75,23 +78,25 @@ def keep_records(batch: RecordBatch, keep: Sequence[bool], *, delete_horizon_ms:
 
 
 def without_records(header: BatchHeader) -> bytes:
-    """The batch with this header again, without any of its records: an empty one, whatever was in it."""
+    """Return an empty batch with this header."""
     header = replace(header, record_count=0)
     header.attributes &= ~(_CODEC_BITS | _DELETE_HORIZON)
     return seal(header, _no_records())
 
 
 def is_hole(header: BatchHeader) -> bool:
-    """Whether this batch stands for its offsets and nothing else: no record, and no producer's sequence."""
+    """Return whether this batch stands only for its offsets: it has no record and no producer's sequence."""
     return not (header.record_count or header.is_control) and header.producer_epoch < 0
 
 
 def hole(
     base_offset: int, end_offset: int, leader_epoch: int, max_timestamp: int, greatest_id: int = NO_PRODUCER_ID
 ) -> bytes:
-    """A batch without records, and of no producer, that stands for the offsets [base_offset, end_offset). Any part of
-    it is a hole as well. `max_timestamp` is milliseconds, that of what was there; -1: none. `greatest_id`: of the
-    producers of whom nothing else in the log tells; -1: none."""
+    """Return a batch without records and producer that stands for the offsets [base_offset, end_offset).
+
+    Any part of it is a hole as well. `max_timestamp` is that of the removed records, in milliseconds; -1: none.
+    `greatest_id` is the greatest id of the producers that appear nowhere else in the log; -1: none.
+    """
     delta = end_offset - base_offset - 1
     times = max_timestamp, max_timestamp
     header = BatchHeader(base_offset, 0, leader_epoch, MAGIC, 0, 0, delta, *times, greatest_id, -1, -1, 0)
@@ -103,7 +108,7 @@ def _no_records() -> list[Buffer]:
 
 
 def _stamp_times(header: BatchHeader, times: list[int], delete_horizon_ms: int) -> bytes | None:
-    """Base and max timestamp of what is left go into the header; the deltas that follow from them, None: all 0."""
+    """Write base and max timestamp of the remaining records into the header. Return the deltas; None if all are 0."""
     if delete_horizon_ms >= 0:
         header.attributes |= _DELETE_HORIZON
         header.base_timestamp = delete_horizon_ms

@@ -1,4 +1,4 @@
-"""The payload of a record batch: columns, as Apache Arrow lays them out, in one msgpack array. The plain twin.
+"""The payload of a record batch: columns in Apache Arrow's layout, in one msgpack array. This is the plain twin.
 
     payload = [offset deltas | nil, timestamp deltas | nil, keys | nil, values, headers | nil]
 
@@ -7,15 +7,16 @@
     keys, values       binary column = [validity bitmap bin | nil, int32 offsets bin, data bin]; keys nil: all null
     headers            [int32 list offsets bin, keys: binary column, values: binary column]; nil: no record has any
 
-Integers are little-endian, nothing is padded. A binary column of n entries has n + 1 offsets, from 0 to the length of
-its data; a bitmap has bit i % 8 of byte i // 8 set where entry i is there, and is nil where all are.
+Integers are little-endian, and there is no padding. A binary column of n entries has n + 1 offsets, from 0 to the
+length of its data. In a bitmap, bit i % 8 of byte i // 8 is set if entry i is not null; the bitmap is nil if no entry
+is null.
 
-Two twins write these bytes, and read them (`Twin`). This one makes do with the standard library; it is the faster one
-for small batches, for which alone pyarrow would cost 20 us a call and 0.15 s to import. The other, `record_arrow`, is
-for large batches and for readers who want Arrow. Neither loops over records in Python: what is repeated per record are
-calls inside `map`, `join`, `accumulate` and the like (nulls in small batches, and headers, cost a comprehension).
+Two twins write and read these bytes (`Twin`). This one uses only the standard library. It is faster for small batches,
+for which pyarrow would cost 20 us a call and 0.15 s to import. The other, `arrow`, is for large batches and for readers
+that want Arrow. Neither loops over records in Python: the work per record is in calls inside `map`, `join`,
+`accumulate` and the like (nulls in small batches, and headers, cost a comprehension).
 
-Reading copies no more than it must: `split_payload` gives views, and every length is checked before it is believed.
+Reading copies as little as possible: `split_payload` returns views, and every length is checked before it is used.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ Header: TypeAlias = tuple[str, bytes | None]
 """Key and value of one header of a record."""
 
 HeadersIn: TypeAlias = Sequence[Sequence[tuple[str | bytes, bytes | None]] | None]
-"""Headers of each record as a caller may give them: None and empty are the same."""
+"""Headers of each record as a caller may pass them: None and empty are equivalent."""
 
 MAX_TIMESTAMP = 2**63 - 1
 NO_TIMESTAMP = -1
-"""The least timestamp that a record may have: it says that it has none."""
+"""The smallest valid timestamp, which means that the record has none."""
 
 
 class BinaryColumn(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -63,12 +64,12 @@ class HeadersColumn(msgspec.Struct, array_like=True, forbid_unknown_fields=True,
 
     @property
     def entries(self) -> int:
-        """Headers of all records together, as far as the keys' offsets tell."""
+        """Number of headers of all records together, according to the keys' offsets."""
         return max(0, self.keys.offsets.nbytes // 4 - 1)
 
 
 class Columns(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A payload taken apart: views of its bytes, at which nobody has looked yet."""
+    """An unpacked payload: unchecked views of its bytes."""
 
     offset_deltas: memoryview | None
     timestamp_deltas: memoryview | None
@@ -78,8 +79,11 @@ class Columns(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fa
 
 
 class Twin(Protocol):
-    """What both twins do. Writers give pieces, to be joined once; readers raise `CorruptBatch` for what is not
-    exactly `count` sound entries. `name` is the column's, for the error."""
+    """The interface of both twins.
+
+    Writers return pieces, to be joined once. Readers raise `CorruptBatch` unless there are exactly `count` valid
+    entries. `name` is the column's, for the error text.
+    """
 
     def pack_binary(self, entries: Sequence[bytes | None], *, nil_if_all_null: bool = False) -> list[Buffer]: ...
     def pack_timestamps(self, timestamps: Sequence[int]) -> tuple[int, int, int, Buffer | None]: ...
@@ -106,7 +110,7 @@ _ARRAY_5 = b"\x95"
 
 
 def split_payload(payload: Buffer) -> Columns:
-    """The columns in a payload, none of it copied. Raises `CorruptBatch` where they are not of the form above."""
+    """Return the columns in a payload, without copying. Raises `CorruptBatch` if they do not have the form above."""
     try:
         return _decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -116,7 +120,7 @@ def split_payload(payload: Buffer) -> Columns:
 def join_payload(
     timestamp_deltas: Buffer | None, keys: list[Buffer] | None, values: list[Buffer], headers: list[Buffer] | None
 ) -> list[Buffer]:
-    """The payload of a dense batch in pieces, from its columns."""
+    """Return the payload of a dense batch in pieces."""
     pieces: list[Buffer] = [_ARRAY_5, NIL]
     pieces += [NIL] if timestamp_deltas is None else pack_buffer(timestamp_deltas)
     pieces += [NIL] if keys is None else keys
@@ -126,8 +130,10 @@ def join_payload(
 
 
 def pack_buffer(buffer: Buffer) -> list[Buffer]:
-    """A msgpack bin in pieces: written by hand, so that nothing copies the bytes before they are joined. (Pieces are
-    bytes, or views of single bytes: their `len` is what they take.)"""
+    """Return a msgpack bin in pieces, built by hand so that the bytes are copied only when they are joined.
+
+    Pieces are bytes, or views of single bytes: their `len` is their size.
+    """
     length = len(buffer)
     if length < 1 << 8:
         return [struct.pack(">BB", 0xC4, length), buffer]
@@ -137,7 +143,7 @@ def pack_buffer(buffer: Buffer) -> list[Buffer]:
 
 
 def pack_buffers(validity: Buffer | None, offsets: Buffer, data: Buffer) -> list[Buffer]:
-    """A binary column in pieces, from its buffers."""
+    """Return a binary column in pieces."""
     return [
         _ARRAY_3,
         *([NIL] if validity is None else pack_buffer(validity)),
@@ -150,8 +156,10 @@ def pack_buffers(validity: Buffer | None, offsets: Buffer, data: Buffer) -> list
 
 
 def pack_binary(entries: Sequence[bytes | None], *, nil_if_all_null: bool = False) -> list[Buffer]:
-    """A binary column. Text is taken as its UTF-8; raises `TypeError` for anything but bytes, text and None, and
-    `InvalidRequest` for text that has no UTF-8."""
+    """Return a binary column; text is encoded as UTF-8.
+
+    Raises `TypeError` for anything but bytes, text and None, and `InvalidRequest` for text that has no UTF-8.
+    """
     validity = None
     try:
         lengths = list(map(len, entries))  # type: ignore[arg-type]
@@ -181,30 +189,30 @@ def _as_bytes(entry: object) -> bytes:
 
 
 def text_refused(error: UnicodeEncodeError) -> InvalidRequest:
-    """The error for text with half a character in it."""
-    return InvalidRequest("invalid_request", f"text has no UTF-8: {error.reason}")
+    """Return the error for text with a lone surrogate."""
+    return InvalidRequest("invalid_request", f"text cannot be encoded as UTF-8: {error.reason}")
 
 
 def int32_offsets(lengths: Iterable[int]) -> bytes:
-    """Where entries of these lengths begin, and where the last one ends."""
+    """Return the start of each entry, for entries of these lengths, and the end of the last one."""
     offsets = list(accumulate(lengths, initial=0))
     try:
         return struct.pack(f"<{len(offsets)}i", *offsets)
     except struct.error:
-        raise InvalidRequest("batch_too_large", "a column holds less than 2 GiB") from None
+        raise InvalidRequest("batch_too_large", "a column must be smaller than 2 GiB") from None
 
 
 _DIGITS = bytes.maketrans(b"\x00\x01", b"01")
 
 
 def bitmap(flags: bytes) -> bytes:
-    """Flags, one byte (0 or 1) each, as Arrow packs them: the first is the lowest bit of the first byte."""
+    """Pack flags (one byte each, 0 or 1) like Arrow: the first is the lowest bit of the first byte."""
     number = int(flags[::-1].translate(_DIGITS) or b"0", 2)
     return number.to_bytes((len(flags) + 7) // 8, "little")
 
 
 def pack_timestamps(timestamps: Sequence[int]) -> tuple[int, int, int, Buffer | None]:
-    """The base (the first one's), the least and the greatest, and the deltas: None where all are equal."""
+    """Return the base (the first timestamp), the least, the greatest, and the deltas, or None if all are equal."""
     base, least, greatest = index(timestamps[0]), min(timestamps), max(timestamps)
     if least == greatest:
         return base, least, greatest, None
@@ -212,7 +220,10 @@ def pack_timestamps(timestamps: Sequence[int]) -> tuple[int, int, int, Buffer | 
 
 
 def int64_column(numbers: Sequence[int]) -> bytes:
-    """Numbers as int64. Raises `InvalidRequest` for one that is none, `TypeError` for what is not a whole number."""
+    """Return numbers as int64.
+
+    Raises `InvalidRequest` for a number that does not fit, and `TypeError` for anything but a whole number.
+    """
     try:
         return struct.pack(f"<{len(numbers)}q", *numbers)
     except struct.error:
@@ -222,13 +233,13 @@ def int64_column(numbers: Sequence[int]) -> bytes:
 
 
 def timestamp_refused() -> InvalidRequest:
-    """The error for a timestamp that the format has no room for."""
-    detail = f"a timestamp is between {NO_TIMESTAMP} (none) and {MAX_TIMESTAMP} milliseconds since 1970"
+    """Return the error for a timestamp outside the format's range."""
+    detail = f"a timestamp must be between {NO_TIMESTAMP} (none) and {MAX_TIMESTAMP} milliseconds since 1970"
     return InvalidRequest("timestamp_out_of_range", detail)
 
 
 def pack_headers(headers: HeadersIn) -> list[Buffer]:
-    """A column of headers; nil where no record has any."""
+    """Return a column of headers; nil if no record has any."""
     lengths, keys, values = flatten_headers(headers)
     if not keys:
         return [NIL]
@@ -236,13 +247,15 @@ def pack_headers(headers: HeadersIn) -> list[Buffer]:
 
 
 def pack_list(offsets: Buffer, keys: list[Buffer], values: list[Buffer]) -> list[Buffer]:
-    """The headers' column in pieces, from its parts."""
+    """Return the column of headers in pieces."""
     return [_ARRAY_3, *pack_buffer(offsets), *keys, *values]
 
 
 def flatten_headers(headers: HeadersIn) -> tuple[list[int], list[bytes | None], list[bytes | None]]:
-    """How many headers each record has, and the keys and the values of all. Raises `TypeError` for a key of None,
-    `InvalidRequest` for one that is not UTF-8."""
+    """Return the number of headers of each record, and the keys and the values of all.
+
+    Raises `TypeError` for a key of None, `InvalidRequest` for one that is not UTF-8.
+    """
     flat = list(chain.from_iterable(filter(None, headers)))
     lengths = [len(of_record) if of_record else 0 for of_record in headers]
     keys: list[bytes | None] = [_as_bytes(key) for key in map(itemgetter(0), flat)]
@@ -257,7 +270,7 @@ def flatten_headers(headers: HeadersIn) -> tuple[list[int], list[bytes | None], 
 
 
 def read_binary(column: BinaryColumn, count: int, name: str) -> list[bytes | None]:
-    """The entries of a binary column."""
+    """Return the entries of a binary column."""
     entries = cut(column.data, _read_lengths(column.offsets, count, column.data.nbytes, name))
     if column.validity is None:
         return entries  # type: ignore[return-value]
@@ -265,15 +278,18 @@ def read_binary(column: BinaryColumn, count: int, name: str) -> list[bytes | Non
 
 
 def check_binary(column: BinaryColumn, count: int, name: str) -> None:
-    """That the column is sound."""
+    """Check that the column is valid."""
     _read_lengths(column.offsets, count, column.data.nbytes, name)
     if column.validity is not None:
         read_validity(column.validity, count, name)
 
 
 def cut(data: Buffer, lengths: Iterable[int]) -> list[bytes]:
-    """Data in pieces of these lengths. A stream's `read` is the fastest call that makes one bytes object: three times
-    that of a slice, which is an object of its own."""
+    """Cut data into pieces of these lengths.
+
+    A stream's `read` is the fastest call that creates one bytes object. A slice takes three times as long, because it
+    is an object of its own.
+    """
     return list(map(BytesIO(data).read, lengths))
 
 
@@ -286,20 +302,20 @@ def _read_lengths(offsets: memoryview, count: int, end: int, name: str) -> list[
 
 
 def offsets_refused(name: str, end: int) -> CorruptBatch:
-    """The error for a column's offsets that lead out of it, or back."""
-    return CorruptBatch(f"the offsets of {name} do not rise from 0 to {end}, where they end")
+    """Return the error for offsets that do not rise or point outside the column."""
+    return CorruptBatch(f"the offsets of {name} do not rise from 0 to {end}, the end of the data")
 
 
 def read_integers(column: memoryview, typecode: Literal["i", "q"], count: int, name: str) -> list[int]:
-    """The integers of a buffer that must hold `count` of them."""
+    """Return the integers of a buffer, which must hold `count` of them."""
     check_length(column, count * struct.calcsize(typecode), count, name)
     return column.cast(typecode).tolist()
 
 
 def check_length(column: memoryview, needed: int, count: int, name: str) -> None:
-    """That a buffer is as long as its entries need."""
+    """Check that a buffer has exactly the length that its entries need."""
     if column.nbytes != needed:
-        raise CorruptBatch(f"{name} have {column.nbytes} bytes; {count} of them have {needed}")
+        raise CorruptBatch(f"{name} have {column.nbytes} bytes; {count} of them need {needed}")
 
 
 _BITS = [bytes(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
@@ -307,37 +323,37 @@ _BITS = [bytes(byte >> bit & 1 for bit in range(8)) for byte in range(256)]
 
 
 def read_validity(validity: memoryview, count: int, name: str) -> bytes:
-    """A bitmap as one byte (0 or 1) an entry."""
+    """Return a bitmap with one byte (0 or 1) for each entry."""
     check_length(validity, (count + 7) // 8, count, f"the validity bits of {name}")
     return b"".join(map(_BITS.__getitem__, validity))[:count]
 
 
 def apply_validity(entries: Sequence[bytes], valid: bytes) -> list[bytes | None]:
-    """None in place of every entry whose flag is 0."""
+    """Replace every entry whose flag is 0 by None."""
     return list(map(getitem, zip(repeat(None), entries), valid))
 
 
 def read_timestamps(deltas: memoryview, base: int, count: int) -> list[int]:
-    """The timestamps of all records."""
+    """Return the timestamps of all records."""
     column = read_integers(deltas, "q", count, "timestamp deltas")
     check_timestamp_range(base, min(column, default=0), max(column, default=0))
     return list(map(base.__add__, column))
 
 
 def check_timestamps(deltas: memoryview, base: int, count: int) -> tuple[int, int]:
-    """The first and the greatest timestamp; `count` is not 0."""
+    """Return the first and the greatest timestamp; `count` is not 0."""
     timestamps = read_timestamps(deltas, base, count)
     return timestamps[0], max(timestamps)
 
 
 def check_timestamp_range(base: int, least_delta: int, greatest_delta: int) -> None:
-    """That no timestamp leaves what 64 bits and the format have room for."""
+    """Check that no timestamp leaves the range of the format."""
     if base + least_delta < NO_TIMESTAMP or base + greatest_delta > MAX_TIMESTAMP:
         raise CorruptBatch("a timestamp delta leads below -1 or out of 64 bits")
 
 
 def read_offsets(deltas: memoryview, base: int, count: int, last_delta: int) -> list[int]:
-    """The offsets of all records."""
+    """Return the offsets of all records."""
     column = read_integers(deltas, "i", count, "offset deltas")
     if column and not (column[0] >= 0 and column[-1] <= last_delta and all(map(lt, column, column[1:]))):
         raise deltas_refused(last_delta)
@@ -345,17 +361,17 @@ def read_offsets(deltas: memoryview, base: int, count: int, last_delta: int) -> 
 
 
 def check_offsets(deltas: memoryview, base: int, count: int, last_delta: int) -> None:
-    """That the offset deltas are sound."""
+    """Check that the offset deltas are valid."""
     read_offsets(deltas, base, count, last_delta)
 
 
 def deltas_refused(last_delta: int) -> CorruptBatch:
-    """The error for offset deltas that are not strictly rising, or out of the batch."""
+    """Return the error for offset deltas that do not rise strictly, or point outside the batch."""
     return CorruptBatch(f"offset deltas do not rise, one by one, within 0 to {last_delta}")
 
 
 def read_headers(column: HeadersColumn, count: int) -> list[tuple[Header, ...]]:
-    """The headers of each record."""
+    """Return the headers of each record."""
     entries = column.entries
     lengths = _read_lengths(column.offsets, count, entries, "headers")
     keys = read_header_keys(read_binary(column.keys, entries, "header keys"))
@@ -364,18 +380,18 @@ def read_headers(column: HeadersColumn, count: int) -> list[tuple[Header, ...]]:
 
 
 def deal(pairs: tuple[Header, ...], lengths: Iterable[int]) -> list[tuple[Header, ...]]:
-    """Headers to records: so many to each, in order."""
+    """Distribute headers to records: the given number to each, in order."""
     ends = list(accumulate(lengths, initial=0))
     return list(map(pairs.__getitem__, map(slice, ends, ends[1:])))
 
 
 def check_headers(column: HeadersColumn, count: int) -> None:
-    """That the headers are sound, and their keys text."""
+    """Check that the headers are valid and their keys are text."""
     read_headers(column, count)
 
 
 def read_header_keys(keys: list[bytes | None]) -> list[str]:
-    """Header keys as text: each is there, and UTF-8."""
+    """Return header keys as text; each must exist and be UTF-8."""
     try:
         return list(map(bytes.decode, keys))  # type: ignore[arg-type]
     except TypeError:

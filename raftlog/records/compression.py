@@ -1,17 +1,17 @@
-"""Compression of a whole payload as one block, and decompression that cannot be made to allocate.
+"""Compression of a payload as one block, and decompression with bounded memory.
 
-One standard container per codec, so that any language's usual library reads and writes it:
+Each codec has one standard container, so that the usual library of any language reads and writes it:
 
     gzip    one RFC 1952 member
     snappy  the raw block format (no framing): it begins with the uncompressed length
     lz4     one LZ4 frame (magic 0x184D2204), no dictionary
     zstd    one RFC 8878 frame, no dictionary, with a window of 8 MiB at most
 
-A library that is handed a block and asked for the result allocates what the block tells it to: gigabytes, for a
-kilobyte made on purpose. So before any of it is decompressed, `_room` finds out how much memory it can need: the size
-that it announces, or a sum over its own inner blocks. More than the bound is refused there; then it is decompressed
-into a buffer of just that size, and what does not fit, or does not fill an announced size, is corrupt. (gzip goes
-through `zlib`, whose output can be limited call by call; cramjam's has versions that inflate first and look later.)
+A library that decompresses a block allocates what the block announces: a crafted kilobyte can ask for gigabytes. So
+before decompression `_room` computes how much memory the result can need: the announced size, or a sum over the inner
+blocks. A block above the bound is refused. Otherwise it is decompressed into a buffer of exactly that size, and it is
+corrupt if it does not fit, or does not fill an announced size. (gzip goes through `zlib`, whose output can be limited
+call by call; some versions of cramjam's inflate first and check later.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .header import Codec
 GZIP_LEVEL = 6
 LZ4_LEVEL = 1
 ZSTD_LEVEL = 3
-"""The levels that the codecs themselves (and Kafka) take when nobody says."""
+"""The default levels of the codecs themselves, and of Kafka."""
 
 _COMPRESS: dict[Codec, Callable[[Buffer], Any]] = {
     Codec.GZIP: lambda data: cramjam.gzip.compress(data, level=GZIP_LEVEL),
@@ -41,7 +41,7 @@ _COMPRESS: dict[Codec, Callable[[Buffer], Any]] = {
 }
 
 _MAX_INNER_BLOCKS = 65_536
-"""Inner blocks of a frame that a reader walks over: room for 16 MiB in pieces of 256 bytes."""
+"""Maximum number of inner blocks of a frame: enough for 16 MiB in pieces of 256 bytes."""
 
 _LZ4_MAGIC = 0x184D2204
 _LZ4_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
@@ -49,22 +49,24 @@ _LZ4_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_BLOCK_BYTES = 128 << 10
 _ZSTD_MAX_WINDOW = 8 << 20
-"""What RFC 8878 recommends that every reader supports. A frame of a single segment has its content for a window."""
+"""The window that RFC 8878 recommends that every reader supports. The window of a single-segment frame is its content.
+"""
 _ZSTD_RLE, _ZSTD_COMPRESSED, _ZSTD_RESERVED = 1, 2, 3
 
 _GZIP_CONTAINER = 16 + zlib.MAX_WBITS
 
 
 def compress(codec: Codec, data: Buffer) -> memoryview:
-    """`data` as one block of this codec; `data` itself for `Codec.NONE`."""
+    """Return `data` as one block of this codec; `data` itself for `Codec.NONE`."""
     return memoryview(data if codec == Codec.NONE else _COMPRESS[codec](data))
 
 
 def decompress(codec: Codec, block: memoryview, max_bytes: int) -> memoryview:
-    """What `block` holds; `block` itself for `Codec.NONE`.
+    """Return the content of `block`; `block` itself for `Codec.NONE`.
 
-    Raises `CorruptBatch` where that is more than `max_bytes`, or `block` is not exactly one block of this codec.
-    Allocates at most `max_bytes`, and what the codec needs by itself (gzip as much again, lz4 and zstd up to 8 MiB).
+    Raises `CorruptBatch` if the content has more than `max_bytes`, or if `block` is not exactly one block of this
+    codec. Allocates at most `max_bytes`, and what the codec itself needs (gzip as much again, lz4 and zstd up to 8
+    MiB).
     """
     try:
         room, exact = _room(codec, block)
@@ -89,7 +91,7 @@ def _decompress_into(codec: Codec, block: memoryview, room: int, exact: bool) ->
     else:
         written = cramjam.zstd.decompress_into(block, buffer)
     if exact and written != room:
-        raise ValueError(f"it announces {room} bytes and holds {written}")
+        raise ValueError(f"it announces {room} bytes but holds {written}")
     return memoryview(buffer)[:written]
 
 
@@ -105,7 +107,7 @@ def _gunzip(block: memoryview, room: int) -> memoryview:
 
 
 def _room(codec: Codec, block: memoryview) -> tuple[int, bool]:
-    """Bytes that the block decompresses to: as it announces (True), or at most (False)."""
+    """Return the decompressed size of the block: as announced (True), or an upper bound (False)."""
     if codec == Codec.NONE:
         return block.nbytes, True
     if codec == Codec.GZIP:
@@ -116,7 +118,7 @@ def _room(codec: Codec, block: memoryview) -> tuple[int, bool]:
 
 
 def _lz4_room(block: memoryview) -> tuple[int, bool]:
-    """Reads the frame's header and steps over its blocks (the LZ4 frame format, version 1.6.x)."""
+    """Read the frame's header and step over its blocks (the LZ4 frame format, version 1.6.x)."""
     magic, flags, block_descriptor = struct.unpack_from("<IBB", block)
     version, checksummed_blocks, has_size, checksummed, has_dictionary = (
         flags >> 6,
@@ -131,7 +133,7 @@ def _lz4_room(block: memoryview) -> tuple[int, bool]:
     announced = struct.unpack_from("<Q", block, 6)[0] if has_size else None
     position = 15 if has_size else 7
     room = 0
-    for _ in range(_MAX_INNER_BLOCKS + 1):  # and the mark at their end
+    for _ in range(_MAX_INNER_BLOCKS + 1):  # including the end mark
         (length,) = struct.unpack_from("<I", block, position)
         position += 4
         if length == 0:
@@ -146,14 +148,14 @@ def _lz4_room(block: memoryview) -> tuple[int, bool]:
 
 
 def _zstd_room(block: memoryview) -> tuple[int, bool]:
-    """Steps over the frame's blocks (RFC 8878, section 3.1.1.2), so that no other frame is behind it."""
+    """Step over the frame's blocks (RFC 8878, section 3.1.1.2) and check that nothing follows the frame."""
     position, announced, checksum_bytes = _zstd_header(block)
     room = 0
     for _ in range(_MAX_INNER_BLOCKS):
         low, middle, high = block[position], block[position + 1], block[position + 2]
         last, kind, length = low & 1, low >> 1 & 3, (high << 16 | middle << 8 | low) >> 3
         if kind == _ZSTD_RESERVED or length > _ZSTD_BLOCK_BYTES:
-            raise ValueError("it has an inner block that cannot be")
+            raise ValueError("it has an invalid inner block")
         position += 3 + (1 if kind == _ZSTD_RLE else length)
         room += _ZSTD_BLOCK_BYTES if kind == _ZSTD_COMPRESSED else length
         if last:
@@ -166,9 +168,10 @@ def _zstd_room(block: memoryview) -> tuple[int, bool]:
 
 
 def _zstd_header(block: memoryview) -> tuple[int, int | None, int]:
-    """Where the frame's blocks begin, the content size that it names, and what follows the blocks (section 3.1.1.1).
+    """Return the start of the frame's blocks, the content size if announced, and the size of the checksum (section
+    3.1.1.1).
 
-    The library allocates the window that a header asks for, up to 128 MiB: that it is modest is made sure of here.
+    The library allocates the window that a header asks for, up to 128 MiB, so the window is bounded here.
     """
     magic, descriptor = struct.unpack_from("<IB", block)
     size_flag, single_segment, reserved, checksummed, dictionary = (
@@ -189,5 +192,5 @@ def _zstd_header(block: memoryview) -> tuple[int, int | None, int]:
     announced = int.from_bytes(block[position : position + size_bytes], "little") + (256 if size_bytes == 2 else 0)
     window = window or announced
     if window > _ZSTD_MAX_WINDOW:
-        raise ValueError(f"it asks for a window of {window} bytes; at most {_ZSTD_MAX_WINDOW} are given")
+        raise ValueError(f"it asks for a window of {window} bytes; at most {_ZSTD_MAX_WINDOW} are allowed")
     return position + size_bytes, announced if size_bytes else None, 4 * checksummed

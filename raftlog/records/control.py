@@ -1,9 +1,9 @@
-"""Control batches: what brokers tell the readers of a partition, in the partition.
+"""Control batches: markers that brokers write into a partition for its readers.
 
     payload = msgpack [version, kind, [[producer id, producer epoch, named offset], ...]]
 
 One batch names every producer of a transaction that wrote to this partition, and for each the offset up to which
-(exclusive) its records are meant. It takes one offset of the log, and readers hand none of it to users.
+(exclusive) the decision covers its records. It takes one offset of the log, and is never delivered to users.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _NamedOffset: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 
 
 class ControlKind(enum.IntEnum):
-    """What a control batch says of the records that it names: Kafka's numbers."""
+    """The decision about the named records, with Kafka's numbers."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class ControlEntry(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """One producer, and the offset up to which (exclusive) its records are meant; -1 where none is named."""
+    """One producer, and the offset up to which (exclusive) its records are covered; -1 if none is named."""
 
     producer_id: _ProducerId
     producer_epoch: _ProducerEpoch
@@ -44,7 +44,7 @@ class ControlEntry(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_
 
 
 class Control(msgspec.Struct, array_like=True, frozen=True):
-    """A control batch's payload. `kind` is a `ControlKind`, or a number that this version does not know yet."""
+    """The payload of a control batch. `kind` is a `ControlKind`, or a number that this version does not know yet."""
 
     version: _Int32
     kind: _Int32
@@ -62,7 +62,7 @@ def encode_control(
     base_offset: int = 0,
     transactional: bool = True,
 ) -> bytes:
-    """One control batch; `entries` are (producer id, producer epoch, named offset). Its leader stamps it."""
+    """Return one control batch, which the leader stamps. `entries` are (producer id, producer epoch, named offset)."""
     payload = msgpack.packb([CONTROL_VERSION, int(kind), [list(entry) for entry in entries]])
     header = BatchHeader(
         base_offset=base_offset,
@@ -83,14 +83,14 @@ def encode_control(
 
 
 def decode_control(header: BatchHeader, payload: Buffer) -> Control:
-    """A control batch's payload. Raises `CorruptBatch` where it is not one, or of a later version."""
+    """Decode the payload of a control batch. Raises `CorruptBatch` if it is malformed or of a later version."""
     if header.codec != Codec.NONE:
-        # An entry is an object, of which a compressed megabyte could make millions.
-        raise CorruptBatch("a control batch is not compressed")
+        # Each entry becomes an object; a compressed megabyte could hold millions of them.
+        raise CorruptBatch("a control batch must not be compressed")
     try:
         control = _decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise CorruptBatch(f"the payload is not a control batch's: {error}") from None
+        raise CorruptBatch(f"the payload is not that of a control batch: {error}") from None
     if control.version != CONTROL_VERSION:
-        raise CorruptBatch(f"a control batch of version {control.version}; known is {CONTROL_VERSION}")
+        raise CorruptBatch(f"a control batch of version {control.version}; supported is {CONTROL_VERSION}")
     return control

@@ -1,4 +1,4 @@
-"""The 61 bytes in front of every record batch, and what can be done with a batch without looking behind them.
+"""The 61-byte header of every record batch, and the operations on a batch that need only its header.
 
 The layout is Kafka's record batch v2 header, field for field, big-endian (KIP-98):
 
@@ -11,12 +11,11 @@ The layout is Kafka's record batch v2 header, field for field, big-endian (KIP-9
     21        attributes         yes    57        record_count       yes
     23        last_offset_delta  yes    61        the payload        yes
 
-`batch_length` counts what follows it: a batch is `batch_length + 12` bytes. The CRC-32C begins at `attributes`, so a
-leader stamps base offset and leader epoch without computing it again. What the CRC does not cover is checked by
-whoever knows the truth: the log against its neighbours, the leader-epoch history.
+`batch_length` counts what follows it: a batch has `batch_length + 12` bytes. The CRC-32C begins at `attributes`, so a
+leader stamps base offset and leader epoch without computing it again. The fields that the CRC does not cover are
+checked against other state: the log checks them against neighbouring batches and the leader-epoch history.
 
-A broker needs nothing else of a batch than this file, apart from the leader's one full check
-(`record_batch.validate`).
+A broker needs only this module to handle batches, apart from the leader's one full check (`batch.validate`).
 """
 
 from __future__ import annotations
@@ -33,9 +32,10 @@ from raftlog.ports import Buffer
 
 HEADER_BYTES = 61
 LENGTH_OVERHEAD = 12
-"""Bytes of a batch that its `batch_length` does not count: base offset and the length itself."""
+"""Bytes of a batch that its `batch_length` does not count: the base offset and the length itself."""
 MAGIC = 82
-"""Names the payload: Arrow columns in a msgpack array. Kafka's own rows would be 2; any other value is corruption."""
+"""The format of the payload: Arrow columns in a msgpack array. Kafka's rows would be 2; any other value is corruption.
+"""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")
@@ -44,11 +44,11 @@ _LENGTH_POSITION = 8
 _CRC_POSITION = 17
 _CRC_START = 21
 _CODEC_POSITION = 22
-"""The lower byte of the attributes."""
+"""Position of the lower byte of the attributes."""
 _MAX_OFFSET = 2**63 - 1
 _MAX_LENGTH = 2**31 - 1
 _JOIN_FIRST = 16 * 1024
-"""Below this copying a payload once more costs less than a CRC call for each of its pieces."""
+"""Payload size in bytes below which copying it once more costs less than a CRC call for each of its pieces."""
 
 _CODEC_BITS = 0x07
 _LOG_APPEND_TIME = 0x08
@@ -59,7 +59,7 @@ _KNOWN_ATTRIBUTES = _CODEC_BITS | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL |
 
 
 class Codec(enum.IntEnum):
-    """How the payload is compressed: the lowest three bits of the attributes, Kafka's numbers."""
+    """Compression of the payload: the lowest three bits of the attributes, with Kafka's numbers."""
 
     NONE = 0
     GZIP = 1
@@ -73,9 +73,10 @@ _CODECS = tuple(Codec)
 
 @dataclass(slots=True)
 class BatchHeader:
-    """A record batch's header, by Kafka's names. `batch_length` is in bytes, timestamps are milliseconds since 1970.
+    """The header of a record batch, with Kafka's names. `batch_length` is in bytes, timestamps are milliseconds since
+    1970.
 
-    Invariant (of one that `parse_header` gave): every field is in the range that the format allows it.
+    Invariant (if `parse_header` returned it): every field is in the range that the format allows.
     """
 
     base_offset: int
@@ -94,7 +95,7 @@ class BatchHeader:
 
     @property
     def total_bytes(self) -> int:
-        """The whole batch, header and all."""
+        """Size of the whole batch, including the header."""
         return self.batch_length + LENGTH_OVERHEAD
 
     @property
@@ -104,7 +105,7 @@ class BatchHeader:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last record: where the next batch begins."""
+        """The offset after the last record, at which the next batch begins."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -113,7 +114,7 @@ class BatchHeader:
 
     @property
     def log_append_time(self) -> bool:
-        """Every record's timestamp is `max_timestamp`, the leader's clock when it appended."""
+        """Whether every record's timestamp is `max_timestamp`, the leader's clock at the append."""
         return bool(self.attributes & _LOG_APPEND_TIME)
 
     @property
@@ -122,16 +123,17 @@ class BatchHeader:
 
     @property
     def is_control(self) -> bool:
-        """The payload is for brokers and readers of transactions; it holds no user's records."""
+        """Whether the payload is for brokers and readers of transactions, and holds no user's records."""
         return bool(self.attributes & _CONTROL)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """`base_timestamp` is when the tombstones in it may go (KIP-534); compaction writes that."""
+        """Whether `base_timestamp` is the time from which the batch's tombstones may be removed (KIP-534). Compaction
+        sets it."""
         return bool(self.attributes & _DELETE_HORIZON)
 
     def pack(self) -> bytes:
-        """The 61 bytes."""
+        """Return the 61 bytes."""
         return _HEADER.pack(
             self.base_offset,
             self.batch_length,
@@ -150,27 +152,27 @@ class BatchHeader:
 
 
 def attributes_of(codec: Codec, *, transactional: bool = False, control: bool = False) -> int:
-    """The attribute bits of a batch as its producer writes it."""
+    """Return the attribute bits of a producer's batch."""
     return codec | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
 
 
 def is_compressed(batch: Buffer) -> bool:
-    """Whether the attributes of this batch, which nobody has checked yet, name a codec. A cut batch names none."""
+    """Return whether the attributes of this unchecked batch name a codec. False for a truncated batch."""
     view = memoryview(batch)
     return view.nbytes >= HEADER_BYTES and bool(view[_CODEC_POSITION] & _CODEC_BITS)
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; the rest of the batch need not be there.
+    """Parse the header at `position`; the rest of the batch need not be present.
 
-    Raises `CorruptBatch` when it is cut, of another magic or has a field out of range. The CRC is not looked at.
+    Raises `CorruptBatch` if the header is cut, has another magic or a field out of range. The CRC is not checked.
     """
     try:
         fields = _HEADER.unpack_from(buffer, position)
     except struct.error:
         there = max(0, memoryview(buffer).nbytes - position)
-        raise CorruptBatch(f"a batch header has {HEADER_BYTES} bytes, here are {there}") from None
-    # By themselves: what is asked of an object takes as long again as all else that is done here.
+        raise CorruptBatch(f"a batch header has {HEADER_BYTES} bytes, but the buffer holds only {there}") from None
+    # Local variables, because reading attributes of an object would double the time of this function.
     base, length, epoch, magic, _, attributes, last_delta, base_time, max_time, producer, life, first, count = fields
     if (
         magic == MAGIC
@@ -192,16 +194,16 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def parse_whole(batch: Buffer) -> BatchHeader:
-    """The header of one whole batch, no byte more or less. Raises `CorruptBatch`. The CRC is not looked at."""
+    """Parse the header of exactly one whole batch. Raises `CorruptBatch`. The CRC is not checked."""
     view = memoryview(batch)
     header = parse_header(view)
     if header.total_bytes != view.nbytes:
-        raise CorruptBatch(f"batch_length says {header.total_bytes} bytes in all, here are {view.nbytes}")
+        raise CorruptBatch(f"batch_length says {header.total_bytes} bytes in all, but the batch has {view.nbytes}")
     return header
 
 
 def check_crc(batch: Buffer) -> BatchHeader:
-    """Checks one whole batch against its CRC-32C, and gives its header. Raises `CorruptBatch`."""
+    """Check one whole batch against its CRC-32C, and return its header. Raises `CorruptBatch`."""
     view = memoryview(batch).cast("B")
     header = parse_whole(view)
     found = crc32c(view[_CRC_START:])
@@ -211,13 +213,14 @@ def check_crc(batch: Buffer) -> BatchHeader:
 
 
 def seal(header: BatchHeader, payload: Sequence[Buffer]) -> bytes:
-    """The whole batch, joined from pieces (of single bytes); `batch_length` and CRC are written into the header.
+    """Return the whole batch, joined from pieces (of single bytes), after writing `batch_length` and CRC into the
+    header.
 
-    Raises `InvalidRequest` (`batch_too_large`) where that is 2 GiB or more.
+    Raises `InvalidRequest` (`batch_too_large`) if the batch has 2 GiB or more.
     """
     header.batch_length = HEADER_BYTES - LENGTH_OVERHEAD + sum(map(len, payload))
     if header.batch_length > _MAX_LENGTH:
-        raise InvalidRequest("batch_too_large", f"a batch has less than 2 GiB, this one {header.batch_length} bytes")
+        raise InvalidRequest("batch_too_large", f"a batch must be smaller than 2 GiB, not {header.batch_length} bytes")
     if header.batch_length < _JOIN_FIRST:
         payload = [b"".join(payload)]
     header.crc = _crc(header, payload)
@@ -225,7 +228,7 @@ def seal(header: BatchHeader, payload: Sequence[Buffer]) -> bytes:
 
 
 def _crc(header: BatchHeader, payload: Sequence[Buffer]) -> int:
-    """CRC-32C of a batch in pieces: the header from `attributes` on, then the payload."""
+    """Return the CRC-32C of a batch in pieces: the header from `attributes` on, then the payload."""
     crc: int = crc32c(memoryview(header.pack())[_CRC_START:])
     for piece in payload:
         crc = crc32c(piece, crc)
@@ -233,10 +236,11 @@ def _crc(header: BatchHeader, payload: Sequence[Buffer]) -> int:
 
 
 def stamp(batch: Buffer, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None) -> list[Buffer]:
-    """The batch as its leader appends it, in pieces that share the batch's memory except for a few bytes in front.
+    """Return the batch as its leader appends it, in pieces that share the batch's memory except for a few bytes in
+    front.
 
-    `log_append_time_ms` is given where the topic has `message.timestamp.type=LogAppendTime`; then attributes,
-    `max_timestamp` and CRC are written anew. The batch must have passed `record_batch.validate`.
+    `log_append_time_ms` is given if the topic has `message.timestamp.type=LogAppendTime`; then attributes,
+    `max_timestamp` and CRC are rewritten. The batch must have passed `batch.validate`.
     """
     view = memoryview(batch).cast("B")
     if log_append_time_ms is None:
@@ -253,7 +257,7 @@ def stamp(batch: Buffer, base_offset: int, leader_epoch: int, log_append_time_ms
 
 
 def split_batches(buffer: Buffer) -> Iterator[memoryview]:
-    """The batches that lie one after the other, each a view. Raises `CorruptBatch` at one that is not whole."""
+    """Yield consecutive batches, each as a view. Raises `CorruptBatch` at one that is not whole."""
     view = memoryview(buffer).cast("B")
     position, end = 0, view.nbytes
     while position < end:
@@ -270,7 +274,7 @@ def split_batches(buffer: Buffer) -> Iterator[memoryview]:
 
 
 def _what_is_wrong(header: BatchHeader) -> str:
-    """Names the first field that is out of range."""
+    """Return the first field that is out of range, and the reason."""
     checks = (
         ("magic", header.magic, header.magic == MAGIC, f"not {MAGIC}"),
         ("batch_length", header.batch_length, header.batch_length >= HEADER_BYTES - LENGTH_OVERHEAD, "too small"),

@@ -1,1 +1,1 @@
-"""The operating system behind ports: disk, clocks, files, sockets."""
+"""The operating system behind ports: disk, clocks, files, sockets, event loop and threads."""

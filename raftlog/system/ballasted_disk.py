@@ -1,7 +1,7 @@
-"""A disk on which whatever makes room always has some: every call but a write of bulk data falls back on the ballast.
+"""A disk whose operations that help to free space can use the ballast. Only writes of bulk data cannot.
 
-A call that finds no room gives up a slice of the ballast and is made again, until it goes well or nothing is left. A
-file that was opened as `bulk` does not: it finds the disk full, also while the ballast is not whole.
+If a call finds no space, it releases a slice of the ballast and retries, until it succeeds or no slice is left. A file
+that was opened as `bulk` does not: it finds the disk full, even while the ballast is only incomplete.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .ballast import Ballast
 
 T = TypeVar("T")
 
-_IN_USE = "the ballast is in use, which is for what makes room"
+_IN_USE = "the ballast is in use by operations that free space"
 
 
 class BallastedDisk:
-    """`disk` with a ballast. May be used from several threads at once, as that may."""
+    """A disk with a ballast. As thread-safe as `disk`."""
 
     def __init__(self, disk: Disk, ballast: Ballast) -> None:
         self._disk = disk
@@ -61,7 +61,7 @@ class BallastedDisk:
         self._disk.sync_all()
 
     def space(self) -> Space:
-        """As it is now; the ballast is made whole before that, where there is room for all of it."""
+        """Return the current space. The ballast is refilled first if there is space for all of it."""
         found = self._disk.space()
         if self._ballast.whole:
             return found
@@ -80,7 +80,7 @@ class BallastedDisk:
 
 
 class _DelegatingFile:
-    """All that is no write."""
+    """The methods that do not write."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -108,14 +108,14 @@ class _DelegatingFile:
 
 
 class EssentialFile(_DelegatingFile):
-    """A file whose writes give up ballast."""
+    """A file whose writes may use the ballast."""
 
     def __init__(self, file: File, in_any_case: Callable[[Callable[[], int | None]], int | None]) -> None:
         super().__init__(file)
         self._in_any_case = in_any_case
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        # The same bytes at the same place: what a call without room has written of them is written again.
+        # A retry writes the same bytes at the same position, over what the failed call wrote.
         return self._in_any_case(lambda: self._file.pwritev(buffers, position)) or 0
 
     def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
@@ -129,7 +129,7 @@ class EssentialFile(_DelegatingFile):
 
 
 class BulkFile(_DelegatingFile):
-    """A file whose writes leave the ballast alone."""
+    """A file whose writes do not use the ballast."""
 
     def __init__(self, file: File, ballast: Ballast, path: str) -> None:
         super().__init__(file)

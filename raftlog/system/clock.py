@@ -1,4 +1,4 @@
-"""The two clocks, real and by hand."""
+"""The clock port: the system's clocks, and clocks that are set by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Clocks that stand still until they are moved: for tests and tools."""
+    """Clocks that stand still until they are moved, for tests and tools."""
 
     def __init__(self, *, monotonic: float = 0.0, wall_ms: int = 1_700_000_000_000) -> None:
         self._monotonic = monotonic
@@ -29,11 +29,11 @@ class ManualClock:
         return int(self._wall_ms)
 
     def advance(self, seconds: float) -> None:
-        """Both clocks go on by this much."""
+        """Advance both clocks."""
         assert seconds >= 0, seconds
         self._monotonic += seconds
         self._wall_ms += seconds * 1000
 
     def jump_wall(self, milliseconds: int) -> None:
-        """Somebody sets the wall clock, either way."""
+        """Set the wall clock forwards or backwards, without the monotonic one."""
         self._wall_ms += milliseconds

@@ -1,11 +1,11 @@
-"""The cluster's time on one node: what the quorum told last, and this node's monotonic clock since then.
+"""The cluster's time on one node: the last time from the quorum, plus this node's monotonic clock since then.
 
-Two questions have two answers. *Is this old?* asks `expiry_ms`: it never runs ahead of what the quorum vouched for by
-more than this node's monotonic clock can be wrong in `EXTRAPOLATED_SECONDS`; a node that has heard nothing for longer
-does not know, and calls nothing old. *What time is it?*, for a stamp, asks `stamp_ms`, which always has an answer: this
-node's wall clock where a majority of the voters agrees with it, what they say where not, and nothing that is before the
-cluster's time, since what is stamped so would be old too early. Where none agrees, or it is not known whether they
-still do, the later of the two counts: what has too late a stamp is kept for too long, and no less.
+Expiry and stamps use different times. `expiry_ms` decides whether something is old. It never runs ahead of what the
+quorum vouched for by more than this node's monotonic clock can be wrong in `EXTRAPOLATED_SECONDS`; a node without news
+for longer does not know the time, and expires nothing. `stamp_ms` gives the time for a stamp and always has an answer:
+this node's wall clock if a majority of the voters agrees with it, otherwise the voters' time, and never a time before
+the cluster's, since such a stamp would expire too early. If no majority agrees, or it is unknown whether one still
+does, the later of the two is used: a stamp that is too late keeps data for too long, which does no other harm.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ from raftlog.model import NO_TIME, ClusterTime
 from raftlog.ports import Clock
 
 EXTRAPOLATED_SECONDS = 60.0
-"""The quorum tells the time every ten seconds."""
+"""Maximum age of the quorum's time in seconds. The quorum announces the time every ten seconds."""
 
 TOLERANCE_MS = 60_000
-"""A wall clock that differs by no more is right."""
+"""Difference of a wall clock that still counts as correct, in milliseconds."""
 
 STEADY_MS = 1_000
-"""Times that are told so far apart, and say so, are of now."""
+"""Minimum interval between two announcements that prove, by differing as much, that the later one is current, in
+milliseconds."""
 
 
 class ClusterClock:
-    """One node's. Its methods may be called on any thread: what was told is replaced as a whole."""
+    """The clock of one node. Thread-safe: what the quorum announced is replaced as a whole."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._told: tuple[ClusterTime, float, bool] = (NO_TIME, 0.0, False)
-        """The time, when it was told, and whether that was of then: an entry that is read again tells an old one."""
+        """The time, the moment of its arrival, and whether it was current then: an entry that is replayed has an old
+        one."""
 
     def learn(self, time: ClusterTime) -> None:
-        """The quorum tells the time."""
+        """Take over the time that the quorum announced."""
         before, told_at, _ = self._told
         now = self._clock.monotonic()
         passed_ms, agreed_ms = (now - told_at) * 1000, time.agreed_ms - before.agreed_ms
@@ -40,7 +42,7 @@ class ClusterClock:
         self._told = (time, now, both and passed_ms >= STEADY_MS and abs(agreed_ms - passed_ms) <= TOLERANCE_MS)
 
     def expiry_ms(self) -> int | None:
-        """The time by which data expires; None where it is not known, so that nothing does."""
+        """Return the time by which data expires; None if it is unknown, so that nothing expires."""
         time, told_at, _ = self._told
         elapsed = max(0.0, self._clock.monotonic() - told_at)
         if not time or elapsed > EXTRAPOLATED_SECONDS:
@@ -48,7 +50,7 @@ class ClusterClock:
         return time.now_ms + int(elapsed * 1000)
 
     def stamp_ms(self) -> int:
-        """The time for a stamp: milliseconds since 1970."""
+        """Return the time for a stamp, in milliseconds since 1970."""
         time, told_at, steady = self._told
         wall_ms = self._clock.wall_ms()
         if not time:
@@ -59,25 +61,25 @@ class ClusterClock:
         return max(wall_ms, time.now_ms + elapsed_ms)
 
     def doubt(self) -> str:
-        """Why nothing expires on this node at present; empty where it does."""
+        """Return why nothing expires on this node at present; empty if it does."""
         time, told_at, _ = self._told
         if not time:
             return "the cluster has no time yet: a majority of its voters must agree on it"
         elapsed = self._clock.monotonic() - told_at
         if elapsed > EXTRAPOLATED_SECONDS:
-            return f"the quorum has not told the time for {elapsed:.0f} s"
+            return f"the quorum has not announced the time for {elapsed:.0f} s"
         return ""
 
     def problem(self) -> str:
-        """What is wrong with this node's wall clock or the cluster's time, and what to do; empty where nothing is."""
+        """Return a problem of this node's wall clock or the cluster's time, and what to do; empty if all is well."""
         time, told_at, steady = self._told
         elapsed = max(0.0, self._clock.monotonic() - told_at)
         if not time or elapsed > EXTRAPOLATED_SECONDS:
-            return ""  # the quorum has a worse problem, which is told
+            return ""  # The quorum has a worse problem, which is reported elsewhere.
         right_ms = (time.agreed_ms if steady else time.now_ms) + int(elapsed * 1000)
         apart_s = (self._clock.wall_ms() - right_ms) / 1000
-        # Of a clock that nobody agrees with only what is behind is certainly wrong: the time stands still while a
-        # lone voter is down.
+        # If no majority agrees on the time, only a clock that is behind is certainly wrong: the cluster's time stands
+        # still while one of two voters is down.
         if apart_s < -TOLERANCE_MS / 1000 or (steady and apart_s > TOLERANCE_MS / 1000):
             return (
                 f"its wall clock is {abs(apart_s):.0f} s {'ahead of' if apart_s > 0 else 'behind'} the cluster's time, "

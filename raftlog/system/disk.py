@@ -1,9 +1,9 @@
-"""The real disk: files below one folder, durable when they say so. The only file that opens files and fsyncs.
+"""The real disk: files below one folder. This is the only module that opens files and fsyncs.
 
-Every call that fails with «no room» raises `DiskFull`, one for which the process has no descriptor or no memory left
-`ResourceShortage`, every other one `DiskFailed`; absent and already present files are Python's own errors, since a
-caller asks about those. A failed fsync is always `DiskFailed`. Nothing is tried again here: a failed `fsync` may have
-dropped the data and marked it clean, so the file refuses everything after it (the «fsyncgate» of 2018).
+A call that fails for lack of space raises `DiskFull`, one that fails for lack of descriptors or memory raises
+`ResourceShortage`, and every other one raises `DiskFailed`. Missing and already existing files raise Python's own
+errors, because callers handle those. A failed fsync always raises `DiskFailed`. Nothing is retried here: a failed
+`fsync` may have dropped the data and marked it clean, so the file refuses every later call ("fsyncgate", 2018).
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from raftlog.ports import Buffer, File, Space
 from .file_system import FileSystem, file_system_of
 
 _IOV_MAX = 1024
-"""Buffers that one `pwritev` takes: Linux's UIO_MAXIOV."""
+"""Maximum number of buffers in one `pwritev`: Linux's UIO_MAXIOV."""
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-"""Linux 4.14 and later; elsewhere nothing tells whether a read would wait."""
+"""Flag of Linux 4.14 and later. Other systems cannot tell whether a read would wait."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-"""Of the process or of the machine, and none of the disk's business (open(2), stat(2))."""
+"""Errors of the process or the machine, unrelated to the disk (open(2), stat(2))."""
 _HINDERED = _NO_ROOM + _SHORTAGE
 _NOWAIT_UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL)
 _DSYNC_UNKNOWN = (errno.EOPNOTSUPP, errno.ENOSYS)
-"""Told before anything is written."""
+"""Errors of an unsupported flag, which are raised before anything is written."""
 
 TEMPORARY_SUFFIX = ".tmp"
-"""Of a file that `replace` was writing when the process died; it holds nothing that anybody was told of."""
+"""Suffix of a file that `replace` was writing when the process died. It holds nothing that was reported as durable."""
 
 
 def _ours(error: OSError | MemoryError, what: str, path: str) -> DiskError:
-    """The operating system's error by our name."""
+    """Return raftlog's exception for an error of the operating system."""
     if isinstance(error, MemoryError):
         return ResourceShortage(f"{what} {path}: {os.strerror(errno.ENOMEM)}")
     text = f"{what} {path}: {error.strerror or error}"
@@ -52,7 +52,7 @@ def _ours(error: OSError | MemoryError, what: str, path: str) -> DiskError:
 
 @contextlib.contextmanager
 def _translated(what: str, path: str) -> Iterator[None]:
-    """Turns the operating system's errors into ours, where a microsecond does not matter."""
+    """Convert errors of the operating system, in calls for which a microsecond does not matter."""
     try:
         yield
     except (FileNotFoundError, FileExistsError):
@@ -62,18 +62,20 @@ def _translated(what: str, path: str) -> Iterator[None]:
 
 
 class LocalFile:
-    """One open file. May be used from several threads at once, as `pread` and `pwrite` may."""
+    """One open file. Thread-safe, as `pread` and `pwrite` are."""
 
     _dsync: ClassVar[int] = getattr(os, "RWF_DSYNC", 0)
-    """Write and fsync in one call: Linux 4.7 and later; 0 where the kernel or the file system has no such thing."""
+    """Flag to write and fsync in one call: Linux 4.7 and later; 0 if the kernel or the file system does not support it.
+    """
 
     def __init__(self, descriptor: int, path: str, unsynced: set[LocalFile]) -> None:
         self._descriptor = descriptor
         self._path = path
         self._unsynced = unsynced
-        """The disk's: this file is in it from before a write until after what makes that durable has begun."""
+        """The disk's set of files with unsynced data. This file is in it from before a write until after the call that
+        makes the write durable has begun."""
         self._lost = ""
-        """Why nothing more can be said of this file: an fsync failed."""
+        """Why the file is lost, for example because an fsync failed; empty if it is not."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         self._refuse_if_lost()
@@ -82,7 +84,7 @@ class LocalFile:
             with _translated("write", self._path):
                 return self._write(_views(buffers), position)
         finally:
-            # Again: a `sync_all` that began meanwhile has taken it out, and need not cover all of this.
+            # A `sync_all` that began meanwhile has removed the file, and need not cover all of this write.
             self._unsynced.add(self)
 
     def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
@@ -96,7 +98,8 @@ class LocalFile:
             if error.errno in _DSYNC_UNKNOWN:
                 LocalFile._dsync = 0
                 return self._write_then_fsync(views, position)
-            # One call, two ways to fail. Where the file did not grow nothing was written, so nothing was lost either.
+            # The call may fail in its write or in its fsync. If the file did not grow, nothing was written, so nothing
+            # was lost.
             if error.errno in _HINDERED and self.size() <= position:
                 raise _ours(error, "write", self._path) from error
             raise self._lose("write and fsync", error) from error
@@ -110,12 +113,12 @@ class LocalFile:
         return written
 
     def _write(self, views: list[memoryview], position: int) -> int:
-        """Raises `OSError`."""
+        """Write all buffers. Raises `OSError`."""
         total = first = 0
         while first < len(views):
             written = os.pwritev(self._descriptor, views[first : first + _IOV_MAX], position + total)
             total += written
-            # Usually all of them; a short write is followed by one that says what is wrong.
+            # Usually everything is written at once. After a short write, the next one raises the error.
             while first < len(views) and written >= views[first].nbytes:
                 written -= views[first].nbytes
                 first += 1
@@ -187,15 +190,15 @@ class LocalFile:
         self._refuse_if_lost()
         self._unsynced.discard(self)
         try:
-            # The data, and of the inode what is needed to find it again: its size.
+            # `fdatasync` also writes what is needed to read the data again: the file's size.
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise self._lose("fsync", error) from error
 
     def lose(self, why: str) -> None:
         self._lost = self._lost or f"{why} {self._path}"
-        # What did not reach the disk may stay in the page cache, marked clean: the next process would read it, and an
-        # fsync of it would succeed.
+        # Data that did not reach the disk may stay in the page cache, marked clean: the next process would read it, and
+        # its fsync would succeed.
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -207,12 +210,12 @@ class LocalFile:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             self._unsynced.discard(self)
-            # What has to last was fsynced before: an error has nothing to add to that.
+            # Everything that must last was fsynced before, so an error here is irrelevant.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
     def _lose(self, what: str, error: OSError) -> DiskFailed:
-        """Nothing more can be said of this file."""
+        """Mark the file as lost, and return the error to raise."""
         self._lost = f"{what} {self._path}: {error.strerror}"
         self.lose(what)
         return DiskFailed(self._lost)
@@ -229,9 +232,9 @@ class LocalDisk:
         self.root = os.path.abspath(root)
         self._held: LocalFile | None = None
         self._file_system: FileSystem | None = None
-        """Where `_held` lies, from `lock` on, if its files can be synced by one call."""
+        """The file system of `_held`, from `lock` on, if one call can sync its files."""
         self._unsynced: set[LocalFile] = set()
-        """Open files with something that no fsync covers yet. Changed on any thread, by single calls only."""
+        """Open files with data that no fsync covers yet. Changed on any thread, by single calls only."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC
@@ -241,7 +244,7 @@ class LocalDisk:
             return LocalFile(os.open(self._full(path), flags, 0o644), path, self._unsynced)
 
     def exists(self, path: str) -> bool:
-        # Not `os.path.lexists`: what cannot be looked at is not absent, and nothing may be made in its place.
+        # `os.path.lexists` would report a path that cannot be read as absent, and a new file could take its place.
         with _translated("stat", path):
             try:
                 os.lstat(self._full(path))
@@ -278,7 +281,7 @@ class LocalDisk:
             try:
                 os.fsync(descriptor)
             except OSError as error:
-                # Also «no room»: a failed fsync is never a mere lack of room, which may be tried again.
+                # Also for "no space": a failed fsync is never a mere lack of space, which may be retried.
                 raise DiskFailed(f"fsync {path}: {error.strerror}") from error
             finally:
                 os.close(descriptor)
@@ -311,30 +314,31 @@ class LocalDisk:
 
     def syncs_all(self, path: str) -> bool:
         with _translated("stat", path):
-            # A folder may be a mount point, or lead to another disk.
+            # A folder may be a mount point, or a link to another disk.
             device = os.stat(self._full(path)).st_dev
         return self._file_system is not None and device == self._file_system.device
 
     def sync_all(self) -> None:
         if self._held is None or self._file_system is None or self._held.fileno() < 0:
-            raise InvariantViolation(f"{self.root} cannot be synced by one call: it was not asked whether it can")
+            raise InvariantViolation(f"{self.root} cannot be synced by one call: `syncs_all` was not checked")
         covered = self._unsynced.copy()
         self._unsynced.difference_update(covered)
         try:
             self._file_system.sync()
         except OSError as error:
-            # Also «no room»: what was not written is marked clean, and asked again it would be said to be there.
+            # Also for "no space": data that was not written is marked clean, and a second call would report success.
             failed = DiskFailed(f"sync {self.root}: {error.strerror}")
             for file in covered | self._unsynced.copy():
                 file.lose(failed.detail)
             raise failed from error
 
     def lock(self, path: str) -> File:
-        """Take the lock file `path` for as long as the returned file is open; it ends with the process, however that
-        ends. Until then `sync_all` is told of each error since. Not part of the port: one process takes one data
-        folder, once.
+        """Take the lock file `path` for as long as the returned file is open, at most for the life of the process.
 
-        Raises `DiskFailed` where another process holds it.
+        Until it is closed, `sync_all` reports each error that has happened since. This method is not part of the port:
+        one process takes one data folder, once.
+
+        Raises `DiskFailed` if another process holds the lock.
         """
         with _translated("open", path):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -343,7 +347,7 @@ class LocalDisk:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise DiskFailed(f"{self._full(path)} is held by another process") from error
+            raise DiskFailed(f"{self._full(path)} is locked by another process") from error
         with _translated("statfs", path):
             self._held, self._file_system = file, file_system_of(file.fileno())
         return file
@@ -360,7 +364,7 @@ def _views(buffers: Sequence[Buffer]) -> list[memoryview]:
 
 
 def _behind(views: Sequence[memoryview], written: int) -> list[memoryview]:
-    """What is left of them without the first bytes."""
+    """Return the rest of the buffers after the first `written` bytes."""
     left = []
     for view in views:
         if written < view.nbytes:

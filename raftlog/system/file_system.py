@@ -1,16 +1,17 @@
-"""syncfs(2): everything that was written to one file system is on disk, by one call.
+"""syncfs(2): one call that makes everything written to a file system durable.
 
-A thousand files that were written a moment ago take a thousand calls of `fsync`, each of which has the file system end
-a transaction and the disk empty its cache; one `syncfs` does both once for all of them. It covers contents, sizes and
-names, of that one file system only, and also what others have written to it: its time is bounded by the disk, not by
-what the caller wrote.
+A thousand recently written files take a thousand calls of `fsync`, each of which makes the file system end a
+transaction and the disk flush its cache. One `syncfs` does both once for all of them. It covers contents, sizes and
+names on that file system only, and also the writes of other processes: its duration is bounded by the disk, not by what
+the caller wrote.
 
-It is used only where it keeps what it promises:
+It is used only where its promise holds:
 
-* Linux 5.8 and later: before, it did not say that writing had failed. Since then each open file remembers how much of
-  that it was told. So one file is held open from the start (`LocalDisk.lock`), and every error since is told here once,
-  also one that another process's `syncfs` was told of, or one file's `fsync`: a disk that lost anything has failed.
-* The file systems below. Others pass on neither the call nor its errors (FUSE, overlays), or are not known to.
+* Linux 5.8 and later. Earlier kernels did not report write errors. Since then each open file remembers which errors
+  were reported to it. So one file is held open from the start (`LocalDisk.lock`), and every error since then is
+  reported here once, including errors that another process's `syncfs` or a single file's `fsync` has already returned:
+  a disk that lost anything has failed.
+* The file systems below. Others do not pass on the call or its errors (FUSE, overlays), or are not known to.
 
 Source: Linux, `fs/sync.c`; syncfs(2), VERSIONS and ERRORS.
 """
@@ -32,30 +33,30 @@ _KNOWN_FILE_SYSTEMS = {
     0x58465342: "xfs",
     0x9123683E: "btrfs",
     0xF2F52010: "f2fs",
-    0x01021994: "tmpfs",  # where nothing lasts, and nothing says that it does
+    0x01021994: "tmpfs",  # nothing on it is durable
 }
-"""By `f_type` of statfs(2)."""
+"""File systems by `f_type` of statfs(2)."""
 
 _STATFS_BYTES = 512
-"""More than any machine's `struct statfs`, which begins with `f_type`."""
+"""Size that exceeds any machine's `struct statfs`, which begins with `f_type`."""
 
 
 class FileSystem:
-    """The file system that an open file lies on. The file is the caller's, and stays open as long as this is used."""
+    """The file system of an open file. The caller owns the file and keeps it open while this object is in use."""
 
     def __init__(self, descriptor: int, syncfs: Callable[[int], None]) -> None:
         self.device = os.fstat(descriptor).st_dev
-        """As `st_dev` has it: what lies on another device is not covered."""
+        """The device number, as `st_dev`. Files on another device are not covered."""
         self._descriptor = descriptor
         self._syncfs = syncfs
 
     def sync(self) -> None:
-        """What was written to it before this call is on disk once it returns. Blocks. Raises `OSError`."""
+        """Make everything written to the file system before this call durable. Blocks. Raises `OSError`."""
         self._syncfs(self._descriptor)
 
 
 def file_system_of(descriptor: int) -> FileSystem | None:
-    """None where there is no `syncfs` that can be relied on. Raises `OSError`."""
+    """Return the file's file system; None without a reliable `syncfs`. Raises `OSError`."""
     syncfs = _syncfs()
     if syncfs is None or file_system_type(descriptor) not in _KNOWN_FILE_SYSTEMS:
         return None
@@ -63,7 +64,7 @@ def file_system_of(descriptor: int) -> FileSystem | None:
 
 
 def file_system_type(descriptor: int) -> int:
-    """`f_type` of statfs(2); -1 where nothing tells."""
+    """Return `f_type` of statfs(2); -1 if it cannot be determined."""
     library = _library()
     if library is None:
         return -1
@@ -80,7 +81,7 @@ def _syncfs() -> Callable[[int], None] | None:
         return None
 
     def syncfs(descriptor: int) -> None:
-        # The interpreter's lock is free meanwhile, as it is in `os.fsync`.
+        # The global interpreter lock is released during the call, as in `os.fsync`.
         while library.syncfs(descriptor) != 0:
             error = _error()
             if error.errno != errno.EINTR:
@@ -91,7 +92,7 @@ def _syncfs() -> Callable[[int], None] | None:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """The C library, where it has both calls."""
+    """Return the C library if it has both calls."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -104,7 +105,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _release(text: str) -> tuple[int, ...]:
-    """`6.18.44-generic` → (6, 18); of what is no release, nothing."""
+    """Return a kernel release as numbers: `6.18.44-generic` → (6, 18); an empty tuple for anything else."""
     found = re.match(r"(\d+)\.(\d+)", text)
     return tuple(map(int, found.groups())) if found else ()
 

@@ -1,18 +1,18 @@
-"""What one event of an event loop leaves to be done, done at its end: before the loop asks the kernel for another.
+"""Work that one event of an event loop defers to its own end, before the loop polls the kernel again.
 
-An event is what a socket or a worker's thread brought. What it leads to is put off until it is over, so that whatever
-else happens in it shares the work: one write of the log for all that was appended, one push to a follower for all of
-its partitions, one `send` for all messages of a connection. asyncio's own `call_soon` puts off as well, to another turn
-of the loop: a system call to ask for events, and some objects, each time. On a chain of four such hops for each record
-that is a good part of what a record costs (`docs/performance.md`). So whoever handles an event says where it begins
-and ends, and what is put off meanwhile happens at the end:
+An event is the arrival of something from a socket or a worker's thread. Its consequences are deferred until it is over,
+so that everything in the event shares the work: one write of the log for all appends, one push to a follower for all of
+its partitions, one `send` for all messages of a connection. asyncio's own `call_soon` defers as well, but to another
+turn of the loop, at the price of a system call and some objects each time. With four such hops for each record, that is
+a good part of a record's cost (`docs/performance.md`). So the code that handles an event marks its begin and end, and
+at the end deferred calls run:
 
-    1. the calls that were made until then (`call_soon`), in the order they were made. What those put off waits for the
-       loop's next turn: work that is done in slices stays in slices, and the turn stays short (`SOON_SECONDS`)
-    2. what has to be last (`at_end`): sending what the calls have left in the outputs of connections
+    1. the calls made until then by `call_soon`, in order. Calls that these defer wait for the loop's next turn: work
+       that is sliced stays sliced, and the turn stays short (`SOON_SECONDS`)
+    2. the last calls (`at_end`): sending the output that the calls have left in connections
 
-Outside of events both happen in the loop's next turn. Nothing overtakes: a call is made after all that were made
-before it, wherever that was.
+Outside of events both happen in the loop's next turn. Nothing overtakes: a call runs after all earlier ones, wherever
+they were made.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 SOON_SECONDS = 0.004
-"""Calls that take longer than this together leave the rest to the loop's next turn: others are served in between."""
+"""Total time of deferred calls in seconds after which the rest waits for the loop's next turn, so that others are
+served."""
 
 
 class LoopEvents:
-    """The events of one loop; all calls belong to its thread.
+    """The events of one loop. All calls are made on its thread.
 
-    Invariant: `_due` if and only if a turn of the loop is ordered that will find whatever waits outside of an event.
+    Invariant: `_due` is true if and only if a turn of the loop is scheduled that will run what waits outside of an
+    event.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -41,23 +43,24 @@ class LoopEvents:
         self._due = False
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        """At the end of this event, after what was called before; outside of one in the loop's next turn."""
+        """Call at the end of this event, after all earlier calls; outside of an event, in the loop's next turn."""
         self._soon.append(callback)
         if not self._depth:
             self._order()
 
     def at_end(self, callback: Callable[[LoopEvents], None]) -> None:
-        """As `call_soon`, after all of those; it is given this object. It should put off nothing itself."""
+        """Call after all that `call_soon` has collected, with this object as the argument. The callback should not
+        defer anything."""
         self._last.append(callback)
         if not self._depth:
             self._order()
 
     def begin(self) -> None:
-        """An event begins, perhaps within another one; `end` must follow, whatever happens."""
+        """Begin an event, perhaps within another one; `end` must follow in any case."""
         self._depth += 1
 
     def end(self) -> None:
-        """The event is over: what was put off is done, unless this is only a part of another event."""
+        """End the event and run the deferred calls, unless this event is a part of another one."""
         if self._depth == 1:
             try:
                 if self._soon:
@@ -72,7 +75,7 @@ class LoopEvents:
             self._depth -= 1
 
     def _call(self) -> None:
-        """Those that wait now, as far as there is time."""
+        """Run the calls that wait now, as far as there is time."""
         soon, clock, until = self._soon, self._loop.time, 0.0
         for left in range(len(soon), 0, -1):
             callback = soon.popleft()
@@ -80,7 +83,7 @@ class LoopEvents:
                 callback()
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # noqa: BLE001  as the loop does: the others are not to suffer for it
+            except BaseException as error:  # noqa: BLE001  like the loop: one failing callback must not affect the others
                 self._failed(callback, error)
             if left > 1:
                 now = clock()
@@ -95,7 +98,7 @@ class LoopEvents:
                 callback(self)
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # noqa: BLE001  likewise
+            except BaseException as error:  # noqa: BLE001  as above
                 self._failed(callback, error)
 
     def _failed(self, callback: object, error: BaseException) -> None:
@@ -107,7 +110,7 @@ class LoopEvents:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """A turn of the loop, in which nothing else happened."""
+        """Run the deferred calls in a turn of the loop without another event."""
         self._due = False
         self.begin()
         self.end()
@@ -115,11 +118,12 @@ class LoopEvents:
 
 _lock = threading.Lock()
 _by_loop: WeakValueDictionary[int, LoopEvents] = WeakValueDictionary()
-"""By the loop's id, which is nobody else's for as long as the value lives: that holds the loop. Its users hold it."""
+"""Events by the loop's id. The id is unique while the value lives, because the value holds the loop. The users hold the
+value."""
 
 
 def events_of(loop: asyncio.AbstractEventLoop) -> LoopEvents:
-    """Those of this loop, from any thread: all who use it mean the same ones."""
+    """Return the events of this loop. All users of a loop share one object. Thread-safe."""
     with _lock:
         found = _by_loop.get(id(loop))
         if found is None:

@@ -1,8 +1,8 @@
-"""Accepting connections at a pace that the process can hold: what asyncio's own server does not.
+"""A server that accepts connections no faster than the process can hold them, unlike asyncio's own.
 
-Where no descriptor is left, asyncio tries to accept as often as its backlog is long, each time with a line in the log,
-and sets as many timers. Here the listening sockets are left alone for `PAUSE_SECONDS`: whoever wants in waits in the
-kernel's queue meanwhile. In one turn of the loop at most `ACCEPTS_PER_TURN` connections are taken.
+When no descriptor is left, asyncio tries to accept as often as its backlog is long, each time with a line in the log,
+and sets as many timers. This server ignores the listening sockets for `PAUSE_SECONDS`; meanwhile new connections wait
+in the kernel's queue. It accepts at most `ACCEPTS_PER_TURN` connections in one turn of the loop.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import ssl as ssl_module
 from collections.abc import Callable, Sequence
 
 PAUSE_SECONDS = 0.5
-"""After an `accept` that found no descriptor or no memory."""
+"""Pause after an `accept` that found no descriptor or no memory, in seconds."""
 ACCEPTS_PER_TURN = 128
 
 SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""See accept(2)."""
+"""Errors of accept(2) that mean a shortage."""
 
 
 class PacedServer(asyncio.AbstractServer):
-    """Listens at a host and port, as `loop.create_server` does.
+    """A server on a host and port, like that of `loop.create_server`.
 
-    Invariant: every socket that was accepted is a transport's, or has a task in `_arrivals`, or is closed.
+    Invariant: every accepted socket belongs to a transport, or has a task in `_arrivals`, or is closed.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PacedServer(asyncio.AbstractServer):
         ssl: ssl_module.SSLContext | None = None,
         on_short: Callable[[OSError], None] = lambda error: None,
     ) -> None:
-        """`protocol` makes one for each connection. `on_short` is told of each pause, and why."""
+        """`protocol` creates the protocol of each connection. `on_short` is called for each pause, with its reason."""
         self._protocol = protocol
         self._backlog = backlog
         self._ssl = ssl
@@ -47,7 +47,7 @@ class PacedServer(asyncio.AbstractServer):
         self._closed = asyncio.Event()
 
     async def listen(self, host: str | None, port: int) -> None:
-        """Bind and listen, at each address of the host; port 0 picks a free one. Raises `OSError`."""
+        """Bind and listen at each address of the host; port 0 picks a free one. Raises `OSError`."""
         bound = await self._loop.create_server(
             asyncio.Protocol, host, port, start_serving=False, reuse_address=True, backlog=self._backlog
         )
@@ -62,11 +62,11 @@ class PacedServer(asyncio.AbstractServer):
 
     @property
     def sockets(self) -> Sequence[socket.socket]:
-        """Those it listens at; none when it is closed."""
+        """The listening sockets; none after `close`."""
         return tuple(self._sockets)
 
     def close(self) -> None:
-        """Take no more connections. Those that are there stay."""
+        """Accept no more connections. Existing ones stay open."""
         if self._pause is not None:
             self._pause.cancel()
         sockets, self._sockets = self._sockets, []
@@ -78,7 +78,7 @@ class PacedServer(asyncio.AbstractServer):
         self._closed.set()
 
     async def wait_closed(self) -> None:
-        """Until no connection is on its way in."""
+        """Wait until no connection is being set up."""
         if self._arrivals:
             await asyncio.wait(self._arrivals)
 
@@ -89,13 +89,13 @@ class PacedServer(asyncio.AbstractServer):
         return bool(self._sockets)
 
     async def start_serving(self) -> None:
-        """Accept, where it rests or has not begun to."""
+        """Accept now, also during a pause."""
         if self._pause is not None:
             self._pause.cancel()
         self._watch()
 
     async def serve_forever(self) -> None:
-        """Until it is closed."""
+        """Wait until the server is closed."""
         await self.start_serving()
         await self._closed.wait()
 
@@ -116,7 +116,7 @@ class PacedServer(asyncio.AbstractServer):
                 if error.errno in SHORT_OF:
                     self._rest(error)
                     return
-                continue  # Of this one connection: it was given up before it was taken (accept(2)).
+                continue  # This one connection was aborted before it was accepted (accept(2)).
             accepted.setblocking(False)
             arrival = self._loop.create_task(self._admit(accepted))
             self._arrivals.add(arrival)
@@ -132,7 +132,7 @@ class PacedServer(asyncio.AbstractServer):
         try:
             await self._loop.connect_accepted_socket(self._protocol, accepted, ssl=self._ssl)
         except OSError:
-            accepted.close()  # The peer went away, or no handshake came about: it is told by that.
+            accepted.close()  # The peer closed the connection, or the handshake failed.
         except BaseException:
             accepted.close()
             raise
@@ -141,5 +141,5 @@ class PacedServer(asyncio.AbstractServer):
         self._arrivals.discard(arrival)
         error = None if arrival.cancelled() else arrival.exception()
         if error is not None:
-            message = "a connection could not be taken in"
+            message = "a connection could not be accepted"
             self._loop.call_exception_handler({"message": message, "exception": error, "task": arrival})

@@ -1,8 +1,8 @@
 """The scheduler and worker ports on an asyncio loop and on threads.
 
-A hand-off costs: a future per call through `run_in_executor` is three times the price of a queue and one wake-up of
-the loop. So `ThreadWorker` keeps its own threads, results that become ready together share one wake-up, and that goes
-by a descriptor of its own (`LoopWaker`).
+Handing work to a thread has a price: a future per call through `run_in_executor` costs three times as much as a queue
+and one wake-up of the loop. So `ThreadWorker` keeps its own threads, results that become ready together share one
+wake-up, and the wake-up uses a descriptor of its own (`LoopWaker`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Done = Callable[[Any, BaseException | None], None]
 
 
 RESULTS_SECONDS = 0.005
-"""How long results that became ready together may hold the loop before others get a turn."""
+"""Maximum time for which results that became ready together may hold the loop, in seconds."""
 
 
 class LoopScheduler:
@@ -35,11 +35,12 @@ class LoopScheduler:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.call_soon = events_of(loop).call_soon
-        """See the port. An attribute: it is called for each record that comes alone."""
+        """See the port. It is an attribute for speed: it is called for every record that arrives alone."""
         self._instant = 0.0
-        """When the last timer was meant to be due."""
+        """The intended time of the last timer."""
         self._last_due = 0.0
-        """When it is: a step of the clock after the one before, where both were meant for one instant."""
+        """The actual time of the last timer: one step of the clock after the previous one if both were intended for the
+        same instant."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         # asyncio's heap has no order among equal times; the port promises the order of the calls.
@@ -52,12 +53,12 @@ class LoopScheduler:
 
 
 class LoopWaker:
-    """Has `callback` called on a loop's thread, as asked from another one.
+    """A way for other threads to have `callback` called on a loop's thread.
 
-    An eventfd of its own, where there is such a thing, costs both threads one short system call; the loop's own
+    Its own eventfd, if the system has one, costs both threads one short system call; the loop's own
     `call_soon_threadsafe` costs three, and an object.
 
-    Invariant: the descriptor is closed by `close` only, after which nobody wakes: its number may be another file's.
+    Invariant: only `close` closes the descriptor, and nothing wakes after that: the number may belong to another file.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
@@ -69,19 +70,20 @@ class LoopWaker:
             loop.add_reader(self._descriptor, self._woken)
 
     def wake(self) -> None:
-        """From any thread. However often, the callback may be called just once."""
+        """Request a call of the callback, from any thread. Several requests may lead to one call."""
         if self._descriptor >= 0:
             os.eventfd_write(self._descriptor, 1)
         else:
             self._call_soon(self._callback)
 
     def close(self) -> None:
-        """From any thread, when no other will wake any more. The callback is called once more, if the loop goes on."""
+        """End, from any thread, when no other thread will wake any more. If the loop still runs, the callback is called
+        once more."""
         if not self._call_soon(self._last_call):
             self._let_go()
 
     def _woken(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # `close` was faster, or a poll that told of it twice
+        with contextlib.suppress(BlockingIOError):  # `close` was faster, or a poll reported the event twice
             os.eventfd_read(self._descriptor)
         self._callback()
 
@@ -89,7 +91,7 @@ class LoopWaker:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            return False  # A loop that has closed takes no more calls: the program is ending, and nobody waits.
+            return False  # A closed loop takes no more calls: the program is ending, and nothing waits for this one.
         return True
 
     def _last_call(self) -> None:
@@ -105,9 +107,9 @@ class LoopWaker:
 
 
 class ThreadWorker:
-    """`Worker` with a fixed number of threads; results come back on the loop's thread, each exactly once.
+    """`Worker` with a fixed number of threads. Each result is delivered exactly once, on the loop's thread.
 
-    Invariant: `_waking` is true while a wake-up of the loop is on its way that will find whatever is in `_results`.
+    Invariant: `_waking` is true while a wake-up of the loop is on its way that will find the content of `_results`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str = "worker") -> None:
@@ -133,12 +135,12 @@ class ThreadWorker:
 
     @property
     def native_ids(self) -> list[int]:
-        """Of its threads, as the kernel names them."""
+        """The kernel's ids of the threads."""
         return [thread.native_id for thread in self._threads if thread.native_id is not None]
 
     def close(self) -> None:
-        """Finish what was submitted, then end the threads. Blocks. Results that are not delivered yet still are, if
-        the loop goes on."""
+        """Finish the submitted work, then end the threads. Blocks. If the loop still runs, undelivered results are
+        still delivered."""
         if self._closed:
             return
         self._closed = True
@@ -153,9 +155,9 @@ class ThreadWorker:
             work, done = item
             try:
                 self._deliver(done, work(), None)
-            except BaseException as error:  # noqa: BLE001  it is the caller's: `done` gets it on the loop's thread
+            except BaseException as error:  # noqa: BLE001  the caller's error: `done` gets it on the loop's thread
                 self._deliver(done, None, error)
-            # Nothing that belongs to a call may live on while this thread waits for the next one.
+            # References to a call must not survive while this thread waits for the next one.
             del item, work, done
 
     def _deliver(self, done: _Done, result: Any, error: BaseException | None) -> None:
@@ -177,8 +179,8 @@ class ThreadWorker:
                 done, result, error = ready.popleft()
                 done(result, error)
         finally:
-            # Those for which there is no time, or before which one failed: the others are not to suffer for it, and
-            # the loop reports it.
+            # Either the time is over, or one callback failed, which the loop reports. The remaining results must still
+            # be delivered.
             if ready:
                 self._put_back(ready)
             self._events.end()

@@ -1,15 +1,16 @@
-"""Bytes to a socket without joining or copying them: buffers by `sendmsg`, regions of files by `sendfile`.
+"""Sending bytes without joining or copying them: buffers by `sendmsg`, regions of files by `sendfile`.
 
-asyncio's transport copies what the socket does not take at once, and it cannot send a file's bytes in between without
-private calls. So both users here work on a duplicate of the transport's descriptor, which the loop lets us watch:
+asyncio's transport copies what the socket does not take at once, and it cannot interleave a file's bytes without
+private calls. So both users here work on a duplicate of the transport's descriptor, which the loop allows them to
+watch:
 
-* `SocketWriter` owns all writing on a connection (the transport's `write` is then never called): a queue of parts, in
-  order, sent as far as the socket takes them. HTTP/2 (`raftlog/http2/`) is built on it.
-* `send_region` is for a transport that somebody else writes to (aiohttp's): it waits until that buffer is empty, then
+* `SocketWriter` owns all writing on a connection (the transport's `write` is then never called): an ordered queue of
+  parts, sent as far as the socket takes them. HTTP/2 (`raftlog/http2/`) is built on it.
+* `send_region` is for a transport with another writer (aiohttp's): it waits until the transport's buffer is empty, then
   sends the region. The caller writes nothing to the transport meanwhile.
 
-Either way a `FileRegion` is released exactly once: when its last byte was taken by the kernel, or when it was given up.
-The source's pages should be in the page cache; `sendfile` blocks the loop while it reads from the disk.
+In both cases a `FileRegion` is released exactly once: when the kernel took its last byte, or when it was given up. The
+source's pages should be in the page cache, because `sendfile` blocks the loop while it reads from the disk.
 """
 
 from __future__ import annotations
@@ -25,20 +26,22 @@ from raftlog.errors import DiskFailed, RetriableError
 from raftlog.ports import Buffer, FileRegion, Part
 
 GATHER_PARTS = 512
-"""Buffers in one `sendmsg`; Linux takes at most 1024."""
+"""Maximum number of buffers in one `sendmsg`; Linux takes at most 1024."""
 GATHER_BYTES = 4 * 1024 * 1024
-"""Enough for any socket buffer: offering more only costs."""
+"""Bytes that are enough for any socket buffer; offering more only costs time."""
 TURN_BYTES = 8 * 1024 * 1024
-"""After so many bytes the loop's other callbacks have their turn."""
+"""Bytes after which the loop's other callbacks have their turn."""
 CALL_BYTES = 16 * 1024
-"""A system call counts as so many bytes at least: an answer may be ten thousand regions of a hundred bytes each."""
+"""Bytes that a system call counts for at least: an answer may be ten thousand regions of a hundred bytes each."""
 SENDFILE_BYTES = 4 * 1024 * 1024
-"""In one call: keeps a region of a cold file from holding the loop for long."""
+"""Maximum bytes in one `sendfile`, so that a region of a cold file does not hold the loop for long."""
 
 
 def duplicate_socket(transport: asyncio.BaseTransport) -> socket.socket:
-    """The transport's connection once more, under a descriptor of its own: the loop guards the transport's own one.
-    Raises `OSError`."""
+    """Return the transport's connection under a new descriptor, because the loop guards the transport's own one.
+
+    Raises `OSError`.
+    """
     original = transport.get_extra_info("socket")
     assert original is not None, "a transport without a socket"
     duplicate = socket.socket(fileno=os.dup(original.fileno()))
@@ -47,7 +50,8 @@ def duplicate_socket(transport: asyncio.BaseTransport) -> socket.socket:
 
 
 def send_file(sock: socket.socket, region: FileRegion, sent: int) -> int:
-    """The next bytes of a region of which `sent` have gone. Raises `BlockingIOError`, `OSError`, `DiskFailed`."""
+    """Send the next bytes of a region of which `sent` are already sent. Raises `BlockingIOError`, `OSError`,
+    `DiskFailed`."""
     count = min(region.length - sent, SENDFILE_BYTES)
     taken = os.sendfile(sock.fileno(), region.file.fileno(), region.position + sent, count)
     if not taken:
@@ -56,9 +60,10 @@ def send_file(sock: socket.socket, region: FileRegion, sent: int) -> int:
 
 
 class SocketWriter:
-    """Parts → a non-blocking stream socket. The one writer of that connection.
+    """The only writer of a non-blocking stream socket, with a queue of parts.
 
     Invariant: `backlog` is the number of bytes in the queue that the kernel has not taken.
+
     Invariant: the loop watches the socket if and only if the queue is not empty after a `flush`.
     """
 
@@ -70,14 +75,15 @@ class SocketWriter:
         refill: Callable[[], None],
         failed: Callable[[str], None],
     ) -> None:
-        """`refill` is called before each send, and may `extend`; `failed` once, when nothing can be sent any more."""
+        """`refill` is called before each send, and may `extend`; `failed` is called once, when nothing can be sent any
+        more."""
         self._loop = loop
         self._sock = sock
         self._refill = refill
         self._failed = failed
         self._queue: deque[Part] = deque()
         self._region_sent = 0
-        """Of the region at the head of the queue."""
+        """Bytes sent of the region at the head of the queue."""
         self._watching = False
         self._closed = False
         self.backlog = 0
@@ -85,7 +91,7 @@ class SocketWriter:
 
     @property
     def pieces(self) -> int:
-        """How many parts wait."""
+        """Number of parts in the queue."""
         return len(self._queue)
 
     def extend(self, parts: Sequence[Part]) -> None:
@@ -98,7 +104,8 @@ class SocketWriter:
             self.backlog += part.length if isinstance(part, FileRegion) else len(part)
 
     def send(self, parts: list[Part]) -> None:
-        """`extend` and `flush`. Where nothing waits and all are buffers it is one system call, and no queue."""
+        """`extend` and `flush`. If the queue is empty and all parts are buffers, this takes one system call and no
+        queueing."""
         if self._queue or self._closed or FileRegion in map(type, parts) or len(parts) > GATHER_PARTS:
             self.extend(parts)
             self.flush()
@@ -123,12 +130,12 @@ class SocketWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Send what the socket takes now; the rest goes by itself when it takes more."""
+        """Send what the socket takes now; the rest is sent when it takes more."""
         if not self._watching and not self._closed:
             self._send()
 
     def detach(self) -> tuple[socket.socket, list[Part]]:
-        """Stop, and hand over the socket with what is left. A region that was partly sent becomes the rest of it."""
+        """Stop, and return the socket with the unsent parts. The rest of a partly sent region becomes a region."""
         self._watch(False)
         self._closed = True
         parts, self._queue = list(self._queue), deque()
@@ -141,14 +148,14 @@ class SocketWriter:
         return self._sock, parts
 
     def shutdown(self) -> None:
-        """Tell the peer that nothing more comes."""
+        """Tell the peer that nothing more is sent."""
         try:
             self._sock.shutdown(socket.SHUT_WR)
-        except OSError:  # the peer was faster
+        except OSError:  # the peer closed first
             return
 
     def close(self) -> None:
-        """Give up what is queued and the duplicate socket. Closing twice does nothing."""
+        """Drop the queued parts and close the duplicate socket. A second call does nothing."""
         if self._closed:
             return
         sock, parts = self.detach()
@@ -220,19 +227,19 @@ class SocketWriter:
 
 
 def can_send_region(transport: asyncio.BaseTransport, region: FileRegion) -> bool:
-    """Whether `send_region` works here: a plain socket, and a file that has a descriptor."""
+    """Return whether `send_region` works here: it needs a plain socket and a file with a descriptor."""
     plain = transport.get_extra_info("sslcontext") is None and transport.get_extra_info("socket") is not None
     return plain and region.file.fileno() >= 0
 
 
 async def send_region(transport: asyncio.WriteTransport, region: FileRegion, *, timeout: float) -> None:
-    """Send a region of a file to the peer of a plain transport, after what was written to the transport before.
+    """Send a region of a file to the peer of a plain transport, after everything written to the transport before.
 
-    Nothing else may be written to the transport until this returns. The region is released whatever happens. Unless it
-    returns, an unknown part of the region was sent, so the transport is aborted.
+    Nothing else may be written to the transport until this returns. The region is released in any case. If an error is
+    raised, an unknown part of the region was sent, so the transport is aborted.
 
-    Raises `RetriableError`: `slow_request` when the peer did not take it within `timeout` seconds, `connection_lost`
-    when it went away; `DiskFailed` when the file is too short.
+    Raises `RetriableError`: `slow_request` if the peer did not take the region within `timeout` seconds,
+    `connection_lost` if it closed the connection; `DiskFailed` if the file is too short.
     """
     try:
         assert can_send_region(transport, region), "check `can_send_region` first"
@@ -244,7 +251,7 @@ async def send_region(transport: asyncio.WriteTransport, region: FileRegion, *, 
         raise RetriableError("slow_request", f"the peer took less than {region.length} bytes in {timeout} s") from None
     except OSError as error:
         transport.abort()
-        raise RetriableError("connection_lost", f"the peer went away: {error}") from None
+        raise RetriableError("connection_lost", f"the peer closed the connection: {error}") from None
     except BaseException:
         transport.abort()
         raise
@@ -266,7 +273,7 @@ async def _send_region(transport: asyncio.WriteTransport, region: FileRegion) ->
             if transport.is_closing():
                 raise ConnectionResetError("the transport is closing")
             if transport.get_write_buffer_size():
-                return  # the transport's own writer runs when the socket is writable, too
+                return  # the transport's own writer also runs when the socket is writable
             turn_end = sent + TURN_BYTES
             while sent < region.length:
                 if sent >= turn_end:
@@ -289,7 +296,7 @@ async def _send_region(transport: asyncio.WriteTransport, region: FileRegion) ->
 
 
 def _behind(buffers: Sequence[Buffer], sent: int) -> list[Part]:
-    """What is left of them without the first bytes."""
+    """Return the rest of the buffers after the first `sent` bytes."""
     rest: list[Part] = []
     for buffer in buffers:
         if sent < len(buffer):

@@ -301,7 +301,7 @@ def test_a_node_that_is_told_nothing_calls_nothing_old_after_a_while() -> None:
     assert node.time.expiry_ms() == node.true_ms and node.time.doubt() == ""
     node.pass_by(1)
     assert node.time.expiry_ms() is None
-    assert "has not told the time for 61 s" in node.time.doubt()
+    assert "has not announced the time for 61 s" in node.time.doubt()
     assert node.time.stamp_ms() == node.true_ms
 
 

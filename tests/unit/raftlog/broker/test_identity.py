@@ -147,6 +147,6 @@ def test_an_observer_is_prepared_with_voters_of_now_and_is_none_of_them(tmp_path
     init_data_folder(folder, cluster_id="c", node_id=1, voters=voters, observer=True)
     assert begin_start(LocalDisk(folder), folder).voters == voters
     for number, wrong in ((0, voters), (1, {})):
-        with pytest.raises(InvalidRequest, match="is to observe"):
+        with pytest.raises(InvalidRequest, match="is an observer"):
             init_data_folder(str(tmp_path / "other"), cluster_id="c", node_id=number, voters=wrong, observer=True)
     assert not (tmp_path / "other").exists()

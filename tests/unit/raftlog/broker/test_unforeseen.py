@@ -59,6 +59,6 @@ async def test_a_callback_and_a_task_that_die_are_told_of(clock: HandClock, logg
     assert [event for event, _ in logger.lines] == ["unforeseen", "unforeseen"]
     assert {str(fields["exc_info"]) for _, fields in logger.lines} == {"a callback's", "a task's"}
     (line,) = errors.problems()
-    assert line.startswith("2 errors") and "Bug: a task's" in line
+    assert line.startswith("2 unexpected errors") and "Bug: a task's" in line
     clock.now += REMEMBERED_SECONDS + 1
     assert errors.problems() == []

@@ -80,7 +80,7 @@ def test_a_folder_is_of_one_node(folder: Path) -> None:
 
 def test_a_folder_that_is_no_nodes(tmp_path: Path) -> None:
     result = verify(tmp_path)
-    assert result.code == 1 and "never prepared" in result.stderr
+    assert result.code == 1 and "is not prepared" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,7 +90,7 @@ def test_a_folder_that_a_node_runs_on(folder: Path) -> None:
         result = verify(folder)
     finally:
         lock.close()
-    assert result.code == 1 and "held by another process" in result.stderr
+    assert result.code == 1 and "locked by another process" in result.stderr
 
 
 async def test_a_node_that_is_restarted_meanwhile_is_not_called_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,9 +86,9 @@ def test_a_negative_record_count_is_refused() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 60])
 def test_a_header_that_is_cut_is_refused(length: int) -> None:
-    with pytest.raises(CorruptBatch, match=f"has 61 bytes, here are {length}"):
+    with pytest.raises(CorruptBatch, match=f"has 61 bytes, but the buffer holds only {length}"):
         parse_header(BATCH[:length])
-    with pytest.raises(CorruptBatch, match="here are 0"):
+    with pytest.raises(CorruptBatch, match="holds only 0"):
         parse_header(BATCH, len(BATCH) + 5)
 
 
@@ -146,6 +146,6 @@ def test_a_batch_of_2_gib_is_too_large() -> None:
         def __len__(self) -> int:
             return 2**31 - 49
 
-    with pytest.raises(InvalidRequest, match="less than 2 GiB") as caught:
+    with pytest.raises(InvalidRequest, match="smaller than 2 GiB") as caught:
         seal(parse_header(BATCH), [Huge()])
     assert caught.value.code == "batch_too_large"

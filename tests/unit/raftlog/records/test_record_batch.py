@@ -118,15 +118,15 @@ def test_what_is_not_bytes_is_a_type_error(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        ({"values": []}, "invalid_request", "a batch has at least one record"),
+        ({"values": []}, "invalid_request", "a batch needs at least one record"),
         ({"values": [b"", b""], "keys": [b""]}, "invalid_request", "1 keys for 2 values"),
         ({"values": [b""], "timestamps_ms": [1, 2]}, "invalid_request", "2 timestamps for 1 values"),
         ({"values": [b""], "headers": []}, "invalid_request", "0 headers for 1 values"),
         ({"values": [b""], "headers": [[(b"\xff", b"")]]}, "invalid_request", "a header's key is not UTF-8"),
-        ({"values": ["\ud800"]}, "invalid_request", "text has no UTF-8"),
-        ({"values": [b""], "keys": ["\ud800"]}, "invalid_request", "text has no UTF-8"),
-        ({"values": [b""], "headers": [[("\ud800", b"")]]}, "invalid_request", "text has no UTF-8"),
-        ({"values": [b""], "headers": [[("k", "\ud800")]]}, "invalid_request", "text has no UTF-8"),
+        ({"values": ["\ud800"]}, "invalid_request", "text cannot be encoded as UTF-8"),
+        ({"values": [b""], "keys": ["\ud800"]}, "invalid_request", "text cannot be encoded as UTF-8"),
+        ({"values": [b""], "headers": [[("\ud800", b"")]]}, "invalid_request", "text cannot be encoded as UTF-8"),
+        ({"values": [b""], "headers": [[("k", "\ud800")]]}, "invalid_request", "text cannot be encoded as UTF-8"),
         ({"values": [b""], "timestamps_ms": [-2]}, "timestamp_out_of_range", "between -1"),
         ({"values": [b"", b""], "timestamps_ms": [5, 2**63]}, "timestamp_out_of_range", "between -1"),
         ({"values": [b"", b""], "timestamps_ms": [-1, 2**63 - 1]}, "timestamp_out_of_range", "between -1"),
@@ -185,7 +185,7 @@ def test_columns_of_arrow_of_another_type_are_refused(options: dict[str, Any]) -
     "times", [pa.array([2**63], pa.uint64()), pa.array([2**62], pa.timestamp("s")), pa.array([-2], pa.int32())]
 )
 def test_columns_of_arrow_of_times_that_cannot_be_are_refused(times: Any) -> None:
-    with pytest.raises(InvalidRequest, match="a timestamp is between") as caught:
+    with pytest.raises(InvalidRequest, match="a timestamp must be between") as caught:
         pack([b""], timestamps_ms=times)
     assert caught.value.code == "timestamp_out_of_range"
 
@@ -244,18 +244,18 @@ def records(count: int = 3) -> list[NaiveRecord]:
 
 
 HEADER_LIES: list[tuple[dict[str, int], str]] = [
-    ({"last_offset_delta": 5}, "is dense: 3 records do not end at offset delta 5"),
+    ({"last_offset_delta": 5}, "must be dense: 3 records cannot end at offset delta 5"),
     ({"max_timestamp": NOW + 1}, f"timestamps begin with {NOW} and reach {NOW + 2}, the header says base"),
     ({"max_timestamp": NOW + 9}, "timestamps begin with"),
     ({"base_timestamp": NOW - 1}, "timestamps begin with"),
-    ({"producer_id": 5}, "with a producer id has an epoch and a sequence too"),
-    ({"producer_id": 5, "producer_epoch": 0}, "with a producer id has an epoch and a sequence too"),
-    ({"producer_id": 5, "base_sequence": 0}, "with a producer id has an epoch and a sequence too"),
-    ({"producer_epoch": 0}, "without a producer id has no epoch, no sequence"),
-    ({"base_sequence": 0}, "without a producer id has no epoch, no sequence"),
-    ({"attributes": 0x10}, "without a producer id has no epoch, no sequence and no transaction"),
-    ({"attributes": 0x08}, "neither log append time nor delete horizon"),
-    ({"attributes": 0x40}, "neither log append time nor delete horizon"),
+    ({"producer_id": 5}, "with a producer id must have an epoch and a sequence"),
+    ({"producer_id": 5, "producer_epoch": 0}, "with a producer id must have an epoch and a sequence"),
+    ({"producer_id": 5, "base_sequence": 0}, "with a producer id must have an epoch and a sequence"),
+    ({"producer_epoch": 0}, "without a producer id must not have an epoch, a sequence"),
+    ({"base_sequence": 0}, "without a producer id must not have an epoch, a sequence"),
+    ({"attributes": 0x10}, "without a producer id must not have an epoch, a sequence or a transaction"),
+    ({"attributes": 0x08}, "must not set the log append time or delete horizon"),
+    ({"attributes": 0x40}, "must not set the log append time or delete horizon"),
 ]
 
 
@@ -292,7 +292,7 @@ PAYLOAD_LIES: list[tuple[list[Any], str]] = [
     ([None, None, None, SOUND], "not an array of columns"),
     ([None, None, None, SOUND, None, None], "not an array of columns"),
     ([None, None, None, ["", int32(0, 1, 2), b"ab"], None], "not an array of columns"),
-    ([None, None, None, [None, int32(0, 1), b"ab"], None], "the offsets of values have 8 bytes; 3 of them have 12"),
+    ([None, None, None, [None, int32(0, 1), b"ab"], None], "the offsets of values have 8 bytes; 3 of them need 12"),
     ([None, None, None, [None, int32(0, 1, 2, 2), b"ab"], None], "the offsets of values have 16 bytes"),
     ([None, None, None, [None, int32(0, 1, 2), b"abc"], None], "offsets of values do not rise from 0 to 3"),
     ([None, None, None, [None, int32(0, 1, 3), b"ab"], None], "offsets of values do not rise from 0 to 2"),
@@ -303,7 +303,7 @@ PAYLOAD_LIES: list[tuple[list[Any], str]] = [
     ([None, None, None, [b"\x03\0", int32(0, 1, 2), b"ab"], None], "the validity bits of values have 2 bytes"),
     ([None, None, [None, int32(0, 0), b""], SOUND, None], "the offsets of keys have 8 bytes"),
     ([None, None, [None, int32(0, 5, 0), b""], SOUND, None], "keys"),
-    ([None, int64(0), None, SOUND, None], "timestamp deltas have 8 bytes; 2 of them have 16"),
+    ([None, int64(0), None, SOUND, None], "timestamp deltas have 8 bytes; 2 of them need 16"),
     ([None, int64(0, -(10**15)), None, SOUND, None], "a timestamp delta leads below -1"),
     ([None, int64(0, 2**63 - 1), None, SOUND, None], "out of 64 bits"),
     ([int32(0), None, None, SOUND, None], "offset deltas have 4 bytes"),
@@ -364,7 +364,7 @@ def test_no_records_are_not_a_producer_s_batch() -> None:
     packed = reference.batch([], last_offset_delta=3, base_offset=7)
     RecordBatch(packed).check()
     assert RecordBatch(packed).records() == []
-    with pytest.raises(CorruptBatch, match="has at least one record"):
+    with pytest.raises(CorruptBatch, match="must have at least one record"):
         validate(packed, max_batch_bytes=1 << 20)
 
 
@@ -372,7 +372,7 @@ def test_timestamps_of_no_records_are_none() -> None:
     """What passes the check can be read."""
     payload = reference.msgpack.packb([None, int64(5), None, [None, int32(0), b""], None])
     packed = reference.seal(payload, 0, last_offset_delta=3)
-    with pytest.raises(CorruptBatch, match="timestamp deltas have 8 bytes; 0 of them have 0"):
+    with pytest.raises(CorruptBatch, match="timestamp deltas have 8 bytes; 0 of them need 0"):
         RecordBatch(packed).check()
 
 
@@ -415,7 +415,7 @@ def test_a_control_batch_gives_readers_nothing() -> None:
 
 
 def test_a_producer_sends_no_control_batch() -> None:
-    with pytest.raises(CorruptBatch, match="a producer's batch is not a control batch"):
+    with pytest.raises(CorruptBatch, match="a producer's batch must not be a control batch"):
         validate(encode_control(1, [], base_timestamp_ms=NOW), max_batch_bytes=1 << 20)
 
 
@@ -429,20 +429,20 @@ def test_what_is_not_a_producer_s_is_refused_before_its_payload_is_looked_at(mon
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec != Codec.NONE])
 def test_a_control_batch_is_not_compressed(codec: Codec) -> None:
     body = reference.compress(codec, reference.msgpack.packb([1, 1, [[7, 1, 5]]]))
-    with pytest.raises(CorruptBatch, match="a control batch is not compressed"):
+    with pytest.raises(CorruptBatch, match="a control batch must not be compressed"):
         RecordBatch(reference.seal(body, 1, attributes=0x30 | codec))
 
 
 @pytest.mark.parametrize(
     ("payload", "text"),
     [
-        ([2, 1, []], "version 2; known is 1"),
-        ([1, 1], "not a control batch's"),
-        ([1, 1, [[1, 2]]], "not a control batch's"),
-        ([1, 1, [[-1, 2, 3]]], "not a control batch's"),
-        ([1, 1, [[1, 2**15, 3]]], "not a control batch's"),
-        ([1, 1, [[1, 2, 2**63]]], "not a control batch's"),
-        ({}, "not a control batch's"),
+        ([2, 1, []], "version 2; supported is 1"),
+        ([1, 1], "not that of a control batch"),
+        ([1, 1, [[1, 2]]], "not that of a control batch"),
+        ([1, 1, [[-1, 2, 3]]], "not that of a control batch"),
+        ([1, 1, [[1, 2**15, 3]]], "not that of a control batch"),
+        ([1, 1, [[1, 2, 2**63]]], "not that of a control batch"),
+        ({}, "not that of a control batch"),
     ],
 )
 def test_a_control_batch_that_is_none_is_refused(payload: Any, text: str) -> None:

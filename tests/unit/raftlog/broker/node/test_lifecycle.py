@@ -64,7 +64,7 @@ async def test_an_unprepared_folder_can_still_be_prepared_after_it_was_refused(t
 
 async def test_a_folder_in_use_is_refused_and_no_start_is_counted(folder: str) -> None:
     held = LocalDisk(folder).lock(lifecycle.LOCK_FILE)
-    with contextlib.closing(held), pytest.raises(DiskFailed, match="held by another process"):
+    with contextlib.closing(held), pytest.raises(DiskFailed, match="locked by another process"):
         lifecycle.Node(load_node_config(settings()), folder)
     assert not LocalDisk(folder).exists(STARTS_FILE)
     assert is_marked_clean(folder)
