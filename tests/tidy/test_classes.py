@@ -48,7 +48,8 @@ def _classes(source: Source) -> Iterator[Class]:
             yield Class(f"{source.relative}:{node.lineno}", node.name, bases, node)
 
 
-def ancestors(name: str) -> set[str]:
+@functools.cache
+def ancestors(name: str) -> frozenset[str]:
     """The names of all bases, as far as they are the product's own."""
     found: set[str] = set()
     left = [name]
@@ -56,7 +57,7 @@ def ancestors(name: str) -> set[str]:
         for one in classes().get(left.pop(), ()):
             left.extend(base for base in one.bases if base not in found)
             found.update(one.bases)
-    return found
+    return frozenset(found)
 
 
 class _Uses(ast.NodeVisitor):
