@@ -92,7 +92,7 @@ def _imports(file: Path) -> Iterator[tuple[str, ...]]:
 def _file(module: tuple[str, ...]) -> Path | None:
     """None for what is not ours, and for what is no module."""
     path = TOP.joinpath(*module)
-    for file in (path.with_suffix(".py"), path / "jepsen_like/simulator/__init__.py"):
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
         if module and file.is_file():
             return file
     return None

@@ -18,7 +18,7 @@ from tests.support.power_rounds import NODES, powered_cluster, skip_unless_power
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
-WITHOUT_FSYNC = os.path.join(os.path.dirname(os.path.abspath(support.__file__)), "tests/support/node_without_fsync.py")
+WITHOUT_FSYNC = os.path.join(os.path.dirname(os.path.abspath(support.__file__)), "node_without_fsync.py")
 SEEDS = (101, 102, 103)
 
 

@@ -41,7 +41,7 @@ from tests.support.pickles import pickles_in
 pytestmark = pytest.mark.integration
 
 WITHOUT_PICKLE = os.path.join(
-    os.path.dirname(os.path.abspath(support.__file__)), "tests/support/node_without_pickle.py"
+    os.path.dirname(os.path.abspath(support.__file__)), "node_without_pickle.py"
 )
 TOPIC = "t"
 SNAPSHOT_ENTRIES = 40

