@@ -1,1 +1,1 @@
-"""Log compaction: which records are kept, and the cleaned segment files."""
+"""Log compaction: the records that stay, the pass over sealed segments, and the cleaned files."""

@@ -1,11 +1,11 @@
-"""The file that a compaction pass writes in place of an old segment, or of several small ones that follow one another.
+"""The file that a compaction pass writes in place of an old segment, or of several small consecutive ones.
 
-    00000000000000000000.log  00000000000000000100.log  00000000000000000200.log        what there is
-    00000000000000000000.log.cleaned                                                    what comes in place of all three
+    00000000000000000000.log  00000000000000000100.log  00000000000000000200.log        the old segments
+    00000000000000000000.log.cleaned                                                    the replacement of all three
 
-As long as nothing changes nothing is written: a segment that is as it should be stays. From the first batch on that is
-new all of it is copied. Segments are put together when one file has room for both by what they had so far, unless one
-of them is much the larger: it would be copied again and again for the little that it grows.
+As long as nothing changes, nothing is written: a segment without changes stays. From the first changed batch on, all of
+it is copied. Segments are merged if one file has room for both by their sizes so far, unless one of them is much
+larger: it would be copied again and again for the little that it grows.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from raftlog.records.batch import BatchHeader, parse_header
 from .holes import Hole
 
 SYNC_BYTES = 8 * MIB
-"""Written between two fsyncs, so that none of them keeps the disk from those who wait for theirs."""
+"""Bytes between two fsyncs, so that no fsync blocks the disk long for others."""
 
 LOPSIDED = 4
-"""Segments whose sizes differ by more than this factor are not put together."""
+"""Segments whose sizes differ by more than this factor are not merged."""
 
 
 class OldSegment(NamedTuple):
     """A sealed segment as it was when the pass began."""
 
     segment: Segment
-    """The object: for its owner to compare."""
+    """The segment's object, for its owner to compare."""
     base_offset: Offset
     end_offset: Offset
     size: int
 
 
 class CleanedFile:
-    """One such file.
+    """One cleaned file.
 
-    Invariant: while there is no file, what would be in it are the first `index.size` bytes of the first old segment.
+    Invariant: while there is no file, its content would be the first `index.size` bytes of the first old segment.
     """
 
     def __init__(self, disk: Disk, path: str, first: OldSegment, source: File, interval_bytes: int) -> None:
-        """`source` is the first old segment's file, which is closed with this."""
+        """`source` is the first old segment's file; `close` closes it, too."""
         self.olds = [first]
         self.index = SegmentIndex.empty(first.base_offset, interval_bytes)
         self._disk = disk
@@ -64,7 +64,7 @@ class CleanedFile:
         return self.olds[0].base_offset
 
     def takes(self, old: OldSegment, segment_bytes: int) -> bool:
-        """Whether the segment that follows is put together with what is here."""
+        """Whether the next segment is merged into this file."""
         sizes = sorted((self.index.size, old.size))
         return (
             sum(sizes) <= segment_bytes
@@ -73,17 +73,19 @@ class CleanedFile:
         )
 
     def join(self, old: OldSegment) -> None:
-        """Its batches come next."""
+        """Merge the next segment: its batches follow."""
         self.olds.append(old)
 
     def add(self, header: BatchHeader, batch: bytes, *, changed: bool) -> Iterator[int]:
-        """The next batch. Yields the bytes that had to be read for it."""
+        """Add the next batch. Yields the bytes that had to be read for it."""
         yield from self._fill_hole()
         yield from self._write(header, batch, changed=changed)
 
     def add_unneeded(self, header: BatchHeader, batch: bytes, *, changed: bool, forgotten: ProducerId) -> Iterator[int]:
-        """The next batch, which is empty and not needed; with it goes all that the log told of this producer (-1: of
-        nobody). As `add`."""
+        """Add the next batch, which is empty and not needed. Yields as `add` does.
+
+        The log no longer tells anything of the producer `forgotten` (-1: of none).
+        """
         longer = None if self._hole is None else self._hole.with_next(header, forgotten)
         if longer is None:
             yield from self._fill_hole()
@@ -91,7 +93,7 @@ class CleanedFile:
         self._hole = longer
 
     def finish(self) -> Iterator[int]:
-        """No more batches; what is in the file is durable then. As `add`."""
+        """Finish the file, and make it durable. Yields as `add` does."""
         yield from self._fill_hole()
         if self._file is not None:
             self._file.fsync()
@@ -99,11 +101,11 @@ class CleanedFile:
 
     @property
     def is_new(self) -> bool:
-        """There is a file: something is not as it was."""
+        """Whether there is a file, because something changed."""
         return self._file is not None
 
     def close(self) -> None:
-        """Let go of the files; harmless a second time."""
+        """Close the files; harmless a second time."""
         for file in (self._source, self._file):
             if file is not None:
                 file.close()
@@ -157,6 +159,6 @@ class CleanedFile:
 
 
 def remove_cleaned(disk: Disk, path: str, base_offset: Offset) -> None:
-    """Remove what a pass left of such a file."""
+    """Remove the files that an interrupted pass left."""
     for name in (segment_name(base_offset), *index_names(base_offset)):
         disk.remove(f"{path}/{name}{CLEANED_SUFFIX}")

@@ -1,20 +1,20 @@
-"""Which empty batches and markers a log still needs, and one hole in place of those that it does not.
+"""The empty batches and markers that a log still needs, and one hole in place of those that it does not.
 
-Compaction leaves batches without a record. Such a batch may still say something: up to where a producer's sequence had
-come, and which of its last batches were appended, so that a resend is recognised (S1). Every replica, and whoever
-copies a log from its beginning, gets that from the batches' headers alone. So of each producer that `ProducerStates`
-would still know, the batches that it remembers stay as they are, however empty. All others that follow one another in
-the same leader epoch become one hole: offsets stay dense (S2), and so do all checks that rest on that.
+Compaction leaves batches without records. Such a batch may still tell something: how far a producer's sequence had
+come, and which of its last batches were appended, so that a resend is recognized (S1). Every replica, and every copy of
+a log from its beginning, gets that from the batches' headers alone. So for each producer that `ProducerStates` would
+still know, the batches that it remembers stay as they are, however empty. All others that follow one another in the
+same leader epoch become one hole: offsets stay dense (S2), and so do all checks that rest on that.
 
     [k=1] [  ] [  ] [  ] [k=2] [  ]       →       [k=1] [  hole  ] [k=2] [  ]
            p7   p7   p9         p7                                        p7: its last batch
 
-A marker is needed while a batch that it ends is there, empty or not: without it the transaction would be open again to
-whoever reads the log from its beginning (S13). One that finds nothing open when the pass begins has said all that it
-had to say; what it ended went in an earlier pass, so it never goes before that.
+A marker is needed while a batch that it ends exists, empty or not: without it the transaction would be open again for a
+reader of the log from its beginning (S13). A marker that finds nothing open when the pass begins is spent; an earlier
+pass removed what it ended, so the marker never goes before that.
 
-What is needed is judged as of the pass's end, which is below the high watermark. Whatever of the log above is lost or
-copied from somebody else: a batch that a producer's state needs later was among its last ones then, too.
+The need is judged as of the pass's end, which is below the high watermark. This stays right if the log above is lost or
+copied from another replica: a batch that a producer's state needs later was among its last ones then, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DELTA_MAX = 2**31 - 1
 
 
 class NeededBatches:
-    """Which batches producers' state rests on: told all headers of a log in order, up to the pass's end.
+    """The batches on which producers' state rests, found from all headers of a log in order, up to the pass's end.
 
     Invariant: at most as many as `ProducerStates` remembers, and the markers that end something.
     """
@@ -45,23 +45,25 @@ class NeededBatches:
         """Base offsets of markers that end nothing any more, rising."""
 
     def add(self, header: BatchHeader, control: Control | None = None) -> None:
-        """The next batch; `control` is what a control batch says."""
+        """Add the next batch; `control` is a control batch's content."""
         if control is not None and not any(map(self._states.transactions.is_open, keys_of(control))):
             self._spent.append(header.base_offset)
         self._states.append(header, control)
-        # What is aborted was asked for elsewhere.
+        # The pass has the aborted ranges from elsewhere.
         self._states.transactions.forget_compacted(Offset(header.base_offset))
 
     def settle(self) -> None:
-        """That was all."""
+        """End the input."""
         entries = (self._states.get(producer) for producer in self._states)
         self._base_offsets = frozenset(
             batch.base_offset for entry in entries if entry is not None for batch in entry.batches
         )
 
     def forgotten_with(self, header: BatchHeader) -> ProducerId:
-        """The greatest id of those of whom nothing is left in the log without this batch, which is not needed; -1: of
-        none. Producers that the other batches tell of are not among them, nor are transactions, which have ended."""
+        """Return the greatest id among the producers of which nothing is left in the log without this batch; -1: none.
+
+        The batch is not needed. Producers of other batches do not count, nor do transactions, which have ended.
+        """
         producer_id = ProducerId(header.producer_id)
         if is_hole(header):
             return producer_id
@@ -78,24 +80,24 @@ class NeededBatches:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Empty batches that follow one another and that nobody needs; the first of them as it is."""
+    """Consecutive empty batches that are not needed; the first one is kept as it was."""
 
     first: BatchHeader
     first_batch: bytes
     first_changed: bool
-    """It is not as it was before the pass."""
+    """Whether the first batch differs from the one before the pass."""
     end_offset: int
     max_timestamp: int
     greatest_id: int
-    """Of the producers of whom nothing else tells; -1: of none."""
+    """The greatest id of the producers of which nothing else is left; -1: none."""
 
     @classmethod
     def of(cls, header: BatchHeader, batch: bytes, *, changed: bool, forgotten: int = NO_PRODUCER_ID) -> Hole:
-        """`forgotten`: see `NeededBatches.forgotten_with`."""
+        """Begin a hole with one batch; `forgotten` is the result of `NeededBatches.forgotten_with`."""
         return cls(header, batch, changed, header.end_offset, header.max_timestamp, forgotten)
 
     def with_next(self, header: BatchHeader, forgotten: int = NO_PRODUCER_ID) -> Hole | None:
-        """With the batch that follows; None where one batch cannot stand for both: another leader epoch, too long."""
+        """Extend the hole by the next batch; None if they cannot be one: another leader epoch, or too long."""
         if header.leader_epoch != self.first.leader_epoch or header.last_offset - self.first.base_offset > _DELTA_MAX:
             return None
         latest = max(self.max_timestamp, header.max_timestamp)
@@ -104,22 +106,22 @@ class Hole:
 
     @property
     def joined(self) -> bool:
-        """It stands for more than the first."""
+        """Whether the hole replaces more than one batch."""
         return self.end_offset > self.first.end_offset
 
     @property
     def changed(self) -> bool:
-        """It is not as it was before the pass."""
+        """Whether the hole differs from what was there before the pass."""
         return self.first_changed or not self._stays
 
     @property
     def _stays(self) -> bool:
-        """A single batch stays what it is: there is nothing to be gained, unless it holds a marker."""
+        """Whether the single batch stays: nothing would be gained, unless it is a marker."""
         return not self.joined and (self.first.is_control or not self.first.is_transactional)
 
     @property
     def batch(self) -> bytes:
-        """To be written."""
+        """The batch to write."""
         if self._stays:
             return self.first_batch
         first = self.first

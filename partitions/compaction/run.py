@@ -1,13 +1,13 @@
 """One compaction pass over a log's sealed segments: work for a worker, in pieces, on files and copies alone.
 
-    1. all headers from the log's first on: which empty batches producers' state needs; and of the dirty part the keys
-       → `OffsetMap`, until it is full or the part is over
-    2. each segment up to there, batch by batch: where anything changes, or small segments come together, what is left
-       is written to `N.log.cleaned` and fsynced, as are its indexes (`N.index.cleaned`, `N.timeindex.cleaned`)
-    3. its owner puts those in place of the segments (`PartitionLog.replace_segment`), between two pieces
+    1. All headers from the log's first on are read, to find the empty batches that producers' state needs; and the
+       keys of the dirty part → `OffsetMap`, until it is full or the part ends.
+    2. Each segment up to there is read, batch by batch. If anything changes, or small segments are merged, the rest is
+       written to `N.log.cleaned` and fsynced, as are its indexes (`N.index.cleaned`, `N.timeindex.cleaned`).
+    3. The owner puts those in place of the segments (`PartitionLog.replace_segment`), between two pieces.
 
-Every batch that is read is checked, CRC and place; every batch that is written takes the place that the old one had,
-or those that the old ones had. What a crash leaves are files with the suffix, which recovery removes.
+Every batch that is read is checked, CRC and place; every batch that is written takes the place of one or several old
+ones. After a crash, recovery removes the files with the suffix.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from .holes import NeededBatches
 from .plan import CompactionPlan, OffsetMap, choose
 
 PIECE_BYTES = 1 * MIB
-"""Read in one piece, a batch more or less: some milliseconds, after which others have their turn."""
+"""Bytes read in one piece, to within a batch: some milliseconds, after which other work has its turn."""
 
 _BATCH_COSTS = 2 * KIB
-"""Bytes that a batch counts for at least: a small one, or a header alone, takes a worker as long as so many bytes."""
+"""The least bytes that a batch counts for: a small one, or a header alone, costs a worker as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """There is more to do."""
+    """The pass has more to do."""
 
     bytes_read: int
-    """What was read, a small batch counting for more than it has."""
+    """The bytes read, a small batch counting for more than its size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CleanedSegment:
-    """A segment with less in it lies ready beside the old ones."""
+    """A cleaned segment that is ready beside the old ones."""
 
     olds: Sequence[OldSegment]
-    """Those that it is to take the place of, one after the other: only if they are still what they were."""
+    """The consecutive segments to replace, provided that they have not changed."""
     index: SegmentIndex
     bytes_read: int
 
@@ -65,17 +65,17 @@ class CleanedSegment:
 
     @property
     def old_size(self) -> int:
-        """Bytes of all old ones."""
+        """Bytes of all old segments."""
         return sum(old.size for old in self.olds)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All keys below `end` were compacted."""
+    """The pass has compacted all keys below `end`."""
 
     end: Offset
     left_whole: str = ""
-    """Why a batch was left as it is, with what should be gone: `end` is where the pass began then."""
+    """Why a batch was left with records that should be removed: `end` is then where the pass began."""
 
 
 Piece: TypeAlias = Paused | CleanedSegment | Finished
@@ -83,19 +83,19 @@ Piece: TypeAlias = Paused | CleanedSegment | Finished
 
 @dataclass(slots=True)
 class CompactionRun:
-    """See the module. `next_piece` is called again and again, never by two threads at once."""
+    """One compaction pass. `next_piece` is called repeatedly, never by two threads at once."""
 
     disk: Disk
     path: str
     plan: CompactionPlan
     segments: Sequence[OldSegment]
-    """Those below the plan's end, from the log's first on."""
+    """The segments below the plan's end, from the log's first on."""
     epochs: LeaderEpochHistory
     interval_bytes: int
     segment_bytes: int
     now_ms: int
     aborted: AbortedRanges
-    """Of all transactions that have ended below the plan's end."""
+    """The ranges of all aborted transactions that ended below the plan's end."""
     delete_retention_ms: int
     generation: int
     truncations: int
@@ -104,17 +104,20 @@ class CompactionRun:
     _pieces: Generator[Piece, None, None] | None = None
     _read: int = 0
     _left_whole: str = ""
-    """Why a batch could not be written without what should go: no tombstone behind it goes in this pass."""
+    """Why a batch could not be rewritten: this pass removes no tombstone behind it."""
 
     def next_piece(self) -> Piece:
-        """Blocks. Raises `LogDamaged`, `DiskFailed`, `DiskFull`, and `RetriableError` where a segment went meanwhile.
-        After an error, or `Finished`, the run is over."""
+        """Do the next piece. Blocks.
+
+        Raises `LogDamaged`, `DiskFailed`, `DiskFull`, and `RetriableError` if a segment was removed meanwhile. After an
+        error, or `Finished`, the run is over.
+        """
         if self._pieces is None:
             self._pieces = self._all_pieces()
         return next(self._pieces)
 
     def clear_away(self) -> None:
-        """Remove what a run left that did not come to its end. Blocks."""
+        """Remove the files that an unfinished run left. Blocks."""
         if self._pieces is not None:
             self._pieces.close()
         for old in self.segments:
@@ -125,13 +128,13 @@ class CompactionRun:
         self._needed.settle()
         yield from self._clean_all(end)
         self.disk.fsync_directory(self.path)
-        # As long as a batch holds what should be gone, the keys that say so have to be read again.
+        # As long as a batch holds records that should be removed, the keys that say so have to be read again.
         yield Finished(self.plan.first_dirty if self._left_whole else end, self._left_whole)
 
     # --- Headers and keys ---
 
     def _read_headers_and_keys(self) -> Generator[Piece, None, Offset]:
-        """How far the keys were read: to the plan's end, or until the map was full."""
+        """Return the end of the keys read: the plan's end, or where the map was full."""
         end = self.plan.first_dirty
         for old in self.segments:
             if old.end_offset <= self.plan.first_dirty:
@@ -152,7 +155,7 @@ class CompactionRun:
                 yield from self._pause()
 
     def _read_keys(self, old: OldSegment, end: Offset) -> Generator[Piece, None, tuple[Offset, bool]]:
-        """Where the keys read end, and whether the map is full."""
+        """Return the end of the keys read, and whether the map is full."""
         with self._opened(old.base_offset) as file:
             for header, batch in self._batches(file, old):
                 dirty = header.end_offset > self.plan.first_dirty and header.record_count > 0
@@ -177,7 +180,7 @@ class CompactionRun:
             self._leave_whole(error)
 
     def _leave_whole(self, error: CorruptBatch) -> None:
-        """What was written is there and cannot be read: other replicas have the same bytes, and nothing of it goes."""
+        """Keep all batches: one cannot be read as it was written, and other replicas have the same bytes."""
         self._left_whole = f"a batch cannot be read: {error.detail}"
 
     # --- Segments ---
@@ -227,13 +230,13 @@ class CompactionRun:
             self._read += bytes_read
             yield from self._pause()
         if output.is_new:
-            # Also the exchange before this one: what deletes goes after what it deletes, whatever a crash keeps.
+            # This includes the previous exchange: a tombstone goes after what it deletes, whatever a crash keeps.
             self.disk.fsync_directory(self.path)
-            # The old file is held open until its owner has put the new one in its place: to free it takes time.
+            # The old file stays open until its owner has put the new one in its place: freeing it takes time.
             yield CleanedSegment(tuple(output.olds), output.index, self._taken())
 
     def _cleaned_batch(self, header: BatchHeader, batch: bytes, end: Offset) -> bytes | None:
-        """The batch as it is to be from now on; None: as it is."""
+        """Return the batch's new form; None if it does not change."""
         if header.is_control or not header.record_count:
             return None
         if self._is_aborted(header):
@@ -260,14 +263,14 @@ class CompactionRun:
             return None
         written = keep_records(records, choice.keep, delete_horizon_ms=choice.delete_horizon_ms)
         if written is None and not all(choice.keep):
-            # A record that should be gone and is not must not outlive a tombstone that is behind it.
+            # A record that stays although it should go must not outlive a tombstone behind it.
             self._left_whole = f"the batch at offset {header.base_offset} would be too large"
         return written
 
     # --- Reading ---
 
     def _batches(self, file: File, old: OldSegment) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Raises `LogDamaged`."""
+        """Iterate over the checked batches of a segment. Raises `LogDamaged`."""
         walk = HeaderWalk(file.pread, self.epochs, FilePosition(0), old.base_offset, old.size)
         with self._damage_told(old.base_offset):
             while (header := walk.peek()) is not None:
@@ -303,7 +306,7 @@ class CompactionRun:
 
 
 def _rewritten(batch: bytes, old: BatchHeader) -> BatchHeader:
-    """The header of what is about to be written, which stands for the same offsets. Raises `InvariantViolation`."""
+    """Return the header of a rewritten batch, which covers the same offsets. Raises `InvariantViolation`."""
     try:
         header = check_whole(batch, Offset(old.base_offset), LeaderEpoch(old.leader_epoch))
     except CorruptBatch as error:

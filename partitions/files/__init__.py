@@ -1,1 +1,1 @@
-"""The files of one log on disk: segments, indexes, leader epochs, checkpoints, quarantined pieces."""
+"""The files of one log on disk: segments, indexes, leader epochs, checkpoints, quarantined files, and durability."""

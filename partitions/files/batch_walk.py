@@ -1,11 +1,10 @@
-"""From one batch header to the next through a segment file, checking what the batches' own CRC does not cover.
+"""A walk from one batch header to the next through a segment file, checking what the batches' own CRC does not cover.
 
-`check_placement` is the one check of base offset, leader epoch and length. It is made just before a batch is written
-and whenever one is read back, so that each of the two keeps the other honest: what passes the first and fails the
-second was changed on the disk.
+`check_placement` is the one check of base offset, leader epoch and length. It runs just before a batch is written and
+whenever one is read back, so that a batch that passes the first check and fails the second was changed on the disk.
 
-A walk reads through a function that may say «not in memory» (`File.pread_cached`); it then raises `Cold` and nothing
-has happened.
+A walk reads through a function that may answer «not in memory» (`File.pread_cached`); it then raises `Cold`, without
+any effect.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from raftlog.records.batch import HEADER_BYTES, BatchHeader, check_crc, parse_he
 from .leader_epochs import LeaderEpochHistory
 
 MAX_BATCHES_PER_READ = 1024
-"""Headers that one read walks over at most: about two milliseconds, ten times below what a loop may be held."""
+"""Bound on the headers that one read walks over: about two milliseconds, a tenth of what the loop may be blocked."""
 
 PROBE_BYTES = 128 * 1024
-"""A region counts as being in memory when a byte of each such piece is: so much the kernel reads ahead by default."""
+"""A region counts as in memory if a byte of each piece of this size is: the kernel's default read-ahead."""
 
 _SMALL_BATCH = 1024
 _READ_AHEAD = 32 * 1024
 
 Pread = Callable[[int, int], bytes | None]
-"""(length, position) → bytes, fewer only at the end of the file; None where they are not in memory."""
+"""(length, position) → bytes, fewer only at the end of the file; None if they are not in memory."""
 
 
 class Cold(Exception):
-    """What the walk needs is not in memory: a worker has to do it with reads that wait."""
+    """The bytes are not in memory: a worker has to read them, blocking."""
 
 
 def check_placement(header: BatchHeader, expected_offset: Offset, expected_epoch: LeaderEpoch) -> None:
-    """A batch against its neighbour and the leader epoch history. Raises `CorruptBatch`."""
+    """Check a batch against its neighbour and the leader epoch history. Raises `CorruptBatch`."""
     if header.base_offset != expected_offset:
         raise CorruptBatch(f"the batch at offset {expected_offset} says it begins at {header.base_offset}")
     if header.leader_epoch != expected_epoch:
@@ -51,7 +50,7 @@ def check_placement(header: BatchHeader, expected_offset: Offset, expected_epoch
 
 
 def check_whole(batch: Buffer, expected_offset: Offset, expected_epoch: LeaderEpoch) -> BatchHeader:
-    """One whole batch: placement and CRC. Raises `CorruptBatch`."""
+    """Check placement and CRC of one whole batch. Raises `CorruptBatch`."""
     header = parse_header(batch)
     check_placement(header, expected_offset, expected_epoch)
     check_crc(batch)
@@ -59,7 +58,7 @@ def check_whole(batch: Buffer, expected_offset: Offset, expected_epoch: LeaderEp
 
 
 class HeaderWalk:
-    """Headers of a file, one after the other, from the beginning of a batch on.
+    """The headers of a file, one after the other, from the beginning of a batch on.
 
     Invariant: the next header is at `position`, and its batch begins at `offset`.
     """
@@ -77,7 +76,7 @@ class HeaderWalk:
         self._small = False
 
     def peek(self) -> BatchHeader | None:
-        """The header at `position`, checked; None at the end. Raises `Cold` and `CorruptBatch`."""
+        """Return the checked header at `position`; None at the end. Raises `Cold` and `CorruptBatch`."""
         if self.position >= self._end_position:
             return None
         header = parse_header(*self._bytes_at_position())
@@ -87,13 +86,13 @@ class HeaderWalk:
         return header
 
     def step(self, header: BatchHeader) -> None:
-        """Go on behind the batch that `peek` gave."""
+        """Move behind the batch that `peek` returned."""
         self._small = header.total_bytes < _SMALL_BATCH
         self.position = FilePosition(self.position + header.total_bytes)
         self.offset = Offset(header.end_offset)
 
     def __iter__(self) -> Iterator[BatchHeader]:
-        """Every header up to the end; `position` is behind the one given."""
+        """Iterate over the headers up to the end; `position` is behind the yielded one."""
         while (header := self.peek()) is not None:
             self.step(header)
             yield header
@@ -113,7 +112,7 @@ class HeaderWalk:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Whole batches that lie one after the other in a file."""
+    """Consecutive whole batches in a file."""
 
     position: FilePosition
     length: int
@@ -123,7 +122,7 @@ class Region:
 
 
 def skip_to(walk: HeaderWalk, offset: Offset) -> BatchHeader | None:
-    """Walk until the batch that holds `offset` is the next one; its header, or None at the end."""
+    """Walk until the batch that holds `offset` is the next one; return its header, or None at the end."""
     while (header := walk.peek()) is not None and header.end_offset <= offset:
         walk.step(header)
     return header
@@ -139,11 +138,11 @@ def find_region(
     min_one: bool,
     up_to_damage: bool = False,
 ) -> Region | None:
-    """The batches from the one that holds `start_offset` on, none beyond `end_offset`; None where that is none.
+    """Find the batches from the one that holds `start_offset` on, none beyond `end_offset`; None if there is none.
 
-    At most `max_bytes` (the first apart, with `min_one`) and `max_batches`. Raises `Cold` and `CorruptBatch`; with
-    `up_to_damage` it ends before a header that is bad or cannot be read, for who checks the CRCs: the length of the
-    last batch may be the lie.
+    At most `max_bytes` (the first excepted, with `min_one`) and `max_batches`. Raises `Cold` and `CorruptBatch`. With
+    `up_to_damage` the region ends before a header that is bad or cannot be read. The caller must then check the CRCs:
+    the length of the last batch may be wrong.
     """
     header = skip_to(walk, start_offset)
     position = walk.position
@@ -157,7 +156,7 @@ def find_region(
         count += 1
         walk.step(header)
         try:
-            # Nothing beyond the end asked for is looked at: those bytes may not be written yet.
+            # Nothing beyond the requested end is read: those bytes may not be written yet.
             header = walk.peek() if walk.offset < end_offset else None
         except (CorruptBatch, DiskFailed):
             if not up_to_damage:
@@ -175,7 +174,7 @@ def find_region(
 
 
 def require_in_memory(pread: Pread, region: Region) -> None:
-    """Raises `Cold` where sending the region would wait for the disk: a sample, the walk has touched every header."""
+    """Raise `Cold` if sending the region would block on the disk: a sample, since the walk has read every header."""
     end = region.position + region.length
     for position in range(region.position, end, PROBE_BYTES):
         if pread(1, position) is None:

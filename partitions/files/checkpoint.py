@@ -2,9 +2,9 @@
 
     magic b"rlog" | u16 kind | u16 version | u32 payload bytes | payload | u32 CRC-32C of all before     (big-endian)
 
-A file that does not pass is damaged: `Disk.replace` leaves no torn ones. What follows from that is decided by
-`partitions/recovery/recover.py`. Payloads that live here: the checkpoint of a log and its leader epochs; indexes have
-their own modules.
+A file that does not pass the check is damaged: `Disk.replace` leaves no torn ones. `partitions/recovery/recover.py`
+decides what follows from that. This module has the payloads of a log's checkpoint and of its leader epochs; indexes
+have their own modules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHECKPOINT_NAME = "checkpoint"
 LEADER_EPOCHS_NAME = "leader-epochs"
 CLEANER_CHECKPOINT_NAME = "cleaner-checkpoint"
 FLUSH_OS_NAME = "flush-os"
-"""Says by being there that acknowledged batches may not be fsynced. What is in it means nothing."""
+"""Marker file: its presence means acknowledged batches may not be fsynced. Its content is ignored."""
 
 _MAGIC = b"rlog"
 _VERSION = 1
@@ -40,7 +40,7 @@ _SNAPSHOT = struct.Struct(">qi")
 
 
 class Kind(enum.IntEnum):
-    """What an envelope holds. Numbers are never used again."""
+    """The content of an envelope. Numbers are never reused."""
 
     CHECKPOINT = 1
     LEADER_EPOCHS = 2
@@ -51,17 +51,17 @@ class Kind(enum.IntEnum):
 
 
 class DamagedFile(Exception):
-    """The file is there and is not what was written."""
+    """The file exists, but is not what was written."""
 
 
 def wrap(kind: Kind, payload: bytes) -> bytes:
-    """The payload in its envelope."""
+    """Wrap the payload in its envelope."""
     head = _HEAD.pack(_MAGIC, kind, _VERSION, len(payload))
     return b"".join((head, payload, _CRC.pack(crc32c(payload, crc32c(head)))))
 
 
 def unwrap(kind: Kind, content: bytes) -> bytes:
-    """The payload. Raises `DamagedFile`."""
+    """Return the payload. Raises `DamagedFile`."""
     if len(content) < _HEAD.size + _CRC.size:
         raise DamagedFile(f"{len(content)} bytes are no envelope")
     magic, found, version, length = _HEAD.unpack_from(content)
@@ -75,21 +75,23 @@ def unwrap(kind: Kind, content: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class LogCheckpoint:
-    """What a log must remember that its batches do not say.
+    """The facts about a log that its batches do not tell.
 
     Invariant: everything from `log_start_offset` to `recovery_point` was fsynced when this was written.
     """
 
     log_start_offset: Offset
     recovery_point: Offset
-    """A log that ends below this has lost something."""
+    """The offset below which everything was fsynced: a log that ends below it has lost something."""
     closed_clean: bool
-    """Written by a clean close; taken back before the first write after it."""
+    """Whether a clean close wrote this; reverted before the first write after it."""
     unreported_loss: bool = False
-    """Recovery could not vouch for the log (S9), and it is not known yet that the quorum was told. Written before
-    anything is cut, so that a crash in between cannot make the loss forgotten."""
+    """Whether recovery could not vouch for the log (S9), and the quorum may not know that.
+
+    Written before anything is cut, so that a crash in between cannot hide the loss.
+    """
     emptying: bool = False
-    """A job is about to remove every segment on purpose and to begin a new one: until it has, none need be there."""
+    """Whether a job is about to remove every segment on purpose and to begin a new one: until then none need exist."""
 
     def encode(self) -> bytes:
         flags = _CLOSED_CLEAN * self.closed_clean + _UNREPORTED_LOSS * self.unreported_loss
@@ -109,12 +111,12 @@ class LogCheckpoint:
 
 
 def encode_cleaner_checkpoint(first_dirty_offset: Offset) -> bytes:
-    """The file `cleaner-checkpoint`: below this offset compaction has seen every key."""
+    """Encode the file `cleaner-checkpoint`: compaction has seen every key below this offset."""
     return wrap(Kind.CLEANER_CHECKPOINT, _CLEANER.pack(first_dirty_offset))
 
 
 def decode_cleaner_checkpoint(content: bytes) -> Offset:
-    """Raises `DamagedFile`."""
+    """Decode the file `cleaner-checkpoint`. Raises `DamagedFile`."""
     payload = unwrap(Kind.CLEANER_CHECKPOINT, content)
     if len(payload) != _CLEANER.size or payload[0] & 0x80:
         raise DamagedFile("no cleaner checkpoint")
@@ -122,12 +124,12 @@ def decode_cleaner_checkpoint(content: bytes) -> Offset:
 
 
 def encode_leader_epochs(entries: tuple[EpochStart, ...]) -> bytes:
-    """The file `leader-epochs`."""
+    """Encode the file `leader-epochs`."""
     return wrap(Kind.LEADER_EPOCHS, b"".join(_EPOCH.pack(*entry) for entry in entries))
 
 
 def decode_leader_epochs(content: bytes) -> LeaderEpochHistory:
-    """Raises `DamagedFile`."""
+    """Decode the file `leader-epochs`. Raises `DamagedFile`."""
     payload = unwrap(Kind.LEADER_EPOCHS, content)
     try:
         entries = [EpochStart(LeaderEpoch(epoch), Offset(start)) for epoch, start in _EPOCH.iter_unpack(payload)]
@@ -138,7 +140,7 @@ def decode_leader_epochs(content: bytes) -> LeaderEpochHistory:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshot:
-    """What the batches below `offset` made of the idempotent producers.
+    """The producer state after the batches below `offset`.
 
     `epoch` is that of the last of those batches: a snapshot of a history that was truncated since does not fit.
     """
@@ -160,7 +162,7 @@ class ProducerSnapshot:
 
 
 def read_file(disk: Disk, path: str) -> bytes | None:
-    """The file's bytes, or None where it is absent."""
+    """Return the file's bytes; None if it does not exist."""
     try:
         return disk.read(path)
     except FileNotFoundError:

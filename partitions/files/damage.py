@@ -1,4 +1,4 @@
-"""The error of a reader that finds something else than what was written."""
+"""The error for bytes that are not those written."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from raftlog.model import Offset
 
 
 class LogDamaged(DiskFailed):
-    """What was read is not what was written."""
+    """The bytes read are not those written."""
 
     def __init__(self, detail: str, base_offset: Offset, generation: int) -> None:
         super().__init__(detail)
         self.base_offset = base_offset
-        """Of the segment."""
+        """The base offset of the segment."""
         self.generation = generation
-        """Of the log when the read began: a truncation in between explains the difference."""
+        """The log's generation when the read began: a truncation in between explains the difference."""

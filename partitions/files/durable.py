@@ -1,16 +1,16 @@
 """Work that must be durable step by step, alone or many at once.
 
-Such work is a generator: between two of its steps it yields what must survive a power loss before the next one begins,
-a `Durable`. Alone it has just that fsynced. Many go side by side: each is brought to its next barrier, then one
-`Disk.sync_all` is the barrier of all of them. So a thousand logs take as many calls as the one with the most barriers,
+Such work is a generator: between two of its steps it yields a `Durable`, which says what must survive a power loss
+before the next step begins. Run alone, it has just that fsynced. Run together, each is brought to its next barrier,
+then one `Disk.sync_all` is the barrier of all. So a thousand logs take as many calls as the one with the most barriers,
 and not as many as they have files.
 
-* A barrier that failed is raised where the generator waits at it. One that was a log's own fails that log; one that was
-  everybody's fails everybody who waited for it, since nobody knows whose data the disk has lost (S1, S9). Neither is
-  tried again.
-* What a generator raises by itself is its own: the others go on.
-* What runs together keeps no file open between two steps but the segments themselves: a thousand times four small files
-  are more descriptors than a process may have.
+* A failed barrier is raised where the generator waits at it. If the barrier was one log's own, it fails that log; if it
+  was shared, it fails every log that waited for it, since the disk does not say whose data is lost (S1, S9). Neither is
+  retried.
+* An error that a generator raises by itself is its own: the others continue.
+* Work that runs together keeps no file open between two steps but the segments themselves: a thousand times four small
+  files are more descriptors than a process may have.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from raftlog.ports import Disk, File
 from raftlog.system.disk import TEMPORARY_SUFFIX
 
 TOGETHER_MIN = 32
-"""So many logs at once are worth one call for all: it waits for whatever others have written to the same disk, too."""
+"""From this number of logs on, one call for all is worth it: it also waits for what others wrote to the same disk."""
 
 TOGETHER_MAX = 256
-"""More go in several rounds: nobody waits for the work of thousands, and what a round holds is bounded."""
+"""More run in several rounds: no log waits for the work of thousands, and the memory of a round is bounded."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """A barrier: what was written to these files, and the names in these folders."""
+    """A barrier: the data written to these files, and the names in these folders."""
 
     files: Sequence[File] = ()
     folders: Sequence[str] = ()
@@ -45,12 +45,12 @@ Steps: TypeAlias = Generator[Durable, None, T]
 
 
 def worth_one_call(count: int) -> bool:
-    """Whether so much work is to run together."""
+    """Whether `count` logs should be synced together."""
     return count >= TOGETHER_MIN
 
 
 def alone(disk: Disk, steps: Steps[T]) -> T:
-    """Run it to its end, with the fsyncs that it names. Blocks. Raises what it raises."""
+    """Run the work to its end, with the fsyncs that it names. Blocks. Raises its errors."""
     failed: DiskError | None = None
     while True:
         try:
@@ -65,7 +65,7 @@ def alone(disk: Disk, steps: Steps[T]) -> T:
 
 
 def together(disk: Disk, works: Sequence[Steps[T]]) -> list[T | Exception]:
-    """Run all of them to their ends, each barrier one call for all; what each of them returned or raised. Blocks.
+    """Run all works to their ends, with one call for each barrier, and return their results or errors. Blocks.
 
     All of it lies where `disk.syncs_all`.
     """
@@ -76,7 +76,7 @@ def together(disk: Disk, works: Sequence[Steps[T]]) -> list[T | Exception]:
         for number in list(waiting):
             steps = works[number]
             try:
-                # An error of its own for each: they live as long as their logs, and each has its traceback.
+                # Each gets an error of its own: errors live as long as their logs, and each has its traceback.
                 waiting[number] = steps.throw(DiskFailed(failed)) if failed else next(steps)
                 continue
             except StopIteration as end:
@@ -96,7 +96,7 @@ def _fsync(disk: Disk, due: Durable) -> None:
 
 
 def _sync_all(disk: Disk, waiting: Iterable[Durable]) -> str:
-    """Why it failed; empty where it did not."""
+    """Return the error text, empty on success."""
     try:
         disk.sync_all()
     except DiskFailed as error:
@@ -108,10 +108,10 @@ def _sync_all(disk: Disk, waiting: Iterable[Durable]) -> str:
 
 
 def replaced(disk: Disk, folder: str, contents: Mapping[str, bytes], *, hold: bool) -> Steps[None]:
-    """As `Disk.replace`, for several files of a folder: each has the old content or the new one, whatever happens, and
-    the new ones get their names in this order. `hold`: the files stay open until they are durable.
+    """Return the steps of `Disk.replace` for several files of a folder.
 
-    Raises `DiskError`.
+    Each file has the old content or the new one, whatever happens, and the new files get their names in this order.
+    `hold`: the files stay open until they are durable. Raises `DiskError`.
     """
     if not contents:
         return
@@ -137,7 +137,7 @@ def replaced(disk: Disk, folder: str, contents: Mapping[str, bytes], *, hold: bo
 
 
 def _temporary(disk: Disk, path: str, content: bytes) -> File:
-    """A file of this content, and of nothing that a dead process left under its name."""
+    """Write a temporary file with this content; a dead process's leftover of the same name is removed first."""
     disk.remove(path)
     file = disk.open(path, exclusive=True)
     try:

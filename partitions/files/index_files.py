@@ -1,7 +1,7 @@
-"""The index files of a segment: read, read without waiting, or made anew from the batches' headers.
+"""The index files of a segment: read, read without blocking, or rebuilt from the batches' headers.
 
-An index is a convenience. Whoever reads one checks that it is whole (CRC), the segment's own, and covers what it
-should; otherwise it is as good as absent.
+An index is optional. A reader checks that it is whole (CRC), belongs to the segment, and covers what it should;
+otherwise it counts as absent.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from .segment import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SegmentIndex, segme
 
 
 def index_names(base_offset: Offset) -> tuple[str, str]:
-    """Of the offset index and the time index."""
+    """Return the file names of the offset index and the time index."""
     return segment_name(base_offset, OFFSET_INDEX_SUFFIX), segment_name(base_offset, TIME_INDEX_SUFFIX)
 
 
 def read_index(disk: Disk, path: str, base_offset: Offset, interval_bytes: int) -> SegmentIndex | None:
-    """None where it is absent, damaged or cannot be read. How much of the segment it covers is the caller's to judge.
-    Blocks."""
+    """Return the index; None if it is absent, damaged or unreadable. Blocks.
+
+    The caller judges how much of the segment it covers.
+    """
     try:
         offsets, times = (read_file(disk, f"{path}/{name}") for name in index_names(base_offset))
     except DiskFailed:
@@ -34,7 +36,7 @@ def read_index(disk: Disk, path: str, base_offset: Offset, interval_bytes: int) 
 
 
 def read_index_cached(disk: Disk, path: str, base_offset: Offset, interval_bytes: int) -> SegmentIndex | None:
-    """The same, raising `Cold` where the files are not in memory."""
+    """Return the index as `read_index` does; raise `Cold` if the files are not in memory."""
     contents: list[bytes] = []
     for name in index_names(base_offset):
         try:
@@ -51,7 +53,7 @@ def read_index_cached(disk: Disk, path: str, base_offset: Offset, interval_bytes
 def rebuild_index(
     file: File, base_offset: Offset, size: int, epochs: LeaderEpochHistory, interval_bytes: int
 ) -> SegmentIndex:
-    """From the headers of the first `size` bytes. Raises `CorruptBatch`. Blocks."""
+    """Build the index from the headers of the first `size` bytes. Raises `CorruptBatch`. Blocks."""
     index = SegmentIndex.empty(base_offset, interval_bytes)
     for header in HeaderWalk(file.pread, epochs, FilePosition(0), base_offset, size):
         index.add(header)

@@ -1,9 +1,9 @@
-"""Which leader epoch wrote which offsets: the history that truncation and recovery are decided by.
+"""The leader epochs of a log: which epoch wrote which offsets, the basis of truncation and recovery.
 
-An entry (epoch, start offset) says: from this offset on, until the next entry's, every batch was written in this
-epoch. The CRC of a batch does not cover its leader epoch, so this history, which has a CRC of its own on disk, is what
-a batch's epoch is checked against. It is written ahead: the file names an epoch before the first batch of it is
-written, so that a batch of an unknown epoch is damage, while an entry without a batch is only a crash.
+An entry (epoch, start offset) says: from this offset on, until the next entry's, every batch was written in this epoch.
+The CRC of a batch does not cover its leader epoch, so a batch's epoch is checked against this history, which has a CRC
+of its own on disk. It is written ahead: the file names an epoch before the first batch of it is written, so that a
+batch of an unknown epoch is damage, while an entry without a batch is only a crash.
 
 Sources: KIP-101 and KIP-279 (truncation by epoch), KIP-320 (`end_offset_for`).
 """
@@ -28,7 +28,7 @@ class EpochStart(NamedTuple):
 
 
 class LeaderEpochHistory:
-    """Entries in order.
+    """The epochs of a log with their start offsets, in order.
 
     Invariant: both epochs and start offsets rise strictly from entry to entry.
     """
@@ -48,25 +48,25 @@ class LeaderEpochHistory:
 
     @property
     def latest_epoch(self) -> LeaderEpoch:
-        """The epoch of the last batch; `NO_EPOCH` where there is none."""
+        """The epoch of the last batch; `NO_EPOCH` if there is none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
-        """The epoch that wrote this offset (or would, in the present epoch); `NO_EPOCH` below the first entry."""
+        """Return the epoch that wrote this offset (or would write it now); `NO_EPOCH` below the first entry."""
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else NO_EPOCH
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
-        """A batch of `epoch` begins at `start_offset`. True where that is a new entry.
+        """Note that a batch of `epoch` begins at `start_offset`; return whether that made a new entry.
 
-        Raises `InvariantViolation` where the epoch falls: a leader of an older epoch wrote after a newer one.
+        Raises `InvariantViolation` if the epoch falls: a leader of an older epoch wrote after a newer one.
         """
         if epoch == self.latest_epoch and self._epochs:
             return False
         if epoch < self.latest_epoch or epoch < 0 or (self._starts and start_offset < self._starts[-1]):
             raise InvariantViolation(f"leader epoch {epoch} at offset {start_offset} does not follow {self}")
         if self._starts and start_offset == self._starts[-1]:
-            # The log's start has come up to its end: of the last epoch only its name was left.
+            # The log's start has reached its end: the last epoch has no batch left.
             self._epochs.pop()
             self._starts.pop()
         self._epochs.append(epoch)
@@ -74,14 +74,14 @@ class LeaderEpochHistory:
         return True
 
     def truncate_end(self, end_offset: Offset) -> bool:
-        """The log ends at `end_offset` now: entries that begin there or later go. True where any went."""
+        """Drop the entries that begin at `end_offset`, the log's new end, or later; return whether any were dropped."""
         keep = bisect_left(self._starts, end_offset)
         changed = keep < len(self._starts)
         del self._epochs[keep:], self._starts[keep:]
         return changed
 
     def truncate_start(self, start_offset: Offset) -> bool:
-        """The log begins at `start_offset` now: the entry that covers it begins there, earlier ones go."""
+        """Begin the entries at the log's new start, and drop those wholly below; return whether any changed."""
         covering = bisect_right(self._starts, start_offset) - 1
         if covering < 0 or (covering == 0 and self._starts[0] == start_offset):
             return False
@@ -90,14 +90,14 @@ class LeaderEpochHistory:
         return True
 
     def clear(self) -> None:
-        """The log is empty, and what comes next need not continue it."""
+        """Drop all entries: the log is empty, and the next batch need not continue it."""
         self._epochs.clear()
         self._starts.clear()
 
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]:
-        """The largest epoch known here that is at most `epoch`, and the offset where it ends.
+        """Return the largest epoch known here that is at most `epoch`, and the offset where it ends.
 
-        An epoch above all known ones gives (`NO_EPOCH`, -1): whoever asks knows more than this log. An epoch below all
+        An epoch above all known ones gives (`NO_EPOCH`, -1): the caller knows more than this log. An epoch below all
         known ones gives itself and the first start: nothing of it is here. (KIP-320, `OffsetsForLeaderEpoch`.)
         """
         if not self._epochs or epoch > self._epochs[-1]:

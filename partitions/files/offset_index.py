@@ -1,9 +1,9 @@
-"""From an offset to where its batch may be found: sparse, relative, rebuilt when in doubt.
+"""The index from an offset to a position at or before its batch: sparse, relative, rebuilt when in doubt.
 
-An entry (offset, position) says that a batch with this base offset begins at this position of the segment file. At most
-one entry for every `interval_bytes` of the file; whoever looks an offset up gets the entry at or before it and walks
-the headers from there. The first batch needs no entry. Offsets are relative to the segment's base so that both numbers
-fit 32 bits.
+An entry (offset, position) says that a batch with this base offset begins at this position of the segment file. There
+is at most one entry for every `interval_bytes` of the file. A lookup returns the entry at or before the offset, and the
+reader walks the headers from there. The first batch needs no entry. Offsets are relative to the segment's base so that
+both numbers fit 32 bits.
 
 On disk (envelope of `checkpoint.py`, integers big-endian): i64 base offset, i64 end offset and i64 bytes of the part of
 the segment that the index covers, then all relative offsets (u32), then all positions (u32).
@@ -21,14 +21,14 @@ from raftlog.model import FilePosition, Offset
 from .checkpoint import DamagedFile, Kind, unwrap, wrap
 
 MAX_RELATIVE_OFFSET = 2**32 - 1
-"""A segment that would need more begins anew."""
+"""The greatest relative offset; the log rolls before it is exceeded."""
 
 _HEAD = struct.Struct(">qqq")
 _ENTRY_BYTES = 8
 
 
 class OffsetIndex:
-    """Entries of one segment.
+    """The offset index of one segment.
 
     Invariant: offsets and positions both rise strictly, from above (base offset, 0) to below the covered end.
     """
@@ -36,9 +36,9 @@ class OffsetIndex:
     def __init__(self, base_offset: Offset, interval_bytes: int) -> None:
         self.base_offset = base_offset
         self.end_offset = base_offset
-        """The index covers the batches from `base_offset` to here ..."""
+        """The end of the batches that the index covers, which begin at `base_offset`."""
         self.size = 0
-        """... which are this many bytes of the file."""
+        """The bytes of the file that the index covers."""
         self._interval_bytes = interval_bytes
         self._offsets = array("I")
         self._positions = array("I")
@@ -51,7 +51,7 @@ class OffsetIndex:
         return _ENTRY_BYTES * len(self._offsets)
 
     def add(self, end_offset: Offset, length: int) -> bool:
-        """The next batch: it begins where the covered part ends. True where it got an entry."""
+        """Add the next batch, which begins where the covered part ends; return whether it got an entry."""
         last_position = self._positions[-1] if self._positions else 0
         entered = self.size - last_position >= self._interval_bytes and self.size > 0
         if entered:
@@ -62,21 +62,21 @@ class OffsetIndex:
         return entered
 
     def floor(self, offset: Offset) -> tuple[Offset, FilePosition]:
-        """The last entry at or before `offset`; the segment's beginning where there is none."""
+        """Return the last entry at or before `offset`; the segment's beginning if there is none."""
         index = bisect_right(self._offsets, max(0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))) - 1
         if index < 0:
             return self.base_offset, FilePosition(0)
         return Offset(self.base_offset + self._offsets[index]), FilePosition(self._positions[index])
 
     def after(self, offset: Offset) -> tuple[Offset, FilePosition] | None:
-        """The first entry beyond `offset`; None where there is none."""
+        """Return the first entry beyond `offset`; None if there is none."""
         index = bisect_right(self._offsets, max(0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET)))
         if index == len(self._offsets):
             return None
         return Offset(self.base_offset + self._offsets[index]), FilePosition(self._positions[index])
 
     def truncate(self, end_offset: Offset, size: int) -> None:
-        """The covered part ends here now, at a batch's boundary."""
+        """Shorten the covered part to `end_offset`, a batch's boundary."""
         assert self.base_offset <= end_offset <= self.end_offset, (self.base_offset, end_offset, self.end_offset)
         keep = bisect_left(self._offsets, end_offset - self.base_offset)
         del self._offsets[keep:], self._positions[keep:]
@@ -94,7 +94,7 @@ class OffsetIndex:
 
     @classmethod
     def decode(cls, content: bytes, interval_bytes: int) -> OffsetIndex:
-        """Raises `DamagedFile`."""
+        """Decode the output of `encode`. Raises `DamagedFile`."""
         payload = unwrap(Kind.OFFSET_INDEX, content)
         count, rest = divmod(len(payload) - _HEAD.size, _ENTRY_BYTES)
         if count < 0 or rest:
@@ -115,12 +115,12 @@ class OffsetIndex:
 
 
 def rises(numbers: array[int] | list[int]) -> bool:
-    """Whether each is greater than the one before."""
+    """Whether each number is greater than the one before."""
     return all(map(int.__lt__, numbers[:-1], numbers[1:]))
 
 
 def big_endian(numbers: array[int]) -> bytes:
-    """An array's bytes as files have them."""
+    """Return the array's bytes in the order that files use."""
     if sys.byteorder == "big":
         return numbers.tobytes()
     swapped = numbers[:]
@@ -129,7 +129,7 @@ def big_endian(numbers: array[int]) -> bytes:
 
 
 def from_big_endian(typecode: str, data: bytes) -> array[int]:
-    """The array of such bytes."""
+    """Return the array of bytes from a file."""
     numbers: array[int] = array(typecode)
     numbers.frombytes(data)
     if sys.byteorder != "big":

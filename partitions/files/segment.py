@@ -1,12 +1,12 @@
-"""One segment: a file of batches, known by the offset of its first one, and the two indexes beside it.
+"""One segment: a file of batches, named by the offset of its first one, and the two indexes beside it.
 
     00000000000000004711.log         batches, one after the other
     00000000000000004711.index       offset index    } of a sealed segment: whole; of the last one: a prefix, written
     00000000000000004711.timeindex   time index      } at checkpoints; none of them is needed, any can be rebuilt
 
-Only the last segment of a log grows. Bytes once written keep their place until they are cut off, and what is cut off
-is never written over: after a cut the log goes on in a new file. So a region of a file that is on its way to a socket
-either still holds its batches or ends early; it never holds others.
+Only the last segment of a log grows. Written bytes keep their place until they are cut off, and nothing is
+written in place of a cut: the log continues in a new file. So a region of a file that is being sent to a socket either
+still holds its batches or ends early; it never holds others.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 CLEANED_SUFFIX = ".cleaned"
-"""Behind the name of a file that is to take the place of the one without."""
+"""The suffix of a file that is to replace the one without it."""
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 def segment_name(base_offset: Offset, suffix: str = LOG_SUFFIX) -> str:
-    """Twenty digits hold every offset, so that names sort as offsets do."""
+    """Return a segment's file name; its twenty digits hold every offset, so that names sort as offsets do."""
     return f"{base_offset:020d}{suffix}"
 
 
 def parse_segment_name(name: str, suffix: str = LOG_SUFFIX) -> Offset | None:
-    """The base offset, or None where the name is not such a segment's."""
+    """Return the base offset; None if the name is not a segment's."""
     digits = name.removesuffix(suffix)
     if len(digits) == 20 and digits.isascii() and digits.isdigit() and name == digits + suffix:
         return Offset(int(digits))
@@ -48,7 +48,7 @@ def parse_segment_name(name: str, suffix: str = LOG_SUFFIX) -> Offset | None:
 class SegmentIndex:
     """Both indexes of a segment, grown together.
 
-    Invariant: they cover the same batches and have their entries at the same ones.
+    Invariant: they cover the same batches, and have entries for the same ones.
     """
 
     offsets: OffsetIndex
@@ -60,7 +60,7 @@ class SegmentIndex:
 
     @classmethod
     def decode(cls, base_offset: Offset, offsets: bytes, times: bytes, interval_bytes: int) -> SegmentIndex:
-        """Raises `DamagedFile`."""
+        """Decode the contents of the index files. Raises `DamagedFile`."""
         index = cls(OffsetIndex.decode(offsets, interval_bytes), TimeIndex.decode(times))
         if not index.offsets.base_offset == index.times.base_offset == base_offset:
             raise DamagedFile("an index of another segment")
@@ -77,7 +77,7 @@ class SegmentIndex:
         return self.offsets.size
 
     def encode(self) -> tuple[bytes, bytes]:
-        """The contents of the index files, in the order of `index_names`."""
+        """Encode the contents of the index files, in the order of `index_names`."""
         return self.offsets.encode(), self.times.encode()
 
     @property
@@ -85,16 +85,16 @@ class SegmentIndex:
         return self.offsets.memory_bytes + self.times.memory_bytes
 
     def add(self, header: BatchHeader) -> None:
-        """The next batch."""
+        """Add the next batch."""
         self.grow(Offset(header.end_offset), header.total_bytes, header.max_timestamp)
 
     def grow(self, end_offset: Offset, length: int, max_timestamp: int) -> None:
-        """As `add`, by the numbers."""
+        """Add the next batch by its numbers."""
         entered = self.offsets.add(end_offset, length)
         self.times.add(end_offset, max_timestamp, enter=entered)
 
     def truncate(self, end_offset: Offset, size: int) -> Offset:
-        """As `TimeIndex.truncate`: the headers from the offset returned to the new end go to `add_time` again."""
+        """Shorten both indexes; the headers from the offset returned to the new end go to `add_time` again."""
         self.offsets.truncate(end_offset, size)
         return self.times.truncate(end_offset)
 
@@ -106,11 +106,11 @@ class SegmentIndex:
 
 
 class SegmentGone(DiskFailed):
-    """A file that the log counts on is not there: damage. Another error may be the whole disk's, or the process's."""
+    """A file that the log needs does not exist: damage. Other errors may be the whole disk's, or the process's."""
 
 
 class SegmentFile:
-    """The open file of a segment, shared by those who need it and closed by the last of them. One thread's.
+    """The open file of a segment, shared by its holders and closed by the last of them. For one thread.
 
     Invariant: `_file` is open exactly while `_holders > 0`.
     """
@@ -136,7 +136,7 @@ class SegmentFile:
         return self._file
 
     def adopt(self, file: File) -> None:
-        """As `acquire`, with a file that is open already: a job made it."""
+        """Hold a file that a job has opened, as `acquire` would."""
         if self._file is None:
             self._file = file
         else:
@@ -144,7 +144,7 @@ class SegmentFile:
         self._holders += 1
 
     def hold(self) -> Hold:
-        """As `acquire`, to be given to somebody who releases once and knows nothing else."""
+        """Acquire the file for a holder that releases it once."""
         return Hold(self, self.acquire())
 
     def release(self) -> None:
@@ -165,7 +165,7 @@ class Hold:
         self.file = file
 
     def release(self) -> None:
-        """Exactly once. Raises `InvariantViolation` the second time: somebody else may be sending from the file."""
+        """Release the file. Raises `InvariantViolation` the second time: another reader may still use the file."""
         holder, self._holder = self._holder, None
         if holder is None:
             raise InvariantViolation("a file region was released twice")
@@ -174,9 +174,9 @@ class Hold:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A segment as the log's owner sees it: batches that are still in memory only are counted in.
+    """A segment as the log's owner sees it, including batches that are still in memory only.
 
-    Invariant: `index` is there (and covers all) from the segment's beginning until its index files are complete.
+    Invariant: `index` exists (and covers all) from the segment's beginning until its index files are complete.
     """
 
     base_offset: Offset
@@ -188,20 +188,20 @@ class Segment:
     """Largest timestamp of the first batch: `segment.ms` counts from there."""
     index: SegmentIndex | None = None
     rebuilt: SegmentIndex | None = None
-    """A worker's gift: the index of a sealed segment whose index files are damaged, made from its headers."""
+    """The index of a sealed segment whose index files are damaged, which a worker rebuilt from its headers."""
     on_disk: bool = False
-    """The file exists, and its name is durable."""
+    """Whether the file exists, and its name is durable."""
     pinned: bool = False
-    """The log holds the file open because more will be written to it."""
+    """Whether the log holds the file open because more will be written to it."""
     unsynced: bool = False
-    """Bytes were written that no fsync covers yet (`flush=os`)."""
+    """Whether bytes were written that no fsync covers yet (`flush=os`)."""
     dropped: bool = False
-    """No longer a part of the log."""
+    """Whether the segment is no longer part of the log."""
     suspect: bool = False
-    """Damage was found in it: it is read with its CRCs only, never sent as a region of the file."""
+    """Whether damage was found in it: it is read only with its CRCs checked, never sent as a region of the file."""
 
     def add(self, end_offset: Offset, length: int, max_timestamp: int) -> int:
-        """The next batch, in memory so far; its position."""
+        """Add the next batch, in memory so far, and return its position."""
         position = self.size
         assert self.index is not None
         self.index.grow(end_offset, length, max_timestamp)
@@ -216,7 +216,7 @@ class Segment:
     def must_roll_before(
         self, end_offset: Offset, length: int, max_timestamp: int, segment_bytes: int, segment_ms: int
     ) -> bool:
-        """Whether this batch belongs into a new segment. Time is counted from batch to batch: a log has no clock."""
+        """Whether this batch belongs in a new segment. Time is counted from batch to batch: a log has no clock."""
         return self.size > 0 and (
             self.size + length > segment_bytes
             or (self.first_timestamp >= 0 and max_timestamp - self.first_timestamp > segment_ms)
@@ -231,7 +231,7 @@ class Segment:
         self.pinned = True
 
     def unpin(self) -> None:
-        """Nothing more will be written."""
+        """Stop holding the file: nothing more will be written."""
         if self.pinned:
             self.pinned = False
             self.file.release()

@@ -1,8 +1,8 @@
-"""From a timestamp to the offset behind which its record must lie: sparse, rebuilt when in doubt.
+"""The index from a timestamp to an offset at or below its record: sparse, rebuilt when in doubt.
 
 An entry (timestamp, offset) says: no record of the segment below `offset` is later than `timestamp`. Entries are made
-where the offset index makes its own, so that each names the beginning of a batch. Timestamps are the batches' largest
-(`max_timestamp`); they need not rise in the log, but their running maximum does, and that is what is kept.
+together with those of the offset index, so that each names the beginning of a batch. Timestamps are the batches'
+largest (`max_timestamp`); they need not rise in the log, so their running maximum is kept.
 
 On disk (envelope of `checkpoint.py`, integers big-endian): i64 base offset, i64 covered end offset, i64 the largest
 timestamp of the covered part (-1: none), then all timestamps (i64), then all relative offsets (u32).
@@ -26,7 +26,7 @@ _ENTRY_BYTES = 12
 
 
 class TimeIndex:
-    """Entries of one segment.
+    """The time index of one segment.
 
     Invariant: offsets rise strictly; timestamps never fall, and none is above `max_timestamp`.
     """
@@ -34,9 +34,9 @@ class TimeIndex:
     def __init__(self, base_offset: Offset) -> None:
         self.base_offset = base_offset
         self.end_offset = base_offset
-        """The index covers the batches from `base_offset` to here."""
+        """The end of the batches that the index covers, which begin at `base_offset`."""
         self.max_timestamp = NO_TIMESTAMP
-        """Of all batches that the index covers."""
+        """The largest timestamp of all batches that the index covers."""
         self._timestamps = array("q")
         self._offsets = array("I")
 
@@ -48,7 +48,7 @@ class TimeIndex:
         return _ENTRY_BYTES * len(self._offsets)
 
     def add(self, end_offset: Offset, max_timestamp: int, *, enter: bool) -> None:
-        """The next batch, which begins where the covered part ends. `enter`: the offset index made an entry."""
+        """Add the next batch, which begins where the covered part ends. `enter`: the offset index made an entry."""
         if enter:
             self._timestamps.append(self.max_timestamp)
             self._offsets.append(self.end_offset - self.base_offset)
@@ -56,13 +56,16 @@ class TimeIndex:
         self.max_timestamp = max(self.max_timestamp, max_timestamp)
 
     def floor(self, timestamp_ms: int) -> Offset:
-        """Every record of the segment below this offset is earlier than `timestamp_ms`."""
+        """Return an offset below which every record of the segment is earlier than `timestamp_ms`."""
         index = bisect_left(self._timestamps, timestamp_ms) - 1
         return Offset(self.base_offset + self._offsets[index]) if index >= 0 else self.base_offset
 
     def truncate(self, end_offset: Offset) -> Offset:
-        """Forget the batches from `end_offset` on. The index then covers what is below the offset returned, a batch's
-        beginning: the caller adds those from there to `end_offset` again, without entries."""
+        """Forget the batches from `end_offset` on, and return the end of the part that is still covered, a batch's
+        beginning.
+
+        The caller adds the batches from there to `end_offset` again, without entries.
+        """
         keep = bisect_left(self._offsets, end_offset - self.base_offset)
         del self._timestamps[keep:], self._offsets[keep:]
         self.end_offset = Offset(self.base_offset + self._offsets[-1]) if keep else self.base_offset
@@ -81,7 +84,7 @@ class TimeIndex:
 
     @classmethod
     def decode(cls, content: bytes) -> TimeIndex:
-        """Raises `DamagedFile`."""
+        """Decode the output of `encode`. Raises `DamagedFile`."""
         payload = unwrap(Kind.TIME_INDEX, content)
         count, rest = divmod(len(payload) - _HEAD.size, _ENTRY_BYTES)
         if count < 0 or rest:

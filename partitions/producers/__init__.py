@@ -1,1 +1,1 @@
-"""Producer state of a log: sequence numbers, open transactions, aborted ranges, control batches."""
+"""Producer state of one partition: sequence numbers, open transactions, aborted ranges, and their snapshots."""

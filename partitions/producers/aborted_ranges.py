@@ -1,16 +1,16 @@
-"""Where in a log the records of aborted transactions lie, for readers that skip them (S13).
+"""The ranges of a log that hold records of aborted transactions, for readers that skip them (S13).
 
-A range (producer id, epoch, first offset, end offset) says: of this transaction every batch that begins in
-[first, end) is aborted. Batches of others lie between them, so ranges overlap, and none can stand for two.
+A range (producer id, epoch, first offset, end offset) says that every batch of this transaction that begins in
+[first, end) is aborted. Batches of others lie between them, so ranges overlap, and cannot be merged.
 
-Ranges come in the order of the markers that ended them, so ends never fall. Which of them concern a reader of
-[start, end) is found by bisection at one side; at the other each range tells how far all transactions had ended behind
-it (`stable`): no later range begins below that. One transaction that was open for long keeps `stable` low for all that
-ended meanwhile; so each block of ranges knows where the first of them begins, and is passed over as a whole.
+Ranges come in the order of the markers that ended them, so ends never fall. Those that concern a reader of [start, end)
+are found by bisection at one side. At the other side each range records how far all transactions had ended behind it
+(`stable`): no later range begins below that. One transaction that was open for long keeps `stable` low for all that
+ended meanwhile; so each block of ranges records the least first offset, and is skipped as a whole.
 
-Columns of plain integers: a range takes 34 bytes, so even a million of them fit in memory, and into a snapshot by a
-copy. (Kafka keeps them in one more file a segment; here that would be one more thing to recover, truncate, compact and
-read from disk while a consumer waits, to save what an index in memory takes anyway.)
+Columns of plain integers: a range takes 34 bytes, so even a million fit in memory, and into a snapshot by a copy.
+(Kafka keeps them in one more file per segment; here that would be one more file to recover, truncate, compact and read
+from disk while a consumer waits, to save what an index in memory takes anyway.)
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ from raftlog.transactions import TransactionKey
 from raftlog.wire import AbortedRange
 
 MAX_ABORTED_RANGES = 1_000_000
-"""Of one partition: 34 MB. A leader that has so many begins no more transactions until retention or compaction have
-taken some: two aborted ones a second for six days."""
+"""Bound for one partition: 34 MB, two aborted transactions a second for six days.
+
+At the bound a leader begins no more transactions until retention or compaction has removed some.
+"""
 
 _BLOCK = 256
-"""Ranges that are passed over together, and dropped together."""
+"""The number of ranges that are skipped, and dropped, together."""
 _TYPES = "qhqqq"
 
 
 class AbortedRanges:
-    """Invariant: what is in it stays: ranges are only ever appended. Fewer of them are another object (`behind`), so
-    whoever holds this one may go on asking it.
+    """The aborted ranges of one log.
 
+    Invariant: ranges are only ever appended. Dropping some makes another object (`behind`), so a holder of this one may
+    keep using it.
     Invariant: `end` and `stable` never fall from one range to the next.
     Invariant: `_least[n]` is the least first offset of block n.
     """
@@ -52,7 +55,7 @@ class AbortedRanges:
         self._least = array("q")
 
     def append(self, key: TransactionKey, first: Offset, end: Offset, stable: Offset) -> None:
-        """One more, ended by the marker at `end`; no range that follows begins below `stable`."""
+        """Append a range, ended by the marker at `end`; no later range begins below `stable`."""
         self._producers.append(key.producer_id)
         self._epochs.append(key.producer_epoch)
         self._firsts.append(first)
@@ -68,7 +71,7 @@ class AbortedRanges:
             self._least[-1] = first
 
     def overlapping(self, start: Offset, end: Offset) -> list[AbortedRange]:
-        """Those that hold anything of [start, end)."""
+        """Return the ranges that overlap [start, end)."""
         return [
             AbortedRange(self._producers[index], self._epochs[index], self._firsts[index], self._ends[index])
             for index in self._that_hold(start, end)
@@ -82,7 +85,7 @@ class AbortedRanges:
         )
 
     def _that_hold(self, start: int, end: int) -> Iterator[int]:
-        """The places of those that hold anything of [start, end)."""
+        """Yield the indexes of the ranges that overlap [start, end)."""
         index, count = bisect_right(self._ends, start), len(self._stables)
         while index < count:
             if self._least[index // _BLOCK] >= end:
@@ -97,15 +100,14 @@ class AbortedRanges:
             index += 1
 
     def behind(self, offset: Offset) -> AbortedRanges:
-        """Those that reach beyond `offset`, and perhaps some more, as another object; this one where that is all of
-        them."""
+        """Return the ranges that reach beyond `offset`, perhaps with some more; this object if that is all."""
         first = bisect_right(self._ends, offset)
         if first == len(self):
             return AbortedRanges() if first else self
         return self._from_block(first // _BLOCK) if first >= _BLOCK else self
 
     def copy(self) -> AbortedRanges:
-        """For another thread."""
+        """Return a copy for another thread."""
         return self._from_block(0)
 
     def _from_block(self, number: int) -> AbortedRanges:
@@ -117,12 +119,12 @@ class AbortedRanges:
     # --- In a snapshot ---
 
     def encode(self) -> list[bytes]:
-        """The columns' bytes, little-endian: producer ids (i64), epochs (i16), firsts, ends, stables (i64)."""
+        """Encode the columns, little-endian: producer ids (i64), epochs (i16), firsts, ends, stables (i64)."""
         return [_little_endian(column).tobytes() for column in self._columns()]
 
     @classmethod
     def decode(cls, columns: list[bytes]) -> AbortedRanges:
-        """Raises `ValueError` for what no `encode` gave."""
+        """Decode the output of `encode`. Raises `ValueError` for anything else."""
         ranges = cls()
         if len(columns) != len(_TYPES):
             raise ValueError(f"aborted ranges have {len(_TYPES)} columns, not {len(columns)}")
@@ -139,7 +141,7 @@ class AbortedRanges:
     def _columns(self) -> tuple[array[int], ...]:
         return self._producers, self._epochs, self._firsts, self._ends, self._stables
 
-    # --- Looking ---
+    # --- Inspection ---
 
     def __len__(self) -> int:
         return len(self._stables)

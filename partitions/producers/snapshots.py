@@ -1,8 +1,8 @@
-"""Snapshots of what the batches made of producers and transactions, and which of them a log may begin with.
+"""Snapshots of producer and transaction state, and the choice of the one that fits a log.
 
 `{offset:020d}.producers` is the state after all batches below `offset`. A few of the newest are kept, so that a log
-that loses its end need not be read from its beginning. Any of them may be absent or damaged: the next older one is
-taken, and more headers are replayed.
+that loses its end need not be read from its beginning. If one is absent or damaged, the next older one is used, and
+more headers are replayed.
 """
 
 from __future__ import annotations
@@ -20,41 +20,40 @@ from raftlog.records.batch import BatchHeader, Control
 SNAPSHOT_SUFFIX = ".producers"
 
 SNAPSHOTS_KEPT = 3
-"""The newest, and two for the case that it reaches beyond where the log is cut or is damaged."""
+"""The newest, and two for the case that it lies beyond a cut or is damaged."""
 
 
 class ReplayedState(Protocol):
-    """State that a log's batches determine (idempotent producers, transactions): storage keeps its snapshots and
-    replays headers, and what control batches say.
+    """State that a log's batches determine (idempotent producers, transactions).
 
-    Storage begins with an `empty` one, calls `restore` and then `replay` for every batch behind the snapshot, in
-    `PartitionLog.open` and again, on a worker, after each truncation; then the owner's `become`s that one. The owner
-    tells its state about each batch right *after* it appended it: `snapshot()` is the state at `log_end_offset`.
+    The log keeps its snapshots, and replays headers and the content of control batches. It begins with an `empty` one,
+    calls `restore`, and then `replay` for every batch behind the snapshot: in `PartitionLog.open`, and on a worker
+    after each truncation; then the owner's state `become`s that one. The owner records each batch right *after* it
+    appended it: `snapshot()` is the state at `log_end_offset`.
     """
 
     def restore(self, snapshot: bytes | None) -> None:
-        """Forget everything, then begin with this snapshot (None: begin empty). Raises `ValueError` where it is none of
-        a known version."""
+        """Replace the state by this snapshot's (None: an empty one). Raises `ValueError` for an unknown version."""
         ...
 
     def replay(self, header: BatchHeader, control: Control | None) -> None:
-        """The next batch of the log; `control` is what a control batch says."""
+        """Record the next batch of the log; `control` is a control batch's content."""
         ...
 
     def lacks_past(self) -> None:
-        """Right after `restore`: batches between the snapshot and the next one are not there any more."""
+        """Note, right after `restore`, that batches between the snapshot and the next batch no longer exist."""
         ...
 
     def empty(self) -> Self:
-        """Another one, of nothing yet."""
+        """Return a new, empty state."""
         ...
 
     def become(self, other: Any) -> None:
-        """Take over the state of one that `empty` made; nobody uses that one any more."""
+        """Take over the state of one that `empty` made, which must not be used afterwards."""
         ...
 
     def snapshot(self) -> bytes:
-        """The state as bytes that `restore` takes: some megabytes, 50 at most. Milliseconds of copying."""
+        """Encode the state for `restore`: some megabytes, 50 at most. Takes milliseconds of copying."""
         ...
 
 
@@ -63,7 +62,7 @@ def snapshot_name(offset: Offset) -> str:
 
 
 def snapshot_offsets(disk: Disk, path: str) -> list[Offset]:
-    """Of the snapshots in this folder, rising."""
+    """Return the offsets of the snapshots in this folder, rising."""
     found = (parse_segment_name(name, SNAPSHOT_SUFFIX) for name in disk.list(path))
     return [offset for offset in found if offset is not None]
 
@@ -80,7 +79,7 @@ def prune_snapshots(disk: Disk, path: str, *, end_offset: Offset | None = None) 
 def newest_fitting(
     disk: Disk, path: str, epochs: LeaderEpochHistory, start_offset: Offset, end_offset: Offset
 ) -> ProducerSnapshot | None:
-    """The newest that is of the history of a log with these bounds and epochs. Blocks."""
+    """Return the newest snapshot from the history of a log with these bounds and epochs. Blocks."""
     for offset in reversed(snapshot_offsets(disk, path)):
         if offset > end_offset:
             continue

@@ -1,14 +1,14 @@
-"""Idempotent producers of one partition: which sequence comes next, and where the last batches went.
+"""Idempotent producers of one partition: the next sequence of each, and the offsets of its last batches.
 
 A producer numbers the records that it sends to a partition. Per (producer id, epoch) the log takes them in order,
-without gap and once (S1): a batch that was appended before is recognised among the last five and gets its first
-offset again, so that a producer with up to five batches in flight can resend all of them.
+without gaps and once (S1): a batch that was appended before is recognized among the last five and gets its first offset
+again, so that a producer with up to five batches in flight can resend all of them.
 
-What is remembered comes from the log's batch headers: every replica keeps it, a new leader goes on with it, and after a
-truncation storage rebuilds it from its last snapshot and the headers that are left. `check` asks, `append` tells;
-whoever appends a batch tells it first.
+The state is derived from the log's batch headers: every replica keeps it, a new leader continues with it, and after a
+truncation the log rebuilds it from its last snapshot and the headers that are left. `check` decides about a batch,
+`append` records one. The caller calls `append` right after each batch that it appends to the log.
 
-    unknown producer, sequence 0            in sequence, unless it is a resend of what may have been forgotten
+    unknown producer, sequence 0            in sequence, unless it resends a batch of a producer that may be forgotten
     unknown producer, other sequence        unknown: parked for a while, then `unknown_producer_id`
     lower epoch                             `producer_fenced`
     higher epoch, sequence 0                in sequence: the old epoch is over
@@ -17,24 +17,25 @@ whoever appends a batch tells it first.
     further ahead (or higher epoch, not 0)  ahead: parked for a while, then `out_of_order_sequence`
     anything else                           `out_of_order_sequence`
 
-**Forgetting.** A producer is forgotten when it has appended nothing for `producer.id.expiration.ms`, by the time that
-this replica was in service (no wall clock is asked, and a restart takes nothing off). What is remembered has a bound in
-bytes: where it is reached a leader takes no new producer (`overloaded`), since to forget another one that may still
-resend would be worse. Only a replica that finds more than twice the bound in its leader's batches drops the oldest.
+**Forgetting.** A producer expires when it has appended nothing for `producer.id.expiration.ms` of this replica's time
+in service (no wall clock is read, and a restart does not shorten the time). The state has a bound in bytes: at the
+bound a leader refuses new producers (`overloaded`), because evicting another one that may still resend would be worse.
+Only a replica that finds more than twice the bound in its leader's batches evicts the oldest.
 
 So that forgetting never duplicates (S1), the state keeps a *horizon*, `forgotten_up_to`: no producer with a greater id
-was ever forgotten here, nor wrote anything that this replica does not have. The quorum gives ids out in rising order.
-A resend, which says that it is one, of a producer that is not known is appended if its id is above the horizon: then
-its first attempt is certainly not in the log. Else nobody can tell, and the answer is `unknown_producer_id`. What a
-replica has not seen raises the horizon as well: a log copied from where its leader's began (`lacks_past`), and batches
-that compaction took out (their hole names the greatest id of those of whom nothing is left).
+was ever forgotten here, nor wrote anything that this replica does not have. The quorum assigns ids in rising order. If
+a batch of an unknown producer is marked as a resend, it is appended if its id is above the horizon: then its first
+attempt is certainly not in the log. Otherwise the outcome is indeterminate, and the answer is `unknown_producer_id`.
+Data that a replica has not seen raises the horizon as well: a log copied from its leader's start (`lacks_past`), and
+batches that compaction removed (their hole names the greatest id among the producers that have nothing left).
 
-A producer with an open transaction is kept beside the others and never forgotten; when its marker is there it is, at
-once: the next transaction has another epoch or id and begins at 0, and whatever still comes of this one is refused, or
-aborted by another marker. So transactions, each with an id of its own perhaps, never push out who writes without any,
-and neither age nor bounds nor the horizon concern them.
+A producer with an open transaction is kept apart from the others and never forgotten; it is forgotten at once when its
+marker arrives. The next transaction has another epoch or id and begins at 0, and later batches of this one are refused,
+or aborted by another marker. So transactions, each perhaps with an id of its own, never evict producers without
+transactions, and neither age nor bounds nor the horizon concern them.
 
-Sources: KIP-98 (idempotence), KIP-360 (unknown producers are refused here, not taken over: a gap could hide in it).
+Sources: KIP-98 (idempotence), KIP-360 (here unknown producers are refused, not accepted at any sequence: that could
+hide a gap).
 """
 
 from __future__ import annotations
@@ -55,57 +56,61 @@ from raftlog.records.batch_filter import is_hole
 from .transactions import TransactionSnapshot, TransactionState
 
 REMEMBERED_BATCHES = 5
-"""As Kafka: a producer has at most five batches in flight, so no honest resend is older."""
+"""As in Kafka: a producer has at most five batches in flight, so no correct resend is older."""
 
 SEQUENCES = 2**31
-"""Sequences count 0 … 2**31 - 1 and begin again at 0."""
+"""Sequences count 0 … 2**31 - 1 and wrap to 0."""
 
 SNAPSHOT_VERSION = 3
-"""Of version 1, before there were transactions, a snapshot has only its first two fields; of version 2, before there
-was a horizon, three, and what was forgotten before it is not known."""
+"""Older versions lack fields: version 1, before transactions, has only the first two; version 2, before the horizon,
+has three, and then every unknown producer may have been forgotten.
+"""
 
 PRODUCER_BYTES = 260
 BATCH_BYTES = 210
-"""Memory of a remembered producer, and of each of its batches, as measured."""
+"""Measured memory, in bytes, of a known producer and of each of its batches."""
 
 DROPPED_BEYOND = 2
-"""So many times the bound a replica keeps of what its leader took. Leaders refuse newcomers at the bound, so whoever is
-beyond it is remembered by a replica that has been in service for less time than its leader."""
+"""The multiple of the bound that a replica keeps of what its leader accepted.
+
+Leaders refuse new producers at the bound, so a state beyond it means that this replica has been in service for less
+time than its leader.
+"""
 
 FORGOTTEN_AT_ONCE = 1000
-"""Of those whose time is over, in one event: some hundred microseconds."""
+"""Bound on the expirations of one event: some hundred microseconds."""
 
 
 def sequence_after(sequence: int, count: int = 1) -> Sequence:
-    """The sequence `count` records further on."""
+    """Return the sequence `count` records further on."""
     return Sequence((sequence + count) % SEQUENCES)
 
 
 def last_sequence(header: BatchHeader) -> Sequence:
-    """Sequence of the batch's last record."""
+    """Return the sequence of the batch's last record."""
     return sequence_after(header.base_sequence, header.last_offset_delta)
 
 
 class AppendedBatch(NamedTuple):
-    """A batch that was appended: what a resend of it must be told."""
+    """An appended batch: the data for the answer to a resend."""
 
     base_sequence: Sequence
     last_sequence: Sequence
     base_offset: Offset
     end_offset: Offset
     max_timestamp: int
-    """Milliseconds; the time of its append where the topic stamps that."""
+    """Milliseconds; the append time if the topic uses that."""
 
 
 class ProducerEntry(NamedTuple):
-    """One producer's generation and its last batches, oldest first. Invariant: 1 to 5 batches, all of this epoch."""
+    """One producer's epoch and its last batches, oldest first. Invariant: 1 to 5 batches, all of this epoch."""
 
     epoch: ProducerEpoch
     batches: tuple[AppendedBatch, ...]
     appended_at_ms: int = 0
-    """When the last one was, in milliseconds of this replica's service."""
+    """The time of the last append, in milliseconds of this replica's service."""
     from_first: bool = True
-    """All that the producer ever appended here is known; else it may have been forgotten, in a later epoch even."""
+    """Whether everything that the producer ever appended here is known; else a later epoch may have been forgotten."""
 
     @property
     def size_bytes(self) -> int:
@@ -118,19 +123,19 @@ class ProducerEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InSequence:
-    """Append it."""
+    """The batch is the next one: append it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """It is in the log."""
+    """The batch is in the log already."""
 
     batch: AppendedBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """One before it is missing and may still come. `code` is the answer if it does not."""
+    """An earlier batch is missing and may still arrive. `code` is the answer if it does not."""
 
     code: Literal["out_of_order_sequence", "unknown_producer_id"]
     detail: str
@@ -138,7 +143,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class RefusedSequence:
-    """It will never fit, or nobody can tell whether it is there."""
+    """The batch will never fit, or may be in the log already."""
 
     code: Literal["out_of_order_sequence", "producer_fenced", "invalid_request", "unknown_producer_id"]
     detail: str
@@ -146,7 +151,7 @@ class RefusedSequence:
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """Of a producer that is not known, while all that are known may still resend: later, perhaps."""
+    """The producer is unknown, and all known ones may still resend; a later retry may succeed."""
 
     detail: str
 
@@ -158,10 +163,10 @@ IN_SEQUENCE = InSequence()
 
 @dataclass(frozen=True, slots=True)
 class ProducerBounds:
-    """What is remembered of one partition's producers, at most."""
+    """Bounds on the state of one partition's producers."""
 
     max_bytes: int = NodeConfig().producer_state_bytes
-    """Of memory; those with open transactions apart, which have a bound of their own."""
+    """Bytes of memory, without the producers with open transactions, which have a bound of their own."""
     expiration_ms: int = NodeConfig().producer_id_expiration_ms
 
 
@@ -169,10 +174,10 @@ DEFAULT_BOUNDS = ProducerBounds()
 
 
 class ProducerStates:
-    """All idempotent producers of one partition, least recent first, and their transactions. See the module.
+    """All idempotent producers of one partition, least recent first, and their transactions.
 
     Invariant: producers without a transaction take at most `DROPPED_BEYOND` times the bound.
-    Invariant: nobody who is not remembered, and whose id is above `forgotten_up_to`, has a batch in the log.
+    Invariant: no unknown producer with an id above `forgotten_up_to` has a batch in the log.
     """
 
     def __init__(self, bounds: ProducerBounds = DEFAULT_BOUNDS) -> None:
@@ -180,20 +185,22 @@ class ProducerStates:
         self._entries: OrderedDict[ProducerId, ProducerEntry] = OrderedDict()
         self._in_transaction: dict[ProducerId, ProducerEntry] = {}
         self._bytes = 0
-        """Of `_entries`."""
+        """The bytes of `_entries`."""
         self._service_ms = 0.0
-        """How long this replica has been in service, as far as is known."""
+        """The known time in service of this replica, in milliseconds."""
         self._advanced_at: float | None = None
         self._greatest_id = NO_PRODUCER_ID
         self.forgotten_up_to = NO_PRODUCER_ID
-        """The horizon."""
+        """The horizon: the greatest id that may have been forgotten."""
         self.transactions = TransactionState()
 
-    # --- Asking and telling ---
+    # --- Checking and appending ---
 
     def check(self, header: BatchHeader, *, resent: bool = False) -> Verdict:
-        """What is to be done with a batch that a producer sent. Changes nothing. `resent`: the producer says that an
-        earlier attempt of it may have been appended."""
+        """Return the verdict on a producer's batch; changes nothing.
+
+        `resent`: the producer says that an earlier attempt may have been appended.
+        """
         if header.producer_id == NO_PRODUCER_ID:
             return IN_SEQUENCE
         if header.producer_epoch < 0 or header.base_sequence < 0:
@@ -209,11 +216,11 @@ class ProducerStates:
                 return Ahead("out_of_order_sequence", f"{who} begins at {header.base_sequence}, not 0")
             return Ahead("unknown_producer_id", f"{who} is not known here and begins at {header.base_sequence}, not 0")
         if header.is_transactional:
-            return IN_SEQUENCE  # What is open is never forgotten, and of what has ended nothing more is taken.
+            return IN_SEQUENCE  # Open transactions are never forgotten, and ended ones accept nothing more.
         if resent and self._may_be_forgotten(ProducerId(header.producer_id), entry):
-            what = "may have been appended before, and forgotten: producers with ids up to"
+            what = "may have been appended before: producers with ids up to"
             return RefusedSequence(
-                "unknown_producer_id", f"the first batch of {who} {what} {self.forgotten_up_to} were"
+                "unknown_producer_id", f"the first batch of {who} {what} {self.forgotten_up_to} are forgotten here"
             )
         if entry is None and not self._has_room:
             return NoRoom(
@@ -224,8 +231,10 @@ class ProducerStates:
         return IN_SEQUENCE
 
     def append(self, header: BatchHeader, control: Control | None = None) -> None:
-        """The stamped batch is the next of the log; `control` is what a control batch says. The log is the truth:
-        nothing is checked."""
+        """Record a stamped batch as the next of the log; `control` is a control batch's content.
+
+        The log is the truth: nothing is checked.
+        """
         if control is not None or header.is_transactional:
             for ended in self.transactions.append(header, control):
                 self._in_transaction.pop(ended, None)
@@ -257,7 +266,7 @@ class ProducerStates:
                 self._forget_first()
 
     def advance(self, now: float) -> None:
-        """This replica is in service, at `now` in monotonic seconds. Those whose time is over are forgotten."""
+        """Let the time in service advance to `now`, in monotonic seconds, and forget expired producers."""
         if self._advanced_at is not None:
             self._service_ms += max(now - self._advanced_at, 0.0) * 1000
         self._advanced_at = now
@@ -270,22 +279,22 @@ class ProducerStates:
             self._forget_first()
 
     def lacks_past(self, greatest_id: ProducerId = EVERY_PRODUCER_ID) -> None:
-        """Something was appended before the next batch that is not known here, by producers with ids up to this one."""
+        """Raise the horizon: producers with ids up to this one may have appended something that is unknown here."""
         self.forgotten_up_to = max(self.forgotten_up_to, greatest_id)
 
     def cut(self, log_start: Offset) -> None:
-        """The log begins here now."""
+        """Note that the log begins at `log_start`."""
         for ended in self.transactions.cut(log_start):
             self._in_transaction.pop(ended, None)
 
-    # --- As storage wants it (`log.ReplayedState`) ---
+    # --- For the log (`ReplayedState`) ---
 
     def replay(self, header: BatchHeader, control: Control | None = None) -> None:
-        """The next batch of the log, read back."""
+        """Record the next batch of the log, read back."""
         self.append(header, control)
 
     def restore(self, snapshot: bytes | None) -> None:
-        """Forget everything, then begin with this snapshot. Raises `ValueError` where it is none of a known version."""
+        """Replace the state by this snapshot's. Raises `ValueError` if it is not of a known version."""
         self.become(self.empty())
         self.forgotten_up_to = NO_PRODUCER_ID
         if snapshot is None:
@@ -319,8 +328,10 @@ class ProducerStates:
         return ProducerStates(self._bounds)
 
     def become(self, other: ProducerStates) -> None:
-        """Its time of service is that of the other one, by which the ages of its producers were told; the horizon never
-        falls."""
+        """Take over another state, with its time in service, to which its producers' ages refer.
+
+        The horizon never falls.
+        """
         self._entries = other._entries
         self._in_transaction = other._in_transaction
         self._bytes = other._bytes
@@ -331,7 +342,7 @@ class ProducerStates:
         self.transactions.become(other.transactions)
 
     def snapshot(self) -> bytes:
-        """The state as bytes that `restore` takes; about 25 bytes a remembered batch, 34 an aborted range."""
+        """Encode the state for `restore`; about 25 bytes per batch, 34 per aborted range."""
         known = [*self._entries.items(), *self._in_transaction.items()]
         producers = [(pid, *entry) for pid, entry in known]
         # In the order of `_Snapshot`.
@@ -346,30 +357,30 @@ class ProducerStates:
             )
         )
 
-    # --- Looking ---
+    # --- Inspection ---
 
     def get(self, producer_id: ProducerId) -> ProducerEntry | None:
         return self._in_transaction.get(producer_id) or self._entries.get(producer_id)
 
     @property
     def greatest_id(self) -> ProducerId:
-        """No producer with a greater id has ever appended anything to this log."""
+        """The greatest id that may have appended anything to this log."""
         return max(self._greatest_id, self.forgotten_up_to)
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the producers without an open transaction."""
+        """Memory of the producers without an open transaction, in bytes."""
         return self._bytes
 
     def __iter__(self) -> Iterator[ProducerId]:
-        """Least recent first, then those with open transactions."""
+        """Iterate least recent first, then over those with open transactions."""
         return chain(self._entries, self._in_transaction)
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._in_transaction)
 
     def __eq__(self, other: object) -> bool:
-        """The same batches are remembered. Ages and horizons are each replica's own."""
+        """Whether both remember the same batches. Ages and horizons are each replica's own."""
         if not isinstance(other, ProducerStates):
             return NotImplemented
         return (
@@ -408,14 +419,14 @@ class ProducerStates:
         return entry
 
     def _forget_first(self) -> None:
-        """The one that appended least recently; a resend of it must not be taken for news."""
+        """Forget the producer that appended least recently; its resends must not count as new."""
         producer_id = next(iter(self._entries))
         self._take(producer_id)
         self.lacks_past(producer_id)
 
 
 def _check_sequence(entry: ProducerEntry, header: BatchHeader, who: str) -> Verdict:
-    """Of the same epoch: next, remembered, ahead, or too old."""
+    """Return the verdict on a batch of the producer's present epoch."""
     expected = entry.next_sequence
     if header.base_sequence == expected:
         return IN_SEQUENCE
@@ -442,7 +453,7 @@ class _Producer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
-    """As it is read; it is written from plain tuples, which is quicker."""
+    """The decoded form; the encoder writes plain tuples, which is quicker."""
 
     version: int
     producers: list[_Producer]

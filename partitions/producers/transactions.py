@@ -1,18 +1,18 @@
-"""The transactions of one partition, as one replica's own log tells of them: open ones, and where aborted records lie.
+"""The transactions of one partition, as one replica's own log shows them: open ones, and ranges of aborted records.
 
     offset   0      1      2      3       4        5      6
              A      B      A      .    commit A    B      B           A, B: batches of two transactions
                                        up to 3                        B is open since 1, until a marker names it
 
-A batch of a transaction opens it here; a marker (a control batch) that names it ends it: an abort all of it, a commit
-what begins at or above the offset that it names (R4: a delayed write cannot ride along). What is written after that
-opens it again, and will be ended by another marker. Transactions are told apart by (producer id, epoch): never by the
-id alone, because the next transaction of a producer may write before the marker of its last one is there.
+A batch of a transaction opens it in the partition; a marker (a control batch) that names it ends it. An abort aborts
+all of it; a commit aborts the part at or above the offset that it names (R4: a delayed write cannot join the commit).
+Later batches open it again, and another marker will end it. Transactions are identified by (producer id, epoch), never
+by the id alone, because the next transaction of a producer may write before the marker of its last one arrives.
 
 Everything here is a function of the log up to its end. Readers may know less: a marker at or above the high watermark
 may be lost with its leader. So a transaction counts as open until its marker is *below* the high watermark, and the
-**last stable offset** is the first offset of what is open in that sense, at most the high watermark. Below it every
-record's fate is settled for ever (S13), and all aborted ranges are known.
+**last stable offset** is the first offset that is open in that sense, at most the high watermark. Below it the fate of
+every record is final (S13), and all aborted ranges are known.
 
 Sources: KIP-98 (the last stable offset), KIP-890 (an epoch a transaction), `AbortedTxn` of Kafka's index.
 """
@@ -32,21 +32,25 @@ from raftlog.transactions import TransactionKey
 from .aborted_ranges import AbortedRanges
 
 ENDED_MAX = 10_000
-"""Transactions whose markers may be above the high watermark, each on its own; of more the oldest count as one, which
-makes the last stable offset too low for a moment, and never too high."""
+"""Bound on the transactions whose markers may be above the high watermark.
+
+Of more, the oldest are merged, which makes the last stable offset too low for a moment, and never too high.
+"""
 
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """Invariant: `first_offset < end_offset`."""
+    """A transaction that is open. Invariant: `first_offset < end_offset`."""
 
     first_offset: Offset
     end_offset: Offset
-    """Of its last batch."""
+    """The end of its last batch."""
 
 
 class TransactionState:
-    """See the module. Fed with the log's batches in order; whoever appends one tells it first.
+    """The transactions of one partition.
+
+    Every appended batch is passed in, in order, right after its append.
 
     Invariant: open transactions are in the order of their first offsets.
     Invariant: in `_ended` markers and first offsets both rise.
@@ -55,16 +59,16 @@ class TransactionState:
     def __init__(self) -> None:
         self._open: OrderedDict[TransactionKey, OpenTransaction] = OrderedDict()
         self._open_of: dict[ProducerId, int] = {}
-        """How many each producer has."""
+        """Producer id → its number of open transactions."""
         self._ended: deque[tuple[Offset, Offset]] = deque()
-        """(marker, first offset) of what ended: the least first offset behind each marker is all that counts."""
+        """(marker, first offset) of ended transactions, reduced to the least first offset behind each marker."""
         self.aborted = AbortedRanges()
-        """Kept below the log's end; what goes out to readers lies below the last stable offset."""
+        """Aborted ranges below the log's end; those sent to readers lie below the last stable offset."""
 
     # --- The log ---
 
     def append(self, header: BatchHeader, control: Control | None) -> list[ProducerId]:
-        """The next batch; `control` is what a control batch says. Which producers have nothing open any more."""
+        """Record the next batch (`control`: its content); return the producers without open transactions now."""
         if control is not None:
             return self._end(control, Offset(header.base_offset))
         if header.is_transactional and not header.is_control:
@@ -82,7 +86,7 @@ class TransactionState:
 
     def _end(self, control: Control, marker: Offset) -> list[ProducerId]:
         if control.kind not in {ControlKind.ABORT, ControlKind.COMMIT}:
-            return []  # It says nothing about the transactions that it names.
+            return []  # Other control batches say nothing about the transactions that they name.
         released = []
         for key, entry in zip(keys_of(control), control.entries, strict=True):
             found = self._open.pop(key, None)
@@ -100,7 +104,7 @@ class TransactionState:
         return released
 
     def _one_less_of(self, producer_id: ProducerId) -> bool:
-        """Whether that was the last."""
+        """Count one open transaction less; return whether it was the producer's last."""
         left = self._open_of.pop(producer_id) - 1
         if left:
             self._open_of[producer_id] = left
@@ -115,11 +119,13 @@ class TransactionState:
             later, _ = self._ended.popleft()
             self._ended.appendleft((later, lower))
 
-    # --- What readers may see ---
+    # --- Visibility to readers ---
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
-        """Below it nothing is open for who sees the log up to this high watermark. Forgets what ended below that one,
-        which never falls for who has shown it."""
+        """Return the offset below which nothing is open for a reader that sees the log up to this high watermark.
+
+        Forgets what ended below it, because an exposed high watermark never falls.
+        """
         self.settle(high_watermark)
         bounds = [high_watermark]
         if self._open:
@@ -129,11 +135,11 @@ class TransactionState:
         return min(bounds)
 
     def settle(self, high_watermark: Offset) -> None:
-        """Markers below it are there for good."""
+        """Forget the markers below the high watermark, which are final."""
         while self._ended and self._ended[0][0] < high_watermark:
             self._ended.popleft()
 
-    # --- What is open at the log's end ---
+    # --- Open transactions at the log's end ---
 
     @property
     def open_count(self) -> int:
@@ -151,23 +157,25 @@ class TransactionState:
         return producer_id in self._open_of
 
     def open_keys(self) -> Iterator[TransactionKey]:
-        """Oldest first."""
+        """Iterate over the open transactions, oldest first."""
         return iter(self._open)
 
     def open_items(self) -> Iterator[tuple[TransactionKey, Offset]]:
-        """Each with its first offset, oldest first."""
+        """Iterate over the open transactions with their first offsets, oldest first."""
         return ((key, one.first_offset) for key, one in self._open.items())
 
     # --- A shorter log ---
 
     def cut(self, log_start: Offset) -> list[ProducerId]:
-        """The log begins here now: what lies wholly below is of no interest to anybody. Which producers have nothing
-        open any more."""
+        """Note that the log begins at `log_start`: everything wholly below is dropped.
+
+        Returns the producers that have no open transaction any more.
+        """
         self.aborted = self.aborted.behind(log_start)
         released = []
         kept = []
         while (first := self.first_open_offset) is not None and first < log_start:
-            # Only a follower's: a leader's log never begins above its last stable offset.
+            # At a follower only: a leader's log never begins above its last stable offset.
             key, found = self._open.popitem(last=False)
             if found.end_offset > log_start:
                 found.first_offset = log_start
@@ -180,7 +188,7 @@ class TransactionState:
         return released
 
     def forget_compacted(self, end: Offset) -> None:
-        """Compaction has removed every aborted record below `end`."""
+        """Drop the ranges below `end`: compaction has removed every aborted record there."""
         self.aborted = self.aborted.behind(end)
 
     # --- In a snapshot ---
@@ -190,7 +198,7 @@ class TransactionState:
         return TransactionSnapshot(opened, tuple(self._ended), self.aborted.encode())
 
     def restore(self, snapshot: TransactionSnapshot | None) -> None:
-        """Forget everything, then begin with this. Raises `ValueError` for what no `snapshot` gave."""
+        """Replace the state by this snapshot's. Raises `ValueError` for anything but the output of `snapshot`."""
         self.become(TransactionState())
         if snapshot is None:
             return
@@ -202,14 +210,14 @@ class TransactionState:
             self._open_of[key.producer_id] = self._open_of.get(key.producer_id, 0) + 1
 
     def become(self, other: TransactionState) -> None:
-        """Take over the state of another one, which nobody uses any more."""
+        """Take over the state of another object, which must not be used afterwards."""
         self._open = other._open
         self._open_of = other._open_of
         self._ended = other._ended
         self.aborted = other.aborted
 
     def __eq__(self, other: object) -> bool:
-        """The same log. What ended does not count: it is forgotten sooner or later."""
+        """Whether both describe the same log. Ended transactions do not count: they are forgotten sooner or later."""
         if not isinstance(other, TransactionState):
             return NotImplemented
         return list(self._open.items()) == list(other._open.items()) and self.aborted == other.aborted
@@ -222,12 +230,12 @@ class TransactionState:
 
 
 def key_of(header: BatchHeader) -> TransactionKey:
-    """Of the transaction that this batch is of."""
+    """Return the key of this batch's transaction."""
     return TransactionKey(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
 
 
 def keys_of(control: Control) -> list[TransactionKey]:
-    """The transactions that it names, in its order."""
+    """Return the transactions that a control batch names, in its order."""
     return [
         TransactionKey(ProducerId(entry.producer_id), ProducerEpoch(entry.producer_epoch)) for entry in control.entries
     ]
@@ -239,6 +247,6 @@ class TransactionSnapshot(msgspec.Struct, array_like=True, frozen=True):
     opened: Sequence[tuple[int, int, int, int]]
     """(producer id, epoch, first offset, end offset) in the order of first offsets."""
     ended: Sequence[tuple[int, int]]
-    """(marker, first offset)."""
+    """(marker, first offset) pairs."""
     aborted: list[bytes]
-    """See `AbortedRanges.encode`."""
+    """The output of `AbortedRanges.encode`."""

@@ -1,1 +1,1 @@
-"""Recovery of one log after a crash: from the bytes in its folder to a decision, and the decision's actions."""
+"""Recovery of one log after any stop: facts about its files, a decision table, and the actions."""

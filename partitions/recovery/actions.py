@@ -1,6 +1,6 @@
-"""What recovery does to the files of a segment that are not as they should be.
+"""The actions of recovery on the files of a segment.
 
-Nothing here drops bytes that look like batches: they are set aside under a name that nobody reads.
+No action drops bytes that look like batches: they are set aside under a name that no code reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .table import Action
 
 
 def act(disk: Disk, path: str, action: Action, scanned: ScannedSegment, *, whole: bool) -> Steps[None]:
-    """`whole`: nothing of it is where it should be."""
+    """Perform the action on a segment. `whole`: the whole segment is misplaced."""
     name = segment_name(scanned.base_offset)
     if action in (Action.REMOVE, Action.QUARANTINE):
         remove_indexes(disk, path, scanned.base_offset)
@@ -49,7 +49,7 @@ def _cut(disk: Disk, path: str, scanned: ScannedSegment) -> Steps[None]:
 
 
 def _set_tail_aside(disk: Disk, path: str, name: str, position: int, size: int) -> Steps[None]:
-    """Copy the bytes from `position` on into a file of their own."""
+    """Copy the bytes from `position` on into a quarantine file."""
     aside = f"{path}/{unused_name(disk, path, f'{name}.{position}')}"
     with contextlib.closing(disk.open(f"{path}/{name}")) as source:
         try:
@@ -60,6 +60,6 @@ def _set_tail_aside(disk: Disk, path: str, name: str, position: int, size: int) 
                     position += len(data)
                 yield Durable((target,))
         except DiskError:
-            # It will be tried again, under another name.
+            # A retry uses another name.
             disk.remove(aside)
             raise

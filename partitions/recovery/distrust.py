@@ -1,8 +1,7 @@
-"""Before a recovery that has to find what was seen to be damaged: nothing of it is taken on trust, and what cannot even
-be read is out of the way.
+"""Preparation for a recovery that must find known damage: indexes are removed, and unreadable files set aside.
 
-A good index would let recovery trust the segment; a sector that the disk has lost would end the recovery, again and
-again. Only for a replica that nobody counts on any more, or not before recovery has told what it lost.
+A good index would let recovery trust the segment; a lost sector would fail the recovery, again and again. Only for a
+replica that does not count any more, or before recovery has reported the loss.
 """
 
 from __future__ import annotations
@@ -20,9 +19,11 @@ from raftlog.ports import Disk
 
 
 def distrust(disk: Disk, path: str, suspects: Collection[Offset]) -> None:
-    """Of the segments that hold these offsets: remove the indexes, so that recovery reads all of them and finds what
-    was found, and set those aside that cannot be read to their end. Blocks. Raises `DiskFailed` where the disk refuses
-    even that; one that only keeps its indexes fails the recovery as well, or the damage is found another day."""
+    """Remove the indexes of the segments that hold these offsets, and set aside those that cannot be read to their end.
+
+    Recovery then reads all of these segments, and finds the damage again. Blocks. Raises `DiskFailed` if a file cannot
+    be set aside; if only an index cannot be removed, recovery fails as well, or the damage is found later.
+    """
     bases = [base for name in disk.list(path) if (base := parse_segment_name(name)) is not None]
     found = {max((base for base in bases if base <= suspect), default=None) for suspect in suspects}
     for base in sorted(base for base in found if base is not None):

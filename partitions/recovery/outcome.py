@@ -1,4 +1,4 @@
-"""What opening a log found and did: for who reports it to the quorum, and for the log that goes on from there."""
+"""The outcome of opening a log: for the report to the quorum, and for the log that continues from there."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from .scan import ScannedSegment
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What opening a log found and did."""
+    """The findings and actions of a recovery."""
 
     clean: bool
-    """The last stop was clean, and nothing was found wrong."""
+    """Whether the last stop was clean, and no fault was found."""
     cut_or_quarantined: bool
-    """Something that may have been acknowledged was removed, set aside or cannot be vouched for (S9). Also true for a
-    `flush=os` topic after an unclean stop."""
+    """Whether data that may have been acknowledged was removed, set aside or cannot be vouched for (S9).
+
+    Also true for a `flush=os` topic after an unclean stop.
+    """
     last_epoch: LeaderEpoch
     log_start_offset: Offset
     stable_end_offset: Offset
-    """The log's end: what was found is fsynced by now."""
+    """The log's end: recovery has fsynced everything below."""
     notes: tuple[str, ...] = ()
-    """One line for each row of the decision table that was not «keep», and for each finding."""
+    """One line for each row of the decision table other than «keep», and for each finding."""
 
 
 @dataclass(slots=True)
@@ -34,13 +36,13 @@ class Recovered:
 
     recovery: Recovery
     checkpoint: LogCheckpoint
-    """As it is on disk."""
+    """The checkpoint on disk."""
     epochs: LeaderEpochHistory
     segments: list[ScannedSegment]
-    """Never empty; all of them good from their first byte to their last."""
+    """Never empty; all of them are good from their first byte to their last."""
     flush_os_marked: bool = False
-    """The marker `flush-os` is there."""
+    """Whether the marker `flush-os` exists."""
     unindexed_bytes: int = 0
-    """Of the last segment, that no index file covers."""
+    """Bytes of the last segment that no index file covers."""
     never_written: bool = False
-    """There is nothing but its checkpoint: its first job makes the first segment."""
+    """Whether the log has nothing but its checkpoint: its first job makes the first segment."""

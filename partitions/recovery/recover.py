@@ -1,14 +1,14 @@
-"""Opening a log after any stop: read what is there, decide by the table, act, fsync, and say what was done.
+"""Opening a log after any stop: read the files, decide by the table, act, fsync, and report what was done.
 
-    1. Small files: checkpoint, leader epochs; each is good, or absent or damaged.
+    1. Small files: checkpoint and leader epochs; each is good, absent or damaged.
     2. Segments in order: facts (`scan.py`), the row that fits (`table.py`), its action.
     3. The log as a whole against checkpoint and epochs.
-    4. fsync of whatever was read and not known to be durable, so that it may be reported and acknowledged; then fresh
-       indexes, epochs and checkpoint, so that the next crash has less to read.
+    4. fsync of everything that was read and is not known to be durable, so that it may be reported and acknowledged;
+       then fresh indexes, epochs and checkpoint, so that the next crash leaves less to read.
 
-After a clean close, or where nothing was written since the last checkpoint, only small files are read, and nothing is
-written. Nothing here ever drops bytes that look like batches: they are set aside under `….quarantined` names for a
-person to look at, and never read again.
+After a clean close, or if nothing was written since the last checkpoint, only small files are read, and nothing is
+written. Recovery never drops bytes that look like batches: they are set aside under `….quarantined` names for a person
+to inspect, and never read again.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ from .table import VOUCHED, Action, Content, Facts, Finding, Index, Place, Posit
 _OWN_NAMES = (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, FLUSH_OS_NAME, CLEANER_CHECKPOINT_NAME)
 
 _FRESH_BYTES = 1 * MIB
-"""Behind what the last segment's index covers: fewer are read again at the next start, too, which is cheaper than
-writing an index for them at this one."""
+"""Bytes behind the last segment's index: fewer are read again at the next start, too.
+
+That is cheaper than writing an index for them at this one.
+"""
 
 _NOTES_MAX = 100
 
@@ -65,10 +67,9 @@ _NOTES_MAX = 100
 def recover(
     disk: Disk, path: str, config: TopicConfig, *, clean_shutdown: bool, shared: bool = False
 ) -> Steps[Recovered]:
-    """Bring the log in folder `path` into a state in which everything in it is good. Blocks. `shared`: together with
-    others (`partitions/files/durable.py`).
+    """Bring the log in folder `path` into a consistent state. Blocks.
 
-    Raises `DiskError`; it may then be tried again.
+    `shared`: it runs together with others (`partitions/files/durable.py`). Raises `DiskError`; a retry is allowed then.
     """
     return _Recovery(disk, path, config, clean_shutdown, shared).run()
 
@@ -84,15 +85,15 @@ class _Recovery:
     vouched: bool = True
     flush_os_marked: bool = False
     changed: bool = False
-    """Something is not as a clean close leaves it."""
+    """The files are not as a clean close leaves them."""
     never_written: bool = False
     unmade: bool = False
-    """No checkpoint was found: perhaps the log's making was cut short."""
+    """No checkpoint was found: perhaps the creation of the log was interrupted."""
     learn_epochs: bool = False
     epochs: LeaderEpochHistory = field(default_factory=LeaderEpochHistory)
     epochs_on_disk: LeaderEpochHistory | None = None
     checkpoint: LogCheckpoint | None = None
-    """As it was found."""
+    """The checkpoint as it was found."""
     kept: list[ScannedSegment] = field(default_factory=list)
     indexed: set[Offset] = field(default_factory=set)
     """Bases of segments that have index files."""
@@ -111,10 +112,10 @@ class _Recovery:
     # --- Small files ---
 
     def _create(self) -> Steps[Recovered]:
-        """One file is enough to be known as a log that was never written to: the others come with its first job."""
+        """Create a log: a checkpoint alone marks one that was never written to; its first job makes the rest."""
         self._find(Finding.CREATED)
         self.disk.make_directory(self.path)
-        # `closed_clean` is what a log without any write since its last clean close has: this one has none at all.
+        # `closed_clean` means that nothing was written since the last clean close: here, nothing ever.
         self.checkpoint = LogCheckpoint(Offset(0), Offset(0), True)
         folders = (self.path, self._parent)
         try:
@@ -125,7 +126,7 @@ class _Recovery:
             if self.shared:
                 yield Durable(folders=folders)
         except DiskHindered:
-            # It will be tried again, and what is not whole would look like damage then.
+            # A retry follows, and would take the partial log for damage.
             self.disk.remove(self.path)
             raise
         self._keep_unmade_segment()
@@ -140,7 +141,7 @@ class _Recovery:
         return Recovered(recovery, self.checkpoint, self.epochs, self.kept, never_written=True)
 
     def _inventory(self, names: list[str]) -> list[Offset]:
-        """Base offsets of the segments, in order. Leftovers are removed, strangers left."""
+        """Return the segments' base offsets, in order. Removes leftovers, and keeps unknown files."""
         bases = [base for name in names if (base := parse_segment_name(name)) is not None]
         for name in names:
             if name in _OWN_NAMES or name.endswith(QUARANTINED_SUFFIX):
@@ -164,7 +165,7 @@ class _Recovery:
         return bases
 
     def _read_small_files(self, bases: list[Offset]) -> Offset:
-        """The log's start."""
+        """Read checkpoint and leader epochs, and return the log's start."""
         try:
             content = read_file(self.disk, self._name(CHECKPOINT_NAME))
             self.checkpoint = None if content is None else LogCheckpoint.decode(content)
@@ -194,8 +195,10 @@ class _Recovery:
         return self.checkpoint.log_start_offset
 
     def _has_nothing(self, bases: list[Offset]) -> bool:
-        """The checkpoint is that of a log which is empty and was not written to since. It falls back before the first
-        batch is written: nothing that lies where it says so was ever acknowledged."""
+        """Whether the checkpoint is that of an empty log that was not written to since.
+
+        The checkpoint falls back before the first batch is written: no batch was ever acknowledged if it is as it was.
+        """
         checkpoint = self.checkpoint
         if checkpoint is None or not checkpoint.closed_clean or checkpoint.recovery_point > 0:
             return False
@@ -204,7 +207,7 @@ class _Recovery:
     # --- Segments ---
 
     def _recover_segments(self, bases: list[Offset], start: Offset) -> Steps[Offset]:
-        """Where the log ends."""
+        """Recover the segments in order, and return the log's end."""
         expected = start
         damaged = False
         for number, base in enumerate(bases):
@@ -235,7 +238,7 @@ class _Recovery:
         if place is Place.NEXT:
             scanned = self._scan(base, self.epochs)
         else:
-            # What is not the log's next segment is not read: only whether there is anything in it matters.
+            # A segment that is not the log's next one is not read: only whether it is empty matters.
             size = self._size(segment_name(base))
             scanned = ScannedSegment(
                 base_offset=base,
@@ -250,7 +253,7 @@ class _Recovery:
         stop = Stop.CLEAN if self._closed_clean else Stop.UNCLEAN
         index = scanned.index_state
         if position is Position.LAST and base not in self.indexed:
-            index = Index.GOOD  # There was no checkpoint since it was begun.
+            index = Index.GOOD  # No checkpoint was written since the segment began.
         return scanned, row_for(Facts(place, scanned.content, index, position, stop))
 
     def _good_end(self, base: Offset) -> Offset:
@@ -268,8 +271,11 @@ class _Recovery:
     # --- The log as a whole ---
 
     def _judge(self, bases: list[Offset], start: Offset, end: Offset) -> Steps[tuple[Offset, Offset]]:
-        """Where the log begins and ends. An empty one begins where a batch certainly did, at or below its start, which
-        may lie within a batch: a log is copied by whole ones. Its leader tells it the start again (S10)."""
+        """Return where the log begins and ends.
+
+        An empty log begins at the base of a batch that certainly existed, at or below its start: the start may lie
+        within a batch, and a log is copied in whole batches. Its leader sends it the start again (S10).
+        """
         checkpoint = self.checkpoint
         emptying = checkpoint is not None and checkpoint.emptying
         if emptying and (not self.kept or end < start):
@@ -333,14 +339,14 @@ class _Recovery:
         )
 
     def _is_little(self, read: list[ScannedSegment]) -> bool:
-        """Index files of segments that do not grow are relied on: they have to cover everything."""
+        """Whether so little was read that new index files are not worth it; only the last segment may lack an index."""
         if not read:
             return True
         last_only = read[0] is self.kept[-1]
         return last_only and read[0].unindexed_bytes < _FRESH_BYTES and self.epochs == self.epochs_on_disk
 
     def _write_anew(self, start: Offset, end: Offset, read: list[ScannedSegment]) -> Steps[LogCheckpoint]:
-        """Indexes, epochs and checkpoint, so that the next start has less to read, or less to find."""
+        """Write indexes, epochs and checkpoint, so that the next start has less to read and less to repair."""
         if not self.vouched:
             yield from self._cannot_vouch(start)
         if not self.kept:
@@ -360,7 +366,7 @@ class _Recovery:
         return checkpoint
 
     def _make_durable(self, read: list[ScannedSegment], *, names: bool = False) -> Steps[None]:
-        """What a killed process wrote lies in the page cache, which is no promise (S1). `names`: the folder changed."""
+        """Fsync what a killed process left in the page cache, which is no promise (S1). `names`: the folder changed."""
         unmade = self.never_written or self.unmade
         if not (read or names or unmade):
             return
@@ -368,7 +374,7 @@ class _Recovery:
         paths += [self._name(CHECKPOINT_NAME)] if self.never_written else []
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(contextlib.closing(self.disk.open(path))) for path in paths]
-            # The process may have died while it made the log: then the folder's own name is not durable either.
+            # The process may have died while it created the log: then the folder's own name is not durable either.
             yield Durable(files, (self.path, self._parent) if unmade else (self.path,))
 
     # --- Helpers ---
@@ -378,9 +384,10 @@ class _Recovery:
         return self.checkpoint is not None and self.checkpoint.closed_clean
 
     def _cannot_vouch(self, start: Offset) -> Steps[None]:
-        """Before anything is changed: if the process dies now, the next recovery finds less wrong, and must know."""
+        """Persist the loss before anything is changed: if the process dies now, the next recovery finds less wrong."""
         self.vouched = False
-        self.disk.remove(self._name(CLEANER_CHECKPOINT_NAME))  # What comes in place of a loss was not compacted.
+        # The batches that replace a loss were not compacted.
+        self.disk.remove(self._name(CLEANER_CHECKPOINT_NAME))
         known = self.checkpoint or LogCheckpoint(start, start, closed_clean=False)
         if not known.unreported_loss or self.checkpoint is None:
             marked = replace(known, unreported_loss=True)

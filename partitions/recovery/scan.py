@@ -1,12 +1,12 @@
-"""The facts about a segment that is found on disk: how far it is good, what is wrong behind that, and where it lies.
+"""The facts about a segment on disk: how far it is good, what is wrong behind that, and its place in the log.
 
-The part that a good index covers was fsynced before the index was written, and is not read again; from there on every
-batch is read whole, CRC and all, and checked against its neighbour and the leader epochs. The index grows with it.
+The part that a good index covers was fsynced before the index was written, and is not read again. From there on every
+batch is read whole, its CRC is checked, and it is compared with its neighbour and the leader epochs. The index grows
+with it.
 
-Names tell most of a segment's place against the ones before it and the log's start: a segment ends where its successor
-begins. Compaction puts segments together, though, and removes the files of those that the first one holds now only
-after that; until then what their names say of the first one's end is not true of it any more. So wherever the answer
-would take a file away, the file itself is asked how far it goes.
+Names give most of a segment's place relative to the segments before it and the log's start: a segment ends where its
+successor begins. But compaction merges segments, and removes the files of the merged ones only afterwards; until then
+their names give a wrong end for the first one. So before a file may be removed, the file itself is read for its end.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _CHUNK_BYTES = 1 * MIB
 
 @dataclass(slots=True)
 class ScannedSegment:
-    """What is known of a segment after it was read."""
+    """The facts about a segment after it was read."""
 
     base_offset: Offset
     size: int
-    """Of the file."""
+    """The size of the file, in bytes."""
     content: Content
     index_state: Index
     index: SegmentIndex
-    """Covers exactly the good part."""
+    """The index of exactly the good part."""
     unindexed_bytes: int
-    """So many behind the index's part were there to be read."""
+    """The bytes behind the index's part, which had to be read."""
     first_timestamp: int
     detail: str = ""
     on_disk: bool = True
-    """Its file is there."""
+    """Whether its file exists."""
 
     @property
     def read_anything(self) -> bool:
-        """There were such: they are to be fsynced before anybody relies on them."""
+        """Whether bytes were read that must be fsynced before they may be relied on."""
         return self.unindexed_bytes > 0
 
     @property
@@ -59,23 +59,26 @@ class ScannedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """What is known when a segment's turn comes, in the order of base offsets."""
+    """The context of a segment when it is judged, in the order of base offsets."""
 
     log_start: Offset
     successor: Offset | None
-    """Base of the next segment that was found."""
+    """Base offset of the next segment that was found."""
     expected: Offset
-    """Where the segments before it end; the log's start where there are none."""
+    """The end of the segments before it; the log's start if there are none."""
     is_first: bool
-    """None before it was kept."""
+    """Whether no segment before it was kept."""
     behind_damage: bool
 
 
 def scan_segment(
     disk: Disk, path: str, base_offset: Offset, epochs: LeaderEpochHistory, interval_bytes: int, *, learn_epochs: bool
 ) -> ScannedSegment:
-    """Read one segment. With `learn_epochs` there is no history to check against: nothing is taken on trust, and the
-    epochs are put into `epochs` as they are found, as long as they rise."""
+    """Read one segment.
+
+    With `learn_epochs` there is no history to check against: no index is trusted, and the epochs found are added to
+    `epochs`, as long as they rise.
+    """
     file = disk.open(f"{path}/{segment_name(base_offset)}")
     try:
         size = file.size()
@@ -112,7 +115,7 @@ def scan_segment(
 
 
 def place_of(base: Offset, around: Neighbours, good_end: Callable[[], Offset]) -> Place:
-    """`good_end` reads the segment: up to where it is as it should be."""
+    """Return the place of the segment; `good_end` reads it, and returns the end of its good part."""
     if around.successor is not None and around.successor <= around.log_start and good_end() <= around.log_start:
         return Place.BELOW_START
     if around.behind_damage:
@@ -125,7 +128,7 @@ def place_of(base: Offset, around: Neighbours, good_end: Callable[[], Offset]) -
 
 
 def _covers_what_it_says(file: File, index: SegmentIndex, epochs: LeaderEpochHistory) -> bool:
-    """The first batch is the segment's, and from the last entry the headers lead to where the index says it ends."""
+    """Whether the first batch is the segment's, and the headers from the last entry lead to the index's end."""
     last_offset, last_position = index.offsets.floor(index.end_offset)
     try:
         for offset, position, to_the_end in ((index.offsets.base_offset, 0, False), (last_offset, last_position, True)):
@@ -183,11 +186,11 @@ class _Scan:
     def _expected_epoch(self, header: BatchHeader) -> LeaderEpoch:
         if not self._learn_epochs:
             return self._epochs.epoch_at(self._index.end_offset)
-        # Without a history the epochs can only be asked not to fall.
+        # Without a history the only rule for epochs is that they do not fall.
         return LeaderEpoch(max(0, self._epochs.latest_epoch, header.leader_epoch))
 
     def _garbage(self, detail: str) -> tuple[Content, str]:
-        """Bytes that are no batch: zeros up to the end are a file that grew without its data, else they are damage."""
+        """Classify bytes that are no batch: zeros to the end are a file that grew without its data; else damage."""
         position = self._index.size
         while position < self._size:
             data = self._file.pread(min(_CHUNK_BYTES, self._size - position), position)
@@ -197,7 +200,7 @@ class _Scan:
         return Content.TORN, f"zeros from offset {self._index.end_offset} on"
 
     def _bytes(self, length: int) -> memoryview:
-        """`length` bytes from where the good part ends."""
+        """Return `length` bytes from the end of the good part."""
         within = self._index.size - self._chunk_position
         if not 0 <= within <= len(self._chunk) - length:
             wanted = min(max(_CHUNK_BYTES, length), self._size - self._index.size)

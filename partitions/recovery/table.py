@@ -1,10 +1,10 @@
-"""What is done with each segment that is found on disk: a table of facts and actions, and nothing else.
+"""The decision table of recovery: facts about a segment on disk, and the action for them.
 
-Four facts about a segment choose the one row that fits. The rows tell which crash, or which damage, makes such a
+Four facts about a segment select the one row that fits. The rows say which crash, or which damage, leaves such a
 segment; a test enumerates all combinations and proves that exactly one row fits each.
 
 A second, smaller table says which findings forbid the replica to vouch for its log (S9): it then reports
-`cut_or_quarantined`, and neither leads nor counts until it has caught up with somebody who can.
+`cut_or_quarantined`, and neither leads nor counts until it has caught up with a replica that can vouch.
 """
 
 from __future__ import annotations
@@ -14,44 +14,46 @@ from dataclasses import dataclass
 
 
 class Place(enum.Enum):
-    """The segment's base offset against where the segment before it ends (the first one: where the log starts)."""
+    """The segment's base offset relative to the end of the segment before it (for the first one: to the log start)."""
 
     BELOW_START = "below the log start"
-    """It ends at or below the log start."""
+    """The segment ends at or below the log start."""
     NEXT = "next"
-    """Where the one before it ends; the first one: at or below the log start."""
+    """It begins where the one before it ends; the first one: at or below the log start."""
     GAP = "behind a gap"
-    """Beyond that: something between is missing."""
+    """It begins beyond that: something between is missing."""
     OVERLAP = "overlapping"
-    """Before that: names and contents contradict each other."""
+    """It begins before that: names and contents contradict each other."""
     WITHIN = "within the one before it"
-    """Before that, and it ends no later: whatever is in it is in the one before it as well."""
+    """It begins before that and ends no later: everything in it is in the one before it as well."""
     BEHIND_DAMAGE = "behind damage"
-    """Something before it was cut, quarantined or missing."""
+    """A segment before it was cut, quarantined or missing."""
 
 
 class Content(enum.Enum):
-    """What reading it found."""
+    """The result of reading a segment."""
 
     EMPTY = "empty"
     WHOLE = "whole"
-    """Batch after batch to the end of the file."""
+    """Valid batches up to the end of the file."""
     TORN = "torn"
-    """The last bytes are the beginning of a batch that is not there, or zeros."""
+    """The last bytes are the beginning of an incomplete batch, or zeros."""
     BAD_CRC = "bad CRC"
-    """A batch at its place whose content is not what was written; or bytes that are no batch."""
+    """A batch at its place with other content than was written; or bytes that are no batch."""
     MISPLACED = "misplaced"
     """A batch whose base offset or leader epoch contradicts its neighbours or the leader epoch history."""
 
 
 class Index(enum.Enum):
-    """Its index files."""
+    """The state of a segment's index files."""
 
     GOOD = "good"
-    """They cover the file, or the beginning of it that a checkpoint covered: none of the last segment before there was
-    one, and then they are absent."""
+    """They cover the file, or the beginning of it that a checkpoint covered.
+
+    Before its first checkpoint the last segment has none, which is good as well.
+    """
     BAD = "bad"
-    """Absent otherwise, torn or of other bytes."""
+    """Otherwise absent, torn, or an index of other bytes."""
 
 
 class Position(enum.Enum):
@@ -60,7 +62,7 @@ class Position(enum.Enum):
 
 
 class Stop(enum.Enum):
-    """How the log was used last."""
+    """How the log was last closed."""
 
     CLEAN = "clean"
     """It was closed clean, and not written to since."""
@@ -71,9 +73,9 @@ class Action(enum.Enum):
     KEEP = "keep"
     REINDEX = "rebuild the index"
     CUT = "cut the tail"
-    """The bytes from the torn batch on are dropped."""
+    """Drop the bytes from the torn batch on."""
     QUARANTINE = "quarantine"
-    """From the first byte that is not good, everything is set aside under another name, this and all later segments."""
+    """Set everything aside from the first bad byte on, in this segment and all later ones."""
     REMOVE = "remove"
 
 
@@ -88,7 +90,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A fact that is None fits any."""
+    """A row of the table; a fact that is None matches any value."""
 
     label: str
     place: Place | None
@@ -98,7 +100,7 @@ class Row:
     stop: Stop | None
     action: Action
     vouched: bool
-    """Nothing that may have been acknowledged is lost by this."""
+    """Whether the action loses nothing that may have been acknowledged."""
 
     def fits(self, facts: Facts) -> bool:
         return (
@@ -123,11 +125,11 @@ SEGMENT_ROWS: tuple[Row, ...] = (
     Row("@B", Place.NEXT, _WHOLE, Index.GOOD, None, None, Action.KEEP, vouched=True),
     # A crash between the batches and the index files of a finished segment, or a torn or rotten index. Never trusted.
     Row("@C", Place.NEXT, _WHOLE, Index.BAD, None, None, Action.REINDEX, vouched=True),
-    # A new log, a log that was just rolled, or a crash between the making of a segment and its first batch. In the
-    # middle: power failed, and a later segment's name survived where this one's batches did not; see @I for that one.
+    # A new log, a log that was just rolled, or a crash between the creation of a segment and its first batch. In the
+    # middle: power failed, and a later segment's name survived, but this one's batches did not; see @I for that one.
     Row("@D", Place.NEXT, _EMPTY, None, None, None, Action.KEEP, vouched=True),
-    # The process was killed inside a write, or power failed before an fsync. Almost certainly nobody was told of that
-    # batch; but a file that somebody shortened looks the same, so the replica does not vouch.
+    # The process was killed inside a write, or power failed before an fsync. Almost certainly the batch was never
+    # acknowledged; but a file that was shortened by hand looks the same, so the replica does not vouch.
     Row("@E", Place.NEXT, _TORN, None, Position.LAST, Stop.UNCLEAN, Action.CUT, vouched=False),
     # A clean close wrote whole batches only: the file was shortened or zeroed afterwards.
     Row("@F", Place.NEXT, _TORN, None, Position.LAST, Stop.CLEAN, Action.QUARANTINE, vouched=False),
@@ -138,64 +140,64 @@ SEGMENT_ROWS: tuple[Row, ...] = (
     # A segment before this one is missing, or lost its end.
     Row("@I", Place.GAP, _NOT_EMPTY, None, None, None, Action.QUARANTINE, vouched=False),
     Row("@J", Place.GAP, _EMPTY, None, None, None, Action.REMOVE, vouched=False),
-    # No crash of ours does this: two files claim the same offsets. The earlier one is kept.
+    # No crash does this: two files claim the same offsets. The earlier one is kept.
     Row("@K", Place.OVERLAP, _NOT_EMPTY, None, None, None, Action.QUARANTINE, vouched=False),
     Row("@L", Place.OVERLAP, _EMPTY, None, None, None, Action.REMOVE, vouched=False),
     # The log ends at the damage before it; offsets beyond will be used again, so these batches must go.
     Row("@M", Place.BEHIND_DAMAGE, _NOT_EMPTY, None, None, None, Action.QUARANTINE, vouched=False),
     Row("@N", Place.BEHIND_DAMAGE, _EMPTY, None, None, None, Action.REMOVE, vouched=True),
-    # Compaction put it and the one before it together, and the process died before its file was removed.
+    # Compaction merged it into the one before it, and the process died before its file was removed.
     Row("@O", Place.WITHIN, None, None, None, None, Action.REMOVE, vouched=True),
 )
 
 
 def row_for(facts: Facts) -> Row:
-    """The one row that fits."""
+    """Return the one row that fits."""
     return next(row for row in SEGMENT_ROWS if row.fits(facts))
 
 
 class Finding(enum.Enum):
-    """What is found about a log as a whole; the value is what the notes say."""
+    """A finding about a log as a whole; the value is its text in the notes."""
 
-    CREATED = "there was no such log: begun"
-    NEVER_WRITTEN = "the log was begun, and never written to"
+    CREATED = "the log did not exist, and was created"
+    NEVER_WRITTEN = "the log was created, and never written to"
     NO_CHECKPOINT = "the checkpoint is absent or damaged: the start is where the first segment begins"
     NO_LEADER_EPOCHS = "the leader epoch history is absent or damaged: rebuilt from the batches"
     EPOCHS_BEYOND_END = "leader epochs without a batch are dropped"
     ENDS_BEFORE_RECOVERY_POINT = "the log ends before its recovery point: fsynced batches are missing"
-    NOT_AS_CLOSED = "the log was closed clean, and does not end where it was closed"
+    NOT_AS_CLOSED = "the log was closed clean, but does not end where it was closed"
     ENDS_BEFORE_START = "the log ends before its start: it begins where it ends"
     NO_SEGMENT = "there is no segment where the log should be"
-    WAS_EMPTIED = "the log was being emptied when it stopped: begun anew"
+    WAS_EMPTIED = "the log was being emptied when it stopped: it starts empty"
     UNREPORTED_LOSS = "an earlier recovery could not vouch for the log, and the quorum may not know"
     UNSYNCED_TOPIC = "the topic has flush=os and the last stop was unclean"
-    STRAY_FILE = "a file that is no part of a log is left alone"
-    UNFINISHED_COMPACTION = "a cleaned segment that had not taken the place of the old one is removed"
+    STRAY_FILE = "a file that is not part of a log is left in place"
+    UNFINISHED_COMPACTION = "a cleaned segment that had not replaced the old one is removed"
     TEMPORARY_FILE = "an unfinished file is removed"
     STRAY_INDEX = "an index or snapshot without its segment is removed"
 
 
 VOUCHED: dict[Finding, bool] = {
     Finding.CREATED: True,
-    # There is a checkpoint that says «closed clean, and empty», which falls back before the first batch is written, and
-    # not a byte of a segment. A log that lost those has another checkpoint, or none.
+    # The checkpoint says «closed clean, and empty», which falls back before the first batch is written, and no segment
+    # has a byte. A log that lost those has another checkpoint, or none.
     Finding.NEVER_WRITTEN: True,
-    # It is written before anything else is, and replaced as a whole: only damage (or a crash while the log was being
-    # made, which then has nothing to vouch for) leaves a log without one.
+    # The checkpoint is the first file, and replaced as a whole: only damage (or a crash during the creation of the
+    # log, which then has nothing to vouch for) leaves a log without one.
     Finding.NO_CHECKPOINT: False,
     Finding.NO_LEADER_EPOCHS: False,
-    # They are written ahead of their first batch.
+    # Epochs are written ahead of their first batch.
     Finding.EPOCHS_BEYOND_END: True,
     Finding.ENDS_BEFORE_RECOVERY_POINT: False,
     Finding.NOT_AS_CLOSED: False,
     Finding.ENDS_BEFORE_START: False,
     Finding.NO_SEGMENT: False,
-    # Instead of the two above: a truncation of everything, or a restart at another offset, had said so beforehand.
+    # Instead of the two above: a truncation of everything, or a restart at another offset, had announced this.
     Finding.WAS_EMPTIED: True,
     Finding.UNREPORTED_LOSS: False,
     Finding.UNSYNCED_TOPIC: False,
     Finding.STRAY_FILE: True,
-    # The old segment is there until the cleaned one has its name, which is one rename of a file that is fsynced.
+    # The old segment exists until the cleaned one has its name, by one rename of a file that is fsynced.
     Finding.UNFINISHED_COMPACTION: True,
     Finding.TEMPORARY_FILE: True,
     Finding.STRAY_INDEX: True,
