@@ -77,7 +77,6 @@ LEFT: Mapping[str, int] = {
     "partitions/upkeep": 52,
     "raftlog/broker": 106,
     "raftlog/cli": 93,
-    "raftlog/client": 152,
     "raftlog/http2": 85,
     "spark_source": 27,
     "spark_source/driver": 13,

@@ -281,7 +281,7 @@ class GroupConsumer:
             def run() -> None:
                 try:
                     done.set_result(callback(partitions))
-                except Exception as error:  # noqa: BLE001 the program's error: `poll` raises it
+                except Exception as error:  # noqa: BLE001  the program's error: `poll` raises it
                     done.set_exception(error)
 
             self._calls.put(run)

@@ -159,7 +159,7 @@ class Handover:
                     return
                 delivery.close()  # the buffer is full: awaiting it would send it after the records queued behind it
                 await queued.target.drain()
-        except Exception as error:  # noqa: BLE001 any error is this record's alone; the records behind it continue
+        except Exception as error:  # noqa: BLE001  any error is this record's alone; the records behind it continue
             sent._error = error
             if isinstance(queued.target, AsyncProducer):
                 self._refused.append(sent)

@@ -1,1 +1,1 @@
-"""Access to the cluster: connections, metadata cache, JSON calls."""
+"""The cluster as a client sees it: the HTTP API, metadata, and connections to the brokers."""

@@ -1,13 +1,14 @@
-"""The HTTP API as a client calls it: any node will do, and a node that is slow or dead costs little.
+"""The HTTP API as a client calls it: any node answers, and a node that is slow or dead costs little time.
 
-A call goes to the node that answered last. Where repeating is harmless, the next node is asked as well when there was
-no answer for `HEDGE_AFTER` (a stopped process still accepts connections; waiting for it would be slower than failing
-over), and again round by round until the deadline. A node that meanwhile answers other calls is slow, not stopped: it
-has `PATIENCE` times as long, for asking twice what is late already is how a busy cluster falls over. Where repeating is
-not harmless (create a topic, delete one), nodes are tried one after the other, and only as long as it is certain that
-nothing happened; a lost answer is `outcome_unknown`.
+A call goes to the node that answered last. If repeating it is harmless, the next node is asked as well after
+`HEDGE_AFTER` without an answer (a stopped process still accepts connections, so waiting for it would take longer than
+failing over), then the others, round by round until the deadline. A node that answers other calls meanwhile is slow,
+not stopped: it gets `PATIENCE` times as long, because doubling late requests overloads a busy cluster.
 
-Bootstrap addresses are where it begins; the nodes that the cluster names (`learn`) are asked too.
+If repeating is not harmless (creating or deleting a topic), nodes are tried one after the other, and only while it is
+certain that nothing was applied; a lost answer is `outcome_unknown`.
+
+The first calls go to the bootstrap addresses; the nodes that the cluster lists (`learn`) are asked, too.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ class NotSent(Exception):
 
 
 class _Unanswered(aiohttp.ClientError):
-    """The node had the connection, and closed it without an answer."""
+    """The node accepted the connection and closed it without an answer."""
 
 
 async def _send_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """aiohttp sends a DELETE or PUT again by itself where the connection is lost before the answer. A change that was
-    carried out would be told as refused then, or as never sent where the node is gone."""
+    """Keep aiohttp from resending a DELETE or PUT whose connection is lost before the answer.
+
+    A resent change that had been applied would be reported as refused, or, if the node is gone, as never sent.
+    """
     try:
         return await send(request)
     except aiohttp.ClientConnectorError:
@@ -78,78 +81,93 @@ class Call:
     content_type: str
     timeout: float
     fresh: bool = False
-    """On a new connection."""
+    """Whether to use a new connection."""
     accept: tuple[int, ...] = ()
-    """Statuses above 299 that are an answer all the same."""
+    """Statuses above 299 that count as an answer."""
     hedge_after: float | None = None
     """Seconds after which the next node is asked as well; None: `HEDGE_AFTER`."""
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Endpoint]:
-    """`"host:port,host:port"` or a list of such → endpoints. Raises `InvalidRequest`."""
+    """Parse `"host:port,host:port"`, or a list of such, into endpoints. Raises `InvalidRequest`."""
     texts = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
     endpoints = [parse_endpoint(text) for text in texts if text.strip()]
     if not endpoints:
-        raise InvalidRequest("invalid_request", "no bootstrap address was given: host:port, separated by commas")
+        raise InvalidRequest("invalid_request", "no bootstrap address: give host:port, separated by commas")
     return list(dict.fromkeys(endpoints))
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """`host:port`, `[::1]:port` or `http://host:port`. Raises `InvalidRequest`."""
+    """Parse `host:port`, `[::1]:port` or `http://host:port`. Raises `InvalidRequest`."""
     address = text.strip().removeprefix("http://").rstrip("/")
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidRequest("invalid_request", f"{text!r} is no address: it must be host:port")
+        raise InvalidRequest("invalid_request", f"{text!r} is not an address: it must be host:port")
     return Endpoint(host, int(port))
 
 
 def blames_caller(error: RaftlogError) -> bool:
-    """Whether the request is at fault, so that every node would say the same: not the world, nor a node with a bug."""
+    """Whether the request itself is wrong, so that every node would refuse it.
+
+    Failures of the cluster and bugs of a node do not count.
+    """
     return not error.retriable and error.status < 500
 
 
 def is_busy(silent: float, waited: float, hedge_after: float) -> bool:
-    """Whether a node is slow and not stopped, if it has answered nobody for `silent` seconds, and one for `waited`."""
+    """Whether a node is slow rather than stopped.
+
+    `silent`: seconds since it last answered any call; `waited`: seconds that this call has waited.
+    """
     return silent < hedge_after and waited < PATIENCE * hedge_after
 
 
 class HttpApi:
-    """One user's connections to the API of a cluster. Belongs to one event loop; `close` it."""
+    """One user's connections to the API of a cluster.
+
+    Belongs to one event loop; `close` it.
+    """
 
     def __init__(self, bootstrap: str | Sequence[str], data_ssl: SSLContext | None = None) -> None:
-        """`data_ssl` is for connections to data listeners, which are made elsewhere; the API is plain HTTP."""
+        """`data_ssl` is for data listeners, whose connections are made elsewhere; the API itself is plain HTTP."""
         self.data_ssl = data_ssl
         self._bootstrap = parse_bootstrap(bootstrap)
         self._addresses = list(self._bootstrap)
-        """The one that answered last is first."""
+        """Nodes to ask; the one that answered last is first."""
         self._answered: dict[Endpoint, float] = {}
-        """When each of them last gave an answer that was not its own failure; the loop's clock."""
+        """Loop time of each node's last answer that was not its own failure."""
         self._session: aiohttp.ClientSession | None = None
         self._fresh_session: aiohttp.ClientSession | None = None
-        """For requests that must not happen twice: a kept connection may be closed just when it is used again."""
+        """The session for requests that must not be sent twice: a kept connection may close as it is reused.
+        """
         self._closed = False
         self.last_error: RaftlogError | None = None
-        """Of the last attempt, where it failed: what to tell those who wait."""
+        """Error of the last attempt, if it failed; shown to callers that wait."""
 
     # --- Calls --------------------------------------------------------------------------------------------------------
 
     async def get(self, path: str, kind: type[T], *, accept: tuple[int, ...] = (), timeout: float = 5.0) -> T:
-        """The decoded answer. Raises a `RaftlogError`; `connection_lost` when no node answers in time."""
+        """Return the decoded answer.
+
+        Raises a `RaftlogError`; `connection_lost` if no node answers in time.
+        """
         return self._decode(await self.repeatable("GET", path, accept=accept, timeout=timeout), kind)
 
     async def post(
         self, path: str, kind: type[T], body: Any = None, *, timeout: float = 5.0, hedge_after: float | None = None
     ) -> T:
-        """The same for a POST that does no harm when it happens twice."""
+        """POST an idempotent request and return the decoded answer."""
         answer = await self.repeatable("POST", path, body=body, timeout=timeout, hedge_after=hedge_after)
         return self._decode(answer, kind)
 
     async def change(
         self, method: str, path: str, kind: type[T] | None, body: Any = None, *, timeout: float = 15.0
     ) -> T:
-        """A request that must not happen twice. `kind` None: the answer has no body. Raises `outcome_unknown` when the
-        answer was lost."""
+        """Send a request that must not happen twice. `kind` None: the answer has no body.
+
+        Raises `outcome_unknown` if the answer is lost.
+        """
         answer = await self._once(Call(method, path, _encode(body), "application/json", timeout, fresh=True))
         return self._decode(answer, kind) if kind is not None else None  # type: ignore[return-value]
 
@@ -165,7 +183,7 @@ class HttpApi:
         timeout: float = 5.0,
         hedge_after: float | None = None,
     ) -> bytes:
-        """The answer's body, from whichever node gives it first. `raw` is a body that is encoded already."""
+        """Return the body of the first node's answer. `raw` is an encoded request body."""
         sent = raw if raw is not None else _encode(body)
         call = Call(method, path, sent, content_type, timeout, accept=accept, hedge_after=hedge_after)
         loop = asyncio.get_running_loop()
@@ -181,14 +199,19 @@ class HttpApi:
             await asyncio.sleep(ROUND_PAUSE)
 
     async def once(self, path: str, body: bytes, content_type: str, timeout: float) -> bytes:
-        """The answer's body to a POST that is sent again only where it certainly was not taken. Raises as `change`."""
+        """POST a request that is resent only if it certainly was not processed; return the answer's body.
+
+        Raises as `change` does.
+        """
         return await self._once(Call("POST", path, body, content_type, timeout))
 
     # --- Nodes --------------------------------------------------------------------------------------------------------
 
     def learn(self, endpoints: Iterable[Endpoint]) -> None:
-        """The cluster's nodes: they are asked too, and after the bootstrap addresses. Where there are too many, those
-        that the cluster named before and names no more make room."""
+        """Add the cluster's nodes after the bootstrap addresses.
+
+        If there are too many, nodes that the cluster no longer lists are dropped.
+        """
         named = list(dict.fromkeys(endpoints))
         wanted = [endpoint for endpoint in named if endpoint not in self._addresses]
         former = [known for known in self._addresses if known not in self._bootstrap and known not in named]
@@ -199,7 +222,7 @@ class HttpApi:
         self._addresses += wanted[: max(0, MAX_ADDRESSES - len(self._addresses))]
 
     def prefer_another(self) -> None:
-        """The preferred node's view may be stale (it may be cut off from the quorum): begin with the next one."""
+        """Start the next calls at another node: the preferred one may be stale, cut off from the quorum."""
         self._addresses.append(self._addresses.pop(0))
 
     @property
@@ -216,8 +239,10 @@ class HttpApi:
     # --- Inside -------------------------------------------------------------------------------------------------------
 
     async def _any_node(self, call: Call, deadline: float, last: RaftlogError | None) -> bytes:
-        """One round: every node is asked, the next one when an answer is late or was none. `last`: how the round before
-        failed, which tells more than that this one was cut short."""
+        """Ask all nodes in one round: the next one whenever an answer is late or failed.
+
+        `last`: the error of the previous round, which says more than that this one ran out of time.
+        """
         loop = asyncio.get_running_loop()
         hedge_after = HEDGE_AFTER if call.hedge_after is None else call.hedge_after
         waiting = list(self._addresses)
@@ -270,7 +295,9 @@ class HttpApi:
                     last = self._more_telling(last, RetriableError("connection_lost", str(error)))
                 except RaftlogError as error:
                     if error.code == "connection_lost":
-                        unknown = f"{node} took the request and did not answer: {error.detail}. It may have happened"
+                        unknown = (
+                            f"{node} received the request and did not answer: {error.detail}. It may have been applied"
+                        )
                         raise RetriableError("outcome_unknown", unknown) from None
                     if not error.retriable or error.applied is not Applied.NO:
                         raise
@@ -284,7 +311,7 @@ class HttpApi:
             await asyncio.sleep(ROUND_PAUSE)
 
     async def _attempt(self, node: Endpoint, call: Call) -> bytes:
-        """Raises `NotSent`, or the `RaftlogError` of the answer, or `connection_lost` where there was none."""
+        """Raise `NotSent`, the `RaftlogError` of the answer, or `connection_lost` if there is none."""
         try:
             status, body = await self._exchange(node, call)
         except NotSent as error:
@@ -301,8 +328,11 @@ class HttpApi:
         return body
 
     async def _exchange(self, node: Endpoint, call: Call) -> tuple[int, bytes]:
-        """One request to this node, over HTTP: the answer's status and body. Raises `NotSent`, or a `RaftlogError`
-        (`connection_lost`) where there was none. The simulator has another network in this place."""
+        """Send one request to this node over HTTP, and return the answer's status and body.
+
+        Raises `NotSent`, or a `RaftlogError` (`connection_lost`) if there is no answer. The simulator replaces this
+        method with its own network.
+        """
         url = f"http://{node}{call.path}"
         headers = {} if call.body is None else {"Content-Type": call.content_type}
         timeout = aiohttp.ClientTimeout(total=call.timeout, sock_connect=CONNECT_TIMEOUT)
@@ -319,7 +349,7 @@ class HttpApi:
                 return response.status, body
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NotSent(f"cannot connect to {node}: {error}") from None
-        except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:  # the last: a host that is no name
+        except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:  # the last: an invalid host name
             raise RetriableError("connection_lost", f"{node}: {error or type(error).__name__}") from None
         except (RuntimeError, MemoryError) as error:
             if not is_shortage(error):
@@ -343,13 +373,13 @@ class HttpApi:
 
     def _prefer(self, node: Endpoint) -> None:
         self.last_error = None
-        if self._addresses[0] != node and node in self._addresses:  # it may have been forgotten meanwhile
+        if self._addresses[0] != node and node in self._addresses:  # it may have been dropped meanwhile
             self._addresses.remove(node)
             self._addresses.insert(0, node)
 
     @staticmethod
     def _more_telling(known: RaftlogError | None, error: RaftlogError) -> RaftlogError:
-        """Of two failures the one to report: what a node said rather than that another could not be reached."""
+        """Return the error to report: a node's answer rather than a failure to reach another node."""
         if known is not None and error.code == "connection_lost" and known.code != "connection_lost":
             return known
         return error
@@ -360,7 +390,7 @@ class HttpApi:
             problem = msgspec.json.decode(body, type=_Problem)
         except (msgspec.MsgspecError, ValueError):
             told = f"{node} answered {status}, not as raftlog does: {body[:200].decode('utf-8', 'replace').strip()}"
-            # A proxy that lost the node, perhaps after it had passed the request on.
+            # A 5xx may be a proxy's that lost the node, perhaps after it had forwarded the request.
             return RetriableError("connection_lost", told) if status >= 500 else RemoteProtocolError(told)
         return error_from_code(problem.code, problem.detail or problem.title)
 
@@ -369,7 +399,7 @@ class HttpApi:
         try:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise RemoteProtocolError(f"the answer is not what it should be: {error}") from None
+            raise RemoteProtocolError(f"the answer has an unexpected format: {error}") from None
 
 
 def _encode(body: Any) -> bytes | None:

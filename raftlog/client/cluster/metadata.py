@@ -1,12 +1,12 @@
-"""What a client knows of the cluster: its nodes, and who leads which partition of the topics it uses.
+"""A client's view of the cluster: its nodes, and the leaders of the partitions that the client uses.
 
-The knowledge is a picture that may be old; a broker that no longer leads says so, and then the picture is drawn anew.
-It never goes back, since a node that is cut off from the quorum answers from an old view: of two answers about one
-partition the one with the higher leader epoch counts, and of two topics of one name, the one that was created later,
-whichever came last. (Which that is can be told from feature level 5 on; of two topics that were created before, the
-last answer counts.)
+The view may be stale; a broker that no longer leads says so, and then the view is refreshed. It never goes back,
+although a node that is cut off from the quorum answers from a stale view: of two answers about one partition, the one
+with the higher leader epoch counts, and of two topics with the same name, the one created later, whichever answer came
+last. (The order of creation is known from feature level 5 on; of two topics created before that, the last answer
+counts.)
 
-The structs here are also what `Admin` returns: fields that a newer cluster adds are ignored.
+`Admin` returns the structs of this module, too; fields that a newer cluster adds are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOPIC_ID = re.compile("[0-9a-f]{32}", re.IGNORECASE)
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
-    """One node, as the cluster knows it."""
+    """One node as the cluster knows it."""
 
     id: int
     api: str
@@ -39,12 +39,12 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """`host:port` of its HTTP/2 data listener."""
     rack: str | None = None
     fenced: bool = False
-    """Alive nodes are not fenced."""
+    """Whether the broker is fenced: not alive as far as the controller knows."""
     incarnation: int = -1
 
 
 class ClusterInfo(msgspec.Struct, frozen=True):
-    """The cluster. `controller` is None while there is none."""
+    """The cluster; `controller` is None while there is none."""
 
     cluster_id: str
     nodes: list[NodeInfo]
@@ -54,7 +54,7 @@ class ClusterInfo(msgspec.Struct, frozen=True):
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):
-    """One partition. `leader` is None while there is none."""
+    """One partition; `leader` is None while there is none."""
 
     partition: int
     leader: int | None = None
@@ -68,30 +68,32 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     adding_replicas: list[int] = []
     """Those of `replicas` that a reassignment added."""
     removing_replicas: list[int] = []
-    """Those of `replicas` that go when it is complete."""
+    """Those of `replicas` that will be removed at the end of the reassignment."""
     unclean_leader_epochs: list[int] = []
-    """Leader epochs that an operator began although records may have been lost."""
+    """Leader epochs that began with an operator's unclean election, so records may have been lost."""
 
 
 class TopicDescription(msgspec.Struct, frozen=True):
-    """One topic with its partitions, in their order."""
+    """One topic with its partitions, in order."""
 
     name: str
     id: str
-    """32 hexadecimal digits."""
+    """Topic id, as 32 hexadecimal digits."""
     partition_count: int
     replication_factor: int
     partitions: list[PartitionInfo]
     configs: dict[str, str] = {}
     """All settings in effect."""
     overrides: list[str] | None = None
-    """Names of those that are set on this topic."""
+    """Names of the settings that this topic overrides."""
     created_index: int = 0
-    """Of two topics of one name, the one that was created later has the greater. 0: it was created below feature
-    level 5, or is described by a node that does not know."""
+    """Metadata index of the topic's creation: of two topics with the same name, the later one has the greater.
+
+    0: the topic was created below feature level 5, or the node that described it does not know.
+    """
 
     def is_older_than(self, other: TopicDescription) -> bool:
-        """A topic of the same name, deleted before that one was created."""
+        """Whether this topic has the same name and was deleted before `other` was created."""
         return self.id != other.id and self.created_index < other.created_index
 
     @property
@@ -100,7 +102,7 @@ class TopicDescription(msgspec.Struct, frozen=True):
 
     @property
     def max_message_bytes(self) -> int:
-        """Largest batch that the topic takes."""
+        """Size limit of a batch in this topic, in bytes."""
         try:
             return min(int(self.configs.get("max.message.bytes", MAX_BATCH_BYTES)), MAX_BATCH_BYTES)
         except ValueError:
@@ -108,27 +110,29 @@ class TopicDescription(msgspec.Struct, frozen=True):
 
 
 def topic_path(topic: str, topic_id: str = "", *, below: str = "") -> str:
-    """Of a topic in the API, or of something below it; with the id of the topic that is meant, or known, where there
-    is one."""
+    """Return the API path of a topic or of a resource below it, with the topic's id if it is known."""
     return f"/v1/topics/{quote(topic, safe='')}{below}{f'?topic_id={quote(topic_id)}' if topic_id else ''}"
 
 
 def check_partition(topic: str, partition: int, count: int) -> None:
-    """Raises `InvalidRequest` (`unknown_partition`) for one that the topic does not have."""
+    """Raise `InvalidRequest` (`unknown_partition`) if the topic does not have this partition."""
     if not 0 <= partition < count:
         raise no_partition(topic, partition, count)
 
 
 def no_partition(topic: str, partition: int, count: int) -> InvalidRequest:
-    """`unknown_partition`: the topic does not have this one."""
+    """Return the error for a partition that the topic does not have."""
     return InvalidRequest("unknown_partition", f"topic {topic} has the partitions 0 to {count - 1}, not {partition}")
 
 
 class ClusterMetadata:
-    """The picture. `refresh` draws it; the rest reads it."""
+    """A client's view of the cluster.
+
+    `refresh` updates it; the other methods read it.
+    """
 
     def __init__(self, api: HttpApi, meant: Mapping[str, str] | None = None) -> None:
-        """`meant`: ids of topics, by name, that the caller knows from elsewhere."""
+        """`meant`: topic ids by name, known to the caller from elsewhere."""
         self._api = api
         self._meant = dict(meant or {})
         self.cluster_id: str | None = None
@@ -139,9 +143,12 @@ class ClusterMetadata:
     async def refresh(
         self, topics: Iterable[str], *, timeout: float = 5.0
     ) -> dict[str, TopicDescription | RaftlogError]:
-        """Ask for nodes and these topics. Returns what is known of each topic now, or the error of asking for it
-        (`metadata_behind` where a node describes one that was deleted: then another node is asked next); raises a
-        `RaftlogError` where not even the nodes could be learned."""
+        """Refresh the nodes and these topics.
+
+        Returns each topic's present description, or the error of the request for it (`metadata_behind` if a node
+        describes a deleted topic; then another node is asked next). Raises a `RaftlogError` if not even the nodes could
+        be read.
+        """
         limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
         async def ask(topic: str) -> TopicDescription | RaftlogError:
@@ -162,16 +169,19 @@ class ClusterMetadata:
         return known
 
     def _path(self, topic: str) -> str:
-        """With the topic that is known by this name: a node that knows another one makes sure which is the present."""
+        """Return the topic's path with its known id.
+
+        A node that knows another topic of this name then makes sure which one exists now.
+        """
         known = self.topics.get(topic)
         return topic_path(topic, self._meant.get(topic, "") if known is None else known.id)
 
     def data_endpoint(self, node_id: int) -> Endpoint | None:
-        """Where a node takes produce and fetch streams; None for one that is not known."""
+        """Return the address of a node's data listener; None if the node is not known."""
         return self._data_endpoints.get(node_id)
 
     def leader(self, topic: str, partition: int) -> tuple[int, int]:
-        """Broker id and leader epoch; -1 for what is not known."""
+        """Return the leader's broker id and epoch; -1 for what is not known."""
         description = self.topics.get(topic)
         if description is None or partition >= len(description.partitions):
             return -1, -1
@@ -183,13 +193,13 @@ class ClusterMetadata:
             self.cluster_id = cluster.cluster_id
         elif cluster.cluster_id != self.cluster_id:
             raise RemoteProtocolError(
-                f"the bootstrap addresses lead to two clusters, {self.cluster_id} and {cluster.cluster_id}"
+                f"the bootstrap addresses belong to two clusters, {self.cluster_id} and {cluster.cluster_id}"
             )
         try:
             self._data_endpoints = {node.id: parse_endpoint(node.data) for node in cluster.nodes}
             self._api.learn([parse_endpoint(node.api) for node in cluster.nodes])
         except InvalidRequest as error:
-            raise RemoteProtocolError(f"the cluster names a node's address wrongly: {error.detail}") from None
+            raise RemoteProtocolError(f"the cluster returned an invalid node address: {error.detail}") from None
         self.nodes = {node.id: node for node in cluster.nodes}
 
     def _topic_answered(self, name: str, answer: TopicDescription | RaftlogError) -> TopicDescription | RaftlogError:
@@ -198,10 +208,10 @@ class ClusterMetadata:
         if [info.partition for info in answer.partitions] != list(range(answer.partition_count)):
             return RemoteProtocolError(f"the description of topic {name} does not list its partitions in order")
         if not TOPIC_ID.fullmatch(answer.id):
-            return RemoteProtocolError(f"the id of topic {name} is not one: {answer.id!r}")
+            return RemoteProtocolError(f"the id of topic {name} is invalid: {answer.id!r}")
         known = self.topics.get(name)
         if known is not None and answer.is_older_than(known):
-            what = f"a node describes the topic {name} that was deleted before the present one was created"
+            what = f"a stale node describes a former topic {name}, which was deleted before the present one was created"
             return RetriableError("metadata_behind", what)
         if known is not None and known.id == answer.id:
             answer = self._newest(known, answer)
@@ -210,7 +220,7 @@ class ClusterMetadata:
 
     @staticmethod
     def _newest(known: TopicDescription, answer: TopicDescription) -> TopicDescription:
-        """Partition by partition, whichever is further."""
+        """Merge the descriptions: of each partition, the one with the higher epochs."""
         pairs = zip(known.partitions, answer.partitions, strict=False)
         merged = [
             old if (old.leader_epoch, old.partition_epoch) > (new.leader_epoch, new.partition_epoch) else new

@@ -1,4 +1,4 @@
-"""Draws the picture of the cluster anew when somebody asks, one refresh at a time.
+"""Refreshes a client's metadata on request, one refresh at a time.
 
 While a partition changes its leader, refreshes follow one another every 20 to 100 ms; the third in a row begins with
 another node, since the one that answered may be cut off from the quorum.
@@ -19,25 +19,31 @@ from .metadata import ClusterMetadata, TopicDescription
 logger = logging.getLogger("raftlog.client")
 
 AFTER_A_BUG_SECONDS = 1.0
-"""After an exception that nobody foresaw, before it is asked again."""
+"""Seconds before the retry after an unexpected exception."""
 
 PAUSE_MIN = 0.02
 PAUSE_MAX = 0.1
 REFRESH_TIMEOUT = 2.0
 CALM = 1.0
-"""Seconds without a refresh after which the next one is no repetition."""
+"""Seconds without a refresh after which the next one does not count as a repetition."""
 
 Refreshed: TypeAlias = Callable[[Mapping[str, TopicDescription | RaftlogError]], None]
 
 
 class MetadataRefresher:
-    """Belongs to one loop. `close` it."""
+    """Refreshes metadata.
+
+    Belongs to one event loop; `close` it.
+    """
 
     def __init__(
         self, api: HttpApi, metadata: ClusterMetadata, refreshed: Refreshed, failed: Callable[[RaftlogError], None]
     ) -> None:
-        """`refreshed` gets what is known of the topics asked for; `failed` is told when no node could say anything
-        (which is tried again)."""
+        """Configure the callbacks.
+
+        `refreshed` gets what is known of the requested topics; `failed` gets the error if no node answered, which is
+        retried.
+        """
         self._api = api
         self._metadata = metadata
         self._refreshed = refreshed
@@ -50,7 +56,7 @@ class MetadataRefresher:
         self._closed = False
 
     def ask(self, topics: Iterable[str]) -> None:
-        """These topics, and the nodes, should be asked for. Returns at once."""
+        """Request a refresh of these topics and of the nodes, without waiting."""
         self._wanted.update(dict.fromkeys(topics))
         self._nodes_wanted = True
         if self._task is None and not self._closed:
@@ -73,8 +79,8 @@ class MetadataRefresher:
                     self._refreshed(answers)
                 except RaftlogError as error:
                     self._ask_again(topics, error)
-                except Exception as error:  # whatever it is: who waits for these topics would wait for ever
-                    logger.exception("refreshing the picture of the cluster failed")
+                except Exception as error:  # the waiters for these topics would wait forever
+                    logger.exception("refreshing the cluster's metadata failed")
                     self._ask_again(topics, RaftlogError("internal_error", f"the client met an error: {error!r}"))
                     await asyncio.sleep(AFTER_A_BUG_SECONDS)
                 self._last_end = loop.time()

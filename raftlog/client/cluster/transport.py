@@ -1,15 +1,15 @@
-"""One HTTP/2 connection a broker, and on it one stream for each kind of request.
+"""One HTTP/2 connection per broker, and on it one stream for each kind of request.
 
-A stream lives as long as its connection: requests go out on it one after the other, any number ahead of their answers,
-and reach the broker in that order; answers are matched by correlation id. A request ends in exactly one of two calls:
-`answered`, or `lost` with a `connection_lost` error: whether the broker did what was asked is then unknown. A request
-that gets no answer by its deadline takes the connection with it, since nobody knows what became of those behind it.
+A stream lives as long as its connection. Requests go out on it in order, any number ahead of their answers, and reach
+the broker in that order; answers are matched by correlation id. Each request ends in exactly one of two calls:
+`answered`, or `lost` with a `connection_lost` error, after which its outcome is unknown. If a request has no answer by
+its deadline, the connection is aborted, since the outcome of the requests behind it is unknown, too.
 
-A broker that says GOAWAY (it is shutting down) is asked nothing new; what is in flight is still answered.
+A broker that sends GOAWAY (it is shutting down) gets no new requests; those in flight are still answered.
 
-Where no data listener could ever be reached although the API can, requests go through that (`transport_http1.py`), and
-HTTP/2 is tried again now and then. Not where TLS was asked for, by whoever made this client or by the data listener:
-the API is plain.
+If no data listener was ever reached although the API is reachable, requests go through the API (`transport_http1.py`),
+and HTTP/2 is retried from time to time. This never happens if the client or the data listener requires TLS: the API is
+plain HTTP.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ DIAL_BACKOFF_MIN = 0.02
 DIAL_BACKOFF_MAX = 0.5
 CONGESTED_BYTES = 1 * MIB
 DEADLINE_CHECK = 0.25
-"""Seconds between looks at the deadlines."""
+"""Seconds between checks of the deadlines."""
 FALL_BACK_AFTER = 3
-"""Attempts to reach a data listener, before any was ever reached."""
+"""Attempts to reach a data listener, before any was ever reached, after which the API is used."""
 HTTP2_AGAIN_FIRST, HTTP2_AGAIN_LAST = 1.0, 30.0
-"""Seconds after which HTTP/2 is tried again where it did not get through: perhaps the broker had only just begun."""
+"""Seconds before HTTP/2 is retried after a fallback, first and at most: the broker may just have been starting."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class _Pending:
 
 
 class BrokerConnection:
-    """A connection to one broker, once it is there."""
+    """A connection to one broker."""
 
     def __init__(self, node_id: int, endpoint: Endpoint, connection: Http2Connection) -> None:
         self.node_id = node_id
@@ -66,7 +66,7 @@ class BrokerConnection:
         self._loop = asyncio.get_running_loop()
         self._streams: dict[str, Http2Stream] = {}
         self._pending: dict[int, _Pending] = {}
-        """By correlation id, in the order of sending."""
+        """Requests in flight by correlation id, in the order of sending."""
         self._next_id = 0
         self._going_away = False
         self._timer: asyncio.TimerHandle | None = None
@@ -74,18 +74,20 @@ class BrokerConnection:
 
     @property
     def usable(self) -> bool:
-        """Requests may be sent."""
+        """Whether requests may be sent."""
         return not self._going_away and not self._connection.closed
 
     @property
     def congested(self) -> bool:
-        """The broker takes less than it is sent: what waits here should not grow. Its end is a change to `Transport`'s
-        owner."""
+        """Whether the send queue is full, because the broker reads more slowly than it is sent to.
+
+        The end of congestion is reported to the owner of `Transport` as a change.
+        """
         return self._connection.queued_bytes >= CONGESTED_BYTES
 
     @property
     def oldest_sent_at(self) -> float | None:
-        """Loop time at which the request was sent that waits longest for its answer."""
+        """Loop time at which the longest waiting request was sent."""
         return next((pending.sent_at for pending in self._pending.values()), None)
 
     def request(
@@ -99,9 +101,9 @@ class BrokerConnection:
         lost: Callable[[RaftlogError], None],
         answer_expected: bool = True,
     ) -> None:
-        """Send `make(correlation_id)` and the body. Without an answer to expect, neither callback comes.
+        """Send `make(correlation_id)` and the body. If no answer is expected, neither callback is called.
 
-        Raises a `RaftlogError` (`connection_lost`, `overloaded`, `body_too_large`) where nothing was sent.
+        Raises a `RaftlogError` (`connection_lost`, `overloaded`, `body_too_large`) if nothing was sent.
         """
         if not self.usable:
             raise RetriableError("connection_lost", f"the connection to node {self.node_id} is closed")
@@ -110,7 +112,7 @@ class BrokerConnection:
             stream = self._streams[path] = self._connection.open_stream(path, {}, self)
         correlation_id = self._next_id
         self._next_id += 1
-        stream.send(encode(make(correlation_id), body))  # answers and losses are told in later turns of the loop
+        stream.send(encode(make(correlation_id), body))  # callbacks come in later iterations of the loop
         if answer_expected:
             now = self._loop.time()
             self._pending[correlation_id] = _Pending(path, now, now + timeout, answered, lost)
@@ -118,7 +120,7 @@ class BrokerConnection:
                 self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines)
 
     def close(self, reason: str) -> None:
-        """Give up the connection; what is in flight is lost."""
+        """Close the connection; requests in flight are lost."""
         self._connection.close(reason)
 
     # --- StreamHandler ------------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ class BrokerConnection:
             )
         pending = self._pending.pop(response.correlation_id, None)
         if pending is None or pending.path != stream.path:
-            raise RemoteProtocolError(f"an answer to no request: {response.correlation_id} on {stream.path}")
+            raise RemoteProtocolError(f"an answer without a request: {response.correlation_id} on {stream.path}")
         pending.answered(response, body)
         self._close_if_finished()
 
@@ -146,7 +148,7 @@ class BrokerConnection:
     # --- Inside -------------------------------------------------------------------------------------------------------
 
     def gone(self, reason: str) -> None:
-        """The connection is over."""
+        """Fail the requests in flight after the end of the connection."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -179,7 +181,10 @@ Connection: TypeAlias = BrokerConnection | ApiConnection
 
 
 class Transport:
-    """Connections to the brokers that were asked for. Belongs to one loop."""
+    """Connections to the brokers that the client uses.
+
+    Belongs to one event loop.
+    """
 
     def __init__(
         self,
@@ -187,18 +192,21 @@ class Transport:
         api: HttpApi,
         on_failed: Callable[[RaftlogError], None] = lambda error: None,
     ) -> None:
-        """`on_change(node_id)` is called when a connection is there, could not be made, took what waited, or is
-        gone; `on_failed` before it, with why one could not be made. The API's `data_ssl`: speak TLS, and to whom this
-        context trusts."""
+        """Configure the callbacks.
+
+        `on_change(node_id)` is called when a connection is established, could not be established, has drained its send
+        queue, or is closed; `on_failed` is called before it with the error of a failed attempt. The API's `data_ssl`:
+        use TLS, and trust what this context trusts.
+        """
         self._on_change = on_change
         self._api = api
         self._tls = None if api.data_ssl is None else DialTls.of(api.data_ssl)
         self._on_failed = on_failed
         self._connections: dict[int, Connection] = {}
-        """The newest one to each broker."""
+        """The newest connection to each broker."""
         self._all: dict[Connection, None] = {}
         self._http2_works = False
-        """It has, once."""
+        """Whether an HTTP/2 connection was ever established."""
         self._none_left = asyncio.Event()
         self._dialing: dict[int, asyncio.Task[None]] = {}
         self._probing: dict[ApiConnection, asyncio.Task[None]] = {}
@@ -206,21 +214,21 @@ class Transport:
         self._closed = False
 
     def connection(self, node_id: int) -> Connection | None:
-        """The connection to this broker, if one is there to be used."""
+        """Return a usable connection to this broker, if there is one."""
         connection = self._connections.get(node_id)
         return connection if connection is not None and connection.usable else None
 
     def connections(self) -> list[Connection]:
-        """All that are open, those that finish included."""
+        """Return all open connections, including those that only finish their requests."""
         return list(self._all)
 
     def late(self, since: float) -> list[int]:
-        """Brokers that have not answered what was sent to them before this loop time."""
+        """Return the brokers with a request unanswered since before this loop time."""
         asked = [(connection.node_id, connection.oldest_sent_at) for connection in self._all]
         return [node_id for node_id, sent_at in asked if sent_at is not None and sent_at <= since]
 
     def dial(self, node_id: int, endpoint: Endpoint) -> None:
-        """See that there will be a connection to this broker, at this address. Returns at once."""
+        """Connect to this broker at this address, unless that is done already, without waiting."""
         if self._closed or node_id in self._dialing:
             return
         known = self._connections.get(node_id)
@@ -231,7 +239,7 @@ class Transport:
         self._dialing[node_id] = asyncio.get_running_loop().create_task(self._dial(node_id, endpoint))
 
     async def close(self) -> None:
-        """Give up all connections; what is in flight is lost."""
+        """Close all connections; requests in flight are lost."""
         self._closed = True
         self._none_left.clear()
         for connection in self.connections():
@@ -253,10 +261,10 @@ class Transport:
         except RetriableError as error:
             self._failures[node_id] = failures + 1
             self._on_failed(error)
-            unreachable = self._tls is None and PLAIN_REFUSED not in error.detail  # who asks for TLS gets no plain API
+            unreachable = self._tls is None and PLAIN_REFUSED not in error.detail  # no fallback from TLS to plain HTTP
             if failures + 1 >= FALL_BACK_AFTER and not self._http2_works and unreachable:
                 self._fall_back(node_id, endpoint)
-        except Exception as error:  # whatever it is: nobody would be told that there is no connection
+        except Exception as error:  # without this, the missing connection would be reported to no caller
             logger.exception("connecting to node %d failed", node_id)
             self._failures[node_id] = failures + 1
             self._on_failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
@@ -265,7 +273,7 @@ class Transport:
         self._on_change(node_id)
 
     async def _connect(self, node_id: int, endpoint: Endpoint) -> BrokerConnection:
-        """Raises `RetriableError`."""
+        """Connect over HTTP/2. Raises `RetriableError`."""
         made: list[BrokerConnection] = []
 
         def on_closed(_: Http2Connection, reason: str) -> None:
@@ -294,7 +302,7 @@ class Transport:
         self._probing[connection] = asyncio.get_running_loop().create_task(self._probe(connection))
 
     async def _probe(self, fallback: ApiConnection) -> None:
-        """Until HTTP/2 gets through to this broker, or another place is asked."""
+        """Retry HTTP/2 until it reaches this broker or the fallback is replaced."""
         pause = HTTP2_AGAIN_FIRST
         while fallback.usable:
             await asyncio.sleep(pause)
@@ -302,16 +310,16 @@ class Transport:
             try:
                 better = await self._connect(fallback.node_id, fallback.endpoint)
             except RetriableError:
-                continue  # as before; what is asked meanwhile goes the other way
-            except Exception:  # whatever it is: HTTP/2 would never be tried again
+                continue  # meanwhile, requests take the API
+            except Exception:  # any other error would end the retries
                 logger.exception("connecting to node %d failed", fallback.node_id)
-                continue  # as before; what is asked meanwhile goes the other way
+                continue  # meanwhile, requests take the API
             if self._connections.get(fallback.node_id) is fallback:
                 self._use(better)
                 fallback.retire()
                 self._on_change(fallback.node_id)
             else:
-                better.close("another connection is there")
+                better.close("another connection is open")
             return
 
     def _gone(self, connection: Connection, reason: str) -> None:

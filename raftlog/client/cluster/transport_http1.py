@@ -1,10 +1,12 @@
-"""Requests to one broker by way of the HTTP API, where its data listener cannot be reached: a proxy, a firewall.
+"""Requests to one broker through the HTTP API, if its data listener is unreachable: a proxy, a firewall.
 
-The messages are the same (`raftlog/wire.py`), each the body of a POST of its own. The node that answers need not be the
-leader: it passes on what it does not lead. So nothing is lost but speed: a hop more, a copy more, no `sendfile`.
+The messages are the same (`raftlog/wire.py`), each as the body of its own POST. The node that answers need not be the
+leader: it forwards requests for partitions that it does not lead. The only cost is speed: one more hop, one more copy,
+no `sendfile`.
 
-Requests of HTTP/1.1 overtake one another. An idempotent producer does not care, since the leader puts its batches back
-in order (KIP-98's sequences; a few wait for those before them); batches without a sequence may change places.
+HTTP/1.1 requests may overtake one another. That does not affect an idempotent producer, since the leader restores the
+order of its batches (KIP-98's sequences; a few batches wait for those before them); batches without a sequence number
+may be reordered.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class _Sent(NamedTuple):
 
 
 class ApiConnection:
-    """As `BrokerConnection`, without a connection of its own."""
+    """Requests through the API, with the interface of `BrokerConnection`."""
 
     def __init__(
         self,
@@ -44,10 +46,10 @@ class ApiConnection:
         on_drained: Callable[[], None],
         on_over: Callable[[ApiConnection], None],
     ) -> None:
-        """`on_over` is called once, when it was retired (or closed) and everything is answered."""
+        """`on_over` is called once, when it is retired or closed and no request is in flight."""
         self.node_id = node_id
         self.endpoint = endpoint
-        """Of the data listener that could not be reached."""
+        """Address of the data listener that could not be reached."""
         self._api = api
         self._on_drained = on_drained
         self._on_over = on_over
@@ -59,17 +61,17 @@ class ApiConnection:
 
     @property
     def usable(self) -> bool:
-        """Requests may be sent."""
+        """Whether requests may be sent."""
         return not self._retired
 
     @property
     def congested(self) -> bool:
-        """What waits here should not grow."""
+        """Whether the requests in flight have reached their limit of bytes."""
         return self._waiting_bytes >= CONGESTED_BYTES
 
     @property
     def oldest_sent_at(self) -> float | None:
-        """Loop time at which the request was sent that waits longest for its answer."""
+        """Loop time at which the longest waiting request was sent."""
         return next((sent.sent_at for sent in self._sent.values()), None)
 
     def request(
@@ -83,9 +85,9 @@ class ApiConnection:
         lost: Callable[[RaftlogError], None],
         answer_expected: bool = True,
     ) -> None:
-        """See `BrokerConnection.request`."""
+        """Send a request, as `BrokerConnection.request` does."""
         if self._retired:
-            raise RetriableError("connection_lost", f"node {self.node_id} is not asked through the API any more")
+            raise RetriableError("connection_lost", f"requests to node {self.node_id} no longer go through the API")
         correlation_id = self._next_id
         self._next_id += 1
         head, *_ = encode(make(correlation_id))
@@ -98,20 +100,20 @@ class ApiConnection:
         asking.add_done_callback(lambda _: self._over(correlation_id, answered, lost, answer_expected))
 
     def retire(self) -> None:
-        """Nothing new is asked; what is under way is still answered."""
+        """Take no new requests; those in flight are still answered."""
         if not self._retired:
             self._retired = True
             if not self._sent:
                 self._loop.call_soon(self._on_over, self)
 
     def close(self, reason: str) -> None:
-        """What is under way is lost; `reason` is as for a `BrokerConnection`."""
+        """Cancel the requests in flight. `reason` is as for a `BrokerConnection`."""
         self.retire()
         for sent in self._sent.values():
             sent.task.cancel(reason)
 
     async def _ask(self, path: str, message: bytes, correlation_id: int, timeout: float) -> tuple[Response, memoryview]:
-        """Raises a `RaftlogError` where it is unknown what became of the request."""
+        """Send the request. Raises a `RaftlogError` if its outcome is unknown."""
         try:
             answer = await self._api.once(path, message, CONTENT_TYPE, timeout)
         except RaftlogError as error:
@@ -120,7 +122,9 @@ class ApiConnection:
             return ErrorResponse(correlation_id, error.code, error.detail), memoryview(b"")
         response, batches = decode_response(answer)
         if response.correlation_id != correlation_id:
-            raise RemoteProtocolError(f"an answer to another request: {response.correlation_id}, not {correlation_id}")
+            raise RemoteProtocolError(
+                f"the answer belongs to another request: {response.correlation_id}, not {correlation_id}"
+            )
         return response, batches
 
     def _over(
@@ -135,17 +139,17 @@ class ApiConnection:
         self._waiting_bytes -= sent.size
         error = RetriableError("connection_lost", "the client is closed") if sent.task.cancelled() else None
         failed = error or sent.task.exception()
-        if failed is not None and not isinstance(failed, RaftlogError):  # a bug: whoever asked is told of a loss only
+        if failed is not None and not isinstance(failed, RaftlogError):  # a bug: the caller sees it as a loss
             logger.error("a request to node %d failed", self.node_id, exc_info=failed)
             failed = RetriableError("connection_lost", f"{type(failed).__name__}: {failed}")
         try:
             if not answer_expected:
-                pass  # nobody asked
+                pass
             elif failed is None:
                 answered(*sent.task.result())
             else:
                 lost(failed)
-        finally:  # whatever the receiver does: those who wait for room, or for the end, would wait for ever
+        finally:  # if a callback raises, waiters for room or for the end must not wait forever
             if congested_before and not self.congested:
                 self._on_drained()
             if self._retired and not self._sent:

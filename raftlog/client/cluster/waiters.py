@@ -1,4 +1,4 @@
-"""Tasks that wait until something has changed. Each waits on a future of its own, so that one may give up alone."""
+"""Tasks that wait for a change, each on a future of its own, so that one can give up alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 
 
 class Waiters:
-    """Belongs to one loop. True while somebody waits."""
+    """Waiting tasks of one event loop.
+
+    True while at least one task waits.
+    """
 
     def __init__(self) -> None:
         self._futures: dict[asyncio.Future[None], None] = {}
@@ -15,7 +18,7 @@ class Waiters:
         return bool(self._futures)
 
     async def wait(self, deadline: float | None = None) -> bool:
-        """Until `wake`; false when the deadline, in loop time, passed. Raises what `fail` is given."""
+        """Wait for `wake`; return False if the deadline (loop time) passed. Raises what `fail` is given."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures[future] = None
         try:
@@ -28,14 +31,14 @@ class Waiters:
         return True
 
     def wake(self) -> None:
-        """All that wait go on."""
+        """Let all waiting tasks continue."""
         for future in self._futures:
             if not future.done():
                 future.set_result(None)
         self._futures = {}
 
     def fail(self, error: Exception) -> None:
-        """All that wait get this error."""
+        """Raise this error in all waiting tasks."""
         for future in self._futures:
             if not future.done():
                 future.set_exception(error)

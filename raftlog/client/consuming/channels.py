@@ -1,12 +1,12 @@
-"""The connections to brokers, as a fetcher asks them for batches: with a session wherever there can be one.
+"""Channels: how a fetcher requests batches from a broker, in a fetch session if possible.
 
-Over HTTP/2 in a session (`raftlog/wire.py`): every partition is named once, in a slot, and again only when it
-was answered; a long poll over any number of idle ones is some twenty bytes each way. By way of the API, or where the
-broker has no room for a session, every request names all of its partitions (`PlainChannel`).
+Over HTTP/2, requests form a session (`raftlog/wire.py`): each partition is named once, in a slot, and again only after
+it was answered, so a long poll over any number of idle partitions takes some twenty bytes each way. Through the API, or
+if the broker has no room for a session, every request names all of its partitions (`PlainChannel`).
 
-A partition is asked for in one place at a time. Its reader knows by a number which answer still counts (`reader.py`):
-answers to what was given up meanwhile are passed over, whatever is in them. A session that a broker does not know, or
-that it answers with an error, is given up as a whole: all of its partitions are asked for again, in another one.
+A partition is requested in one place at a time. Its reader knows by a number which answer still counts (`reader.py`);
+answers to abandoned requests are ignored, whatever their content. If a broker does not know a session, or answers it
+with an error, the whole session is abandoned and all of its partitions are requested in a new one.
 """
 
 from __future__ import annotations
@@ -41,76 +41,81 @@ from .reader import PartitionReader
 from .settings import FetcherSettings
 
 ANSWER_GRACE = 10.0
-"""Seconds beyond the long poll after which the connection is given up."""
+"""Seconds beyond the long poll after which the connection is aborted."""
 
 MAX_POLLS = 4
-"""Long polls that are open at one broker."""
+"""Limit of open long polls per broker."""
 MAX_AT_ONCE = 8
-"""Polls beside those that are answered without a wait; a broker takes 16 of a session."""
+"""Limit of open polls that do not wait; a broker accepts 16 requests in flight per session."""
 SESSION_AGAIN = 30.0
-"""Seconds without a session, where a broker had no room for one."""
+"""Seconds without sessions after a broker had no room for one."""
 
 Answer: TypeAlias = FetchedPartition | FetchedSlot
 
 Answered: TypeAlias = Callable[[Response, memoryview], None]
 
 Question: TypeAlias = "list[tuple[PartitionReader, int]]"
-"""Readers and the numbers under which they were asked."""
+"""Readers with the numbers of their requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What is called with what came. None of it may ask again before it returns."""
+    """Receives fetch results.
+
+    Callbacks must not issue a new fetch re-entrantly.
+    """
 
     on_answer: Callable[[PartitionReader, Answer, memoryview], None]
-    """Batches, marks or an error; of a slot that waits on, only marks."""
+    """Called with batches, watermarks or an error; with watermarks only for a slot that keeps waiting."""
     on_failed: Callable[[PartitionReader, RaftlogError], None]
-    """The question was not answered."""
+    """Called if the request was not answered."""
     on_poll_over: Callable[[int, RaftlogError | None], None]
-    """A poll that could have brought so many bytes is over; after its answers."""
+    """Called with the bytes granted to a poll when it is over, after its answers."""
 
 
 class Channel:
-    """What both kinds have in common."""
+    """The common part of both kinds of channel."""
 
     def __init__(self, connection: Connection, settings: FetcherSettings, calls: Calls) -> None:
         self.connection = connection
         self.open_polls = 0
         self.open_bytes = 0
-        """That those may bring at most."""
+        """Sum of the bytes granted to open polls."""
         self._settings = settings
         self._calls = calls
 
     @property
     def needs_poll(self) -> bool:
-        """Partitions wait for an answer that no open poll could bring."""
+        """Whether partitions wait for an answer that no open poll could bring."""
         return False
 
     @property
     def is_full(self) -> bool:
-        """Nothing can be asked now, until a poll is over."""
+        """Whether no poll can be sent until one is over."""
         return self.open_polls >= MAX_POLLS
 
     @property
     def waiting_bytes(self) -> int:
-        """What was asked for before and could still come, with any poll."""
+        """Bytes that earlier requests could still bring, with any poll."""
         return 0
 
     @property
     def refused(self) -> bool:
-        """The broker has no room for sessions."""
+        """Whether the broker has no room for sessions."""
         return False
 
     def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
-        """Ask for these, each with how many bytes of it at most, and for whatever was asked for before. `max_bytes`: of
-        all together."""
+        """Request these partitions, with a limit of bytes each, and those that are still waiting.
+
+        `max_bytes`: the limit for all together.
+        """
         raise NotImplementedError
 
     def drop(self, reader: PartitionReader) -> None:
-        """It is of no interest any more, at least where it was asked for."""
+        """Stop requesting this partition here."""
 
     def give_up(self) -> list[PartitionReader]:
-        """The connection takes nothing new: the readers that are to be asked for elsewhere."""
+        """Abandon the channel of an unusable connection; return the readers to request elsewhere."""
         return []
 
     def _send(
@@ -134,12 +139,12 @@ class Channel:
         self._calls.on_poll_over(max_bytes, error)
 
     def _nonsense(self) -> RaftlogError:
-        self.connection.close("an answer did not fit its request")
-        return RetriableError("connection_lost", "an answer to something else")
+        self.connection.close("an answer did not match its request")
+        return RetriableError("connection_lost", "an answer did not match its request")
 
 
 class PlainChannel(Channel):
-    """Every poll names all of its partitions, and its answer too."""
+    """A channel whose polls and answers name all of their partitions."""
 
     def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
         question = [(reader, reader.ask()) for reader, _ in asked]
@@ -183,22 +188,25 @@ class PlainChannel(Channel):
 class _Slot(NamedTuple):
     reader: PartitionReader
     number: int
-    """Of its question."""
+    """Number of its request."""
     max_bytes: int
 
 
 class SessionChannel(Channel):
-    """Invariant: every reader in `_slots` has a slot at the broker, or will have with a request that is under way."""
+    """A channel with a fetch session.
+
+    Invariant: every reader in `_slots` has a slot at the broker, or will have one with a request in flight.
+    """
 
     def __init__(self, connection: Connection, settings: FetcherSettings, calls: Calls) -> None:
         super().__init__(connection, settings, calls)
         self._session = 0
-        """0: the next poll begins one."""
+        """Number of the session; 0: the next poll begins one."""
         self._begun = 0
         self._numbers = itertools.count(1)
         self._slots: dict[int, _Slot] = {}
         self._waiting_bytes = 0
-        """The sum of theirs."""
+        """Sum of `max_bytes` over the slots."""
         self._slot_of: dict[PartitionReader, int] = {}
         self._dropped: list[int] = []
         self._refused = False
@@ -225,7 +233,8 @@ class SessionChannel(Channel):
         if begins:
             self._begun += 1
             self._session = self._begun
-        # Where all long polls are open, perhaps for idle partitions, slots are only named: those bring what comes.
+        # With all long polls open, perhaps for idle partitions, this one only names slots: the open polls bring the
+        # data.
         wait = self._settings.max_wait if self.open_polls < MAX_POLLS else 0.0
         make = partial(
             SessionFetchRequest,
@@ -302,10 +311,13 @@ class SessionChannel(Channel):
 
 
 class Channels:
-    """The channels of a fetcher, one a connection. Belongs to one loop."""
+    """The channels of a fetcher, one per connection.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self, settings: FetcherSettings, calls: Calls, now: Callable[[], float]) -> None:
-        """`now`: the loop's time."""
+        """`now` returns the loop's time."""
         self._settings = settings
         self._calls = calls
         self._now = now
@@ -316,11 +328,14 @@ class Channels:
         return len(self._channels)
 
     def all(self) -> list[Channel]:
-        """Those that are used."""
+        """Return the channels in use."""
         return list(self._channels.values())
 
     def to(self, connection: Connection) -> Channel:
-        """How this connection is asked now. What was asked before, in another way, is still answered."""
+        """Return the channel to use for this connection now.
+
+        Requests on its former channel are still answered.
+        """
         channel = self._channels.get(connection)
         now = self._now()
         if channel is not None and channel.refused:
@@ -335,7 +350,7 @@ class Channels:
         return channel
 
     def leave_lost(self) -> list[PartitionReader]:
-        """Forget connections that take nothing new; returns the readers that are to be asked for elsewhere."""
+        """Drop the channels of unusable connections; return the readers to request elsewhere."""
         readers = []
         for connection in [connection for connection in self._channels if not connection.usable]:
             readers += self._channels.pop(connection).give_up()

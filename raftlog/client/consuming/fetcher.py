@@ -1,15 +1,15 @@
-"""The shell around the readers of one topic: asks leaders for batches, ahead of what the user has taken.
+"""The shell around the readers of one topic: it requests batches from the leaders ahead of the program.
 
-Every partition is in at most one question, and a broker is asked about all of its partitions at once, the idle ones and
-the busy ones (`channels.py`). What is fetched ahead is bounded: `prefetch_bytes` over all partitions and an equal
-share of it each.
+Every partition is in at most one request, and each broker is asked about all of its partitions at once, idle and busy
+ones (`channels.py`). Prefetched data is bounded: `prefetch_bytes` over all partitions, and an equal share of it for
+each.
 
-Readers of which something has changed are *touched*, and only those are looked at: an answer about one of ten thousand
-partitions costs what it costs for one of ten. Who wants more and cannot be asked yet (no connection, no room) is in
-`_wanting`.
+Readers that have changed are *touched*, and only those are examined, so an answer about one of ten thousand partitions
+costs as much as about one of ten. Readers that want data but cannot be requested yet (no connection, no room) are in
+the index (`reader_index.py`) as *wanting*.
 
-When a leader moves, dies or is silent for longer than the long poll, metadata is asked again, and reading goes on at
-`fetch_offset` with whoever leads then.
+If a leader moves, dies or is silent for longer than the long poll, metadata is refreshed, and reading continues at
+`fetch_offset` with the new leader.
 """
 
 from __future__ import annotations
@@ -38,20 +38,23 @@ from .topic_readers import UNKNOWN_TOPIC_GRACE, TopicReaders, take_refusal
 logger = logging.getLogger("raftlog.client")
 
 MAX_NAMED = 4_000
-"""Partitions in one request: a broker takes them in within one turn of its loop."""
+"""Limit of partitions in one request: a broker processes them within one iteration of its loop."""
 BACKOFF_MIN = 0.02
 BACKOFF_MAX = 0.1
 LATE_ANSWER = 0.5
-"""Seconds beyond the long poll after which the leaders are asked for again."""
+"""Seconds beyond the long poll after which metadata is refreshed."""
 LATE_AGAIN = 0.2
-"""Seconds between asking, as long as the answer is late."""
+"""Seconds between refreshes while an answer is late."""
 WATCH_INTERVAL = 0.1
 NEW_PARTITIONS_INTERVAL = 60.0
-"""Seconds between looks for partitions that were added."""
+"""Seconds between checks for added partitions."""
 
 
 class Fetcher:
-    """Readers of one topic's partitions. Belongs to one loop; `close` it."""
+    """Fetches one topic's partitions.
+
+    Belongs to one event loop; `close` it.
+    """
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class Fetcher:
         settings: FetcherSettings,
         topic_id: bytes = b"",
     ) -> None:
-        """`partitions`, `start` and `topic_id`: as of `TopicReaders`."""
+        """`partitions`, `start` and `topic_id` are those of `TopicReaders`."""
         self._api = api
         self._topic = topic
         self.topic = TopicReaders(topic, partitions, start, topic_id)
@@ -71,28 +74,28 @@ class Fetcher:
         self.metadata = ClusterMetadata(api, {topic: topic_id.hex()} if topic_id else None)
         self.readers = self.topic.readers
         self.error: RaftlogError | None = None
-        """Why nothing can be read at all."""
+        """The error that keeps everything from being read."""
         self.last_error: RaftlogError | None = None
-        """The last thing that went wrong, for people."""
+        """The last failure, for error texts."""
         self._transport = Transport(self._connection_changed, api, self._world_failed)
         self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
         self._finder = StartFinder(api, self._found, self._finding_failed, settings.isolation)
         self._books = ReaderBooks()
         self._seeking: dict[PartitionReader, None] = {}
-        """Who looks for an offset to begin at."""
+        """Readers that look up their start offset."""
         self._resting: dict[PartitionReader, None] = {}
-        """Who is not to be asked for yet."""
+        """Readers that back off."""
         self._asked_at: dict[PartitionReader, Channel] = {}
         self._channels = Channels(
             settings, Calls(self._on_answer, self._on_failed, self._on_poll_over), self._loop.time
         )
         self._budget = FetchBudget(settings.prefetch_bytes)
         self._short = False
-        """Somebody could not be asked for, because too much is fetched ahead."""
+        """Whether a reader could not be requested because the budget is used up."""
         self._answers = 0
         self._unknown_since: float | None = None
         self.changed = Waiters()
-        """Woken when something may be ready, or has failed."""
+        """Woken when a record may be ready, or something has failed."""
         self._timer: asyncio.TimerHandle | None = None
         self._asked_late_at = self._looked_at = self._loop.time()
         self._closed = False
@@ -103,11 +106,11 @@ class Fetcher:
 
     @property
     def located(self) -> bool:
-        """Every partition's position is known."""
+        """Whether every partition's position is known."""
         return bool(self.readers) and all(reader.looking_for is None for reader in self.readers.values())
 
     def check(self) -> None:
-        """Raises what keeps a partition from being read, once all that came before was handed out."""
+        """Raise the error that stops a partition, once everything before it was handed out."""
         if self.error is not None:
             raise self.error
         for reader in self._books.failed:
@@ -115,21 +118,21 @@ class Fetcher:
                 raise reader.error
 
     def next_ready(self) -> PartitionReader | None:
-        """The reader whose turn it is; the next call gives the next one."""
+        """Return the next reader with data, in round-robin order."""
         return self._books.next_ready(self.topic.paused)
 
     def took(self, reader: PartitionReader | None = None) -> None:
-        """There is room again, or somebody sought: in this reader, or (None) in any."""
+        """Note that data was taken or a seek happened, in this reader or (None) in any; then request more."""
         if reader is None:
             self._notice_all()
         elif self.readers.get(reader.partition) is reader:
             self._books.notice(reader)
             if reader.error is None and self._has_enough(reader, self._share) and not self._short:
-                return  # nobody is to be asked for because of it: as after most batches
+                return  # nothing to request because of it, as after most batches
         self.pump()
 
     def assign(self, starts: Mapping[int, Start]) -> None:
-        """See `TopicReaders.assign`."""
+        """Read exactly these partitions (`TopicReaders.assign`)."""
         dropped, again = self.topic.assign(starts, self._loop.time())
         for reader in dropped:
             self._forget(reader)
@@ -140,7 +143,7 @@ class Fetcher:
         self.pump()
 
     def pauses_changed(self, partitions: Iterable[int]) -> None:
-        """These are paused now, or are no more."""
+        """Note that these partitions were paused or resumed."""
         self._notice_each(self.readers[partition] for partition in partitions if partition in self.readers)
         self.changed.wake()
         self.pump()
@@ -155,17 +158,17 @@ class Fetcher:
             for part in (self._finder, self._refresher, self._transport):
                 stack.push_async_callback(part.close)
 
-    # --- Asking -------------------------------------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Ask for what is wanted and asked by nobody. Never blocks."""
+        """Request everything that is wanted and not in a request yet. Never blocks."""
         if self._closed or self.error is not None:
             return
         try:
             self._pump()
-        except Exception as error:  # whatever it is: nothing would be asked for any more, and `poll` wait for ever
+        except Exception as error:  # without this, nothing would be requested any more, and `poll` would wait forever
             logger.exception("fetching failed")
-            self.error = RaftlogError("internal_error", f"the consumer met an error, and reads no more: {error!r}")
+            self.error = RaftlogError("internal_error", f"the consumer has stopped reading because of a bug: {error!r}")
             self.changed.wake()
 
     def _pump(self) -> None:
@@ -185,7 +188,7 @@ class Fetcher:
         self._wake_at(min((reader.not_before for reader in self._resting), default=None))
 
     def _look(self, reader: PartitionReader, now: float, share: int) -> None:
-        """Where one reader belongs now."""
+        """Move one reader to the set that it belongs to now."""
         self._seeking.pop(reader, None)
         self._resting.pop(reader, None)
         if reader.asked is None and (channel := self._asked_at.pop(reader, None)) is not None:
@@ -205,16 +208,19 @@ class Fetcher:
             self._books.want(reader)
 
     def _has_enough(self, reader: PartitionReader, share: int) -> bool:
-        """It is not asked for after each batch: few large answers cost a fraction of many small ones, on both sides."""
+        """Whether the reader has data enough.
+
+        It is not requested after each batch: few large answers cost a fraction of many small ones, on both sides.
+        """
         return reader.asked is not None or reader.buffered_bytes > share // 2
 
     @property
     def _share(self) -> int:
-        """Of what may be fetched ahead, a partition's."""
+        """One partition's share of the prefetch budget, in bytes."""
         return self._budget.share(len(self.readers))
 
     def _ask(self, leader: int) -> bool:
-        """Whether there may be more to ask there."""
+        """Request wanting readers at a leader; return whether there may be more to request there."""
         connection = self._transport.connection(leader)
         if connection is None:
             self._dial(leader)
@@ -235,9 +241,9 @@ class Fetcher:
         return self._books.wanting_count(leader) > 0
 
     def _poll(self, channel: Channel, readers: Sequence[PartitionReader]) -> bool:
-        """Whether there is room for it."""
+        """Send a poll if there is room for it, and return whether it was sent."""
         share = self._share
-        # A leader gives a batch that is larger than asked for only where it is the first of its answer.
+        # A leader exceeds the byte limit for a large batch only if that batch is the first of its answer.
         in_turn = sorted(readers, key=lambda reader: reader.served)
         asked = [(reader, min(PARTITION_BYTES, share - reader.buffered_bytes)) for reader in in_turn]
         max_bytes = self._budget.grant(
@@ -305,7 +311,7 @@ class Fetcher:
         reader.not_before = self._loop.time() + pause * random.uniform(0.75, 1.0)
         self._refresher.ask([self._topic])
 
-    # --- The picture of the cluster -----------------------------------------------------------------------------------
+    # --- Metadata -----------------------------------------------------------------------------------------------------
 
     def _refreshed(self, answers: Mapping[str, TopicDescription | RaftlogError]) -> None:
         now = self._loop.time()

@@ -1,6 +1,6 @@
-"""Offsets by position or time, asked of the cluster; and the starts of readers turned into offsets.
+"""Lookup of offsets by position or time, and of readers' start offsets.
 
-Any node takes the question and forwards it to the leaders.
+Any node takes the request and forwards it to the leaders.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ logger = logging.getLogger("raftlog.client")
 
 PAUSE = 0.1
 AFTER_A_BUG_SECONDS = 1.0
-"""After an exception that nobody foresaw, before it is tried again."""
+"""Seconds before the retry after an unexpected exception."""
 
 
 async def query_offsets(
     api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]], isolation: int = 0, *, timeout: float = 5.0
 ) -> list[FoundOffset]:
-    """The answers to (partition, timestamp in ms, or `wire.TIMESTAMP_LATEST` or `TIMESTAMP_EARLIEST`), in their order.
-    `isolation` 1: the latest is the last stable offset, and no record beyond it is found.
+    """Look up offsets for (partition, timestamp in ms), and return the answers in order.
 
-    Raises the error of the first partition that has one.
+    The timestamp may be `wire.TIMESTAMP_LATEST` or `TIMESTAMP_EARLIEST`. With `isolation` 1, the latest is the last
+    stable offset, and no record beyond it is found. Raises the error of the first partition that has one.
     """
     asked = [OffsetQuery(topic_id, partition, timestamp_ms) for partition, timestamp_ms in queries]
     message = b"".join(map(bytes, encode(OffsetsRequest(0, asked, isolation=isolation))))  # type: ignore[arg-type]
@@ -48,7 +48,7 @@ async def query_offsets(
         raise error_from_code(response.error, response.detail)
     answered = response.partitions if isinstance(response, OffsetsResponse) else []
     if [found.partition for found in answered] != [query.partition for query in asked]:
-        raise RemoteProtocolError("the answer is not that of an offsets request")
+        raise RemoteProtocolError("the answer does not match the offsets request")
     for found in answered:
         if found.error == "metadata_behind":
             api.prefer_another()
@@ -60,7 +60,7 @@ async def query_offsets(
 async def find_offsets(
     api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]], isolation: int = 1
 ) -> dict[int, int]:
-    """Partition → offset. Where no record is as late as asked for, the end."""
+    """Return offsets by partition; the end offset if no record is that late."""
     answers = await query_offsets(api, topic_id, queries, isolation)
     found = {answer.partition: answer.offset for answer in answers}
     later = [partition for partition, offset in found.items() if offset < 0]
@@ -71,12 +71,15 @@ async def find_offsets(
 
 
 class StartFinder:
-    """Finds the offsets that readers look for, trying until it has them. Belongs to one loop; `close` it."""
+    """Looks up readers' start offsets, with retries.
+
+    Belongs to one event loop; `close` it.
+    """
 
     def __init__(
         self, api: HttpApi, found: Callable[[], None], failed: Callable[[RaftlogError], None], isolation: int
     ) -> None:
-        """`found` is called when readers have their offsets, `failed` for every failed attempt."""
+        """`found` is called when readers have their offsets, `failed` after every failed attempt."""
         self._api = api
         self._found = found
         self._failed = failed
@@ -84,7 +87,7 @@ class StartFinder:
         self._task: asyncio.Task[None] | None = None
 
     def find(self, topic_id: bytes, readers: Iterable[PartitionReader]) -> None:
-        """Returns at once. While it is finding, a further call changes nothing: `found` is called soon."""
+        """Start a lookup, without waiting. A call during a lookup has no effect: `found` is called soon."""
         lost = [reader for reader in readers if reader.looking_for is not None]
         if self._task is None and lost:
             self._task = asyncio.get_running_loop().create_task(self._run(topic_id, lost))
@@ -102,7 +105,7 @@ class StartFinder:
         except RaftlogError as error:
             self._failed(error)
             await asyncio.sleep(PAUSE)
-        except Exception as error:  # whatever it is: these readers would wait for ever
+        except Exception as error:  # without this, these readers would wait forever
             logger.exception("looking for offsets failed")
             self._failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
             await asyncio.sleep(AFTER_A_BUG_SECONDS)

@@ -1,15 +1,16 @@
-"""One partition as a consumer reads it: positions, what was fetched ahead, what an answer may look like. A pure core.
+"""One partition as a consumer reads it: positions, prefetched batches, and checks of answers. A pure core.
 
-Who reads committed (`isolation` 1) is sent nothing that is not decided, and told which batches are aborted: those are
-dropped whole, before anybody decodes them (S13). Control batches are dropped for everybody. Positions move over both.
+With `read_committed` (`isolation` 1), the leader sends only decided data, and says which batches are aborted: those are
+dropped undecoded (S13). Control batches are always dropped. Positions move past both.
 
-Three offsets. `position` is the next one that the user gets; `fetch_offset` the next one to ask the leader for; between
-them lie the batches fetched ahead. Both only rise, except by `seek`. Every answer is held against what was asked: whole
-batches with a right CRC, one after the other, none beginning below the end of the one before it, the first one reaching
-beyond `fetch_offset`. So a record is never handed out twice or out of order, whichever broker answers, and how often.
+There are three offsets. `position` is the next one to hand out; `fetch_offset` is the next one to request from the
+leader; between them lie the prefetched batches. Both only increase, except by `seek`. Every answer is checked against
+the request: whole batches with a valid CRC, in order, none beginning below the end of the one before it, the first one
+reaching beyond `fetch_offset`. So a record is never handed out twice or out of order, whichever broker answers, and
+however often.
 
-Each question has a number; an answer counts only if it is that of the last question, and a `seek` or a new leader makes
-the last question nobody's.
+Each request has a number. An answer counts only if it belongs to the last request; a `seek` or a new leader invalidates
+the last request.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Start: TypeAlias = str | int
 """`"earliest"`, `"latest"`, an offset, or `"@1700000000000"`: the first record at or after that time."""
 
 CORRUPT_ATTEMPTS = 3
-"""A batch that comes with a wrong CRC is asked for again this often: the damage may lie on the way."""
+"""Attempts at a batch that arrives with a wrong CRC: the damage may have happened in transit."""
 
 
 READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -37,7 +38,7 @@ _ISOLATION = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
 
 
 def parse_isolation(isolation: str) -> int:
-    """As requests have it. Raises `InvalidRequest`."""
+    """Return the isolation level as requests encode it. Raises `InvalidRequest`."""
     if isolation not in _ISOLATION:
         known = f"{READ_COMMITTED} or {READ_UNCOMMITTED}"
         raise InvalidRequest("invalid_config", f"isolation must be {known}, not {isolation!r}")
@@ -45,7 +46,7 @@ def parse_isolation(isolation: str) -> int:
 
 
 def parse_start(start: Start) -> Start:
-    """The start, if it is one. Raises `InvalidRequest`."""
+    """Validate a start, and return it normalized. Raises `InvalidRequest`."""
     if isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 2**62:
         return start
     if isinstance(start, str):
@@ -56,18 +57,21 @@ def parse_start(start: Start) -> Start:
         if start.isdecimal():
             return int(start)
     raise InvalidRequest(
-        "invalid_request", f"{start!r} is no place to start: 'earliest', 'latest', an offset or '@' and milliseconds"
+        "invalid_request", f"{start!r} is not a start: use 'earliest', 'latest', an offset or '@' and milliseconds"
     )
 
 
 def query_timestamp(start: str) -> int:
-    """What to ask the offsets API for."""
+    """Return the timestamp that the offsets API expects for this start."""
     return {EARLIEST: TIMESTAMP_EARLIEST, LATEST: TIMESTAMP_LATEST}.get(start) or int(start[1:])
 
 
 class PartitionReader:
-    """Invariant: while `looking_for` is None, `position <= fetch_offset`; `buffered` and the batch that is being handed
-    out cover the range between them apart from what holds no records. Where there are neither, the two are equal."""
+    """Reads one partition.
+
+    Invariant: while `looking_for` is None, `position <= fetch_offset`; `buffered` and the batch that is being handed
+    out cover the range between them, except for offsets without records. If there is neither, the two are equal.
+    """
 
     __slots__ = (
         "_corrupt", "_handing_out", "_questions", "asked", "buffered", "buffered_bytes", "error", "failures",
@@ -79,37 +83,37 @@ class PartitionReader:
         self.topic = topic
         self.partition = partition
         self.version = 0
-        """Rises with each `seek`: what was taken before it is not the user's any more."""
+        """Counts seeks: data taken before a seek must not be handed out."""
         self.asked: int | None = None
-        """Number of the question that is open."""
+        """Number of the open request."""
         self._questions = 0
         self.position = -1
         self.fetch_offset = -1
         self.looking_for: str | None = None
-        """A start whose offset has to be asked for first."""
+        """Start whose offset has to be looked up first."""
         self.buffered: deque[ConsumedBatch] = deque()
         self.buffered_bytes = 0
         self.high_watermark = -1
-        """-1 until a leader has told it."""
+        """The leader's high watermark; -1 until an answer has arrived."""
         self.readable_end = -1
-        """The end of what this reader may read: the high watermark, or the last stable offset. -1: not known yet."""
+        """End of what this reader may read: the high watermark or the last stable offset; -1: not known yet."""
         self.log_start_offset = -1
         self.error: RaftlogError | None = None
-        """Why reading cannot go on; `seek` clears it."""
+        """The error that stopped reading; `seek` clears it."""
         self._corrupt = 0
         self._handing_out = False
-        """A batch was taken, and the user does not have all of it."""
-        # The fetcher's.
+        """Whether a batch was taken and not completely handed out."""
+        # Fields of the fetcher:
         self.leader = -1
         self.leader_epoch = -1
         self.failures = 0
         self.not_before = 0.0
         self.served = 0
-        """When it got batches last, counted in answers."""
+        """The fetcher's answer count when this reader last got batches."""
         self.seek(start)
 
     def seek(self, start: Start) -> None:
-        """Go on from there. What was fetched ahead is dropped."""
+        """Continue at `start`; prefetched data is dropped."""
         start = parse_start(start)
         self.version += 1
         self._drop_ahead()
@@ -123,18 +127,18 @@ class PartitionReader:
             self.position = self.fetch_offset = -1
 
     def found(self, offset: int) -> None:
-        """The offset that `looking_for` meant."""
+        """Set the offset that `looking_for` stood for."""
         self.looking_for = None
         self.position = self.fetch_offset = offset
 
     def ask(self) -> int:
-        """A question about `fetch_offset` is sent; returns its number."""
+        """Open a request at `fetch_offset`, and return its number."""
         self._questions += 1
         self.asked = self._questions
         return self.asked
 
     def answered(self, number: int) -> bool:
-        """Whether the answer to that question still counts; then none is open any more."""
+        """Close the request if it is still open; return whether its answer counts."""
         if self.asked != number:
             return False
         self.asked = None
@@ -148,8 +152,11 @@ class PartitionReader:
         readable_end: int,
         aborted: Iterable[AbortedRange] = (),
     ) -> None:
-        """Take in the leader's answer. Raises `CorruptBatch`: of an answer that contradicts itself nothing is taken, of
-        one with a damaged batch what came before that."""
+        """Accept the leader's answer.
+
+        Raises `CorruptBatch`: nothing is taken of an answer that contradicts itself; of one with a damaged batch,
+        everything before that batch is taken.
+        """
         self.high_watermark = max(self.high_watermark, high_watermark)
         self.readable_end = max(self.readable_end, readable_end)
         self.log_start_offset = log_start_offset
@@ -177,7 +184,7 @@ class PartitionReader:
         self._corrupt = 0
 
     def _check_order(self, headers: list[BatchHeader]) -> None:
-        """Offsets may have holes; they never overlap, and only the first batch may begin below `fetch_offset`."""
+        """Check that batches do not overlap (gaps are fine), and that only the first begins below `fetch_offset`."""
         expected = self.fetch_offset
         for number, header in enumerate(headers):
             if header.end_offset <= expected or (header.base_offset < expected and number):
@@ -188,13 +195,13 @@ class PartitionReader:
             expected = header.end_offset
 
     def corrupt(self, error: RaftlogError) -> None:
-        """An answer made no sense; after a few of them reading stops."""
+        """Note an invalid answer; after `CORRUPT_ATTEMPTS` of them, stop reading."""
         self._corrupt += 1
         if self._corrupt >= CORRUPT_ATTEMPTS:
             self.error = error
 
     def take(self) -> ConsumedBatch | None:
-        """The next batch fetched ahead. The position stays until it is handed out."""
+        """Take the next prefetched batch. The position stays until it is handed out."""
         if not self.buffered:
             return None
         batch = self.buffered.popleft()
@@ -203,17 +210,19 @@ class PartitionReader:
         return batch
 
     def handed_out(self, end_offset: int) -> None:
-        """The user has everything below `end_offset`, which is within a batch that was taken."""
+        """Note that everything below `end_offset`, within the batch that was taken, was handed out."""
         self.position = end_offset
 
     def finished(self, batch: ConsumedBatch) -> None:
-        """The user has all of this batch, which was the last one taken."""
+        """Note that the batch taken last was completely handed out."""
         self._handing_out = False
         self.position = batch.end_offset if self.buffered else self.fetch_offset
 
     def unreadable(self, batch: ConsumedBatch, error: RaftlogError) -> None:
-        """The batch that was taken cannot be read, though its CRC is right: asking again is no use, and nothing after
-        it is handed out."""
+        """Stop at a batch that cannot be decoded although its CRC is valid.
+
+        A retry would not help, and nothing after the batch is handed out.
+        """
         self._drop_ahead()
         self.position = self.fetch_offset = batch.start_offset
         self.error = error
@@ -226,7 +235,7 @@ class PartitionReader:
 
     @property
     def lag(self) -> int | None:
-        """Records between position and the end of what may be read, holes counted; None until both are known."""
+        """Offsets between position and readable end, gaps included; None until both are known."""
         if self.readable_end < 0 or self.position < 0:
             return None
         return max(0, self.readable_end - self.position)

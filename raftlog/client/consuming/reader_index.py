@@ -1,8 +1,8 @@
-"""What a fetcher knows of its readers without looking at all of them. A pure core.
+"""An index over a fetcher's readers, so that no operation has to scan all of them. A pure core.
 
-Each call is about one reader and costs the same, however many there are: who has something to hand out, who failed, how
-much is fetched ahead, who wants to be asked for and at which leader. `notice` is to be called whenever a reader may
-have changed; until then the books are behind.
+Each call concerns one reader and has constant cost, however many there are: which readers have data or have failed, how
+much is prefetched, and which ones want to be requested at which leader. `notice` must be called whenever a reader may
+have changed; until then the index is stale.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from .reader import PartitionReader
 
 
 class ReaderBooks:
-    """Invariant, for readers that were noticed since they changed: `ready` are those with something fetched ahead,
-    `failed` those with an error, `buffered_bytes` is the sum of theirs."""
+    """The index.
+
+    Invariant, for readers noticed since their last change: `ready` are those with prefetched data, `failed` those with
+    an error, `buffered_bytes` is the sum of theirs.
+    """
 
     def __init__(self) -> None:
         self.ready: dict[PartitionReader, None] = {}
-        """In the order in which they are served."""
+        """Readers with data, in the order of service."""
         self.failed: dict[PartitionReader, None] = {}
         self.buffered_bytes = 0
         self._touched: dict[PartitionReader, None] = {}
         self._counted: dict[PartitionReader, int] = {}
         self._wanting: dict[int, dict[PartitionReader, None]] = {}
-        """Leader → who is to be asked for there, in order."""
+        """Readers to request, in order, by leader."""
         self._wanting_at: dict[PartitionReader, int] = {}
 
     def notice(self, reader: PartitionReader) -> None:
-        """Bring the books up to it, and have it looked at."""
+        """Update the index for this reader, and mark it as touched."""
         size = reader.buffered_bytes
         self.buffered_bytes += size - self._counted.get(reader, 0)
         self._counted[reader] = size
@@ -44,14 +47,14 @@ class ReaderBooks:
         self._touched[reader] = None
 
     def forget(self, reader: PartitionReader) -> None:
-        """It is nobody's any more."""
+        """Remove the reader from the index."""
         self.buffered_bytes -= self._counted.pop(reader, 0)
         for book in (self.ready, self.failed, self._touched):
             book.pop(reader, None)
         self.unwant(reader)
 
     def next_ready(self, paused: Collection[int]) -> PartitionReader | None:
-        """Whose turn it is, paused partitions apart; the next call gives the next one."""
+        """Return the next reader with data that is not paused, in round-robin order."""
         ready = (reader for reader in self.ready if reader.partition not in paused) if paused else self.ready
         reader = next(iter(ready), None)
         if reader is not None:
@@ -61,14 +64,14 @@ class ReaderBooks:
         return reader
 
     def take_touched(self) -> list[PartitionReader]:
-        """Who was noticed since the last call."""
+        """Return the readers noticed since the last call."""
         touched, self._touched = list(self._touched), {}
         return touched
 
-    # --- Who is to be asked for ---
+    # --- Readers to request -------
 
     def want(self, reader: PartitionReader) -> None:
-        """At its leader."""
+        """Queue the reader to be requested at its leader."""
         if self._wanting_at.get(reader) != reader.leader:
             self.unwant(reader)
             self._wanting_at[reader] = reader.leader
@@ -83,12 +86,12 @@ class ReaderBooks:
                 del self._wanting[leader]
 
     def leaders(self) -> list[int]:
-        """Where somebody is to be asked for."""
+        """Return the leaders at which readers wait to be requested."""
         return list(self._wanting)
 
     def wanting_count(self, leader: int) -> int:
         return len(self._wanting.get(leader, ()))
 
     def wanting(self, leader: int, most: int) -> list[PartitionReader]:
-        """Those who wanted it first."""
+        """Return up to `most` readers that wait there, the first ones first."""
         return list(islice(self._wanting.get(leader, ()), most))

@@ -1,7 +1,7 @@
-"""What a consumer hands out: single records, or batches whose columns are decoded when they are asked for.
+"""The results of a consumer: single records, or batches whose columns are decoded on demand.
 
-A fetched batch may begin below the position that was asked for (batches are stored and served whole). `ConsumedBatch`
-shows only what lies at or above it.
+A fetched batch may begin below the requested position (batches are stored and served whole). `ConsumedBatch` shows only
+the records at or above it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record and where it was. A value of None is a tombstone."""
+    """One record with its place; a value of None is a tombstone."""
 
     topic: str
     partition: int
@@ -35,8 +35,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, gc=False):
 class ConsumedBatch:
     """The records of one batch with offsets in `[start_offset, end_offset)`.
 
-    Columns are lists (`values`, `keys`, ...) or Arrow (`to_arrow`), made anew at each call. Raises `CorruptBatch` where
-    they cannot be read; the CRC was checked when the batch came.
+    Columns are lists (`values`, `keys`, ...) or Arrow (`to_arrow`), built by each call. Raises `CorruptBatch` if they
+    cannot be decoded; the CRC was checked when the batch arrived.
     """
 
     __slots__ = ("_buffer", "_decoded", "header", "high_watermark", "partition", "start_offset", "topic")
@@ -47,10 +47,10 @@ class ConsumedBatch:
         self.topic = topic
         self.partition = partition
         self.start_offset = start_offset
-        """The first offset that is shown; not below the batch's first."""
+        """The first offset shown; not below the batch's base offset."""
         self.header = header
         self.high_watermark = high_watermark
-        """The partition's, as the leader had it when it sent this batch."""
+        """The partition's high watermark when the leader sent this batch."""
         self._buffer = buffer
         self._decoded: RecordBatch | None = None
 
@@ -61,22 +61,22 @@ class ConsumedBatch:
 
     @property
     def size_bytes(self) -> int:
-        """As stored."""
+        """Size of the batch as stored."""
         return self.header.total_bytes
 
     @property
     def record_batch(self) -> RecordBatch:
-        """The whole batch, with what lies below `start_offset`."""
+        """The whole batch, including records below `start_offset`."""
         if self._decoded is None:
             self._decoded = RecordBatch(self._buffer, crc_checked=True)
         return self._decoded
 
     def offsets(self) -> Sequence[int]:
-        """Rising; with holes where compaction took records."""
+        """Return the offsets: increasing, with gaps where compaction removed records."""
         return self.record_batch.offsets()[self._first() :]
 
     def timestamps_ms(self) -> list[int]:
-        """Milliseconds since 1970."""
+        """Return the timestamps in milliseconds since 1970."""
         return self.record_batch.timestamps_ms()[self._first() :]
 
     def keys(self) -> list[bytes | None]:
@@ -91,7 +91,7 @@ class ConsumedBatch:
         return self.record_batch.headers()[self._first() :]
 
     def records(self) -> list[ConsumerRecord]:
-        """Every record as an object: convenient, and several times slower than columns."""
+        """Return every record as an object: convenient, and several times slower than columns."""
         return list(
             map(
                 ConsumerRecord,
@@ -106,19 +106,19 @@ class ConsumedBatch:
         )
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """Columns offset, timestamp, key, value and headers, sharing the memory in which the batch came."""
+        """Return columns offset, timestamp, key, value and headers, which share the memory of the fetched batch."""
         whole, first = self.record_batch.to_arrow(), self._first()
         return whole.slice(first) if first else whole
 
     def __len__(self) -> int:
-        """How many records are shown."""
+        """Return the number of records shown."""
         return len(self.record_batch.offsets()) - self._first()
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition} [{self.start_offset}, {self.end_offset})"
 
     def _first(self) -> int:
-        """How many records lie below `start_offset`."""
+        """Return the number of records below `start_offset`."""
         if self.start_offset <= self.header.base_offset:
             return 0
         return bisect_left(self.record_batch.offsets(), self.start_offset)

@@ -1,4 +1,4 @@
-"""The settings that a consumer, a group's consumer and a fetcher share."""
+"""Settings shared by consumers, group consumers and fetchers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ DEFAULT_PREFETCH_BYTES = 32 * MIB
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """A consumer's settings. Times in seconds."""
+    """A consumer's settings.
+
+    Times are in seconds.
+    """
 
     prefetch_bytes: int
     max_wait: float
@@ -19,4 +22,4 @@ class FetcherSettings:
     on_out_of_range: str
     """`"error"`, `"earliest"` or `"latest"`."""
     isolation: int
-    """1: only what is committed."""
+    """1: read committed records only; 0: everything."""

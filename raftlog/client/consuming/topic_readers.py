@@ -1,14 +1,14 @@
-"""The readers of one topic: which of its partitions are read, from where, who leads them, and what a reader does when a
-leader gives it an error instead of batches. A pure core.
+"""The readers of one topic: partitions, start offsets, leaders, and the handling of a leader's errors. A pure core.
 
-Wanted are all partitions, those to come included, or given ones, which may be changed: what is read already goes on.
-A partition that a node does not know may be new, and the node behind, so another node is asked before that is an error.
-The same goes for a topic that is to be read by its id, where a node describes another of the same name.
+The wanted partitions are either all, including those added later, or a given set that may change; partitions that are
+being read continue. A partition that a node does not know may be new, and the node stale, so another node is asked
+before that is an error. The same holds for a topic that is read by its id, if a node describes another topic of the
+same name.
 
-Most errors pass: the reader rests a while and asks again, perhaps somebody else. One that says that the partition is
-not known may come from a node that is behind: whether the topic is gone is for its description to say, which is asked
-for each time (`fetcher.py`). One that says that the position is not in the log counts only once all that was fetched
-ahead is handed out, and if the bounds that come with it say so, too.
+Most errors are transient: the reader backs off and retries, perhaps at another leader. The error that a partition is
+unknown may come from a stale node: whether the topic is gone is decided by its description, which is requested each
+time (`fetcher.py`). The error that the position is not in the log counts only once all prefetched data is handed out,
+and if the bounds in the answer confirm it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ SETTLED_BY_DESCRIPTION = ("unknown_topic", "unknown_partition")
 
 
 class TopicReaders:
-    """Of one topic, which is known by its id from its first description on, or from the beginning."""
+    """The readers of one topic.
+
+    The topic is identified by its id, given at the beginning or learned from its first description.
+    """
 
     def __init__(
         self,
@@ -39,27 +42,33 @@ class TopicReaders:
         start: Mapping[int, Start] | Start,
         topic_id: bytes = b"",
     ) -> None:
-        """`partitions` None: all of them, also those that are added later (which begin at their earliest record).
-        `topic_id`: the one to be read, where that is known; another topic of this name never is."""
+        """Configure what to read.
+
+        `partitions` None: all of them, including those added later, which begin at their earliest record. `topic_id`:
+        the topic to read, if known; another topic of this name is never read.
+        """
         self.topic = topic
         self.topic_id = topic_id
         self.readers: dict[int, PartitionReader] = {}
         self.paused: set[int] = set()
-        """Partitions that are neither asked for nor handed out."""
+        """Partitions that are neither requested nor handed out."""
         self.error: RaftlogError | None = None
-        """Why nothing can be read at all."""
+        """The error that keeps everything from being read."""
         self._wanted = partitions
         self._start = start
         self._begun = False
         self._description: TopicDescription | None = None
         self._beyond_since: float | None = None
-        """Since when a wanted partition does not exist, as far as the nodes say."""
+        """Time since which a wanted partition does not exist according to the nodes."""
         self._another_since: float | None = None
-        """Since when the nodes describe another topic than the wanted one, which none of them has described yet."""
+        """Time since which the nodes describe another topic than the wanted one, never yet that one.
+        """
 
     def assign(self, starts: Mapping[int, Start], now: float) -> tuple[list[PartitionReader], bool]:
-        """Read exactly these: what is read already goes on where it is, the others begin there. Returns the readers
-        that are dropped, and whether the topic is to be described again."""
+        """Read exactly these: partitions that are being read continue, the others begin at these starts.
+
+        Returns the readers that are dropped, and whether the topic has to be described again.
+        """
         self._wanted = sorted(starts)
         self._start = starts
         dropped = [self.readers.pop(partition) for partition in sorted(self.readers) if partition not in starts]
@@ -68,8 +77,10 @@ class TopicReaders:
         return dropped, self._description is not None and self.described(self._description, now)
 
     def described(self, description: TopicDescription, now: float) -> bool:
-        """What a node says of the topic; never of one that was created before the one described last
-        (`ClusterMetadata`). True where another node is to be asked."""
+        """Update the readers from a description; return True if another node has to be asked.
+
+        The description is never of a topic created before the one described last (`ClusterMetadata`).
+        """
         if self.topic_id and self.topic_id != description.id_bytes:
             return self._is_another(now)
         self._another_since = None
@@ -95,12 +106,12 @@ class TopicReaders:
         return EARLIEST if self._begun else self._start
 
     def _is_another(self, now: float) -> bool:
-        """The node may be behind, as long as none has described the topic that is wanted."""
+        """Return True if the node may be stale: no node has described the wanted topic yet."""
         if self._description is None:
             self._another_since = now if self._another_since is None else self._another_since
             if now - self._another_since < UNKNOWN_TOPIC_GRACE:
                 return True
-        again = f"topic {self.topic} was deleted and created again: its offsets mean other records"
+        again = f"topic {self.topic} was deleted and created again: the old offsets do not apply to it"
         self.error = InvalidRequest("unknown_topic", again)
         return False
 
@@ -119,13 +130,15 @@ def _set_leader(reader: PartitionReader, info: PartitionInfo) -> None:
     leader = -1 if info.leader is None else info.leader
     if (leader, info.leader_epoch) != (reader.leader, reader.leader_epoch):
         reader.leader, reader.leader_epoch = leader, info.leader_epoch
-        reader.asked = None  # whoever was asked is not the leader of now
+        reader.asked = None  # the open request went to a former leader
         reader.not_before = 0.0
 
 
 def take_refusal(reader: PartitionReader, answer: Answer, on_out_of_range: str) -> RaftlogError:
-    """The error that this answer has. Where reading cannot go on it is the reader's, too; `on_out_of_range` other than
-    `"error"` is where to go on instead."""
+    """Return the error in this answer, and store it in the reader if reading cannot continue.
+
+    `on_out_of_range` other than `"error"` is the start from which to continue.
+    """
     error = error_from_code(answer.error, answer.detail, answer.leader)
     if error.code == "offset_out_of_range":
         _out_of_range(reader, answer, on_out_of_range)
@@ -137,12 +150,12 @@ def take_refusal(reader: PartitionReader, answer: Answer, on_out_of_range: str) 
 def _out_of_range(reader: PartitionReader, answer: Answer, otherwise: str) -> None:
     start, end = answer.log_start_offset, answer.high_watermark
     if start <= reader.fetch_offset <= end:
-        return  # the broker has caught up since
+        return  # the broker has caught up meanwhile
     if reader.position < reader.fetch_offset:
-        return  # first what was fetched; the question is asked again
+        return  # prefetched data first; the request is repeated
     detail = f"{reader.topic}/{reader.partition}: offset {reader.fetch_offset} is not between {start} and {end}"
     if otherwise == "error":
         reader.error = InvalidRequest("offset_out_of_range", detail)
     else:
-        logger.warning("%s; going on at the %s", detail, otherwise)
+        logger.warning("%s; continuing at the %s", detail, otherwise)
         reader.seek(otherwise)

@@ -1,1 +1,1 @@
-"""Producing: accumulator, sequencer, sender."""
+"""The producer: batches, sequence numbers, retries and deliveries."""

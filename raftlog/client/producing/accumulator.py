@@ -1,16 +1,16 @@
-"""Batching: records go in one at a time or by the column, batches come out. A pure core.
+"""Batching: records come in one at a time or by the column, and leave in batches. A pure core.
 
-Records without key wait in one open batch a topic, which gets its partition only when it is sealed: then the partition
-with the least to do takes it. Records with a key, or with a partition of their own, wait in an open batch a partition.
-A batch is sealed when the next record does not fit, when it is `linger` old and could be sent at once, or on a flush.
+Records without a key wait in one open batch per topic. It gets its partition when it is sealed: the one with the
+smallest backlog. Records with a key or an explicit partition wait in one open batch per partition. A batch is sealed
+when the next record does not fit, when it is `linger` old and could be sent at once, or on a flush.
 
-Two budgets. A batch counts down its `room`, the encoded bytes that it may still take; estimates are never below what
-`record_batch.encode` makes of the records, compression apart. The buffer counts memory, which is more than bytes sent
-(each record is a Python object): a batch's room is granted to it in small steps, and each step pays for the objects
-that came since the last one. So the hot path, which `Producer.send` has inlined, is one subtraction and one `append`.
+There are two budgets. A batch counts down its `room`, the encoded bytes that it may still take; estimates are never
+below what `record_batch.encode` produces, before compression. The buffer counts memory, which exceeds the bytes sent
+(each record is a Python object). A batch gets its room in small grants, and each grant also pays for the objects added
+since the last one. So the hot path, which `Producer.send` inlines, is one subtraction and one `append`.
 
-Invariant: `buffered_bytes` is the sum of what the batches (and the parked records) that are here or handed out have
-reserved, at most `buffer_bytes` plus one step of granting a batch.
+Invariant: `buffered_bytes` is the sum of the reservations of all batches (and parked records) that are here or handed
+out; it is at most `buffer_bytes` plus one grant per batch.
 """
 
 from __future__ import annotations
@@ -37,33 +37,43 @@ from .batch import (
 )
 
 RECORD_MEMORY_BYTES = 48
-"""What a record's Python objects occupy beside their bytes."""
+"""Memory of a record's Python objects beside their bytes, in bytes."""
 PARKED_MEMORY_BYTES = 400
-"""The same for a record that waits with a future of its own."""
+"""The same for a record that waits with its own future."""
 GRANT_BYTES = 8192
-"""A batch gets its room in steps of this size: small, so that many open batches share the buffer; large enough that
-a step costs nothing a record."""
+"""Size of one grant of room, in bytes.
+
+It is small, so that many open batches can share the buffer, and large enough for its cost per record to be negligible.
+"""
 
 OPEN_AT_MOST = 0.1
-"""Seconds. A batch that is due but could not be sent now waits open for this long: under load batches fill up instead
-of multiplying, and the one timestamp that its records share stays true to a tenth of a second."""
+"""Seconds that a batch stays open after it is due, if it could not be sent yet.
+
+Under load, batches thus fill up instead of multiplying, and the one timestamp that their records share is accurate to a
+tenth of a second.
+"""
 
 
 GATHER_AT_MOST = 0.005
-"""Seconds. A batch that is due and could be sent, if it were not for an answer that its broker has to give, waits for
-that no longer than a producer lingers by default: a slow disk must not be waited for twice."""
+"""Seconds that a due batch waits for an answer from its broker, if only that keeps it from being sent.
+
+No longer than a producer lingers by default, so that a slow disk is not waited for twice.
+"""
 
 
 class Accumulator(Generic[D]):
-    """All open batches of a producer, and its memory."""
+    """All open batches of a producer, and its memory budget."""
 
     def __init__(
         self, *, batch_bytes: int, max_batch_bytes: int, buffer_bytes: int, linger: float, new_delivery: Callable[[], D]
     ) -> None:
-        """`batch_bytes` is where a batch is full, `max_batch_bytes` what one record may reach; `linger` in seconds."""
+        """Configure the limits.
+
+        `batch_bytes`: size at which a batch is full; `max_batch_bytes`: limit of a single record; `linger`: seconds.
+        """
         assert FRAME_BYTES < batch_bytes <= max_batch_bytes <= buffer_bytes
         self.open: dict[Slot, Batch[D]] = {}
-        """In the order in which they were opened."""
+        """Open batches, in the order in which they were opened."""
         self.buffered_bytes = 0
         self.buffer_bytes = buffer_bytes
         self._batch_bytes = batch_bytes
@@ -73,7 +83,7 @@ class Accumulator(Generic[D]):
         self._sealed: list[Batch[D]] = []
         self._parked: dict[str, list[ParkedRecord[D]]] = {}
         self._topics: dict[str, tuple[int, int]] = {}
-        """Name → partitions and `max.message.bytes`."""
+        """Number of partitions and `max.message.bytes`, by topic name."""
         self._unknown: dict[str, None] = {}
 
     # --- Records in ---------------------------------------------------------------------------------------------------
@@ -91,7 +101,7 @@ class Accumulator(Generic[D]):
         *,
         force: bool = False,
     ) -> Batch[D]:
-        """The batch that took this record, as its last one.
+        """Append a record, and return the batch that contains it as its last one.
 
         Raises `InvalidRequest` (`batch_too_large`) and `RetriableError` (`overloaded`: the buffer is full).
         """
@@ -113,9 +123,9 @@ class Accumulator(Generic[D]):
         now: float,
         wall_ms: int,
     ) -> tuple[Batch[D], int]:
-        """Take as many records from position `start` on as fit into the open batch, at least one.
+        """Append as many records from position `start` on as fit into the open batch, at least one.
 
-        Returns the batch and how many it took; raises as `append` does, having taken none.
+        Returns the batch and the number of records; raises as `append` does, without having appended any.
         """
         one = slice(start, start + 1)
         (first,) = payload_lengths(values[one], None if keys is None else keys[one])
@@ -152,9 +162,9 @@ class Accumulator(Generic[D]):
         now: float,
         wall_ms: int,
     ) -> Batch[D]:
-        """A batch of its own, sealed, of whole columns (pyarrow arrays) with `payload` bytes of values and keys.
+        """Make a sealed batch of whole columns (pyarrow arrays) with `payload` bytes of values and keys.
 
-        What was sent before it to the same place is sealed first. Raises as `append` does, having taken nothing.
+        An open batch for the same destination is sealed first. Raises as `append` does, without having taken anything.
         """
         slot: Slot = topic if partition == UNASSIGNED else (topic, partition)
         rows = VALUE_ROW_BYTES + (keys is not None) * KEY_ROW_BYTES + (timestamps is not None) * TIMESTAMP_ROW_BYTES
@@ -183,7 +193,7 @@ class Accumulator(Generic[D]):
         timestamp_ms: int | None,
         headers: Headers | None,
     ) -> ParkedRecord[D]:
-        """Keep a record until the topic is known (`topic_known`). Raises `RetriableError` (`overloaded`)."""
+        """Keep a record until its topic is known (`topic_known`). Raises `RetriableError` (`overloaded`)."""
         reserved = payload_bytes(value, key, headers) + PARKED_MEMORY_BYTES
         if self.buffered_bytes + reserved > self.buffer_bytes:
             raise self._overloaded()
@@ -196,23 +206,28 @@ class Accumulator(Generic[D]):
     # --- Topics -------------------------------------------------------------------------------------------------------
 
     def partition_count(self, topic: str) -> int:
-        """0 while the topic is not known."""
+        """Return the number of partitions; 0 while the topic is not known."""
         return self._topics.get(topic, (0, 0))[0]
 
     def limits(self, topic: str) -> tuple[int, int]:
-        """Bytes of records at which a batch of this topic is full, and that one record alone may have."""
+        """Return the size at which a batch of this topic is full, and the limit of a single record, in bytes."""
         largest = min(self._topics.get(topic, (0, self._max_batch_bytes))[1], self._max_batch_bytes)
         return min(self._batch_bytes, largest) - FRAME_BYTES, largest - FRAME_BYTES
 
     def topic_known(self, topic: str, partition_count: int, max_message_bytes: int) -> list[ParkedRecord[D]]:
-        """The topic has this many partitions and takes batches of this size. Returns the records that waited for it,
-        no longer counted as buffered: the caller appends them (`force`) before anything else."""
+        """Set a topic's number of partitions and batch limit, and return the records that waited for it.
+
+        Those are no longer counted as buffered: the caller appends them (`force`) before anything else.
+        """
         self._topics[topic] = (partition_count, max_message_bytes)
         self._unknown.pop(topic, None)
         return self._unpark(topic)
 
     def topic_gone(self, topic: str) -> tuple[list[Batch[D]], list[ParkedRecord[D]]]:
-        """Nothing can be sent to this topic: hand back all that waits for it. Batches stay reserved until `release`."""
+        """Forget a topic that cannot be sent to, and return everything that waits for it.
+
+        Batches stay reserved until `release`.
+        """
         self._topics.pop(topic, None)
         self._unknown.pop(topic, None)
         for slot in [slot for slot, batch in self.open.items() if batch.topic == topic]:
@@ -222,18 +237,18 @@ class Accumulator(Generic[D]):
         return gone, self._unpark(topic)
 
     def drop_all(self) -> tuple[list[Batch[D]], list[ParkedRecord[D]]]:
-        """Hand back all that waits, for every topic. Batches stay reserved until `release`."""
+        """Return everything that waits, for every topic. Batches stay reserved until `release`."""
         self.seal_all()
         dropped, self._sealed = self._sealed, []
         self._unknown.clear()
         return dropped, [record for topic in list(self._parked) for record in self._unpark(topic)]
 
     def topics_wanted(self) -> list[str]:
-        """Topics that records wait for and that are not known yet."""
+        """Return the unknown topics that records wait for."""
         return list(self._unknown)
 
     def topics(self) -> list[str]:
-        """Topics that anything here waits for."""
+        """Return the topics of all waiting batches and records."""
         return list(dict.fromkeys([*(batch.topic for batch in self.waiting()), *self._parked]))
 
     # --- Batches out --------------------------------------------------------------------------------------------------
@@ -243,8 +258,11 @@ class Accumulator(Generic[D]):
         return bool(self._sealed)
 
     def seal_due(self, now: float, sendable: Callable[[str, int, bool], bool]) -> None:
-        """Seal what is `linger` old, where `sendable(topic, partition, patient)` or it waited in vain for long enough.
-        `patient`: it may wait for an answer yet."""
+        """Seal batches that are `linger` old and can be sent, or have waited long enough.
+
+        `sendable(topic, partition, patient)`: whether a batch would be sent at once; `patient`: the batch may still
+        wait for an answer.
+        """
         due = []
         for slot, batch in self.open.items():
             age = now - batch.opened_at
@@ -257,12 +275,12 @@ class Accumulator(Generic[D]):
             self._seal(slot)
 
     def seal_all(self) -> None:
-        """For a flush."""
+        """Seal all open batches, for a flush."""
         for slot in list(self.open):
             self._seal(slot)
 
     def next_due(self, now: float) -> float | None:
-        """When `seal_due` should be called next, if nothing happens before that."""
+        """Return the time of the next `seal_due` call, if nothing happens before."""
         earliest: float | None = None
         for batch in self.open.values():
             due = batch.opened_at + self._linger
@@ -275,8 +293,10 @@ class Accumulator(Generic[D]):
         return earliest
 
     def take_sealed(self, choose: Callable[[str, int], int]) -> list[Batch[D]]:
-        """Sealed batches of known topics, in the order of sealing. `choose(topic, partition_count)` picks the
-        partition where none was given."""
+        """Take the sealed batches of known topics, in the order of sealing.
+
+        `choose(topic, partition_count)` picks the partition if none was given.
+        """
         taken, waiting = [], []
         for batch in self._sealed:
             count = self.partition_count(batch.topic)
@@ -290,12 +310,12 @@ class Accumulator(Generic[D]):
         return taken
 
     def release(self, batch: Batch[D]) -> None:
-        """The batch is done with; its memory is free."""
+        """Release the memory of a finished batch."""
         self.buffered_bytes -= batch.reserved
         batch.reserved = 0
 
     def waiting(self) -> Iterator[Batch[D]]:
-        """All batches that were not taken yet."""
+        """Iterate over the batches that were not taken yet."""
         yield from self._sealed
         yield from self.open.values()
 
@@ -316,7 +336,7 @@ class Accumulator(Generic[D]):
         *,
         spend: bool = True,
     ) -> Batch[D]:
-        """The open batch of the slot with room for one more record, which is paid for (unless not `spend`)."""
+        """Return the slot's open batch with room for one more record; deduct that room, unless not `spend`."""
         batch = self.open.get(slot)
         if batch is not None:
             row_bytes = batch.row_bytes_with(*shape)
@@ -346,7 +366,7 @@ class Accumulator(Generic[D]):
         return batch
 
     def _grant(self, batch: Batch[D], missing: int, force: bool) -> None:
-        """Give the batch `missing` bytes of room, or a step where that is more."""
+        """Grant the batch `missing` bytes of room, or `GRANT_BYTES` if that is more."""
         granted = min(max(missing, GRANT_BYTES), batch.ungranted)
         memory = granted + (batch.count - batch.counted) * RECORD_MEMORY_BYTES
         if self.buffered_bytes + memory > self.buffer_bytes and not force:
@@ -376,10 +396,9 @@ class Accumulator(Generic[D]):
     def _overloaded(self) -> RetriableError:
         return RetriableError(
             "overloaded",
-            f"the producer's buffer of {self.buffer_bytes} bytes is full: "
-            "await drain() or send_when_room(), or slow down",
+            f"the producer's buffer of {self.buffer_bytes} bytes is full: await drain() or use send_when_room()",
         )
 
 
 def _too_large(topic: str, size: int, limit: int) -> InvalidRequest:
-    return InvalidRequest("batch_too_large", f"{size} bytes are more than topic {topic} takes in one batch: {limit}")
+    return InvalidRequest("batch_too_large", f"{size} bytes exceed the batch limit of topic {topic}: {limit}")

@@ -1,8 +1,8 @@
-"""A batch that is being filled: its columns and what they will cost. A pure core, the accumulator's.
+"""A batch that is being filled: its columns and their estimated cost. A pure core of the accumulator.
 
-Costs are upper bounds of what `record_batch.encode` makes of the columns, compression apart, so that a batch that has
-room for a record never turns out too large for its topic. Each record costs its bytes and its rows: a row a column, and
-a column that comes late (the first record with a key in a batch without) costs a row for every record before it, too.
+Costs are upper bounds of what `record_batch.encode` produces, before compression, so a batch with room for a record
+never turns out too large for its topic. Each record costs its bytes plus one row per column; a column that starts late
+(the first key in a batch without keys) also costs one row for every record before it.
 """
 
 from __future__ import annotations
@@ -15,32 +15,37 @@ from operator import add
 from typing import Any, Generic, TypeAlias, TypeVar
 
 D = TypeVar("D")
-"""What a producer hands out for a batch."""
+"""Type of the object that a producer returns for a batch."""
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Slot: TypeAlias = str | tuple[str, int]
-"""Where an open batch waits: a topic (partition not chosen yet) or a topic and partition."""
+"""Key of an open batch: a topic (partition not chosen yet), or a topic and partition."""
 
 UNASSIGNED = -1
-"""No partition is chosen yet."""
+"""Partition number of a batch without a partition yet."""
 
 FRAME_BYTES = 256
-"""Header of a batch, and what the container spends on its columns: an upper bound."""
+"""Upper bound of a batch's header and of the container around its columns, in bytes."""
 VALUE_ROW_BYTES = 5
-"""What a record costs beside the bytes of its value: an int32 offset, its share of the validity bitmap."""
+"""Bytes of a record beside its value: an int32 offset and its share of the validity bitmap."""
 KEY_ROW_BYTES = 5
 TIMESTAMP_ROW_BYTES = 8
 HEADERS_ROW_BYTES = 5
 HEADER_BYTES = 10
-"""What one header of a record costs beside its bytes."""
+"""Bytes of one header of a record beside its name and value."""
 ROWS_A_LOOK = 1_024
-"""Records whose lengths are added up together: their objects fit into a processor's cache, where making them a batch
-finds them again. Each time that a record has to be fetched from memory costs as much as all else that is done to it."""
+"""Records whose lengths are added up together.
+
+Their objects fit into the processor's cache and are found there again when the batch is built; fetching a record from
+memory costs as much as everything else that is done to it.
+"""
 
 
 class Batch(Generic[D]):
-    """Records for one partition. Invariant: optional columns are None or no longer than `values`; what they lack at
-    their ends is padding that `columns()` adds."""
+    """Records for one partition.
+
+    Invariant: optional columns are None or no longer than `values`; `columns()` pads the missing end.
+    """
 
     __slots__ = (
         "attempt", "base_sequence", "capacity", "counted", "delivery", "expires_at", "headers", "keys",
@@ -52,44 +57,44 @@ class Batch(Generic[D]):
         self.topic = topic
         self.partition = partition
         self.values: Any = []
-        """A list of `bytes | None`, or a pyarrow array (then so is `keys`)."""
+        """A list of `bytes | None`, or a pyarrow array (then `keys` is one, too)."""
         self.keys: Any = None
         self.timestamps: list[int] | None = None
         self.headers: list[Headers | None] | None = None
         self.timestamp_ms = wall_ms
         self.opened_at = now
         self.delivery = delivery
-        # Bytes when encoded: capacity = spent + room + ungranted.
+        # Encoded size: capacity = spent + room + ungranted.
         self.capacity = capacity
         self.room = 0
         self.ungranted = capacity
         self.row_bytes = VALUE_ROW_BYTES
-        # Memory.
+        # Memory:
         self.reserved = 0
         self.counted = 0
-        # The sequencer's (see there).
+        # Fields of the sequencer:
         self.expires_at = 0.0
         self.attempt = 0
         self.number = -1
         self.maybe_applied = False
         self.resent = False
-        """This attempt says that an earlier one may have been applied."""
+        """Whether this attempt is marked as a resend: an earlier one may have been applied."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
 
     @property
     def count(self) -> int:
-        """Records in it."""
+        """Number of records."""
         return len(self.values)
 
     @property
     def size_bytes(self) -> int:
-        """Upper bound of its encoded size, compression apart."""
+        """Upper bound of its encoded size before compression, in bytes."""
         return FRAME_BYTES + self.capacity - self.room - self.ungranted
 
     def row_bytes_with(self, keys: bool, timestamps: bool, headers: bool) -> int:
-        """What each record would cost beside its bytes if these columns were there too."""
+        """Return the bytes that each record would cost beside its content with these columns as well."""
         row_bytes = self.row_bytes
         if keys and self.keys is None:
             row_bytes += KEY_ROW_BYTES
@@ -100,7 +105,7 @@ class Batch(Generic[D]):
         return row_bytes
 
     def add(self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers | None) -> None:
-        """One more record."""
+        """Add one record."""
         count = self.count
         if key is not None:
             self.keys = _padded(self.keys, count, None)
@@ -119,7 +124,7 @@ class Batch(Generic[D]):
         keys: Sequence[bytes | None] | None,
         timestamps: Sequence[int] | None,
     ) -> None:
-        """More records, by the column."""
+        """Add records by the column."""
         count = self.count
         if keys is not None:
             self.keys = _padded(self.keys, count, None)
@@ -130,7 +135,7 @@ class Batch(Generic[D]):
         self.values.extend(values)
 
     def columns(self) -> tuple[Any, Any, list[int] | None, list[Headers | None] | None]:
-        """Values, keys, timestamps and headers, each of full length or None."""
+        """Return values, keys, timestamps and headers, each of full length or None."""
         count = self.count
         if isinstance(self.keys, list):
             self.keys = _padded(self.keys, count, None)
@@ -149,7 +154,10 @@ class Batch(Generic[D]):
 
 @dataclass(frozen=True, slots=True)
 class ParkedRecord(Generic[D]):
-    """A record whose partition cannot be told before the topic is known. `delivery` is its own."""
+    """A record whose partition is unknown until its topic is known.
+
+    `delivery` belongs to this record alone.
+    """
 
     value: bytes | None
     key: bytes | None
@@ -161,12 +169,12 @@ class ParkedRecord(Generic[D]):
 
     @property
     def count(self) -> int:
-        """Itself."""
+        """Number of records: one."""
         return 1
 
 
 def _padded(column: list[Any] | None, count: int, padding: Any) -> list[Any]:
-    """The column, made if it is not there yet, with `count` entries."""
+    """Return the column padded to `count` entries; make it if it is None."""
     if column is None:
         return [padding] * count
     column.extend([padding] * (count - len(column)))
@@ -174,7 +182,7 @@ def _padded(column: list[Any] | None, count: int, padding: Any) -> list[Any]:
 
 
 def payload_bytes(value: bytes | None, key: bytes | None, headers: Headers | None) -> int:
-    """What a record takes of a batch, beside its row in each column."""
+    """Return the bytes that a record takes in a batch, beside its row in each column."""
     total = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
     if headers:
         for name, content in headers:
@@ -183,14 +191,14 @@ def payload_bytes(value: bytes | None, key: bytes | None, headers: Headers | Non
 
 
 def payload_lengths(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> list[int]:
-    """Bytes of value and key of each of these records."""
+    """Return the length of value plus key of each record, in bytes."""
     return _lengths(values) if keys is None else list(map(add, _lengths(values), _lengths(keys)))
 
 
 def rows_that_fit(
     values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, start: int, room: int, row_bytes: int
 ) -> tuple[int, int]:
-    """How many records from position `start` on fit into `room` bytes, and the bytes of their values and keys."""
+    """Return how many records from `start` on fit into `room` bytes, and the bytes of their values and keys."""
     count = payload = 0
     while start + count < len(values):
         part = slice(start + count, start + count + ROWS_A_LOOK)

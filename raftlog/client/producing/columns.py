@@ -1,9 +1,9 @@
-"""Whole columns of records: checked, split by partition and into batches, with no more Python a record than needed.
+"""Whole columns of records: validated, split by partition and into batches, with minimal Python work per record.
 
-Lists go into the batches that are being filled. pyarrow arrays become batches of their own, slices of the caller's
-memory, unless they are too few to be worth it; then they are lists.
+Lists join the open batches. pyarrow arrays become batches of their own, as slices of the caller's memory, unless they
+are small; then they are converted to lists.
 
-All of it happens a piece at a time, and between pieces the loop gets its turn: a million records are as good as one.
+The work is done in pieces, and between pieces the event loop runs, so a call with a million records does not block it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ from .sender import Sender
 
 T = TypeVar("T")
 _KINDS = {bytes, type(None)}
-"""What lists may hold."""
+"""Types that lists may contain."""
 
 PIECE_ROWS = 8_192
-"""Records looked at together: so much is allocated for bookkeeping at a time."""
+"""Records processed in one piece, which bounds the memory for bookkeeping."""
 LISTED_ROWS = 4_096
-"""The same where Arrow columns become lists, which takes a microsecond an entry."""
+"""The same for converting Arrow columns to lists, which takes a microsecond per entry."""
 ARROW_ROWS = 65_536
 FEW_BYTES = 16 * KIB
-"""Arrow columns below this join the batch that is being filled."""
+"""Size below which Arrow columns join the open batch, in bytes."""
 
 
 class Columns(NamedTuple):
-    """Records for one partition (`UNASSIGNED`: any). Keys and timestamps may be None, for all."""
+    """Records for one partition (`UNASSIGNED`: any).
+
+    Keys and timestamps may be None, for all records.
+    """
 
     partition: int
     values: Any
@@ -59,12 +62,12 @@ class Columns(NamedTuple):
 
 
 def is_arrow(column: Any) -> bool:
-    """Whether this is a pyarrow array, without importing pyarrow."""
+    """Whether this is a pyarrow array; does not import pyarrow."""
     return type(column).__module__.partition(".")[0] == "pyarrow"
 
 
 async def gradually(rows: int, step: int, work: Callable[[slice], T]) -> list[T]:
-    """What `work` gives for one slice of the rows after the other; the loop gets its turn in between."""
+    """Return the results of `work` for each slice of the rows; yield to the event loop in between."""
     done: list[T] = []
     for start in range(0, rows, step):
         if start:
@@ -74,8 +77,11 @@ async def gradually(rows: int, step: int, work: Callable[[slice], T]) -> list[T]
 
 
 async def check_columns(values: Any, keys: Any, timestamps: Any) -> int:
-    """Raises `InvalidRequest` where lengths differ, `TypeError` where a list holds other than bytes and None. Returns
-    the bytes of the largest record; of lists only: -1 where a column is Arrow's."""
+    """Validate the columns, and return the size of the largest record in bytes.
+
+    The size is known for lists only: -1 if a column is an Arrow array. Raises `InvalidRequest` if lengths differ, and
+    `TypeError` if a list contains anything but bytes and None.
+    """
     for name, column in (("keys", keys), ("timestamps", timestamps)):
         if column is not None and len(column) != len(values):
             raise InvalidRequest("invalid_request", f"{len(column)} {name} for {len(values)} values")
@@ -94,9 +100,9 @@ async def check_columns(values: Any, keys: Any, timestamps: Any) -> int:
 
 
 def _look(lists: Mapping[str, Sequence[Any]], part: slice) -> tuple[dict[str, set[type]], int]:
-    """The types in these rows of each column, and the bytes of the largest row, if all of them have any.
+    """Return the types in these rows of each column, and the size of the largest row, if all entries have one.
 
-    All that is asked of a record is asked while it is in the processor's cache: to bring it there takes longer.
+    All checks of a record happen while it is in the processor's cache: fetching it takes longer than the checks.
     """
     kinds: dict[str, set[type]] = {name: set() for name in lists}
     largest = 0
@@ -113,13 +119,13 @@ def _look(lists: Mapping[str, Sequence[Any]], part: slice) -> tuple[dict[str, se
 
 
 def check_largest(largest: int, limit: int) -> None:
-    """Raises `InvalidRequest` (`batch_too_large`) if one record alone exceeds what a batch may hold."""
+    """Raise `InvalidRequest` (`batch_too_large`) if a single record exceeds the batch limit."""
     if largest + VALUE_ROW_BYTES + KEY_ROW_BYTES + TIMESTAMP_ROW_BYTES > limit:
-        raise InvalidRequest("batch_too_large", f"a record of {largest} bytes is more than a batch takes: {limit}")
+        raise InvalidRequest("batch_too_large", f"a record of {largest} bytes exceeds the batch limit: {limit}")
 
 
 def pieces(columns: Columns) -> Iterator[Columns]:
-    """The same records, a bounded number at a time."""
+    """Split the records into pieces of bounded size."""
     for start in range(0, columns.rows, PIECE_ROWS):
         part = slice(start, start + PIECE_ROWS)
         keys, timestamps = columns.keys, columns.timestamps
@@ -132,7 +138,10 @@ def pieces(columns: Columns) -> Iterator[Columns]:
 
 
 def by_partition(columns: Columns, partition_count: int) -> list[Columns]:
-    """Records with keys, each to its key's partition; those without key stay unassigned. Order is kept."""
+    """Split records by their keys' partitions, in order.
+
+    Records without a key stay unassigned.
+    """
     keys = columns.keys
     keyed = [index for index, key in enumerate(keys) if key is not None]
     if len(keyed) < len(keys):
@@ -156,7 +165,7 @@ def by_partition(columns: Columns, partition_count: int) -> list[Columns]:
 
 
 def arrow_slices(values: Any, keys: Any, timestamps: list[int] | None) -> Iterator[tuple[Any, Any, list[int] | None]]:
-    """Bounded slices of Arrow columns (lists become some), as binary arrays, and of a list of timestamps."""
+    """Slice Arrow columns as binary arrays (lists are converted) and a list of timestamps, in bounded sizes."""
     for start in range(0, len(values), ARROW_ROWS):
         yield (
             _binary(values[start : start + ARROW_ROWS]),
@@ -168,9 +177,9 @@ def arrow_slices(values: Any, keys: Any, timestamps: list[int] | None) -> Iterat
 def arrow_batches(
     values: Any, keys: Any, timestamps: list[int] | None, limit: int, largest: int
 ) -> Iterator[tuple[Any, Any, list[int] | None, int]]:
-    """One slice, cut so that each cut has at most `limit` bytes as a batch; the last number is its payload bytes.
+    """Cut a slice so that each cut has at most `limit` bytes as a batch; the last element is its payload bytes.
 
-    A record that alone has more goes alone; `InvalidRequest` (`batch_too_large`) if that is more than `largest`.
+    A larger record gets a cut of its own; raises `InvalidRequest` (`batch_too_large`) if it exceeds `largest`.
     """
     import pyarrow.compute as pc
 
@@ -180,7 +189,7 @@ def arrow_batches(
     row = VALUE_ROW_BYTES + (keys is not None) * KEY_ROW_BYTES + (timestamps is not None) * TIMESTAMP_ROW_BYTES
     longest = pc.max(lengths).as_py() or 0
     if longest + row > largest:
-        raise InvalidRequest("batch_too_large", f"a record of {longest} bytes is more than a batch takes: {largest}")
+        raise InvalidRequest("batch_too_large", f"a record of {longest} bytes exceeds the batch limit: {largest}")
     average = (pc.sum(lengths).as_py() or 0) / max(1, len(values)) + row
     start = 0
     while start < len(values):
@@ -197,7 +206,7 @@ def arrow_batches(
 
 
 async def milliseconds(timestamps: Any) -> list[int]:
-    """A column of timestamps as a list of milliseconds since 1970. Raises `TypeError` and `InvalidRequest`."""
+    """Convert timestamps to a list of milliseconds since 1970. Raises `TypeError` and `InvalidRequest`."""
 
     def listed(part: slice) -> list[int]:
         column = timestamps[part]
@@ -242,18 +251,23 @@ async def _listed_gradually(column: Any) -> Any:
 
 
 class ColumnQueue:
-    """Puts columns into a producer's batches, waiting for room. `deliveries` are those of the batches used so far."""
+    """Puts columns into a producer's batches, waiting for room.
+
+    `deliveries` are those of the batches used so far.
+    """
 
     def __init__(self, sender: Sender, topic: str, linger: float) -> None:
-        """The topic is known to the sender."""
+        """The topic must be known to the sender."""
         self.deliveries: dict[DeliveryFuture, None] = {}
         self._sender = sender
         self._topic = topic
         self._linger = linger
 
     async def put(self, values: Any, keys: Any, timestamps: Any, partition: int | None, largest: int) -> None:
-        """Columns that `check_columns` has passed, and what it said. Raises `InvalidRequest`, as a rule before anything
-        is queued."""
+        """Queue columns that passed `check_columns`, which returned `largest`.
+
+        Raises `InvalidRequest`, usually before anything is queued.
+        """
         accumulator = self._sender.accumulator
         count = accumulator.partition_count(self._topic)
         limit, most = accumulator.limits(self._topic)
@@ -282,7 +296,7 @@ class ColumnQueue:
                 await self._put_list(columns)
 
     async def _turn(self, pieces_done: int) -> None:
-        """The loop's, between pieces."""
+        """Yield to the event loop between pieces."""
         if pieces_done:
             await asyncio.sleep(0)
             self._sender.check_open()

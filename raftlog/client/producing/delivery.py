@@ -1,10 +1,10 @@
-"""What becomes of records that were sent: one `DeliveryFuture` a batch, shared by all of its records.
+"""The outcome of sent records: one `DeliveryFuture` per batch, shared by all of its records.
 
-A future for each record costs more than everything else a `send` does, so `Producer.send` hands out the future of the
-batch that took the record. It is awaited like any other, by as many as like: each waiter waits on a future of its own,
-so that a waiter who gives up (a deadline, a cancelled task) takes nothing from the others, and what was sent is sent.
+A future for each record costs more than everything else that a `send` does, so `Producer.send` returns the future of
+the batch that contains the record. Any number of tasks may await it: each waits on its own future, so a task that gives
+up (a deadline, a cancellation) does not affect the others or the batch.
 
-An error that nobody looks at is not lost: `Producer.flush` and `Producer.close` raise it.
+An error that is never read is not lost: `Producer.flush` and `Producer.close` raise it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from raftlog.errors import RaftlogError
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """A batch that is acknowledged: its records have the offsets `base_offset` to `base_offset + count - 1`, in the
-    order in which they were sent."""
+    """An acknowledged batch.
+
+    Its records have the offsets `base_offset` to `base_offset + count - 1`, in the order in which they were sent.
+    """
 
     topic: str
     partition: int
     base_offset: int
-    """-1 with acks=0: nobody answered."""
+    """-1 with acks=0, where no broker answers."""
     count: int
-    """Records in the batch."""
+    """Number of records in the batch."""
     timestamp_ms: int
-    """The leader's clock where the topic has `message.timestamp.type=LogAppendTime`, else the time that records which
-    were sent without a timestamp got."""
+    """Milliseconds since 1970.
+
+    The leader's clock if the topic has `message.timestamp.type=LogAppendTime`, else the timestamp of records that were
+    sent without one.
+    """
     log_append_time: bool = False
-    """Which of the two."""
+    """Whether `timestamp_ms` is the leader's."""
 
     @property
     def end_offset(self) -> int:
@@ -41,7 +46,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
-    """One record that is acknowledged."""
+    """One acknowledged record."""
 
     topic: str
     partition: int
@@ -54,7 +59,10 @@ DeliveryCallback: TypeAlias = "Callable[[DeliveryFuture], None]"
 
 
 class DeliveryFuture:
-    """The delivery of one batch, to come. `await` it for a `Delivery`, or for the `RaftlogError` that ended it."""
+    """The future delivery of one batch.
+
+    `await` it for a `Delivery`, or for the `RaftlogError` that ended it.
+    """
 
     __slots__ = ("_callbacks", "_error", "_result", "_waiters", "observed")
 
@@ -63,7 +71,7 @@ class DeliveryFuture:
         self._error: RaftlogError | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self.observed = False
-        """Its error, if there was one, was seen."""
+        """Whether its error, if any, was read."""
         self._callbacks: list[DeliveryCallback] = []
 
     def done(self) -> bool:
@@ -71,7 +79,7 @@ class DeliveryFuture:
         return self._result is not None or self._error is not None
 
     def result(self) -> Delivery:
-        """The delivery. Raises its error, or `asyncio.InvalidStateError` while it is open."""
+        """Return the delivery. Raises its error, or `asyncio.InvalidStateError` while it is undecided."""
         if self._result is not None:
             return self._result
         if self._error is not None:
@@ -80,13 +88,15 @@ class DeliveryFuture:
         raise asyncio.InvalidStateError("the batch is not delivered yet")
 
     def exception(self) -> RaftlogError | None:
-        """The error that ended it, if one did."""
+        """Return the error that ended it, if any."""
         self.observed = self.observed or self._error is not None
         return self._error
 
     def add_done_callback(self, callback: DeliveryCallback) -> None:
-        """`callback(self)` when it is decided; at once where it is. What it raises then is the loop's exception
-        handler's."""
+        """Call `callback(self)` when it is decided, or at once if it is already.
+
+        Once decided, an exception in a callback goes to the loop's exception handler.
+        """
         if self.done():
             callback(self)
         else:
@@ -100,24 +110,24 @@ class DeliveryFuture:
         return self.result()
 
     async def settled(self) -> None:
-        """Wait until it is decided, whichever way, without seeing its error."""
+        """Wait until it is decided, without reading its error."""
         if not self.done():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
 
     def deliver(self, result: Delivery) -> None:
-        """Decide it: acknowledged. For the producer only."""
+        """Decide it as acknowledged. For the producer only."""
         self._result = result
         self._tell()
 
     def fail(self, error: RaftlogError) -> None:
-        """Decide it: failed. For the producer only."""
+        """Decide it as failed. For the producer only."""
         self._error = error
         self._tell()
 
     def follow(self, index: int, batch: DeliveryFuture) -> None:
-        """Decide it, for a single record, as its batch was decided. For the producer only."""
+        """Decide a single record's delivery as its batch was decided. For the producer only."""
         if batch._error is not None:
             self.fail(batch._error)
             return
@@ -130,7 +140,7 @@ class DeliveryFuture:
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception as error:  # noqa: BLE001  the user's: other deliveries must not suffer from it
+            except Exception as error:  # noqa: BLE001  the program's: other deliveries are unaffected
                 context = {"message": "a delivery's callback failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
         waiters, self._waiters = self._waiters, []
@@ -140,15 +150,16 @@ class DeliveryFuture:
 
 
 class RecordDelivery(Coroutine[Any, Any, RecordMetadata]):
-    """The delivery of one record, to come. `await` it for its `RecordMetadata`, or for the error that ended it.
+    """The future delivery of one record.
 
-    It is a coroutine, so that tasks may be made of it, but one that need not be awaited: the record was sent.
+    `await` it for its `RecordMetadata`, or for the error that ended it. It is a coroutine, so that a task can be made
+    of it, but it need not be awaited: the record is sent in any case.
     """
 
     __slots__ = ("_delivery", "_index", "_steps", "_timestamp_ms")
 
     def __init__(self, delivery: DeliveryFuture, index: int, timestamp_ms: int | None) -> None:
-        """`index` is the record's place in its batch; `timestamp_ms` is None where it was sent without."""
+        """`index`: the record's place in its batch; `timestamp_ms`: None if it was sent without one."""
         self._delivery = delivery
         self._index = index
         self._timestamp_ms = timestamp_ms

@@ -1,21 +1,21 @@
-"""One partition's batches in order, exactly once, whatever goes wrong on the way. A pure core, the sequencer's.
+"""One partition's batches: in order, exactly once, through all failures. A pure core of the sequencer.
 
-Sealed batches are sent in order, up to `MAX_IN_FLIGHT_BATCHES` ahead of the answers. The first time it is sent a batch
-gets its *name*: producer id, epoch and the sequence of its first record. The leader appends a name at most once and
-only after its predecessor, and answers a repeated one with the offset that the first one got. That is what lets a
-producer repeat a batch whose fate it does not know (S1), and it rests on three rules kept here:
+Sealed batches are sent in order, up to `MAX_IN_FLIGHT_BATCHES` ahead of the answers. When it is first sent, a batch
+gets its *name*: producer id, epoch and the sequence number of its first record. The leader appends a name at most once
+and only after its predecessor, and answers a repeated one with the offset of the first. That lets a producer resend a
+batch whose outcome it does not know (S1), and rests on three rules kept here:
 
-* **A batch is repeated under the same name** as long as any attempt may have been applied. (*Maybe applied*: its answer
-  never came, or told of an unknown outcome.) Such a repetition says that it is one, so that a leader that has forgotten
-  the name, or never saw it, knows that it cannot tell.
-* **After an error everything later is taken back too** and sent again in order, once nothing of the partition is in
-  flight. An answer to an attempt that was taken back changes nothing.
-* **A batch that fails for good breaks the chain of names.** Was it certainly not applied, then nothing after it can
-  have been, and all of it is sent again under a new producer id. May it have been applied, then so may those after it
-  that were sent: they fail as `outcome_unknown`, and only what was never sent goes on, under a new id. Batches of
-  different ids are never in flight together, because nothing would keep their order.
+* **A batch is resent under the same name** as long as any attempt may have been applied (*maybe applied*: its answer
+  never arrived, or reported an unknown outcome). Such a resend is marked, so that a leader that has evicted the name,
+  or never saw it, knows that it cannot tell.
+* **After an error, all later batches are taken back, too**, and sent again in order, once nothing of the partition is
+  in flight. An answer to an attempt that was taken back has no effect.
+* **A batch that fails for good breaks the chain of names.** If it was certainly not applied, nothing after it can have
+  been, and all of it is sent again under a new producer id. If it may have been applied, so may the batches after it
+  that were sent: they fail as `outcome_unknown`, and only batches that were never sent continue, under a new id.
+  Batches with different ids are never in flight together, because nothing would keep their order.
 
-Without idempotence there are no names: a batch that failed is tried again alone, may overtake and may be there twice.
+Without idempotence there are no names: a failed batch is resent alone, may overtake others, and may be appended twice.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from raftlog.errors import CODES, Applied, RaftlogError, RetriableError, error_f
 from .batch import Batch, D
 
 MAX_IN_FLIGHT_BATCHES = 5
-"""Of one partition, counted from the oldest without an answer, whatever became of those behind it. A leader remembers
-the last five batches of a producer (as Kafka's does), and answers repeats of those with their offsets."""
+"""Limit of batches in flight in one partition, counted from the oldest unanswered one.
+
+A leader remembers the last five batches of a producer (as Kafka's does), and answers resends of those with their
+offsets. So batches behind the oldest count even if they were answered.
+"""
 
 SEQUENCE_MODULUS = 2**31
 
@@ -57,9 +60,10 @@ Outcome: TypeAlias = Delivered[D] | Undelivered[D]
 
 
 class PartitionQueue(Generic[D]):
-    """First the batches in flight, then those that are ready.
+    """The batches in flight, followed by those that are ready.
 
-    Invariant: batches with a name come before those without; those in flight have one producer id and rising sequences.
+    Invariant: batches with a name come before those without; those in flight have one producer id and increasing
+    sequence numbers.
     """
 
     __slots__ = (
@@ -74,14 +78,14 @@ class PartitionQueue(Generic[D]):
         self.in_flight: list[Batch[D]] = []
         self.ready: deque[Batch[D]] = deque()
         self.producer_id = -1
-        """-1: the next batch without a name waits for a new one."""
+        """-1: the next batch without a name waits for a new producer id."""
         self.producer_epoch = -1
         self.next_sequence = 0
         self.launches = 0
-        """So many batches got a name: the number of the next."""
+        """Number of batches that got a name: the number of the next one."""
         self.rewound = False
-        """Something was taken back: nothing is sent before all that is in flight is answered."""
-        # The sequencer's.
+        """Whether batches were taken back: nothing is sent until everything in flight is answered."""
+        # Fields of the sequencer:
         self.leader = -1
         self.leader_epoch = -1
         self.failures = 0
@@ -90,12 +94,12 @@ class PartitionQueue(Generic[D]):
 
     @property
     def backlog(self) -> int:
-        """Batches that are not acknowledged."""
+        """Number of unacknowledged batches."""
         return len(self.in_flight) + len(self.ready)
 
     @property
     def is_idle(self) -> bool:
-        """A batch that came now would be sent without waiting behind others."""
+        """Whether a batch that arrived now would be sent without waiting behind others."""
         return not self.ready and not self._window_is_full(self.launches)
 
     def head_may_go(self, now: float) -> bool:
@@ -111,7 +115,7 @@ class PartitionQueue(Generic[D]):
         return producer_id >= 0 and (not self.in_flight or self.in_flight[-1].producer_id == producer_id)
 
     def launch(self) -> Batch[D]:
-        """The first ready batch goes, with a name and the number of this attempt."""
+        """Move the first ready batch into flight, with a name and the number of this attempt."""
         batch = self.ready.popleft()
         if self.idempotent and batch.base_sequence < 0:
             batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
@@ -126,7 +130,7 @@ class PartitionQueue(Generic[D]):
         return batch
 
     def _window_is_full(self, number: int) -> bool:
-        """Whether the batch of this number would be too far ahead of the oldest without an answer."""
+        """Whether the batch with this number would be too far ahead of the oldest unanswered one."""
         if not self.in_flight:
             return False
         too_far = self.idempotent and number >= self.in_flight[0].number + MAX_IN_FLIGHT_BATCHES
@@ -137,7 +141,7 @@ class PartitionQueue(Generic[D]):
         return batch.attempt == attempt and batch in self.in_flight
 
     def take_back(self, position: int = 0) -> None:
-        """What is in flight from this position on is ready again; whether it was applied is not known."""
+        """Make the batches in flight from this position on ready again; they may have been applied."""
         for batch in reversed(self.in_flight[position:]):
             batch.maybe_applied = True
             batch.attempt += 1
@@ -146,7 +150,7 @@ class PartitionQueue(Generic[D]):
         self.rewound = True
 
     def take_back_lost(self, batch: Batch[D]) -> None:
-        """This batch, whose answer will not come, is ready again, with all after it if they depend on it."""
+        """Make a batch whose answer is lost ready again, with the batches after it if they depend on it."""
         position = self.in_flight.index(batch)
         if self.idempotent:
             self.take_back(position)
@@ -158,14 +162,17 @@ class PartitionQueue(Generic[D]):
         self.rewound = True
 
     def take_back_refused(self, batch: Batch[D], error: RaftlogError) -> None:
-        """The same for one whose attempt ended with an error, which may tell that it was not applied."""
+        """Make a refused batch ready again; the error may prove that it was not applied."""
         maybe_applied = batch.maybe_applied or CODES[error.code].applied is Applied.UNKNOWN
         self.take_back_lost(batch)
         batch.maybe_applied = maybe_applied
 
     def chain_broken(self, batch: Batch[D], error: RaftlogError) -> list[Outcome[D]]:
-        """The leader knows no predecessor of this batch. While one is in flight that is no wonder; otherwise the
-        leader has forgotten us, and what was never applied goes on under a new name."""
+        """Handle the leader's answer that it knows no predecessor of this batch.
+
+        While a predecessor is in flight, that is expected. Otherwise the leader has lost this producer's state, and
+        what was never applied continues under a new name.
+        """
         if batch is not self.in_flight[0]:
             self.take_back_refused(batch, error)
             return []
@@ -177,17 +184,19 @@ class PartitionQueue(Generic[D]):
         return []
 
     def refuse(self, batch: Batch[D], error: RaftlogError) -> list[Outcome[D]]:
-        """Fail a batch because of the leader's answer, which speaks for one attempt only: an earlier one, whose answer
-        was lost, may have been applied."""
+        """Fail a batch because of the leader's answer.
+
+        The answer is about one attempt only: an earlier one, whose answer was lost, may have been applied.
+        """
         if CODES[error.code].applied is Applied.UNKNOWN:
             batch.maybe_applied = True
         elif batch.maybe_applied:
-            why = f"an earlier attempt was not answered, the last one with {error}"
+            why = f"an earlier attempt was not answered; the last answer was {error}"
             return self.fail(batch, RetriableError("outcome_unknown", why))
         return self.fail(batch, error)
 
     def fail(self, batch: Batch[D], error: RaftlogError) -> list[Outcome[D]]:
-        """This batch will not be sent again. `batch.maybe_applied` tells what becomes of those after it."""
+        """Fail a batch for good. `batch.maybe_applied` decides about the batches after it."""
         outcomes: list[Outcome[D]] = [Undelivered(batch, error)]
         if not self.idempotent or batch.base_sequence < 0:
             self._remove(batch)
@@ -211,7 +220,7 @@ class PartitionQueue(Generic[D]):
         return outcomes
 
     def expire(self, now: float) -> list[Outcome[D]]:
-        """Fail what is past its delivery timeout."""
+        """Fail the batches whose delivery timeout has passed."""
         outcomes: list[Outcome[D]] = []
         while self.in_flight and self.in_flight[0].expires_at <= now:
             first = self.in_flight[0]
@@ -223,8 +232,8 @@ class PartitionQueue(Generic[D]):
         return outcomes
 
     def abandon(self, error: RaftlogError) -> list[Outcome[D]]:
-        """Fail everything: with this error what was certainly not applied."""
-        unknown = RetriableError("outcome_unknown", f"an attempt was not answered before the end came: {error}")
+        """Fail everything: with this error if certainly not applied, else as `outcome_unknown`."""
+        unknown = RetriableError("outcome_unknown", f"an attempt was not answered when sending ended: {error}")
         self.take_back()
         outcomes: list[Outcome[D]] = [
             Undelivered(batch, unknown if batch.maybe_applied else error) for batch in self.ready
@@ -233,7 +242,7 @@ class PartitionQueue(Generic[D]):
         return outcomes
 
     def begin_anew(self) -> None:
-        """Nothing that was sent counts any more (it went to another log)."""
+        """Start over with a new log: nothing sent to the former one counts."""
         self.take_back()
         for batch in self.ready:
             batch.maybe_applied = False
@@ -241,7 +250,7 @@ class PartitionQueue(Generic[D]):
         self.producer_id, self.leader, self.leader_epoch = -1, -1, -1
 
     def check_invariants(self) -> None:
-        """For tests."""
+        """Check the invariants, for tests."""
         everything = [*self.in_flight, *self.ready]
         named = [batch for batch in everything if batch.base_sequence >= 0]
         assert everything[: len(named)] == named, str(self)
@@ -260,7 +269,7 @@ class PartitionQueue(Generic[D]):
         )
 
     def _rename(self, producer_id: int) -> None:
-        """Take the names of this producer id away from what is ready: it is certainly nowhere in the log."""
+        """Remove the names with this producer id from ready batches, which are certainly not in the log."""
         for batch in self.ready:
             if batch.producer_id == producer_id:
                 batch.maybe_applied = False

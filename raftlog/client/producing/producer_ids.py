@@ -1,6 +1,6 @@
-"""Producer ids: asked of the cluster when the sequencer has none to name batches with.
+"""Producer ids: requested from the cluster when the sequencer has none for its batches.
 
-Asking twice does no harm (an id is lost), so it is repeated until it works.
+The request is harmless to repeat (only an id is lost), so it is retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger("raftlog.client")
 
 PAUSE = 0.1
 AFTER_A_BUG_SECONDS = 1.0
-"""After an exception that nobody foresaw, before it is asked again."""
+"""Seconds before the retry after an unexpected exception."""
 
 
 class _Granted(msgspec.Struct):
@@ -27,19 +27,22 @@ class _Granted(msgspec.Struct):
 
 
 class IdentitySource:
-    """Belongs to one loop. `close` it."""
+    """Requests producer ids.
+
+    Belongs to one event loop; `close` it.
+    """
 
     def __init__(
         self, api: HttpApi, granted: Callable[[int, int], None], failed: Callable[[RaftlogError], None]
     ) -> None:
-        """`granted(producer_id, producer_epoch)` answers each `ask`; `failed` is told of every failed attempt."""
+        """`granted(producer_id, producer_epoch)` answers each `ask`; `failed` gets the error of each failed attempt."""
         self._api = api
         self._granted = granted
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
-        """A producer id is wanted. Asking again before it is there changes nothing."""
+        """Request a producer id; no effect while a request is in flight."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -55,8 +58,8 @@ class IdentitySource:
             except RaftlogError as error:
                 self._failed(error)
                 await asyncio.sleep(PAUSE)
-            except Exception as error:  # whatever it is: nobody else asks while this task is there
-                logger.exception("asking for a producer id failed")
+            except Exception as error:  # without this task, no id would be requested again
+                logger.exception("requesting a producer id failed")
                 self._failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
                 await asyncio.sleep(AFTER_A_BUG_SECONDS)
             else:

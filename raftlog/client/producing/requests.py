@@ -1,9 +1,9 @@
 """One broker's produce requests: batches are encoded, sent in the order in which they were taken, and answered.
 
-Encoding without compression is cheap and happens at once; compression goes to threads, and so does the first large
-batch, which loads pyarrow (0.2 s). That must not change the order: a request waits until those before it are encoded,
-too. What a thread reads (columns and names) is fixed before it starts, since a batch may be taken back and renamed
-meanwhile; attempts that no longer count are not sent.
+Encoding without compression is cheap and runs inline; compression runs on threads, and so does the first large batch,
+which loads pyarrow (0.2 s). The order must not change: a request waits until those before it are encoded, too. A
+thread's input (columns and names) is fixed before it starts, since a batch may be taken back and renamed meanwhile;
+attempts that no longer count are not sent.
 """
 
 from __future__ import annotations
@@ -37,19 +37,22 @@ from .sequencer import Sequencer
 from .settings import ProducerSettings
 
 ANSWER_GRACE = 5.0
-"""Seconds that a broker has beyond the timeout that the request names."""
+"""Seconds that a broker has beyond the timeout in the request."""
 INLINE_COMPRESSION_BYTES = 16 * KIB
-"""Up to here compressing is quicker than handing it to a thread."""
+"""Size up to which compressing inline is faster than handing it to a thread, in bytes."""
 
 Attempt: TypeAlias = tuple[Batch[DeliveryFuture], int]
 """A batch and the number of its attempt."""
 Encoded: TypeAlias = bytes | RaftlogError
-"""A batch's bytes, or why it has none."""
+"""A batch's encoded bytes, or the error of encoding it."""
 
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A request on its way to the wire. `payloads`, one a batch, is None while a thread makes them."""
+    """A request waiting to be sent.
+
+    `payloads`, one per batch, is None while a thread encodes them.
+    """
 
     connection: Connection
     attempts: list[Attempt]
@@ -60,7 +63,7 @@ class Lane:
     """Requests to one broker, over one connection after the other."""
 
     _arrow_loaded: ClassVar[bool] = False
-    """In this process."""
+    """Whether pyarrow is loaded in this process."""
 
     def __init__(
         self,
@@ -72,9 +75,11 @@ class Lane:
         unencodable: Callable[[Attempt, RaftlogError], None],
         sent_unanswered: Callable[[Sequence[Attempt]], None],
     ) -> None:
-        """`topic_ids` is kept current by the caller. Every attempt that a lane was given ends in one of the four calls,
-        unless it was taken back before it was sent. `sent_unanswered`: with acks=0 they are on their way, and that is
-        all that will ever be known."""
+        """Configure the callbacks. The caller keeps `topic_ids` current.
+
+        Every attempt given to a lane ends in one of the four calls, unless it was taken back before it was sent.
+        `sent_unanswered`: with acks=0, the requests were sent, and nothing more will be known.
+        """
         self._topic_ids = topic_ids
         self._on_answered = answered
         self._on_lost = lost
@@ -86,10 +91,10 @@ class Lane:
         self._transactional = settings.transactional
         self._outgoing: deque[_Outgoing] = deque()
         self.requests = 0
-        """Given to this lane and not answered."""
+        """Number of requests given to this lane and not answered."""
 
     def send(self, connection: Connection, batches: Sequence[Batch[DeliveryFuture]]) -> None:
-        """One request for these batches."""
+        """Send one request with these batches."""
         outgoing = _Outgoing(connection, [(batch, batch.attempt) for batch in batches])
         self.requests += 1
         self._outgoing.append(outgoing)
@@ -107,7 +112,7 @@ class Lane:
 
         try:
             encoding = asyncio.get_running_loop().run_in_executor(None, _run, work)
-        except RuntimeError:  # the system has no thread left: slower, but those behind it in the lane go on
+        except RuntimeError:  # the system has no thread left: encode inline, so that requests behind it can continue
             self._encoded(outgoing, _run(work))
         else:
             encoding.add_done_callback(done)
@@ -124,7 +129,7 @@ class Lane:
     def _to_wire(self, connection: Connection, attempts: list[Attempt], encoded: list[Encoded]) -> None:
         for attempt, result in zip(attempts, encoded, strict=True):
             if isinstance(result, RaftlogError):
-                self._on_unencodable(attempt, result)  # those that depend on it do not count any more
+                self._on_unencodable(attempt, result)  # attempts that depend on it no longer count
         current = [
             (attempt, payload)
             for attempt, payload in zip(attempts, encoded, strict=True)
@@ -161,8 +166,8 @@ class Lane:
             self._refused(attempts, response.error, response.detail)
             return
         if not isinstance(response, ProduceResponse) or len(response.partitions) != len(attempts):
-            self._lost(attempts, RemoteProtocolError("the answer is not that of the request"))
-            connection.close("an answer did not fit its request")
+            self._lost(attempts, RemoteProtocolError("the answer does not match its request"))
+            connection.close("an answer did not match its request")
             return
         self.requests -= 1
         self._on_answered(list(zip(attempts, response.partitions, strict=True)))
@@ -178,12 +183,12 @@ class Lane:
 
 
 def sequencer_of(lanes: Mapping[int, Lane], settings: ProducerSettings) -> Sequencer[DeliveryFuture]:
-    """What gives these lanes, by broker, their batches.
+    """Return a sequencer that serves these lanes.
 
     A producer that lingers has gathered records by the time that a batch is due. One that does not (`linger` 0) would
-    send each in a request of its own, however many are on their way: so many that whoever handles them falls behind,
-    and each waits for all before it. So what comes while a broker has a request to answer goes into the next one
-    (Nagle's algorithm, RFC 896), unless it fills a batch or has waited for `GATHER_AT_MOST`.
+    send each record in its own request, however many are in flight; then every hop falls behind, and each request waits
+    for all before it. So records that arrive while a broker has a request in flight go into the next one (Nagle's
+    algorithm, RFC 896), unless they fill a batch or have waited for `GATHER_AT_MOST`.
     """
 
     def busy(leader: int) -> bool:
@@ -224,8 +229,10 @@ def _outcome(encoding: Callable[[], bytes]) -> Encoded:
         return encoding()
     except RaftlogError as error:
         return error
-    except (MemoryError, OSError, ImportError) as error:  # the last two: of a library that had to be loaded
-        return RetriableError("overloaded", f"nothing could be encoded for now: {type(error).__name__}: {error}")
-    except Exception as error:  # noqa: BLE001  whatever it is, those behind it in the lane must go on
+    except (MemoryError, OSError, ImportError) as error:  # the last two: a library that is loaded on demand
+        return RetriableError(
+            "overloaded", f"the batch could not be encoded for lack of resources: {type(error).__name__}: {error}"
+        )
+    except Exception as error:  # noqa: BLE001  requests behind it in the lane must continue
         what = f"these records cannot be encoded: {type(error).__name__}: {error}"
         return InvalidRequest("invalid_request", what)

@@ -1,13 +1,13 @@
-"""The shell around accumulator and sequencer: sends batches to the leaders, tells what became of them.
+"""The shell around accumulator and sequencer: it sends batches to the leaders and reports their outcomes.
 
-Everything happens in `pump`, which is called when a batch is sealed, an answer came, a pause is over or the picture of
-the cluster has changed: seal what is due, hand it to the queues, and send to every leader as long as it has fewer than
-`max_in_flight` requests to answer. A request carries up to `REQUEST_BYTES` of batches for any number of partitions.
+Everything happens in `pump`, which runs when a batch is sealed, an answer arrives, a pause ends or the metadata
+changes: it seals the batches that are due, hands them to the queues, and sends to every leader with fewer than
+`max_in_flight` requests in flight. A request carries up to `REQUEST_BYTES` of batches for any number of partitions.
 
-A leader that is stopped rather than dead answers nothing and refuses nothing. So when an answer is late the leaders are
-asked for again, and what moved is sent to the new leader without waiting for the old one.
+A leader that is stopped rather than dead neither answers nor refuses. So if an answer is late, metadata is refreshed,
+and the batches of partitions that moved go to the new leader without waiting for the old one.
 
-A *policy* says what becomes of what cannot simply go on: a plain producer mends it, a transaction breaks
+A *policy* decides about failures: a plain producer recovers, a transaction breaks
 (`raftlog/client/transactions/sender.py`). The sender asks it and acts.
 """
 
@@ -47,58 +47,69 @@ from .settings import ProducerSettings
 logger = logging.getLogger("raftlog.client")
 
 REQUEST_BYTES = 1 * MIB
-"""Batches in one request, the first apart: larger ones gain nothing."""
+"""Limit of a request's batches after the first, in bytes: larger requests gain nothing."""
 WATCH_INTERVAL = 0.1
-"""Seconds between looks at deadlines and late answers."""
+"""Seconds between checks of deadlines and late answers."""
 UNKNOWN_TOPIC_GRACE = 2.0
-"""Seconds for which every node says that there is no such topic, before that is believed."""
+"""Seconds for which every node has to deny that a topic exists before that is believed."""
 LATE_ANSWER = 0.5
-"""Seconds after which the leaders are asked for again."""
+"""Seconds after which an answer is late, so metadata is refreshed."""
 LATE_AGAIN = 0.2
-"""Seconds between asking, as long as the answer is late."""
+"""Seconds between refreshes while an answer is late."""
 METADATA_INTERVAL = 60.0
-"""Seconds after which a producer that has something to send looks for partitions and limits that have changed."""
+"""Seconds between a busy producer's checks for changed partitions and limits."""
 
 
 class SendingPolicy(Protocol):
-    """What becomes of what cannot simply go on. It decides; the sender acts."""
+    """Decides about failures.
+
+    The policy decides; the sender acts.
+    """
 
     @property
     def mends(self) -> bool:
-        """Batches without a producer id get one that is asked of the cluster. False: that breaks what is sent."""
+        """Whether batches without a producer id get a new one from the cluster.
+
+        If False, the lack of one breaks what is being sent.
+        """
         ...
 
     @property
     def key(self) -> TransactionKey | None:
-        """Where it does not mend: the one name that everything has which is sent now. None: nothing may be sent."""
+        """Producer id and epoch of everything that is sent, if it does not mend; None: nothing may be sent."""
         ...
 
     def check(self) -> None:
-        """Raises what keeps records from being taken."""
+        """Raise the error that keeps records from being accepted."""
         ...
 
     def delivered(
         self, batch: Batch[DeliveryFuture], base_offset: int, topic_ids: Mapping[str, bytes]
     ) -> RaftlogError | None:
-        """This batch is in the log. An error: it is of no use so, and what is sent breaks."""
+        """Note that this batch is in the log.
+
+        Returns an error if it is useless there, which breaks what is being sent.
+        """
         ...
 
     def has_written(self, topic: str) -> bool:
-        """Something was delivered there that what is sent now depends on."""
+        """Whether records were delivered to the topic that what is being sent depends on."""
         ...
 
     def breaks(self, error: RaftlogError) -> bool:
-        """Whether with this error everything else that is unfinished is lost, too. Asked for each; true at most once
-        for a transaction."""
+        """Whether this error loses everything else that is unfinished.
+
+        Asked for each error; true at most once per transaction.
+        """
         ...
 
     def tell(self, error: RaftlogError) -> None:
-        """Everything unfinished was dropped because of this error."""
+        """Note that everything unfinished was dropped because of this error."""
         ...
 
 
 class Mending:
-    """The policy of a plain producer: each record for itself."""
+    """The policy of a plain producer: each record stands for itself."""
 
     mends = True
     key = None
@@ -120,7 +131,10 @@ class Mending:
 
 
 class Sender:
-    """One producer's machinery. Belongs to one loop; `close` it."""
+    """Sends one producer's records.
+
+    Belongs to one event loop; `close` it.
+    """
 
     def __init__(self, api: HttpApi, settings: ProducerSettings, policy: SendingPolicy) -> None:
         self._api = api
@@ -139,15 +153,15 @@ class Sender:
         self.sequencer: Sequencer[DeliveryFuture] = sequencer_of(self._lanes, settings)
         self.metadata = ClusterMetadata(api)
         self.failed: deque[DeliveryFuture] = deque(maxlen=1000)
-        """The last ones that failed; `flush` raises what nobody looked at."""
+        """The latest failed deliveries; `flush` raises the first error that was not read."""
         self._transport = Transport(self._connection_changed, api, self._world_failed)
         self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
         self._identities = IdentitySource(api, self._identity_granted, self._world_failed)
         self._topic_ids: dict[str, bytes] = {}
         self._unknown_since: dict[str, float] = {}
-        """Topics that nobody knows, by when that was first said."""
+        """Loop time at which a topic was first reported as unknown, by topic."""
         self._waiting_since: dict[str, float] = {}
-        """Topics that records or callers wait for."""
+        """Loop time since which records or callers wait for a topic, by topic."""
         self._last_error: RaftlogError | None = None
         self._room_waiters = Waiters()
         self._topic_waiters: dict[str, Waiters] = {}
@@ -166,7 +180,7 @@ class Sender:
         if self._pumping or self._closed:
             return
         self._pumping = True
-        self._events.begin()  # all requests of a connection go out together, at its end
+        self._events.begin()  # all requests of a connection go out together at its end
         try:
             now = self._loop.time()
             self.accumulator.seal_due(now, self.sequencer.sendable)
@@ -182,9 +196,9 @@ class Sender:
             self._events.end()
 
     def arm(self, due: float) -> None:
-        """A batch was opened that is to be sealed at `due`, in loop time."""
+        """Schedule `pump` for a batch that was opened and is to be sealed at `due`, in loop time."""
         if self._settings.linger <= 0:
-            if not self._pump_due:  # a timer costs more
+            if not self._pump_due:  # cheaper than a timer
                 self._pump_due = True
                 self._loop.call_soon(self.pump)
         elif self._timer is None or self._timer.when() > due:
@@ -194,29 +208,29 @@ class Sender:
             self._ask()
 
     def now(self) -> float:
-        """The loop's time."""
+        """Return the loop's time."""
         return self._loop.time()
 
     def check_open(self) -> None:
-        """Raises `RetriableError` (`shutting_down`), and what the policy does."""
+        """Raise `RetriableError` (`shutting_down`) if closed, or the policy's error."""
         if self._closed:
             raise RetriableError("shutting_down", "the producer is closed")
         self._policy.check()
 
     @property
     def has_room(self) -> bool:
-        """Less than half of the buffer is in use."""
+        """Whether less than half of the buffer is in use."""
         return self.accumulator.buffered_bytes * 2 <= self._settings.buffer_bytes
 
     async def room(self) -> None:
-        """Returns when less than half of the buffer is in use."""
+        """Wait until less than half of the buffer is in use."""
         while not self.has_room and not self._closed:
             self.accumulator.seal_all()
             self.pump()
             await self._room_waiters.wait()
 
     async def topic_known(self, topic: str) -> None:
-        """Returns when the topic's partitions are known. Raises the error of asking for it."""
+        """Wait until the topic's partitions are known. Raises the error of looking it up."""
         while not self.accumulator.partition_count(topic):
             self.check_open()
             self._refresher.ask([topic])
@@ -224,12 +238,12 @@ class Sender:
             await self._topic_waiters.setdefault(topic, Waiters()).wait()
 
     def unfinished(self) -> list[DeliveryFuture]:
-        """Every delivery that is open."""
+        """Return every undecided delivery."""
         waiting = [*self.accumulator.waiting(), *self.sequencer.unfinished()]
         return [batch.delivery for batch in waiting] + [record.delivery for record in self.accumulator.parked()]
 
     def drop(self, error: RaftlogError) -> None:
-        """Nothing that was sent is sent or awaited any more: it fails as `outcome_unknown`, or with this error."""
+        """Drop everything that was sent: it fails as `outcome_unknown`, or with this error if certainly not applied."""
         batches, parked = self.accumulator.drop_all()
         self._waiting_since.clear()
         self._decide([*(Undelivered(batch, error) for batch in batches), *self.sequencer.abandon(error)])
@@ -240,14 +254,16 @@ class Sender:
         self._room_waiters.wake()
 
     def stop(self, error: RaftlogError) -> None:
-        """Where this error breaks what is sent: drop all of it, and tell."""
+        """If this error breaks what is being sent, drop all of it and notify the policy."""
         if self._policy.breaks(error):
             self.drop(error)
             self._policy.tell(error)
 
     async def close(self) -> None:
-        """Stop. What is not acknowledged fails before anything is waited for, as `shutting_down` or
-        `outcome_unknown`."""
+        """Stop, and close the connections.
+
+        Unacknowledged records fail as `shutting_down` or `outcome_unknown` before anything is waited for.
+        """
         self._closed = True
         for timer in filter(None, (self._timer, self._watch)):
             timer.cancel()
@@ -279,13 +295,13 @@ class Sender:
             )
         while lane.requests < self._settings.max_in_flight:
             if self._settings.acks is Acks.NONE and connection.congested:
-                return  # no answers hold us back
+                return  # without answers, nothing else limits what is in flight
             batches = self.sequencer.take(leader, now, REQUEST_BYTES)
             if not batches:
                 return
             lane.send(connection, batches)
 
-    # --- What became of attempts --------------------------------------------------------------------------------------
+    # --- Outcomes of attempts -----------------------------------------------------------------------------------------
 
     def _answered(self, answers: Sequence[tuple[Attempt, ProducedPartition]]) -> None:
         now = self._loop.time()
@@ -337,10 +353,10 @@ class Sender:
         delivery.fail(error)
         self.stop(error)
 
-    # --- The picture of the cluster -----------------------------------------------------------------------------------
+    # --- Metadata -----------------------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """For what the queues miss: leaders, topics, names."""
+        """Request what the queues lack: leaders, topics, producer ids."""
         stale = self.sequencer.stale_topics
         unknown = self.accumulator.topics_wanted()
         if stale or unknown:
@@ -350,19 +366,19 @@ class Sender:
             self._ask_identity()
 
     def _ask_identity(self) -> None:
-        """A batch has no name, or has lost it: its leader does not know what came before it."""
+        """Handle batches without a name, new ones or after their leader lost the state of their predecessors."""
         if self._policy.mends:
             self._identities.ask()
         else:
-            self.stop(RetriableError("outcome_unknown", "a leader no longer knows what this transaction has written"))
+            self.stop(RetriableError("outcome_unknown", "a leader has lost the state of this transaction"))
 
     def _name_again(self) -> None:
-        """Queues of a topic of which nothing was written yet under the one name that everything has."""
+        """Name the queues of a topic to which nothing was written yet, under a transaction's one producer id."""
         key = self._policy.key
         if key is None:
             return
         if any(batch.attempt > 0 and batch.base_sequence < 0 for batch in self.sequencer.unfinished()):
-            self._ask_identity()  # under the same name it would be taken for what came before it
+            self._ask_identity()  # under the same name it would be taken for an earlier batch
         else:
             self.sequencer.grant_identity(key.producer_id, key.producer_epoch)
 
@@ -390,16 +406,14 @@ class Sender:
             self._stop_if_used(topic, InvalidRequest("unknown_topic", again))
         self._topic_ids[topic] = description.id_bytes
         if recreated:
-            logger.warning(
-                "topic %s was deleted and created again; what is not acknowledged goes to the new one", topic
-            )
+            logger.warning("topic %s was deleted and created again; unacknowledged records go to the new one", topic)
             self.sequencer.topic_recreated(topic)
         count = description.partition_count
         parked = self.accumulator.topic_known(topic, count, description.max_message_bytes)
         for record in parked:
             self._unpark(topic, count, record)
         if parked:
-            self.accumulator.seal_all()  # they have waited, and perhaps somebody flushes
+            self.accumulator.seal_all()  # they have waited, and a flush may be waiting
         for info in description.partitions:
             leader = -1 if info.leader is None else info.leader
             self.sequencer.set_leader(topic, info.partition, leader, info.leader_epoch)
@@ -410,7 +424,7 @@ class Sender:
         self._name_again()
 
     def _stop_if_used(self, topic: str, error: RaftlogError) -> None:
-        """Where records have gone to this topic, or wait for it, that belong together with others."""
+        """Break a transaction whose records were sent to this topic or wait for it."""
         if self._policy.mends:
             return
         waiting = self.accumulator.topics()
@@ -462,7 +476,7 @@ class Sender:
         self._name_again()
 
     def _world_failed(self, error: RaftlogError) -> None:
-        """The cluster could not be asked; whoever asked tries again, until deliveries time out."""
+        """Note that the cluster could not be reached; the request is retried until deliveries time out."""
         self._last_error = error
         self.sequencer.blame(error)
 
@@ -495,12 +509,12 @@ class Sender:
             self._watch = self._loop.call_later(WATCH_INTERVAL, self._on_watch)
 
     def _on_watch(self) -> None:
-        """Deadlines and late answers; runs as long as anything is unfinished."""
+        """Check deadlines and late answers; runs as long as anything is unfinished."""
         self._watch = None
         try:
             self._look_at_deadlines(self._loop.time())
             self.pump()
-        finally:  # whatever went wrong: a delivery that nobody watches any more would never end
+        finally:  # after any error: without the watch, deliveries would never end
             if self._topic_waiters or self.accumulator.buffered_bytes:
                 self._watch_on()
 

@@ -1,8 +1,8 @@
-"""Records in, deliveries out: the calls that a `Producer` and a `Transaction` share.
+"""The sending calls that a `Producer` and a `Transaction` share.
 
-`send` is an ordinary call: it puts the record into the batch that is being filled and returns that batch's delivery,
-without waiting for anything. Two things follow. It must be called on the loop that its object belongs to, and a loop
-that only sends never lets answers in: something has to be awaited now and then (`drain`, a delivery, anything).
+`send` is a plain call: it puts the record into the open batch and returns that batch's delivery, without waiting. Two
+things follow. It must be called on the event loop that its object belongs to, and a program that only sends never lets
+its loop process answers: it has to await something now and then (`drain`, a delivery, anything).
 """
 
 from __future__ import annotations
@@ -27,22 +27,25 @@ HeadersArgument: TypeAlias = Headers | Mapping[str, bytes | None]
 
 MAX_TIMESTAMP_MS = 2**62
 REMEMBERED_KEYS = 50_000
-"""Of one topic."""
+"""Limit of remembered keys per topic."""
 
 
 class RecordSending:
-    """Whoever inherits this says what sends: `_started`."""
+    """Base of classes that send records.
+
+    A subclass provides the sender: `_started`.
+    """
 
     def __init__(self, linger: float, key_partitions: KeyPartitions) -> None:
-        """`linger` in seconds."""
+        """`linger` is in seconds."""
         self._linger = linger
         self._open: dict[Any, Batch[DeliveryFuture]] = {}
-        """The accumulator's, as long as records may be put into its batches without asking."""
+        """The accumulator's open batches, as long as records may be appended to them directly."""
         self._key_partitions = key_partitions
         self._sealed_some = False
 
     def _started(self) -> Sender:
-        """What sends. Raises the `RaftlogError` for which nothing may be sent (any more)."""
+        """Return the sender. Raises the `RaftlogError` for which nothing may be sent."""
         raise NotImplementedError
 
     # --- One record ---------------------------------------------------------------------------------------------------
@@ -56,14 +59,14 @@ class RecordSending:
         timestamp_ms: int | None = None,
         headers: HeadersArgument | None = None,
     ) -> DeliveryFuture:
-        """Queue one record; returns the delivery of the batch that it is in (of itself alone where it has a key and the
-        topic is not known yet).
+        """Queue one record and return the delivery of its batch.
 
-        The partition is `partition`, else the key's (Kafka's murmur2), else the one with the least to do. A record
-        without timestamp gets the time at which its batch was begun, at most `linger_ms` and 100 ms ago. A value of
+        The record gets a delivery of its own if it has a key or a partition and the topic is not known yet. The
+        partition is `partition`, else the key's (Kafka's murmur2), else the one with the smallest backlog. A record
+        without a timestamp gets the time at which its batch was opened, at most `linger_ms` plus 100 ms ago. A value of
         None is a tombstone.
 
-        Raises `RetriableError` (`overloaded` when the buffer is full, `shutting_down`), `InvalidRequest`
+        Raises `RetriableError` (`overloaded` if the buffer is full, `shutting_down`), `InvalidRequest`
         (`batch_too_large`, `unknown_partition`, `invalid_topic_name`) and `TypeError`; then nothing was queued.
         """
         if key is None and partition is None and timestamp_ms is None and headers is None and value.__class__ is bytes:
@@ -85,7 +88,7 @@ class RecordSending:
         timestamp_ms: int | None = None,
         headers: HeadersArgument | None = None,
     ) -> DeliveryFuture:
-        """As `send`, but waits for room where the buffer is full, and lets answers in now and then."""
+        """Send as `send` does, but wait for room if the buffer is full, and yield to the loop now and then."""
         while True:
             if self._sealed_some:
                 self._sealed_some = False
@@ -106,12 +109,12 @@ class RecordSending:
         timestamp_ms: int | None = None,
         headers: HeadersArgument | None = None,
     ) -> Coroutine[Any, Any, RecordMetadata]:
-        """Send one record; what this returns is to be awaited for where the record is, once it is acknowledged.
+        """Send one record; awaiting the result returns the record's place in the log once it is acknowledged.
 
-        The record is on its way at once, so many may be in flight without a task for each: collect what the calls
-        return, then await one after the other. (Only where the buffer is full it is sent when awaited.) Raises as
-        `send` does, apart from `overloaded`, and with the error that ended its delivery. Giving up waiting does not
-        take the record back.
+        The record is sent at once, so any number may be in flight without a task for each: collect the results of the
+        calls, then await one after the other. (Only if the buffer is full is the record sent when the result is
+        awaited.) Raises as `send` does, except `overloaded`, and the error that ended the delivery. A caller that stops
+        waiting does not take the record back.
         """
         if key is None and partition is None and timestamp_ms is None and headers is None and value.__class__ is bytes:
             batch = self._open.get(topic)
@@ -140,12 +143,13 @@ class RecordSending:
         partition: int | None = None,
         timestamps: Sequence[int] | Any = None,
     ) -> list[DeliveryFuture]:
-        """Queue whole columns: lists, or pyarrow arrays of binary, string (`timestamps`: timestamp or int64). Records
-        keep their order within each partition. Returns, once all are queued, the deliveries of their batches, which
-        may hold other records too.
+        """Queue whole columns, and return the deliveries of their batches once all are queued.
 
-        Columns are checked before anything is queued. Raises `InvalidRequest` (`batch_too_large`,
-        `unknown_partition`, lengths that differ, an unknown topic) and `TypeError`; waits for room as long as it takes.
+        Columns are lists, or pyarrow arrays of binary or string (`timestamps`: timestamp or int64). Records keep their
+        order within each partition; their batches may contain other records, too.
+
+        Columns are checked before anything is queued. Raises `InvalidRequest` (`batch_too_large`, `unknown_partition`,
+        lengths that differ, an unknown topic) and `TypeError`; waits for room without a time limit.
         """
         largest = await check_columns(values, keys, timestamps)
         sender = self._started()
@@ -156,7 +160,7 @@ class RecordSending:
         return list(queue.deliveries)
 
     async def drain(self) -> None:
-        """Let answers in; returns when less than half of the buffer is in use."""
+        """Let the loop process answers; return when less than half of the buffer is in use."""
         await asyncio.sleep(0)
         await self._started().room()
 
@@ -171,14 +175,14 @@ class RecordSending:
         timestamp_ms: int | None,
         headers: HeadersArgument | None,
     ) -> Batch[DeliveryFuture] | ParkedRecord[DeliveryFuture]:
-        """`send` without its shortcut. Returns what took the record, as its last one."""
+        """Send without the shortcut. Return the batch or parked record that contains the record as its last one."""
         sender = self._started()
         accumulator = sender.accumulator
         value, key = _as_bytes("value", value), _as_bytes("key", key)
         partition = None if partition is None else index(partition)
         timestamp_ms = None if timestamp_ms is None else index(timestamp_ms)
         if timestamp_ms is not None and not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
-            raise InvalidRequest("timestamp_out_of_range", f"{timestamp_ms} is no time in milliseconds since 1970")
+            raise InvalidRequest("timestamp_out_of_range", f"{timestamp_ms} is not a time in milliseconds since 1970")
         pairs = None if not headers else _headers(headers)
         count = accumulator.partition_count(topic)
         now = sender.now()
@@ -213,7 +217,7 @@ class RecordSending:
         timestamp_ms: int | None,
         headers: HeadersArgument | None,
     ) -> RecordMetadata:
-        """`send_and_wait` where the buffer was full."""
+        """Send a record of `send_and_wait` that found the buffer full."""
         took = await self._queue_when_room(topic, value, key, partition, timestamp_ms, headers)
         return await RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
 
@@ -236,14 +240,14 @@ class RecordSending:
 
 
 class KeyPartitions:
-    """The partitions of keys seen before: hashing one takes longer than all the rest of a send."""
+    """The partitions of keys seen before: hashing a key takes longer than the rest of a send."""
 
     def __init__(self) -> None:
         self._of_topic: dict[str, tuple[int, dict[bytes, int]]] = {}
-        """Topic → number of partitions, and each key's."""
+        """Number of partitions, and each key's partition, by topic."""
 
     def find(self, topic: str, key: bytes, count: int) -> int:
-        """The partition of this key, of so many."""
+        """Return the partition of this key among `count` partitions."""
         known_count, known = self._of_topic.get(topic, (0, {}))
         if known_count != count or len(known) >= REMEMBERED_KEYS:
             known = {}

@@ -1,12 +1,13 @@
-"""Which batches go to which broker now, and when what failed is tried again. A pure core.
+"""The schedule of batches: which go to which broker now, and when failed ones are retried. A pure core.
 
-`partition_queue.py` keeps each partition's order; this one knows leaders, pauses and names for all of them: an event
-and the time go in, the batches that are decided come out. A queue that has something to send is listed under its
-leader, so that a pump asks nobody else; a queue that pauses is listed as sleeping.
+`partition_queue.py` keeps each partition's order; the sequencer knows the leaders, pauses and producer ids of all of
+them. An event and the time go in, the decided batches come out. A queue that has something to send is listed under its
+leader, so that a pump visits no other queue; a queue that pauses is listed as sleeping.
 
-Errors fall into three kinds. *Moving* (the leader is another, or dead): 20 to 100 ms pauses, while the caller asks for
-the leaders again, so that failing over costs no more than noticing. *Busy* (a leader that cannot take it now): pauses
-up to a second. *Final*: the batch fails. A topic that a broker does not know may be on its way there, for two seconds.
+There are three kinds of errors. *Moving* (the leader changed or is dead): pauses of 20 to 100 ms while the caller
+refreshes metadata, so that failing over takes little longer than detecting the failure. *Busy* (the leader cannot
+accept the batch now): pauses of up to a second. *Final*: the batch fails. A topic that a broker does not know may be
+new to it, for up to two seconds.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ BUSY_BACKOFF_MAX = 1.0
 _BUSY = ("overloaded", "disk_full", "not_enough_replicas", "not_enough_replicas_after_append")
 _CHAIN_BROKEN = ("out_of_order_sequence", "unknown_producer_id")
 _SETTLED_BY_DESCRIPTION = ("unknown_topic", "unknown_partition")
-"""A leader that says so may be behind. Whether the topic is gone its description says, which is asked for each time."""
+"""Error codes of a leader that may be stale.
+
+Whether the topic is gone is decided by its description, which is requested each time.
+"""
 
 _CHOICES = 8
-"""Partitions that are compared when a batch without key looks for one."""
+"""Partitions compared when a batch without a key is assigned to one."""
 _NO_LEADER_LOAD = 1 << 20
 
 
@@ -45,28 +49,31 @@ class Sequencer(Generic[D]):
         random: Random,
         busy: Callable[[int], bool] = lambda leader: False,
     ) -> None:
-        """`delivery_timeout` in seconds, from the opening of a batch to its failure. `busy`: this broker has something
-        of ours to answer, for which a batch that is not full is to wait."""
+        """Configure the sequencer.
+
+        `delivery_timeout`: seconds from the opening of a batch to its failure. `busy`: whether this broker has a
+        request of this producer in flight, for which a batch that is not full should wait.
+        """
         self._idempotent = idempotent
         self._delivery_timeout = delivery_timeout
         self._random = random
         self._busy = busy
         self._queues: dict[str, dict[int, PartitionQueue[D]]] = {}
         self._sendable: dict[int, dict[PartitionQueue[D], None]] = {}
-        """Leader → queues that may have something for it."""
+        """Queues that may have something for a leader, by leader."""
         self._sleeping: dict[PartitionQueue[D], None] = {}
         """Queues that wait for their `not_before`."""
         self._identity = (-1, -1)
         self._last_chosen: dict[str, int] = {}
         self.identity_wanted = False
-        """A queue has batches and no producer id to name them with: `grant_identity`."""
+        """Whether a queue has batches and no producer id for them: call `grant_identity`."""
         self.stale_topics: dict[str, None] = {}
-        """Topics whose leaders should be asked for again; the caller takes them off."""
+        """Topics whose leaders should be looked up; the caller removes them."""
 
-    # --- What the world says ------------------------------------------------------------------------------------------
+    # --- News from the cluster ----------------------------------------------------------------------------------------
 
     def grant_identity(self, producer_id: int, producer_epoch: int) -> None:
-        """A producer id that nobody used yet, for every queue that has none and for those to come."""
+        """Set an unused producer id for every queue that has none and for future ones."""
         self._identity = (producer_id, producer_epoch)
         self.identity_wanted = False
         for queue in self.queues():
@@ -76,8 +83,10 @@ class Sequencer(Generic[D]):
                 self._mark(queue)
 
     def start_over(self, producer_id: int, producer_epoch: int) -> None:
-        """This name, which nobody used yet, for everything from now on, counting from 0 in every partition. Nothing may
-        be unfinished."""
+        """Use this unused producer id for everything from now on, with sequence numbers from 0 in every partition.
+
+        Nothing may be unfinished.
+        """
         self._identity = (producer_id, producer_epoch)
         self.identity_wanted = False
         for queue in self.queues():
@@ -87,10 +96,10 @@ class Sequencer(Generic[D]):
             self._sleeping.pop(queue, None)
 
     def set_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
-        """This broker leads (-1: nobody), as metadata has it. An older epoch than known is ignored.
+        """Set the leader (-1: none) according to metadata. An epoch older than the known one is ignored.
 
-        A partition that moved leaves its answers behind: what is in flight to the old leader, which may be dead or
-        stopped, is sent to the new one at once, under the same names. Without names it has to wait.
+        If a partition moves, batches in flight to the old leader, which may be dead or stopped, are resent to the new
+        one at once, under the same names. Without names they have to wait.
         """
         queue = self._queue(topic, partition)
         if leader_epoch < queue.leader_epoch:
@@ -111,28 +120,32 @@ class Sequencer(Generic[D]):
         self._mark(queue)
 
     def topic_recreated(self, topic: str) -> None:
-        """The name means another topic now, whose log has none of ours."""
+        """Start over in a topic that was re-created: its log has none of this producer's records."""
         for queue in self._queues.get(topic, {}).values():
             self._unlist(queue)
             queue.begin_anew()
             self.identity_wanted = self.identity_wanted or self._idempotent
 
     def waiting_beyond(self, topic: str, partition_count: int) -> list[int]:
-        """Partitions that batches wait for, and that a topic of so many does not have: it was created again with fewer
-        than the topic that had its name."""
+        """Return partitions with waiting batches that the topic does not have.
+
+        It was re-created with fewer partitions than the topic that had its name.
+        """
         queues = self._queues.get(topic, {})
         return [number for number, queue in queues.items() if number >= partition_count and queue.backlog]
 
     def set_missing(self, topic: str, partition: int, error: RaftlogError) -> None:
-        """Metadata does not have this partition. Its batches wait, as for one that nobody leads: topics grow, and nodes
-        may be behind."""
+        """Note that metadata does not have this partition.
+
+        Its batches wait, as for one without a leader: topics grow, and nodes may be stale.
+        """
         self._queue(topic, partition).last_error = error
         self.stale_topics[topic] = None
 
     # --- Batches in and out -------------------------------------------------------------------------------------------
 
     def enqueue(self, batch: Batch[D]) -> None:
-        """A sealed batch, to be sent after those before it."""
+        """Queue a sealed batch behind those before it."""
         queue = self._queue(batch.topic, batch.partition)
         batch.expires_at = batch.opened_at + self._delivery_timeout
         queue.ready.append(batch)
@@ -143,13 +156,13 @@ class Sequencer(Generic[D]):
         self._mark(queue)
 
     def leaders(self) -> list[int]:
-        """Brokers that something may be sent to."""
+        """Return the brokers that something may be sent to."""
         return [leader for leader, queues in self._sendable.items() if queues]
 
     def take(self, leader: int, now: float, max_bytes: int) -> list[Batch[D]]:
-        """Batches to send to this broker now, named and in flight: up to `max_bytes` (the first one always fits).
+        """Take batches to send to this broker now: up to `max_bytes`, though always the first one.
 
-        Each carries the number of its `attempt`, to be given back with its fate.
+        They have names and are in flight. Each has the number of its `attempt`, which is passed back with its outcome.
         """
         queues = self._sendable.get(leader, {})
         taken: list[Batch[D]] = []
@@ -160,15 +173,17 @@ class Sequencer(Generic[D]):
                 if taken and total > max_bytes:
                     return taken
                 taken.append(queue.launch())
-            # Served, or with nothing that may go: off the list until an answer, a pause's end or a name comes.
+            # Served or blocked: off the list until an answer, the end of a pause, or a producer id arrives.
             del queues[queue]
             if queue.ready and now < queue.not_before:
                 self._sleeping[queue] = None
         return taken
 
     def sendable(self, topic: str, partition: int, patient: bool) -> bool:
-        """Whether a batch sealed now would be sent at once rather than wait behind others, or, where it is `patient`,
-        should wait for an answer."""
+        """Whether a batch sealed now would be sent at once, rather than wait behind others.
+
+        If it is `patient`, its broker must also have no request in flight.
+        """
         queues = self._queues.get(topic, {})
         if partition >= 0:
             return partition not in queues or self._is_free(queues[partition], patient)
@@ -178,7 +193,7 @@ class Sequencer(Generic[D]):
         return not led or any(self._is_free(queue, patient) for queue in led)
 
     def choose_partition(self, topic: str, partition_count: int) -> int:
-        """The partition for records without a key: one with a leader and little to do, each in its turn."""
+        """Choose a partition for records without a key, round-robin: one with a leader and a small backlog."""
         queues = self._queues.get(topic, {})
         last = self._last_chosen.get(topic)
         first = self._random.randrange(0, partition_count) if last is None else last + 1
@@ -192,12 +207,12 @@ class Sequencer(Generic[D]):
         self._last_chosen[topic] = best
         return best
 
-    # --- Fates --------------------------------------------------------------------------------------------------------
+    # --- Outcomes -----------------------------------------------------------------------------------------------------
 
     def acknowledged(
         self, batch: Batch[D], attempt: int, base_offset: int, log_append_time_ms: int
     ) -> list[Outcome[D]]:
-        """The leader has it, and answers for it."""
+        """Handle the leader's acknowledgement."""
         queue = self._queue(batch.topic, batch.partition)
         if not queue.awaits(batch, attempt):
             return []
@@ -207,7 +222,7 @@ class Sequencer(Generic[D]):
         return [Delivered(batch, base_offset, log_append_time_ms)]
 
     def refused(self, batch: Batch[D], attempt: int, error: RaftlogError, now: float) -> list[Outcome[D]]:
-        """The leader answered with an error."""
+        """Handle the leader's error."""
         queue = self._queue(batch.topic, batch.partition)
         if not queue.awaits(batch, attempt):
             return []
@@ -226,7 +241,7 @@ class Sequencer(Generic[D]):
         return outcomes
 
     def lost(self, batch: Batch[D], attempt: int, error: RaftlogError, now: float) -> None:
-        """No answer will come: the connection broke, or the broker took too long."""
+        """Handle a lost answer: the connection broke, or the deadline passed."""
         queue = self._queue(batch.topic, batch.partition)
         if queue.awaits(batch, attempt):
             queue.last_error = error
@@ -234,7 +249,7 @@ class Sequencer(Generic[D]):
             self._back_off(queue, now, MOVING_BACKOFF_MAX)
 
     def expire(self, now: float) -> list[Outcome[D]]:
-        """Fail what is past its delivery timeout."""
+        """Fail the batches whose delivery timeout has passed."""
         outcomes: list[Outcome[D]] = []
         for queue in self.queues():
             expired = queue.expire(now)
@@ -244,18 +259,18 @@ class Sequencer(Generic[D]):
         return outcomes
 
     def fail_topic(self, topic: str, error: RaftlogError) -> list[Outcome[D]]:
-        """Nothing can be sent to this topic, because of this error."""
+        """Fail all batches of a topic that cannot be sent to."""
         outcomes: list[Outcome[D]] = []
         for queue in self._queues.pop(topic, {}).values():
             outcomes += queue.abandon(error)
             self._unlist(queue)
-        # Should the topic come back, its queues are new and count from 0: never again under a producer id used before.
+        # If the topic comes back, its new queues count from 0: never again under a producer id used before.
         self._identity = (-1, -1)
         self.stale_topics.pop(topic, None)
         return outcomes
 
     def abandon(self, error: RaftlogError) -> list[Outcome[D]]:
-        """The producer goes away: nothing is sent or awaited any more."""
+        """Fail all batches: nothing is sent or awaited any more."""
         outcomes: list[Outcome[D]] = []
         for queue in self.queues():
             outcomes += queue.abandon(error)
@@ -263,7 +278,7 @@ class Sequencer(Generic[D]):
         return outcomes
 
     def blame(self, error: RaftlogError) -> None:
-        """What keeps batches waiting, to be told when they expire."""
+        """Note why batches are waiting, for the error if they expire."""
         for queue in self.queues():
             if queue.ready and (queue.last_error is None or queue.leader < 0):
                 queue.last_error = error
@@ -271,13 +286,13 @@ class Sequencer(Generic[D]):
     # --- Time ---------------------------------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:
-        """Queues whose pause is over may be sent again."""
+        """List the queues again whose pause is over."""
         for queue in [queue for queue in self._sleeping if queue.not_before <= now]:
             del self._sleeping[queue]
             self._mark(queue)
 
     def next_wake(self) -> float | None:
-        """When `wake` should be called next."""
+        """Return the time of the next `wake` call."""
         return min((queue.not_before for queue in self._sleeping), default=None)
 
     def queues(self) -> Iterator[PartitionQueue[D]]:
@@ -285,17 +300,17 @@ class Sequencer(Generic[D]):
             yield from of_topic.values()
 
     def unfinished(self) -> Iterator[Batch[D]]:
-        """All batches here."""
+        """Iterate over all batches."""
         for queue in self.queues():
             yield from queue.in_flight
             yield from queue.ready
 
     def topics_unfinished(self) -> set[str]:
-        """Topics that batches here are of."""
+        """Return the topics of all batches."""
         return {batch.topic for batch in self.unfinished()}
 
     def check_invariants(self) -> None:
-        """For tests: besides the queues' own, no queue that may send is forgotten."""
+        """Check the invariants, for tests: those of the queues, and that no queue that may send is unlisted."""
         for queue in self.queues():
             queue.check_invariants()
             if queue.leader >= 0 and queue.head_may_go(queue.not_before):
@@ -310,7 +325,7 @@ class Sequencer(Generic[D]):
         return queue.is_idle and not (patient and self._busy(queue.leader))
 
     def _load(self, queue: PartitionQueue[D]) -> int:
-        """To choose the least by."""
+        """Return the load by which partitions are compared."""
         if queue.leader < 0:
             return _NO_LEADER_LOAD
         return queue.backlog + (MAX_IN_FLIGHT_BATCHES if self._busy(queue.leader) else 0)
@@ -328,7 +343,7 @@ class Sequencer(Generic[D]):
             self._sendable.setdefault(queue.leader, {})[queue] = None
 
     def _settle(self, queue: PartitionQueue[D]) -> None:
-        """After the order in a queue has changed."""
+        """Update the lists after a queue's order has changed."""
         if self._idempotent and queue.ready and queue.producer_id < 0 and queue.ready[-1].base_sequence < 0:
             self.identity_wanted = True
         self._mark(queue)

@@ -1,4 +1,4 @@
-"""A producer's settings, checked: what `Producer` was given, in the units and types that its machinery uses."""
+"""A producer's settings, validated and converted to internal units and types."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "leader": Acks.LEADE
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Times in seconds."""
+    """A producer's settings.
+
+    Times are in seconds.
+    """
 
     acks: Acks
     codec: Codec
@@ -36,7 +39,7 @@ class ProducerSettings:
     request_timeout: float
     idempotent: bool
     transactional: bool = False
-    """Every batch is a transaction's."""
+    """Whether every batch belongs to a transaction."""
 
     def __post_init__(self) -> None:
         _check("batch_bytes", self.batch_bytes, 1024, MAX_BATCH_BYTES)
@@ -49,25 +52,25 @@ class ProducerSettings:
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """What a producer's transactions are to be."""
+    """Settings of a producer's transactions."""
 
     transactional_id: str | None
-    """The name under which they fence those of earlier producers; None: they fence nobody."""
+    """The name under which they fence those of earlier producers; None: they fence none."""
     timeout_ms: int
 
     def check(self, settings: ProducerSettings) -> None:
-        """Raises `InvalidRequest` where a producer of these settings can have no transactions."""
+        """Raise `InvalidRequest` if these settings do not allow transactions."""
         name = self.transactional_id
         if name is not None and not (0 < len(name) <= MAX_TRANSACTIONAL_ID and name.isprintable()):
             what = f"1 to {MAX_TRANSACTIONAL_ID} printable characters"
-            raise InvalidRequest("invalid_config", f"a transactional_id has {what}, not {name[:64]!r}")
+            raise InvalidRequest("invalid_config", f"transactional_id must have {what}, not {name[:64]!r}")
         _check("transaction_timeout_ms", self.timeout_ms, MIN_TRANSACTION_TIMEOUT_MS, MAX_TRANSACTION_TIMEOUT_MS)
         if not settings.idempotent:
             raise InvalidRequest("invalid_config", "transactions need acks=all and an idempotent producer")
 
 
 def parse_acks(acks: Acks | int | str) -> Acks:
-    """`"all"`, 1 or 0. Raises `InvalidRequest`."""
+    """Parse `"all"`, 1 or 0. Raises `InvalidRequest`."""
     known = _ACKS.get(str(int(acks) if isinstance(acks, int) else acks).lower())
     if known is None:
         raise InvalidRequest("invalid_config", f"acks must be all, 1 or 0, not {acks!r}")
@@ -75,7 +78,7 @@ def parse_acks(acks: Acks | int | str) -> Acks:
 
 
 def parse_codec(compression: str) -> Codec:
-    """`"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`. Raises `InvalidRequest`."""
+    """Parse `"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`. Raises `InvalidRequest`."""
     try:
         return Codec[compression.upper()]
     except KeyError:
@@ -84,7 +87,7 @@ def parse_codec(compression: str) -> Codec:
 
 
 def parse_idempotent(idempotent: bool | None, acks: Acks) -> bool:
-    """None: wherever it can be. Raises `InvalidRequest`."""
+    """Resolve the setting; None means True with acks=all. Raises `InvalidRequest`."""
     if idempotent and acks is not Acks.ALL:
         raise InvalidRequest("invalid_config", "an idempotent producer needs acks=all")
     return acks is Acks.ALL if idempotent is None else idempotent

@@ -87,7 +87,7 @@ async def test_a_poll_is_told_that_nothing_is_fetched_any_more(
             raise Bug("leaders")
 
         monkeypatch.setattr(ReaderBooks, "leaders", breaks)
-        with pytest.raises(RaftlogError, match="reads no more") as told:
+        with pytest.raises(RaftlogError, match="has stopped reading") as told:
             while True:
                 cluster.wake()
                 await consumer.poll(timeout=0.2)

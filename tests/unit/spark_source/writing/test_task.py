@@ -194,7 +194,7 @@ async def test_an_attempt_that_fails_aborts_what_it_wrote(world: World) -> None:
 
 async def test_a_record_that_cannot_be_written_fails_the_task_and_nothing_of_it_shows_s11(world: World) -> None:
     world.topic.configs["max.message.bytes"] = "2000"
-    with pytest.raises(InvalidRequest, match="more than a batch takes"):
+    with pytest.raises(InvalidRequest, match="exceeds the batch limit"):
         await world.attempt(work(), [b"small", b"x" * 5_000])
     assert world.seen() == []
     with pytest.raises(RaftlogError, match="unknown_topic"):

@@ -180,7 +180,7 @@ async def test_nobody_is_there(api: HttpApi, nodes: list[Node]) -> None:
 
 async def test_answers_that_are_none_of_ours(api: HttpApi, nodes: list[Node]) -> None:
     nodes[0].answer = b"<html>"
-    with pytest.raises(RemoteProtocolError, match="not what it should be"):
+    with pytest.raises(RemoteProtocolError, match="unexpected format"):
         await api.get("/x", Who)
     for node in nodes:
         node.status, node.answer = 418, b"<html>"

@@ -165,7 +165,7 @@ async def test_a_leader_that_forgot_the_producer_breaks_the_transaction(cluster:
     """Under a new name, as a plain producer would go on, its records would not be of this transaction."""
     topic = cluster.create_topic("t")
     async with Producer(cluster.bootstrap, transactional_id="p", linger_ms=0) as producer:
-        with pytest.raises(InvalidRequest, match="no longer knows"):
+        with pytest.raises(InvalidRequest, match="lost the state"):
             async with producer.transaction() as transaction:
                 await transaction.send_and_wait("t", b"one")
                 topic.partitions[0].windows.clear()
