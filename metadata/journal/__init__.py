@@ -1,1 +1,1 @@
-"""The Raft log on disk: entries, snapshots, recovery."""
+"""The durable Raft log: journal, snapshot file, witness and recovery."""

@@ -1,13 +1,13 @@
-"""The journal's bytes: records with two checksums, and the questions recovery asks of them.
+"""The journal's byte format: records with two checksums, and the queries that recovery makes of them.
 
-A journal file is a row of records. Each begins with a fixed head:
+A journal file is a sequence of records. Each begins with a fixed head:
 
     u32 magic | u8 kind | 3 zero bytes | u32 payload length | u64 sequence | u64 synced | u32 payload CRC | u32 head CRC
 
-all big-endian, both checksums CRC-32C. The head has a checksum of its own, so that a rotten length is not believed.
-`sequence` counts the records of the file from 0: a record that is missing or came twice is seen. `synced` is how many
-bytes of this file were known durable when the record was written: a valid record is the witness that everything
-before its `synced` was once fsynced, and must be there now.
+All numbers are big-endian, and both checksums are CRC-32C. The head has a checksum of its own, so that a corrupt
+length is not trusted. `sequence` counts the records of the file from 0, which exposes missing and duplicate records.
+`synced` is how many bytes of this file were known durable when the record was written: a valid record proves that
+everything before its `synced` was fsynced once and must be present now.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raftlog.ports import Buffer
 
 FORMAT_VERSION = 3
 READABLE_VERSIONS = (1, 2, 3)
-"""1 knew no configurations: its voters were fixed. 1 and 2 had no witness beside them."""
+"""Version 1 had no configurations: its voters were fixed. Versions 1 and 2 had no witness."""
 WITNESSED_SINCE = 3
 MAGIC = 0x8A524C4A
 _MAGIC_BYTES = struct.pack(">I", MAGIC)
@@ -35,11 +35,13 @@ _CHECKSUM = struct.Struct(">I")
 HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 
 MAX_PAYLOAD_BYTES = 8 * 1024 * 1024
-"""Above the largest command: a longer length is damage."""
+"""The largest payload, in bytes. It is above the largest command: a longer length is damage."""
 
 UNWRITTEN = bytes(16)
-"""So many zero bytes in a row are found where a write never arrived, and not in a record of ours: no head and no
-entry has a run as long, and the first record of a file, which might, is always synced."""
+"""A run of zero bytes as left by a write that never arrived. No valid record that can be torn contains one.
+
+No head and no entry has a run this long, and the first record of a file, which might have one, is always fsynced.
+"""
 
 _ENTRY = struct.Struct(">QQ")
 _STATE = struct.Struct(">Qq")
@@ -49,25 +51,26 @@ NO_VOTE = -1
 
 
 class Kind(enum.IntEnum):
-    """What a record says."""
+    """The kinds of records."""
 
     HEADER = 0
-    """First in every file: whose journal this is, where its log begins, the hard state."""
+    """The first record of every file: the journal's owner, the base of its log, and the hard state."""
     ENTRY = 1
-    """The log's next entry."""
+    """The next entry of the log."""
     TRUNCATE = 2
-    """Entries from this index on are no more."""
+    """The removal of the entries from an index on."""
     STATE = 3
-    """Term and vote."""
+    """A new term and vote."""
     MARK = 4
-    """Nothing but its `synced`: what came before is durable. Ends what a file begins with."""
+    """A record without payload: its `synced` says that everything before it is durable. It ends a file's first
+    content."""
 
 
 _LAST_KIND = max(Kind)
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Payload of a HEADER. The log begins *after* `base_index`, whose entry had `base_term`."""
+    """The payload of a HEADER. The log begins *after* `base_index`, whose entry had `base_term`."""
 
     version: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     cluster_id: Annotated[str, msgspec.Meta(max_length=64)]
@@ -79,12 +82,12 @@ class Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     term: Annotated[int, msgspec.Meta(ge=0)]
     vote: Annotated[int, msgspec.Meta(ge=NO_VOTE)]
     configuration: bytes = b""
-    """In effect at `base_index`; empty: `voters`, the initial ones."""
+    """The encoded configuration in effect at `base_index`. If empty, it is `voters`, the initial ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A whole, valid record found at `position`."""
+    """A complete, valid record found at byte `position`."""
 
     position: int
     end: int
@@ -99,7 +102,7 @@ _header_decoder = msgspec.msgpack.Decoder(Header)
 
 
 def encode(kind: Kind, payload: Buffer, *, sequence: int, synced: int) -> list[Buffer]:
-    """One record, as buffers to be written one after the other."""
+    """Encode one record as buffers to be written one after the other."""
     length = memoryview(payload).nbytes
     if length > MAX_PAYLOAD_BYTES:
         raise InvariantViolation(f"a journal record of {length} bytes is larger than {MAX_PAYLOAD_BYTES}")
@@ -108,7 +111,7 @@ def encode(kind: Kind, payload: Buffer, *, sequence: int, synced: int) -> list[B
 
 
 def decode(content: bytes, position: int) -> Record | None:
-    """The record at `position`, or None if there is no whole, valid one."""
+    """Return the record at `position`, or None if there is no complete, valid one."""
     start = position + HEAD_BYTES
     if start > len(content):
         return None
@@ -126,7 +129,7 @@ def decode(content: bytes, position: int) -> Record | None:
 
 
 def claimed_end(content: bytes, position: int) -> int | None:
-    """Where the record at `position` would end, if its head is valid."""
+    """Return the end that a valid head at `position` claims for its record, or None if the head is invalid."""
     if position + HEAD_BYTES > len(content):
         return None
     head = content[position : position + _HEAD.size]
@@ -136,7 +139,7 @@ def claimed_end(content: bytes, position: int) -> int | None:
 
 
 def witness_after(content: bytes, position: int) -> Record | None:
-    """A valid record beyond `position` that says that the byte at `position` was durable before it was written."""
+    """Return a valid record beyond `position` which proves that the byte at `position` was durable, or None."""
     at = content.find(_MAGIC_BYTES, position + 1)
     while at >= 0:
         record = decode(content, at)
@@ -147,12 +150,12 @@ def witness_after(content: bytes, position: int) -> Record | None:
 
 
 def encode_header(header: Header) -> bytes:
-    """Payload of a HEADER record."""
+    """Encode the payload of a HEADER."""
     return _header_encoder.encode(header)
 
 
 def decode_header(payload: bytes) -> Header:
-    """Raises `InvariantViolation`: the record's checksum was right, so another version wrote it."""
+    """Decode a HEADER. Raises `InvariantViolation`: since the record's checksum was right, another version wrote it."""
     try:
         header = _header_decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -165,29 +168,29 @@ def decode_header(payload: bytes) -> Header:
 
 
 def encode_entry(index: int, term: int, command: bytes) -> bytes:
-    """Payload of an ENTRY."""
+    """Encode the payload of an ENTRY."""
     return _ENTRY.pack(index, term) + command
 
 
 def decode_entry(payload: bytes) -> tuple[int, int, bytes]:
-    """(index, term, command)."""
+    """Decode an ENTRY into (index, term, command)."""
     index, term = _ENTRY.unpack_from(payload)
     return index, term, payload[_ENTRY.size :]
 
 
 def encode_state(term: int, vote: int) -> bytes:
-    """Payload of a STATE."""
+    """Encode the payload of a STATE."""
     return _STATE.pack(term, vote)
 
 
 def decode_state(payload: bytes) -> tuple[int, int]:
-    """(term, vote)."""
+    """Decode a STATE into (term, vote)."""
     term, vote = _STATE.unpack(payload)
     return term, vote
 
 
 def encode_index(index: int) -> bytes:
-    """Payload of a TRUNCATE."""
+    """Encode the payload of a TRUNCATE."""
     return _INDEX.pack(index)
 
 

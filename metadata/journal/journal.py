@@ -1,26 +1,27 @@
-"""The quorum's durable log: entries, term and vote in one append-only file, synced before anything is promised.
+"""The quorum's durable log: entries, term and vote in one append-only file, fsynced before anything is promised.
 
-`append`, `truncate_from` and `set_hard_state` only stage; `sync` writes all that is staged with one `pwritev` and one
-fsync. So a group costs one fsync whatever it holds, and after a crash the file is a prefix of what was staged, in
-order: each prefix is a state that this node passed through.
+`append`, `truncate_from` and `set_hard_state` only stage records; `sync` writes everything staged with one `pwritev`
+and one fsync. A group of records therefore costs one fsync whatever it holds. After a crash the file is a prefix of
+what was staged, in order, and every prefix is a state that this node passed through.
 
 Nothing is ever overwritten. A conflict is a TRUNCATE record; a new term is a STATE record. When the prefix of the log
-is dropped, the rest goes to a new *generation* (`journal-<number>.log`): written under another name, fsynced, renamed,
-the folder fsynced, and only then is the old generation removed. So there is always one file that is whole, and the
-highest number is the one that counts.
+is dropped, the rest goes to a new *generation* (`journal-<number>.log`): written under a temporary name, fsynced,
+renamed, and the folder fsynced; only then is the old generation removed. There is always one complete file, and the
+highest number is the current one.
 
-Beside it the *witness* knows how much of the newest generation was fsynced: the journal cannot say itself that its end
-is gone.
+The *witness* beside the journal records how much of the newest generation was fsynced, because a journal cannot tell
+by itself that its end is missing.
 
-`configurations` are those that the log holds, by index: the one in effect at the base, then each entry that changes it.
+`configurations` holds the log's configurations by index: the one in effect at the base, then each entry that changes
+it.
 
 `entries[0]` is the base: the entry before the first that the log still has, known by index and term only. Index 1 of
 term 0 is the base of an empty log.
 
-After any failed call the journal refuses all others: what is on the disk is no longer known. The exceptions are a
-`ResourceShortage` before a new generation has its name: nothing was changed then, and the prefix goes another day; and
-one of a write, since no fsync raises it: what is staged stays staged, nothing of it is promised, and the next `sync`
-writes the same bytes to the same place.
+After any failed call the journal refuses all further calls, because the state of the disk is no longer known. There
+are two exceptions. If a `ResourceShortage` occurs before a new generation has its name, nothing was changed, and the
+prefix can be dropped later. If a write raises a `ResourceShortage` (an fsync never does), the staged records stay
+staged, none of them has been promised, and the next `sync` writes the same bytes to the same place.
 """
 
 from __future__ import annotations
@@ -48,23 +49,25 @@ from .witness import PATH as WITNESS_PATH
 from .witness import Witness, Word, prepare_witness
 
 FIRST_INDEX = 1
-"""Index of the base of an empty log."""
+"""The index of the base of an empty log."""
 
 _NAME = re.compile(r"journal-(\d{10})\.log")
 _TEMPORARY = f"{FOLDER}/journal.tmp"
 
 
 def generation_path(generation: int) -> str:
-    """Path of a generation's file."""
+    """Return the path of a generation's file."""
     return f"{FOLDER}/journal-{generation:010d}.log"
 
 
 def prepare_journal(disk: Disk, identity: QuorumIdentity) -> None:
-    """Write the empty journal of a first start, durably. `raftlog server init` calls it, before it writes `node.json`;
-    nothing else does, so that a lost journal never looks like a first start (S9). Raises `InvalidRequest` where there
-    is one already."""
+    """Write the empty journal of a first start, durably. Raises `InvalidRequest` if the folder exists already.
+
+    `raftlog server init` calls it before it writes `node.json`. Nothing else does, so that a lost journal never looks
+    like a first start (S9).
+    """
     if disk.exists(FOLDER):
-        raise InvalidRequest("invalid_config", f"{FOLDER}/ exists already; it is left as it is")
+        raise InvalidRequest("invalid_config", f"{FOLDER}/ exists already; it was not changed")
     disk.make_directory(FOLDER)
     disk.fsync_directory("")
     prepare_witness(disk)
@@ -74,11 +77,14 @@ def prepare_journal(disk: Disk, identity: QuorumIdentity) -> None:
 
 
 class Journal:
-    """One node's journal. Single-threaded; calls block."""
+    """The journal of one node. Single-threaded; calls block."""
 
     def __init__(self, disk: Disk, identity: QuorumIdentity) -> None:
-        """Open and recover. Raises `InvalidRequest` where there is none or it is another node's, `DiskDamaged` where it
-        must not be trusted, `InvariantViolation` where another version wrote it."""
+        """Open and recover the journal.
+
+        Raises `InvalidRequest` if it is missing or belongs to another node, `DiskDamaged` if it cannot be trusted,
+        and `InvariantViolation` if another version wrote it.
+        """
         self._disk = disk
         self._identity = identity
         generations = _generations(disk)
@@ -86,7 +92,7 @@ class Journal:
             raise InvalidRequest(
                 "invalid_config",
                 "the quorum's journal is missing: the folder was never prepared, or the disk was lost. A voter without "
-                "its journal could vote twice, so it does not start",
+                "its journal could vote twice in one term, so it does not start",
             )
         self._generation = generations[-1]
         path = generation_path(self._generation)
@@ -94,11 +100,12 @@ class Journal:
             recovered, self._witness = self._recover(path)
         _check_owner(path, recovered.header, identity)
         self.path = path
-        """Of the file that counts."""
+        """The path of the current generation."""
         self._file: File = disk.open(path)
         if recovered.cut_bytes:
             self._file.truncate(recovered.end)
-        # What a crashed process wrote may be in the page cache only; nothing is built on it before it is durable.
+        # A crashed process may have left bytes in the page cache only. They become durable before anything builds on
+        # them.
         self._file.fsync()
         disk.fsync_directory(FOLDER)
         self._forget(generations[:-1])
@@ -121,15 +128,15 @@ class Journal:
 
     def _adopt(self, recovered: Recovered) -> None:
         self.entries: list[tuple[bytes, int, int]] = recovered.entries
-        """(command, index, term), dense; the first is the base."""
+        """(command, index, term) of each entry, without gaps; the first is the base."""
         self.term = recovered.term
         self.vote = recovered.vote
         self.cut_bytes = recovered.cut_bytes
-        """What recovery cut: a group that was never promised."""
+        """Bytes that recovery cut: a group that was never promised."""
         self.configurations = self._configurations_of(
             self.entries, self._configuration_in(recovered.header.configuration)
         )
-        """(index, configuration), the latest last; the first is in effect at the base."""
+        """(index, configuration), in order; the first is in effect at the base."""
         self._end = recovered.end
         self._records = recovered.records
         self._staged: list[Buffer] = []
@@ -141,12 +148,12 @@ class Journal:
 
     @property
     def node_id(self) -> int:
-        """Whose it is."""
+        """The id of the node that owns the journal."""
         return self._identity.node_id
 
     @property
     def base_index(self) -> int:
-        """The log has the entries after this index."""
+        """The index after which the log has its entries."""
         return self.entries[0][1]
 
     @property
@@ -155,18 +162,18 @@ class Journal:
 
     @property
     def last_term(self) -> int:
-        """Term of the last entry."""
+        """The term of the last entry."""
         return self.entries[-1][2]
 
     def term_at(self, index: int) -> int | None:
-        """Term of the entry at `index`; None where the log does not have it."""
+        """Return the term of the entry at `index`, or None if the log does not have it."""
         entries = self.entries
         position = index - entries[0][1]
         return entries[position][2] if 0 <= position < len(entries) else None
 
     @property
     def usable(self) -> bool:
-        """No call failed for good."""
+        """Whether no call has failed permanently."""
         return not self._failed
 
     def append(self, command: bytes, index: int, term: int) -> None:
@@ -190,11 +197,11 @@ class Journal:
             self.configurations.pop()
 
     def configuration_at(self, index: int) -> Configuration:
-        """The one in effect once the log has come to `index`."""
+        """Return the configuration in effect at `index`."""
         return next(configuration for at, configuration in reversed(self.configurations) if at <= index)
 
     def set_hard_state(self, term: int, vote: int) -> None:
-        """Stage term and vote. Within a term a vote is given once."""
+        """Stage term and vote. Within a term, a vote is given once."""
         if term < self.term or (term == self.term and self.vote not in (fmt.NO_VOTE, vote)):
             raise InvariantViolation(f"term {term} vote {vote} after term {self.term} vote {self.vote}")
         if (term, vote) != (self.term, self.vote):
@@ -205,29 +212,31 @@ class Journal:
 
     @property
     def dirty(self) -> bool:
-        """Something is staged."""
+        """Whether anything is staged."""
         return bool(self._staged)
 
     @property
     def unwitnessed(self) -> bool:
-        """The last group is durable, but after a power loss nothing might say so: a `mark` is due when things are
-        quiet."""
+        """Whether the witness of the last group might not survive a power loss. A `mark` is due when the node is
+        idle."""
         return self._unwitnessed
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file, with what is staged."""
+        """The size of the file in bytes, including staged records."""
         return self._end + self._staged_bytes
 
     def sync(self) -> None:
-        """Everything staged is durable when this returns. One fsync, or none where nothing is staged. After a
-        `ResourceShortage` it is still staged: call again."""
+        """Make everything staged durable, with one fsync, or none if nothing is staged.
+
+        After a `ResourceShortage` the records are still staged: the caller retries.
+        """
         if self._staged:
             self._write_staged()
             self._unwitnessed = True
 
     def mark(self) -> None:
-        """Have the last group's witness outlive a power loss. One fsync, or none where it would already."""
+        """Make the witness of the last group durable, with one fsync, or none if it is durable already."""
         self.sync()
         if self._unwitnessed:
             self._check_usable()
@@ -235,7 +244,7 @@ class Journal:
                 self._witness.say(Word(self._generation, self._end))
                 self._witness.sync()
             except ResourceShortage:
-                raise  # For now the witness says less than it might.
+                raise  # The witness claims less than it could until the next `mark`.
             except RaftlogError as error:
                 self._failed = str(error)
                 raise
@@ -255,7 +264,7 @@ class Journal:
             self._file.fsync()
             self._witness.say(Word(self._generation, self._end + self._staged_bytes))
         except ResourceShortage:
-            raise  # The same bytes go to the same place another time, and more after them.
+            raise  # The next `sync` writes the same bytes, and any later ones, to the same place.
         except MemoryError:
             raise ResourceShortage("no memory to write the quorum's journal") from None
         except RaftlogError as error:
@@ -272,8 +281,10 @@ class Journal:
     # --- Dropping the prefix ---
 
     def drop_before(self, index: int) -> None:
-        """`index` becomes the base: a snapshot covers it and everything before. Durable when this returns. After a
-        `ResourceShortage` the journal may be as it was, and usable."""
+        """Make `index` the base, because a snapshot covers it and everything before it. Durable on return.
+
+        After a `ResourceShortage` the journal may be unchanged and usable.
+        """
         if not self.base_index <= index <= self.last_index:
             raise InvariantViolation(f"base {index} for a log of {self.base_index} to {self.last_index}")
         if index > self.base_index:
@@ -282,7 +293,7 @@ class Journal:
             self._rewrite(entries, self.configuration_at(index))
 
     def trailing_base(self, index: int, entries: int, size: int) -> int:
-        """The base that keeps, up to `index`, so many entries and so many bytes of them, or fewer."""
+        """Return the lowest base that keeps at most `entries` entries and `size` bytes of commands up to `index`."""
         held = self.entries
         first = self.base_index
         base = index
@@ -296,8 +307,7 @@ class Journal:
         return base
 
     def reset(self, index: int, term: int, configuration: bytes = b"") -> None:
-        """The whole log gives way to a snapshot that ends with this entry, and with this configuration. Durable when
-        this returns."""
+        """Replace the whole log by a snapshot that ends with this entry and this configuration. Durable on return."""
         self._rewrite([(b"", index, term)], self._configuration_in(configuration))
 
     def _configuration_in(self, packed: bytes) -> Configuration:
@@ -339,7 +349,7 @@ class Journal:
         self._unwitnessed = True
 
     def _is_unnamed(self, generation: int) -> bool:
-        """No file has this generation's name, certainly: the present one is still the one that counts."""
+        """Return whether certainly no file has this generation's name, so that the present one is still current."""
         try:
             return not self._disk.exists(generation_path(generation))
         except RaftlogError:
@@ -351,9 +361,9 @@ class Journal:
         self._disk.remove(_TEMPORARY)
 
     def close(self, *, sync: bool = True) -> None:
-        """Sync, witness and let go of the file. A failed journal is only let go of."""
+        """Sync the journal, mark its witness, and close the files. A failed journal is closed only."""
         if sync and not self._failed:
-            # In a shortage nothing is lost: what was promised is durable, and no more was.
+            # A shortage loses nothing: everything promised is durable already.
             with contextlib.suppress(ResourceShortage):
                 self.mark()
         self._file.close()
@@ -372,8 +382,10 @@ def _generation(
     vote: int,
     configuration: Configuration,
 ) -> tuple[bytes, int]:
-    """A file's first content, (bytes, records). It ends with a witness of itself: the file gets its name only when it
-    is durable."""
+    """Return a new file's first content and its number of records.
+
+    The content ends with a mark that vouches for all of it: the file gets its name only when it is durable.
+    """
     _, base_index, base_term = entries[0]
     header = Header(
         version=fmt.FORMAT_VERSION,

@@ -1,27 +1,27 @@
-"""What a node finds in its journal after it stopped, however it stopped.
+"""Recovery of the journal after any kind of stop.
 
-Records are written in groups, one fsync a group, and the next group only after that fsync. So only the last group can
-be torn, and nothing in it was promised to anybody. Whatever was synced before must be whole: a node that lost some of
-it could vote twice or forget what it acknowledged, and does not start (S9).
+Records are written in groups, with one fsync per group, and the next group only after that fsync. So only the last
+group can be torn, and nothing in it was promised to any peer. Everything fsynced earlier must be intact: a node that
+lost some of it could vote twice or forget what it acknowledged, so it does not start (S9).
 
-The decision for the first byte that is not a valid record is a table over three questions:
+The decision about the first byte that is not a valid record is a table over three conditions:
 
-| there is a first record | it is witnessed that this was synced | it looks unwritten | verdict |
+| first record valid | proven to have been fsynced | looks unwritten | verdict |
 |---|---|---|---|
 | no  | any | any | refuse: files get their name only after the header is durable |
-| yes | yes | any | refuse: synced bytes are damaged |
+| yes | yes | any | refuse: fsynced bytes are damaged |
 | yes | no  | yes | cut: a group was torn |
-| yes | no  | no  | refuse: it was written in full and has rotted since |
+| yes | no  | no  | refuse: the record was written in full and has been corrupted since |
 
-*Witnessed*: by a later record of the same file, or by the journal's witness (`witness.py`), which knows of the
-end as well. Where every record is valid, and the file ends before what is witnessed, its end is gone: refuse.
+*Proven*: by a later record of the same file, or by the journal's witness (`witness.py`), which covers the end too. If
+every record is valid but the file is shorter than the witness says, its end is missing: refuse.
 
-*Looks unwritten*: the file ends inside the record, or the record holds a run of zeros that no record of ours has, or
-ends in zeros from a sector's boundary on: what a file system leaves where a write did not arrive. A tenth of a second
-after the last group its witness is durable; for a power loss before that, only its looks tell a torn write from rotten
-bits.
+*Looks unwritten*: the file ends inside the record, or the record holds a run of zeros that no valid record has, or it
+ends in zeros from a sector boundary on: what a file system leaves if a write did not arrive. A tenth of a second
+after the last group its witness is durable. For a power loss before that, only this heuristic distinguishes a torn
+write from bit rot.
 
-A record whose bytes are right but whose sequence number or index does not follow is damage in any case.
+A valid record whose sequence number or index does not follow the previous one is damage in any case.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from . import format as fmt
 from .format import Header, Kind, Record
 
 SECTOR_BYTES = 512
-"""What a disk writes whole or not at all."""
+"""Bytes that a disk writes atomically."""
 
 
 class Verdict(enum.Enum):
-    """What is done about the first byte that is not a valid record."""
+    """The action taken at the first byte that is not a valid record."""
 
     CUT = "cut"
     REFUSE = "refuse"
@@ -60,22 +60,24 @@ DECISIONS: dict[tuple[bool, bool, bool], Verdict] = {
 
 @dataclass(slots=True)
 class Recovered:
-    """The state that a journal file holds."""
+    """The state read from a journal file."""
 
     header: Header
     entries: list[tuple[bytes, int, int]]
-    """(command, index, term), dense; the first is the base, whose command is empty."""
+    """(command, index, term) of each entry, without gaps; the first is the base, whose command is empty."""
     term: int
     vote: int
     end: int
-    """Bytes of the file that are good; what lies behind is to be cut."""
+    """The length of the valid part of the file, in bytes; the rest is to be cut."""
     cut_bytes: int
     records: int
 
 
 def recover(name: str, content: bytes, *, witnessed: int = 0) -> Recovered:
-    """Read a whole journal file, of which so many bytes are `witnessed` to have been fsynced. Raises `DiskDamaged` when
-    it must not be trusted, `InvariantViolation` where another version wrote it."""
+    """Read a whole journal file, of which `witnessed` bytes are known to have been fsynced.
+
+    Raises `DiskDamaged` if the file cannot be trusted, and `InvariantViolation` if another version wrote it.
+    """
     state: Recovered | None = None
     position = 0
     while position < len(content) or state is None:
@@ -93,12 +95,12 @@ def recover(name: str, content: bytes, *, witnessed: int = 0) -> Recovered:
         state.end = position
         state.records += 1
     if state.end < witnessed:
-        raise DiskDamaged(f"{name} has lost its end: {state.end} bytes are left of {witnessed} that were fsynced")
+        raise DiskDamaged(f"{name} has lost its end: {state.end} of {witnessed} fsynced bytes are left")
     return state
 
 
 def cut_or_refuse(name: str, content: bytes, position: int, *, first_is_valid: bool, witnessed: int = 0) -> None:
-    """Decide about the invalid bytes at `position`. Returns if they are to be cut, else raises `DiskDamaged`."""
+    """Decide about the invalid bytes at `position`. Returns if they may be cut; otherwise raises `DiskDamaged`."""
     witness = fmt.witness_after(content, position)
     synced = witness is not None or position < witnessed
     unwritten = _looks_unwritten(content, position)
@@ -111,7 +113,7 @@ def cut_or_refuse(name: str, content: bytes, position: int, *, first_is_valid: b
         if witness is not None
         else f"{witnessed} bytes were fsynced"
         if synced
-        else "the bytes are all there, and wrong"
+        else "the record is complete, but corrupt"
     )
     raise DiskDamaged(f"{name} is damaged at byte {position} of {len(content)}: {why}")
 

@@ -1,12 +1,12 @@
 """The snapshot file: the state machine after one entry of the log, replaced as a whole.
 
 `quorum/snapshot` is `8 bytes magic | u32 CRC-32C of the rest | msgpack [version, cluster id, index, term, state,
-configuration]`. It is replaced atomically and durably *before* the journal drops what it covers; so a journal whose log
-begins after the snapshot's index was robbed of its snapshot, and the node does not start.
+configuration]`. It is replaced atomically and durably *before* the journal drops the entries that it covers. If a
+journal begins after the snapshot's index, its snapshot was lost, and the node does not start.
 
-A large one is written in slices (`save_in_steps`), each fsynced by itself, so that votes and heartbeats leave between
-two of them. It takes the old one's place with the last, by a rename; what a stop left half written is removed by the
-next start.
+A large snapshot is written in slices (`save_in_steps`), each with its own fsync, so that votes and heartbeats are
+sent between slices. After the last slice a rename puts it in place of the old one. A partial file left by a crash is
+removed at the next start.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FORMAT_VERSION = 1
 MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
 
 SLICE_BYTES = 256 * 1024
-"""Written and fsynced at a time: some milliseconds."""
+"""Bytes written and fsynced at a time; a slice takes some milliseconds."""
 
 _CRC = struct.Struct(">I")
 _BIN_32 = struct.Struct(">BI")
-"""msgpack's head of bytes whose number has four bytes."""
+"""msgpack's header of a byte string with a four-byte length."""
 _HEAD_BYTES = len(MAGIC) + _CRC.size
 
 
@@ -60,7 +60,7 @@ class Snapshot:
     crc: int
     """CRC-32C of `state`."""
     configuration: bytes = b""
-    """In effect at `index`; empty: the initial voters."""
+    """The encoded configuration in effect at `index`; if empty, the initial voters."""
 
     @staticmethod
     def of(index: int, term: int, state: bytes, configuration: bytes = b"") -> Snapshot:
@@ -70,7 +70,7 @@ class Snapshot:
 
 
 def save_snapshot(disk: Disk, identity: QuorumIdentity, snapshot: Snapshot) -> None:
-    """Replace the snapshot; durable when this returns. Raises `DiskFailed` or `DiskFull`: the old one is there then."""
+    """Replace the snapshot; durable on return. Raises `DiskFailed` or `DiskFull`; the old snapshot is kept then."""
     body = msgspec.msgpack.encode(
         _Body(
             FORMAT_VERSION,
@@ -90,8 +90,11 @@ def save_in_steps(
     snapshot: Snapshot,
     save_small: Callable[[Disk, QuorumIdentity, Snapshot], None],
 ) -> Generator[None, None, None]:
-    """The same file, a slice at a time: durable when this has ended. Whoever does not go on leaves nothing that counts.
-    What is no larger than a slice goes to `save_small`. Raises `DiskFailed` or `DiskFull`."""
+    """Write the same file one slice at a time; it is durable when the generator has ended.
+
+    An abandoned generator leaves only a temporary file, which is never read. If the state is no larger than a slice,
+    `save_small` writes it. Raises `DiskFailed` or `DiskFull`.
+    """
     if len(snapshot.state) <= SLICE_BYTES:
         save_small(disk, identity, snapshot)
         return
@@ -116,7 +119,8 @@ def save_in_steps(
 
 
 def _pieces(identity: QuorumIdentity, snapshot: Snapshot) -> Iterator[memoryview]:
-    """The body in slices, the state in it not copied: what goes before it in the coded array, it, and what follows."""
+    """Yield the encoded body in slices without copying the state: the array up to the state, the state, and the
+    rest."""
     body = _Body(FORMAT_VERSION, identity.cluster_id, snapshot.index, snapshot.term, b"", snapshot.configuration)
     empty = msgspec.msgpack.encode(b"")
     tail = empty + msgspec.msgpack.encode(snapshot.configuration)
@@ -128,8 +132,11 @@ def _pieces(identity: QuorumIdentity, snapshot: Snapshot) -> Iterator[memoryview
 
 
 def load_snapshot(disk: Disk, identity: QuorumIdentity) -> Snapshot | None:
-    """The snapshot, if there is one. Raises `DiskDamaged`: a voter never goes on without the state that it had; and
-    `InvariantViolation` where another version or another cluster wrote it."""
+    """Return the snapshot, or None if there is none.
+
+    Raises `DiskDamaged`, because a voter never continues without the state that it had, and `InvariantViolation` if
+    another version or another cluster wrote it.
+    """
     disk.remove(WRITING_PATH)
     try:
         content = disk.read(PATH)
@@ -151,12 +158,15 @@ def load_snapshot(disk: Disk, identity: QuorumIdentity) -> Snapshot | None:
 
 
 def reconcile(journal: Journal, snapshot: Snapshot | None) -> None:
-    """Make one log of journal and snapshot, as a stop between their two writes may have left them. Raises `DiskDamaged`
-    where no stop can have."""
+    """Bring journal and snapshot into agreement after a stop between their two writes.
+
+    Raises `DiskDamaged` if no stop can have left them as they are.
+    """
     with advising(journal.node_id):
         _check_one_life(journal, snapshot)
     if snapshot is not None and journal.term_at(snapshot.index) != snapshot.term:
-        # Installed from a leader, and stopped before the log gave way: nothing in it was committed beyond.
+        # The node stopped after it had saved the leader's snapshot and before it replaced its log. Nothing in that
+        # log was committed beyond the snapshot.
         journal.reset(snapshot.index, snapshot.term, snapshot.configuration)
 
 
@@ -168,5 +178,5 @@ def _check_one_life(journal: Journal, snapshot: Snapshot | None) -> None:
     if snapshot.index < journal.base_index or snapshot.term > journal.term:
         raise DiskDamaged(
             f"the quorum's snapshot ends at {snapshot.index} of term {snapshot.term}, but its log begins after "
-            f"{journal.base_index} in term {journal.term}: they are not of one node's life"
+            f"{journal.base_index} in term {journal.term}: they do not belong together"
         )

@@ -1,1 +1,1 @@
-"""Raft: elections, replication, membership, and the adapted pysyncobj node."""
+"""Consensus: the sans-I/O Raft engine, with elections, replication and membership around pysyncobj's core."""

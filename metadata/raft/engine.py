@@ -1,8 +1,8 @@
-"""The small interface behind which consensus lives.
+"""The small interface to consensus.
 
-`Engine` is one voter's consensus core, sans-I/O: messages and time go in, a `Ready` comes out: entries are durable (the
-engine's journal was synced) before a `Ready`'s messages and results may leave, and that order is data: whoever holds a
-`Ready` may send what is in it, and nobody holds one earlier.
+`Engine` is the consensus core of one node, sans-I/O: messages and time go in, a `Ready` comes out. Entries are
+durable (the engine has synced its journal) before the messages and results of a `Ready` may leave. That order is
+enforced by data: the holder of a `Ready` may send what is in it, and no caller holds one earlier.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raftlog.model import BrokerId, DirectoryId, Endpoint, QuorumStatus
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An entry that is committed and applies now. `token` is the proposer's, where this node proposed it."""
+    """A committed entry to apply now. `token` is set if this node proposed it."""
 
     index: int
     term: int
@@ -28,7 +28,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class InstalledSnapshot:
-    """The log's prefix up to `index` was replaced by this state."""
+    """The state that replaces the log's prefix up to `index`."""
 
     index: int
     term: int
@@ -37,7 +37,7 @@ class InstalledSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A proposal of this node that will not get an answer here: refused for certain, or of unknown fate."""
+    """A proposal of this node that will not be decided here: certainly not appended, or of unknown outcome."""
 
     token: int
     certain: bool
@@ -45,7 +45,7 @@ class Lost:
 
 @dataclass(slots=True)
 class Ready:
-    """What may happen now that the journal is synced."""
+    """The results that may leave the engine now that the journal is synced."""
 
     messages: list[tuple[BrokerId, bytes]] = field(default_factory=list)
     applied: list[Committed | InstalledSnapshot] = field(default_factory=list)
@@ -56,20 +56,24 @@ class Ready:
 
 
 class Engine(Protocol):
-    """One node's consensus core. Single-threaded; every call is followed by the caller taking the `Ready`."""
+    """The consensus core of one node. Single-threaded; after every call the caller takes the `Ready`."""
 
     def propose(self, command: bytes, token: int) -> None:
-        """Append a command, if this node leads; otherwise `Lost(token, certain=True)` comes."""
+        """Append a command if this node leads; otherwise a `Lost(token, certain=True)` follows."""
         ...
 
     def step(self, sender: BrokerId, message: bytes) -> bool:
-        """A message from another voter, or from an observer. Raises `RemoteProtocolError`. Returns whether there is
-        anything to be done about it: a tick and its `Ready`."""
+        """Process a message from another voter or an observer. Raises `RemoteProtocolError`.
+
+        Returns whether the message leaves anything to do: a tick and its `Ready`.
+        """
         ...
 
     def tick(self, now: float) -> None:
-        """Time passed, in monotonic seconds. Called after any other call but a `step` that says no, and soon
-        after `next_due`."""
+        """Advance time, in monotonic seconds.
+
+        The caller ticks after any other call except a `step` that returned False, and soon after `next_due`.
+        """
         ...
 
     def peer_connected(self, peer: BrokerId) -> None: ...
@@ -77,64 +81,69 @@ class Engine(Protocol):
     def peer_disconnected(self, peer: BrokerId) -> None: ...
 
     def meet(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None:
-        """The peer is there, with this disk, and can be dialed there."""
+        """Record that the peer is connected, on this disk, and the address at which it can be dialed."""
         ...
 
     def forget(self, peer: BrokerId) -> None:
-        """The peer is gone; where it is a voter, its disk is remembered."""
+        """Record that the peer is gone. A voter's disk is remembered."""
         ...
 
     def ready(self) -> Ready:
-        """Sync the journal, then hand over what became due. Raises `DiskFailed`: the node must stop."""
+        """Sync the journal, then return what became due. If it raises `DiskFailed`, the node must stop."""
         ...
 
     def hold_back(self, held_back: bool) -> None:
-        """Whether committed entries stay in the log for now: whoever applies them has enough."""
+        """Set whether committed entries are kept back because the state machine is busy."""
         ...
 
     def compact(self, state: bytes, applied_index: int) -> Iterator[None]:
-        """`state` is the state machine after `applied_index`: keep it as the snapshot and drop the log before it, a
-        slice at a time. Anything else may be done between two of them, except another `compact`."""
+        """Keep `state`, the state machine after `applied_index`, as the snapshot and drop the log before it, one
+        slice at a time.
+
+        Any other call is allowed between two slices, except another `compact`.
+        """
         ...
 
     @property
     def journal_bytes(self) -> int:
-        """Size of the journal: what a compaction would shrink."""
+        """The size of the journal in bytes; a compaction shrinks it."""
         ...
 
     def status(self) -> QuorumStatus: ...
 
     @property
     def configuration(self) -> Configuration:
-        """Who votes, by the latest word of this node's log."""
+        """The latest configuration in this node's log."""
         ...
 
     @property
     def base_configuration(self) -> Configuration:
-        """Who voted where this node's log begins. It was agreed upon, whatever becomes of what follows."""
+        """The configuration at the beginning of this node's log. It is committed, whatever happens to later ones."""
         ...
 
     def facts(self) -> QuorumFacts:
-        """What a leader decides about a change of voters by."""
+        """Return the facts by which a leader decides about a change of voters."""
         ...
 
     def append_configuration(self, configuration: Configuration, token: int) -> None:
-        """Append it, as the leader; it is in effect from now on. Raises `InvariantViolation` unless `facts` allow it
-        and it is a single step."""
+        """Append a configuration as the leader; it takes effect at once.
+
+        Raises `InvariantViolation` unless the `facts` allow the change and it is a single step.
+        """
         ...
 
     def resign(self) -> None:
-        """Lead no more, in favour of whoever is elected."""
+        """Stop leading, in favour of the voter that is elected next."""
         ...
 
     @property
     def is_leader(self) -> bool:
-        """It leads, and has applied everything that was committed before its term."""
+        """Whether this node leads and has applied everything that was committed before its term."""
         ...
 
     @property
     def leader(self) -> BrokerId:
-        """Who is thought to lead; `NO_BROKER` when nobody is."""
+        """The node that is believed to lead, or `NO_BROKER`."""
         ...
 
     @property
@@ -142,12 +151,12 @@ class Engine(Protocol):
 
     @property
     def next_heartbeat(self) -> float:
-        """When this leader's next one is due, in the seconds of `tick`; infinite where this node does not lead."""
+        """When this leader's next heartbeat is due, in the seconds of `tick`; infinite if this node does not lead."""
         ...
 
     @property
     def next_due(self) -> float:
-        """When time alone, in the seconds of `tick`, will give the next tick something to do."""
+        """When time alone, in the seconds of `tick`, gives the next tick something to do."""
         ...
 
     def close(self) -> None: ...

@@ -1,15 +1,16 @@
-"""The follower's side of replication: comparing a leader's entries with its own log.
+"""The follower's side of replication: the comparison of a leader's entries with its own log.
 
-Three rules that make it safe, whatever is lost, late, double or out of order:
+Three rules keep it safe, whatever is lost, late, duplicated or reordered:
 
-* an entry is removed only when the leader's entry at that index has another term: a real conflict. An append that says
-  less than the log has takes nothing away;
-* nothing at or below the commit index is ever removed: a leader that wants it has another history, and this node stops;
-* the commit index follows only what *this* message proved to be equal.
+* An entry is removed only if the leader's entry at that index has another term, which is a real conflict. An append
+  that covers less than the log has removes nothing.
+* Nothing at or below the commit index is ever removed. A leader that requires it has another history, and this node
+  stops.
+* The commit index follows only what *this* message proved to be equal.
 
-And one that keeps a broken peer's fault the peer's (S11): what no leader of ours can have said is refused before
-anything was done about it (`check`). Of two histories of what is committed one is wrong. Where a voter tells the other
-one, this log may be the wrong one, and the node stops; anybody else who tells it is wrong.
+A fourth rule confines the fault of a broken peer to that peer (S11): an append that no leader can have sent is
+refused before it has any effect (`check`). Of two histories of committed entries one is wrong. If a voter sends the
+other one, this log may be the wrong one, and the node stops; if any other peer sends it, that peer is wrong.
 """
 
 from __future__ import annotations
@@ -25,31 +26,39 @@ from .messages import Append
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The logs agree up to `index`."""
+    """An accepted append: the logs agree up to `index`."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The entry before the leader's is missing here or another; the logs may agree up to `hint`."""
+    """A rejected append: the entry before the leader's is missing here or differs. The logs may agree up to `hint`."""
 
     hint: int
 
 
 def check(journal: Journal, commit_index: int, message: Append, *, of_voter: bool) -> None:
-    """Raises `RemoteProtocolError` for an append that no leader can have sent. `of_voter`: its sender counts as one."""
+    """Raise `RemoteProtocolError` for an append that no leader can have sent.
+
+    `of_voter`: whether its sender counts as a voter.
+    """
     _check_steps(journal, message)
     if not of_voter:
         try:
             compare(journal, commit_index, message)
         except InvariantViolation as error:
-            raise RemoteProtocolError(f"who is no voter here leads by another history: {error.detail}") from None
+            raise RemoteProtocolError(
+                f"a node that is no voter sent another history as leader: {error.detail}"
+            ) from None
 
 
 def _check_steps(journal: Journal, message: Append) -> None:
-    """Every configuration must be a single step from the one before it, as a leader makes them (S7, S9). The first one
-    of a log is not compared: before it each node has what its own folder was prepared with, which names no disk."""
+    """Check that every configuration is a single step from the one before it, as leaders make them (S7, S9).
+
+    The first one of a log is not checked: before it, each node has what its own folder was prepared with, which names
+    no disks.
+    """
     latest = None
     for index, entry in enumerate(message.entries, message.prev_index + 1):
         configuration = decode_entry(entry.command)
@@ -57,18 +66,18 @@ def _check_steps(journal: Journal, message: Append) -> None:
             continue
         if latest is None:
             if message.prev_index >= journal.base_index and journal.term_at(message.prev_index) != message.prev_term:
-                return  # what comes before it is not here: the append will be rejected
+                return  # the entry before it is missing here: the append will be rejected
             latest = journal.configuration_at(max(message.prev_index, journal.base_index))
         if any(voter.pinned for voter in latest.voters) and not is_single_step(latest, configuration):
             raise RemoteProtocolError(
                 f"entry {index} changes the voters from {latest.node_ids} to {configuration.node_ids}, or their disks, "
-                "by more than one step: no leader does that"
+                "by more than one step, which no leader does"
             )
         latest = configuration
 
 
 def accept(journal: Journal, commit_index: int, message: Append) -> Accepted | Rejected:
-    """Compare, cut a conflict away, stage what is new."""
+    """Compare, truncate at a conflict, and stage what is new."""
     known = compare(journal, commit_index, message)
     if isinstance(known, Rejected):
         return known
@@ -82,8 +91,11 @@ def accept(journal: Journal, commit_index: int, message: Append) -> Accepted | R
 
 
 def compare(journal: Journal, commit_index: int, message: Append) -> Rejected | int:
-    """How many of the message's entries this log has, from the first on; or that the logs differ before them. Changes
-    nothing. Raises `InvariantViolation` where they differ in what is committed here."""
+    """Return how many of the message's entries this log has, from the first on, or `Rejected` if the logs differ
+    before them.
+
+    It changes nothing. Raises `InvariantViolation` if the logs differ in entries that are committed here.
+    """
     prev_index = message.prev_index
     if prev_index >= journal.base_index:
         term = journal.term_at(prev_index)
@@ -103,7 +115,7 @@ def compare(journal: Journal, commit_index: int, message: Append) -> Rejected | 
 
 
 def _hint(journal: Journal, commit_index: int, index: int) -> int:
-    """The greatest index at which the logs may agree: before the conflicting term's first entry (Raft, 5.3)."""
+    """Return the greatest index at which the logs may agree: before the conflicting term's first entry (Raft, 5.3)."""
     if index > journal.last_index:
         return journal.last_index
     conflicting = journal.term_at(index)

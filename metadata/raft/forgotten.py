@@ -1,12 +1,12 @@
-"""A voter that forgot: it lacks what it had acknowledged, and nothing on its own disk said so.
+"""A voter that forgot: it lacks entries that it had acknowledged, and nothing on its own disk shows it.
 
-The journal and its witness notice most of it at the start. They cannot where the whole folder went back in time (a
-snapshot of a virtual machine, a disk that lied about its fsyncs): then it is the leader who knows. An append names the
-disk that acknowledged what comes before it, and a voter that is on this disk and lacks the entry has forgotten it.
+The journal and its witness detect most such losses at start. They cannot if the whole folder went back in time (a
+virtual machine's snapshot was restored, or a disk lied about its fsyncs); then only the leader knows. An append names
+the disk that acknowledged the entry before it, and a voter that is on this disk and lacks the entry has forgotten it.
 
-It takes part no more: grants no vote, does not campaign, and its acknowledgements, which say so, are not counted. It
-follows like an observer. `quorum/forgotten` makes that outlive restarts; it is there for as long as the folder is, and
-a folder that was prepared anew has none. What is in it is for people.
+Such a voter no longer takes part: it grants no votes, does not campaign, and flags its acknowledgements, which are
+then not counted. It follows like an observer. The file `quorum/forgotten` makes this survive restarts; it exists for
+as long as the folder does, and a newly prepared folder has none. Its content is for people.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ PATH = f"{FOLDER}/forgotten"
 
 
 class Forgotten:
-    """Whether this node forgot, durably."""
+    """The durable flag that this node forgot acknowledged entries."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.it_did = disk.exists(PATH)
 
     def note(self, index: int, last_index: int, leader: int, term: int) -> None:
-        """Entry `index` was acknowledged to this leader in this term, and the log ends with `last_index`. Durable when
-        this returns. Raises `DiskFailed`, `DiskFull`: the node stops, and says nothing more."""
+        """Record that entry `index` was acknowledged to this leader in this term, but the log ends with `last_index`.
+
+        Durable on return. If it raises `DiskFailed` or `DiskFull`, the node stops and sends nothing more.
+        """
         if not self.it_did:
             self._disk.replace(
                 PATH,

@@ -1,24 +1,25 @@
-"""What one node knows of membership: the latest configuration in its log, and the disks that the others came with.
+"""One node's view of membership: the latest configuration in its log, and the disks with which the others connected.
 
-Three questions, asked at every message:
+It answers three questions, for every message:
 
 * *Does this node vote?* It campaigns only if the latest configuration in its own log names its node id with its
-  directory id. It grants votes whatever its own log says (Raft dissertation, 4.2.2): a new voter may not have the entry
-  yet that made it one, and a cluster that grows from one voter to two could otherwise lose its leader for good.
+  directory id. It grants votes whatever its own log says (Raft dissertation, 4.2.2): a new voter may not have the
+  entry yet that made it one, and a cluster that grows from one voter to two could otherwise lose its leader
+  permanently.
 * *Does a peer count?* Its votes and acknowledgements count only if the latest configuration here names it, with the
-  disk that it came with. So an observer, which votes for whoever asks, is counted by nobody.
-* *Is a candidate heard?* A voter that comes with another disk than it is named with may have been prepared again under
-  its old name, and would campaign with half a memory: it gets no vote. Nor does a node that was removed and does not
-  know it. But it may be that the candidate, or its new disk, was made a voter properly and this node has not heard of
-  it yet. A candidate therefore says at which index its log names it; one above the configuration here is heard. An
-  honest node that lost its disk cannot say so: nobody appends a configuration that names the new disk, but a leader
-  whom an operator asked to.
+  disk with which it connected. An observer grants votes to any candidate, but its votes are not counted.
+* *Is a candidate's request processed?* A voter that connects with another disk than the one it is named with may have
+  been prepared again under its old id, and would campaign with half a memory: it gets no vote. Neither does a node
+  that was removed and does not know it. But the candidate, or its new disk, may have been made a voter properly by an
+  entry that has not arrived here. A candidate therefore sends the index at which its log names it, and if that is
+  above the index of the configuration here, its request is processed. An honest node that lost its disk cannot send
+  such an index: only a leader that an operator asked appends a configuration that names the new disk.
 
-Before a leader has written the directory ids down, the disk that each voter was met with first, durably remembered,
-takes their place (`metadata/voters/directories.py`). Two voters that never met have no such memory of one another. So a
-leader needs the votes of *all* voters as long as its log does not name their disks: whatever was agreed to before, one
-of the voters that keeps it is asked. The first election is such a one, and the leader that it makes writes the disks
-down at once.
+Before a leader has added the directory ids, the disk with which each voter was first met, durably remembered, takes
+their place (`metadata/voters/directories.py`). Two voters that never met have no such memory of each other. A leader
+therefore needs the votes of *all* voters as long as its log does not name their disks: whatever was agreed before,
+one of the voters that keep it is asked. The first election is such a case, and the leader that it elects adds the
+directory ids at once.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from raftlog.model import BrokerId, DirectoryId, Endpoint
 
 
 class Membership:
-    """One node's. `refresh` after whatever may have changed the log."""
+    """The membership as one node knows it. The caller calls `refresh` after anything that may have changed the log."""
 
     def __init__(self, identity: QuorumIdentity, journal: Journal) -> None:
         self._identity = identity
         self._journal = journal
         self._met: dict[int, tuple[DirectoryId, Endpoint | None]] = {}
         self._unlike_first: set[int] = set()
-        """Peers that came with another disk than when this node met them first."""
+        """Peers that connected with another disk than at their first meeting with this node."""
         self.index, self.configuration = journal.configurations[-1]
 
     def refresh(self) -> bool:
-        """Take the log's latest configuration. Returns whether it is another."""
+        """Adopt the log's latest configuration. Returns whether it changed."""
         latest = self._journal.configurations[-1]
         changed = latest != (self.index, self.configuration)
         self.index, self.configuration = latest
@@ -52,7 +53,7 @@ class Membership:
 
     @property
     def is_voter(self) -> bool:
-        """It may campaign."""
+        """Whether this node may campaign."""
         own = self.configuration.voter(self._identity.node_id)
         return own is not None and own.directory_id in (b"", self._identity.directory_id)
 
@@ -68,42 +69,47 @@ class Membership:
 
     @property
     def votes_needed(self) -> int:
-        """To lead. All of them until the log says with which disks they vote: without that, one that was prepared anew
-        on an empty disk could make a majority with one that never met its former disk (S9)."""
+        """The number of votes needed to lead.
+
+        It is all of them until the log names the voters' disks. Otherwise a voter that was prepared again on an empty
+        disk could form a majority with one that never met its former disk (S9).
+        """
         voters = len(self.configuration.voters)
         return majority(voters) if self.configuration.is_pinned else voters
 
     @property
     def claim(self) -> int:
-        """The index at which this node's log names it a voter by its disk; 0 where it does not."""
+        """The index at which this node's log names it a voter on its disk, or 0 if it does not."""
         own = self.configuration.voter(self._identity.node_id)
         return self.index if own is not None and own.directory_id == self._identity.directory_id else 0
 
     # --- Peers ---
 
     def meet(self, peer: int, directory_id: DirectoryId, endpoint: Endpoint | None) -> bool:
-        """The peer is there, with this disk. Returns whether that is another one than it came with last."""
+        """Record that the peer connected with this disk. Returns whether it is another one than the last time."""
         known = self._met.get(peer)
         self._met[peer] = (directory_id, endpoint)
         return known is not None and known[0] != directory_id
 
     def distrust(self, peer: int, distrusted: bool) -> bool:
-        """Whether the peer came with another disk than when it was first met. Returns whether to begin anew with it:
-        not where the log names its disk (`is_distrusted`)."""
+        """Set whether the peer connected with another disk than at its first meeting.
+
+        Returns whether what it acknowledged must be forgotten; never if the log names its disk (`is_distrusted`).
+        """
         changed = distrusted or peer in self._unlike_first
         (self._unlike_first.add if distrusted else self._unlike_first.discard)(peer)
         voter = self.configuration.voter(peer)
         return changed and voter is not None and not voter.pinned
 
     def forget(self, peer: int) -> bool:
-        """A peer is gone. Returns whether its disk was forgotten: it is no voter, and may come back on another one."""
+        """Record that a peer is gone. Returns whether its disk was forgotten: a non-voter may return on another one."""
         if self.configuration.voter(peer) is not None:
             return False
         self._unlike_first.discard(peer)
         return self._met.pop(peer, None) is not None
 
     def is_distrusted(self, peer: int) -> bool:
-        """A voter that did not come with the disk that it votes with."""
+        """Return whether the peer is a voter that is not on the disk that it votes with."""
         voter = self.configuration.voter(peer)
         if voter is None:
             return False
@@ -113,16 +119,16 @@ class Membership:
         return met is not None and met[0] != voter.directory_id
 
     def counts(self, peer: int) -> bool:
-        """Its votes and acknowledgements do."""
+        """Return whether the peer's votes and acknowledgements count."""
         return self.configuration.voter(peer) is not None and not self.is_distrusted(peer)
 
     def disk_of(self, peer: int) -> bytes:
-        """The directory id that the peer came with last; empty where it was not met."""
+        """Return the directory id with which the peer last connected; empty if it was never met."""
         met = self._met.get(peer)
         return bytes(met[0]) if met is not None else b""
 
     def as_voter(self, node_id: int) -> Voter | None:
-        """The node with the disk that it is here with; None for one that was not met."""
+        """Return the node with its present disk as a voter, or None if it was never met."""
         if node_id == self._identity.node_id:
             own = self.configuration.voter(node_id)
             endpoint = own.endpoint if own is not None else None
@@ -131,12 +137,12 @@ class Membership:
         return Voter.of(BrokerId(node_id), *met) if met is not None else None
 
     def pinned(self) -> Configuration:
-        """The configuration with every disk that can be vouched for."""
+        """Return the configuration with every directory id that can be vouched for."""
         candidates = (voter.node_id for voter in self.configuration.voters if not self.is_distrusted(voter.node_id))
         known = {node_id: voter for node_id in candidates if (voter := self.as_voter(node_id)) is not None}
         return self.configuration.pinned(known)
 
     @property
     def met(self) -> tuple[int, ...]:
-        """Who is or was here, sorted."""
+        """The peers that are or were connected, sorted."""
         return tuple(sorted(self._met))

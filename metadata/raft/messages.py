@@ -1,11 +1,11 @@
-"""What voters say to each other to agree: the engine's messages, typed and bounded.
+"""The engine's messages between quorum nodes, typed and bounded.
 
-Each is a msgpack array that begins with its tag, version included. `decode` checks shapes and ranges and the relations
-that one message must keep in itself; whoever steps the engine with a decoded message need not ask again. Nothing here
-is ever pickled, and no other codec is tried.
+Each message is a msgpack array that begins with its tag, which includes the version. `decode` checks shapes, ranges
+and the relations within one message, so the engine need not check a decoded message again. Nothing is ever pickled,
+and no other codec is tried.
 
-`term` is on every message. It is the sender's current term, except in a `PreVote`, where it is the term that the
-sender *would* campaign in, and changes nobody's term.
+Every message has a `term`. It is the sender's current term, except in a `PreVote`, where it is the term in which the
+sender *would* campaign, and changes no receiver's term.
 """
 
 from __future__ import annotations
@@ -19,45 +19,48 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.ports import Buffer
 
 MAX_APPEND_BYTES = 256 * 1024
-"""An append carries entries up to this size, or one larger entry."""
+"""The most bytes of entries in one append, unless a single entry is larger."""
 
 MAX_APPEND_ENTRIES = 4096
 
 MAX_ENTRY_BYTES = 7 * 1024 * 1024
-"""Above the largest command."""
+"""The largest entry in bytes; above the largest command."""
 
 MAX_ENGINE_MESSAGE_BYTES = MAX_ENTRY_BYTES + MAX_APPEND_BYTES + 64 * 1024
 
 SNAPSHOT_CHUNK_BYTES = 256 * 1024
 
 MAX_CONFIGURATION_BYTES = 128 * 1024
-"""Above the largest that can be coded."""
+"""The largest encoded configuration in bytes; above the largest that can be encoded."""
 
 MAX_TERM_LEAP = 2**32
-"""Terms that a node may have missed: far more elections than any cluster lives to see. Terms are bounded (`_Natural`):
-one broken message could otherwise use all of them up."""
+"""The most terms that a node can have missed: far more elections than any cluster ever holds.
+
+Terms are bounded (`_Natural`): without this limit, one broken message could use all of them up.
+"""
 
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Crc: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Base: arrays without surplus."""
+    """The base of all messages: arrays without extra elements."""
 
 
 class PreVote(_Message, frozen=True, tag="pre_vote.1"):
-    """Would you vote for me in `term`? Asked before a term is raised (Raft dissertation, 9.6)."""
+    """The question whether the receiver would vote for the sender in `term`, asked before a term is raised (Raft
+    dissertation, 9.6)."""
 
     term: _Natural
     round: _Natural
     last_index: _Natural
     last_term: _Natural
     configuration_index: _Natural = 0
-    """At which index the candidate's log names it a voter, by its disk; 0 where it does not."""
+    """The index at which the candidate's log names it a voter on its disk, or 0 if it does not."""
 
 
 class PreVoteReply(_Message, frozen=True, tag="pre_vote_reply.1"):
-    """`term` is the responder's current one."""
+    """The answer to a `PreVote`. `term` is the responder's current one."""
 
     term: _Natural
     round: _Natural
@@ -65,7 +68,7 @@ class PreVoteReply(_Message, frozen=True, tag="pre_vote_reply.1"):
 
 
 class RequestVote(_Message, frozen=True, tag="request_vote.1"):
-    """Vote for me in `term`."""
+    """A candidate's request for a vote in `term`."""
 
     term: _Natural
     last_index: _Natural
@@ -75,21 +78,21 @@ class RequestVote(_Message, frozen=True, tag="request_vote.1"):
 
 
 class Vote(_Message, frozen=True, tag="vote.1"):
-    """The answer, for the term that it names."""
+    """The answer to a `RequestVote`, for the term that it names."""
 
     term: _Natural
     granted: bool
 
 
 class Entry(_Message, frozen=True):
-    """An entry as it travels; its index is given by its place."""
+    """An entry on the wire; its index follows from its position."""
 
     term: _Natural
     command: Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_ENTRY_BYTES)]
 
 
 class Append(_Message, frozen=True, tag="append.1"):
-    """Entries after (`prev_index`, `prev_term`); without entries a heartbeat."""
+    """Entries after (`prev_index`, `prev_term`). Without entries, a heartbeat."""
 
     term: _Natural
     prev_index: _Natural
@@ -97,26 +100,31 @@ class Append(_Message, frozen=True, tag="append.1"):
     commit_index: _Natural
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=MAX_APPEND_ENTRIES)]
     acknowledged_by: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
-    """The directory id of the disk that has acknowledged entry `prev_index` to this leader in this term; empty where
-    none has, or it is not asked. A receiver on this disk without that entry has forgotten it."""
+    """The directory id of the disk that acknowledged entry `prev_index` to this leader in this term.
+
+    It is empty if no disk has, or if the leader does not ask. A receiver on this disk without that entry has
+    forgotten it.
+    """
 
 
 class AppendReply(_Message, frozen=True, tag="append_reply.1"):
-    """With `success` the logs agree up to `index`, durably here. Otherwise entry `index` was missing or another, and
-    `hint` is the greatest index at which they may still agree."""
+    """The answer to an `Append`. With `success` the logs agree up to `index`, durably at the sender. Otherwise entry
+    `index` was missing or different, and `hint` is the greatest index at which the logs may still agree."""
 
     term: _Natural
     success: bool
     index: _Natural
     hint: _Natural
     forgot: bool = False
-    """The sender lacks what it once acknowledged: it follows, and is not to be counted."""
+    """Whether the sender lacks what it once acknowledged: it follows, and must not be counted."""
 
 
 class SnapshotChunk(_Message, frozen=True, tag="snapshot_chunk.1"):
-    """Bytes `offset..` of a snapshot. `(index, last_term, size, crc)` name the snapshot; `chunk_crc` covers `data`.
+    """Bytes `offset..` of a snapshot. `(index, last_term, size, crc)` identify the snapshot; `chunk_crc` covers
+    `data`.
 
-    An empty chunk asks how far the receiver is. It never moves the receiver's commit index: only a whole snapshot does.
+    An empty chunk asks how many bytes the receiver holds. It never moves the receiver's commit index: only a complete
+    snapshot does.
     """
 
     term: _Natural
@@ -128,11 +136,12 @@ class SnapshotChunk(_Message, frozen=True, tag="snapshot_chunk.1"):
     chunk_crc: _Crc
     data: Annotated[bytes, msgspec.Meta(max_length=SNAPSHOT_CHUNK_BYTES)]
     configuration: Annotated[bytes, msgspec.Meta(max_length=MAX_CONFIGURATION_BYTES)] = b""
-    """In effect at `index`; empty: the initial voters."""
+    """The encoded configuration in effect at `index`; if empty, the initial voters."""
 
 
 class SnapshotReply(_Message, frozen=True, tag="snapshot_reply.1"):
-    """Of the snapshot up to `index`, `next_offset` bytes are here; with `installed` the log now begins there."""
+    """The answer to a `SnapshotChunk`: of the snapshot up to `index`, `next_offset` bytes are held. With `installed`,
+    the log now begins there."""
 
     term: _Natural
     index: _Natural
@@ -143,7 +152,7 @@ class SnapshotReply(_Message, frozen=True, tag="snapshot_reply.1"):
 
 
 class Resign(_Message, frozen=True, tag="resign.1"):
-    """The leader of `term` leads no more, on purpose: whoever can may campaign at once."""
+    """The deliberate resignation of the leader of `term`: other voters may campaign at once."""
 
     term: _Natural
 
@@ -157,12 +166,12 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
-    """The message's bytes."""
+    """Encode a message."""
     return _encoder.encode(message)
 
 
 def decode(packed: Buffer) -> Message:
-    """Raises `RemoteProtocolError` for anything that is not a well-formed message."""
+    """Decode a message. Raises `RemoteProtocolError` for anything that is not well-formed."""
     if memoryview(packed).nbytes > MAX_ENGINE_MESSAGE_BYTES:
         raise RemoteProtocolError("a quorum message is too large")
     try:
@@ -180,7 +189,9 @@ def _check_append(message: Append) -> None:
     term = message.prev_term
     for entry in message.entries:
         if not term <= entry.term <= message.term:
-            raise RemoteProtocolError(f"entry of term {entry.term} after term {term} from a leader of {message.term}")
+            raise RemoteProtocolError(
+                f"entry of term {entry.term} after term {term} from a leader of term {message.term}"
+            )
         term = entry.term
         decode_entry(entry.command)
     if message.prev_index < 1 or message.prev_term > message.term:

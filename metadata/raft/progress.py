@@ -1,10 +1,10 @@
-"""How far each voter is, as the leader knows it, and what to send it next.
+"""The leader's knowledge of a peer's log, and what to send to the peer next.
 
-A voter is in one of three states (the design is etcd's):
+A peer is in one of three states (the design is etcd's):
 
-* PROBE: it is not known where its log agrees. One append at a time, until one succeeds.
-* REPLICATE: it agrees up to `match`; appends are sent ahead of their answers, within a window.
-* SNAPSHOT: what it needs is no longer in the log. A snapshot is on its way.
+* PROBE: it is unknown where its log agrees. Appends are sent one at a time until one succeeds.
+* REPLICATE: its log agrees up to `match`; appends are sent ahead of their answers, within a window.
+* SNAPSHOT: the log no longer holds what it needs. A snapshot is being sent.
 
 ```
             success                     next <= base
@@ -14,9 +14,10 @@ A voter is in one of three states (the design is etcd's):
         rejected, link lost               installed, given up
 ```
 
-An answer never moves `next` back into what is in flight: only a rejection of something beyond `match` does, and a lost
-link. Messages may be lost, late or double; `match` only rises, and only by answers of the current term: but for a voter
-that says itself that it forgot what it had acknowledged. It begins anew, and is not counted (`forgotten.py`).
+An answer never moves `next` back into what is in flight; only a rejection of something beyond `match`, or a lost
+link, does. Messages may be lost, late or duplicated. `match` only rises, and only by answers of the current term,
+with one exception: a peer that reports that it forgot what it had acknowledged starts again from 0, and is not
+counted (`forgotten.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .snapshot_transfer import OutgoingSnapshot
 
 WINDOW_MESSAGES = 32
 WINDOW_BYTES = 8 * 1024 * 1024
-"""What one voter may have in flight: bounds memory and what is sent again after a loss."""
+"""The most bytes that one peer may have in flight: bounds memory and what is resent after a loss."""
 
 
 class State(enum.Enum):
@@ -40,35 +41,35 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Progress:
-    """One voter's. Invariant: `match < next`."""
+    """The progress of one peer. Invariant: `match < next`."""
 
     match: int
-    """Its log agrees, durably, up to here; 0: nothing is known, or it forgot."""
+    """The last index up to which its log agrees, durably; 0 if nothing is known, or the peer forgot."""
     next: int
-    """The next entry to send."""
+    """The index of the next entry to send."""
     state: State = State.PROBE
     probing: bool = False
-    """In PROBE: the one append is on its way."""
+    """In PROBE: whether the one append is in flight."""
     commit_sent: int = 0
-    """The greatest commit index it was told."""
+    """The greatest commit index sent to it."""
     snapshot: OutgoingSnapshot | None = None
     _in_flight: deque[tuple[int, int]] = field(default_factory=deque)
-    """(last index, bytes) of each append that was not answered."""
+    """(last index, bytes) of each unanswered append."""
     _in_flight_bytes: int = 0
 
     def may_send_entries(self) -> bool:
-        """Whether the window has room."""
+        """Return whether the window has room for another append."""
         if self.state is State.PROBE:
             return not self.probing
         full = len(self._in_flight) >= WINDOW_MESSAGES or self._in_flight_bytes >= WINDOW_BYTES
         return self.state is State.REPLICATE and not full
 
     def has_all(self, last_index: int, commit_index: int) -> bool:
-        """Everything up to `last_index` was sent, and told it was that so much is committed."""
+        """Return whether everything up to `last_index`, and the news that `commit_index` is committed, were sent."""
         return self.state is State.REPLICATE and self.next > last_index and self.commit_sent >= commit_index
 
     def on_sent(self, last_index: int, size: int, commit_index: int) -> None:
-        """Entries up to `last_index` were sent (none where it is below `next`)."""
+        """Record that entries up to `last_index` were sent (none if it is below `next`)."""
         self.commit_sent = max(self.commit_sent, commit_index)
         if self.state is State.PROBE:
             self.probing = True
@@ -78,7 +79,7 @@ class Progress:
             self.next = last_index + 1
 
     def on_success(self, index: int) -> bool:
-        """The logs agree up to `index`. Returns whether that is news."""
+        """Record that the logs agree up to `index`. Returns whether `match` rose."""
         news = index > self.match
         self.match = max(self.match, index)
         while self._in_flight and self._in_flight[0][0] <= index:
@@ -91,21 +92,23 @@ class Progress:
         return news
 
     def on_rejected(self, index: int, hint: int, *, forgot: bool = False) -> None:
-        """An append after entry `index` did not fit; the logs may agree up to `hint`. `forgot`: whoever says so lacks
-        what it had acknowledged."""
+        """Record that an append after entry `index` was rejected; the logs may agree up to `hint`.
+
+        `forgot`: whether the peer reports that it lacks what it had acknowledged.
+        """
         if self.state is State.SNAPSHOT:
             return
         if index <= self.match:
             if forgot:
                 self.match = 0
                 self.probe_from(max(1, min(index, hint + 1)))
-            return  # late: it was answered before what is known now
+            return  # late: the peer sent it before answers that are known already
         if self.state is State.PROBE and index != self.next - 1:
             return
         self.probe_from(max(self.match + 1, min(index, hint + 1)))
 
     def on_link_lost(self) -> None:
-        """What was in flight is gone."""
+        """Record that the link is lost, and with it everything in flight."""
         if self.state is State.REPLICATE:
             self.probe_from(self.match + 1)
         self.probing = False
@@ -121,13 +124,13 @@ class Progress:
         self._in_flight_bytes = 0
 
     def send_snapshot(self, snapshot: OutgoingSnapshot) -> None:
-        """What it needs is no longer in the log."""
+        """Start sending a snapshot: the log no longer holds what the peer needs."""
         self.probe_from(self.next)
         self.state = State.SNAPSHOT
         self.snapshot = snapshot
 
     def on_installed(self, index: int) -> bool:
-        """Its log begins at `index` now. Returns whether its match rose."""
+        """Record that the peer installed the snapshot up to `index`. Returns whether `match` rose."""
         news = index > self.match
         self.match = max(self.match, index)
         if self.state is State.SNAPSHOT:

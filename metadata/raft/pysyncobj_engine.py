@@ -1,15 +1,16 @@
-"""The `Engine` on pysyncobj: the version it must be, the clock and randomness it sees, and the order of sync and send.
+"""The `Engine` on pysyncobj: the pinned version, the injected clock and randomness, and the order of sync and send.
 
 pysyncobj reads its clock, its randomness and its journal factory from module globals. They are replaced, once, by
-dispatchers that look at the ports of the engine whose call is running on this thread, and at pysyncobj's originals
-where none is. So many engines live in one process (a simulator's, or threads'), and each sees its own time.
+dispatchers that use the ports of the engine whose call is running on this thread, and pysyncobj's originals if no
+engine's call is. Many engines can therefore live in one process (in a simulator or on threads), each with its own
+time.
 
-`ready` syncs the journal and only then hands out what was queued: messages, committed entries, lost proposals. Nobody
-can send a promise that is not durable, since nobody holds it.
+`ready` syncs the journal and only then hands out what was queued: messages, committed entries, lost proposals. No
+caller can send a promise that is not durable, because no caller holds it.
 
-Private methods are overridden, so the version is pinned and the source of each method that is overridden, and of each
-that is relied on, is compared with what this was written against. Another pysyncobj is another state machine: the node
-refuses to start on it.
+Private methods are overridden, so the version is pinned, and the source of every method that is overridden or relied
+on is compared with the source that this was written against. A different pysyncobj is a different state machine, and
+the node refuses to start on it.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ PINNED_VERSION = "0.3.17"
 
 TRAILING_ENTRIES = 1024
 TRAILING_BYTES = 1024 * 1024
-"""What the log keeps before a snapshot, so that a voter that is a little behind needs no snapshot."""
+"""The part of the log that is kept before a snapshot, in entries and in bytes, so that a voter that lags a little
+needs no snapshot."""
 
 
 WITNESS_AFTER = 0.1
-"""Seconds of quiet after which the journal's last group gets its witness."""
+"""Idle seconds after which the journal's last group gets its witness."""
 
 PINNED_SOURCES: dict[str, str] = {
     # Overridden.
@@ -85,12 +87,15 @@ PINNED_SOURCES: dict[str, str] = {
     "_SyncObj__onSetCodeVersion": "17b050edb193c853",
     "_getLeader": "90e3b8391a79e851",
 }
-"""Private method → SHA-256 of its source, first 16 hex digits."""
+"""Method → SHA-256 of its source, first 16 hex digits."""
 
 
 @functools.cache
 def source_hash(method: str) -> str:
-    """Of pysyncobj's method, as installed. Raises `InvariantViolation` where there is none or its source is missing."""
+    """Return the hash of a method's source in the installed pysyncobj.
+
+    Raises `InvariantViolation` if the method does not exist or its source is missing.
+    """
     try:
         source = inspect.getsource(getattr(SyncObj, method))
     except (AttributeError, OSError, TypeError) as error:
@@ -99,7 +104,7 @@ def source_hash(method: str) -> str:
 
 
 def check_pysyncobj() -> None:
-    """Raises `InvariantViolation` unless the installed pysyncobj is the one that the overrides were written for."""
+    """Raise `InvariantViolation` unless the installed pysyncobj is the one that the overrides were written for."""
     if VERSION != PINNED_VERSION:
         raise InvariantViolation(
             f"pysyncobj {VERSION} is installed, raftlog overrides private methods of exactly {PINNED_VERSION}"
@@ -108,15 +113,15 @@ def check_pysyncobj() -> None:
     if changed:
         raise InvariantViolation(
             f"this pysyncobj calls itself {VERSION}, but its source differs in {', '.join(changed)}: raftlog does not "
-            "start on an engine that it was not written for"
+            "start on an engine that it was not written for; install the pinned version"
         )
 
 
-# --- What pysyncobj is given ------------------------------------------------------------------------------------------
+# --- pysyncobj's configuration ----------------------------------------------------------------------------------------
 
 
 def configuration(timing: TimingConfig) -> SyncObjConf:
-    """pysyncobj's settings: no threads, no files, no forks, no membership changes, no batching by time."""
+    """Return pysyncobj's settings: no threads, no files, no forks, no membership changes, no batching by time."""
     shortest, longest = timing.election_timeout_min_ms / 1000, timing.election_timeout_max_ms / 1000
     return SyncObjConf(
         autoTick=False,
@@ -136,13 +141,15 @@ def configuration(timing: TimingConfig) -> SyncObjConf:
 
 
 class PySyncObjEngine:
-    """One voter's `Engine`. See there."""
+    """The `Engine` of one node, on pysyncobj."""
 
     def __init__(
         self, identity: QuorumIdentity, *, disk: Disk, now: float, random: Random, timing: TimingConfig
     ) -> None:
-        """Opens journal and snapshot. Raises `InvalidRequest`, `DiskDamaged`, `InvariantViolation` or `DiskFailed`
-        where this voter must not start. `now` is monotonic, in seconds."""
+        """Open journal and snapshot. `now` is monotonic, in seconds.
+
+        Raises `InvalidRequest`, `DiskDamaged`, `InvariantViolation` or `DiskFailed` if this voter must not start.
+        """
         check_pysyncobj()
         install_dispatchers()
         self._disk = disk
@@ -177,12 +184,10 @@ class PySyncObjEngine:
     # --- Engine ---
 
     def propose(self, command: bytes, token: int) -> None:
-        """See `Engine`."""
         with self._active:
             self._core.propose(command, token)
 
     def step(self, sender: BrokerId, message: bytes) -> bool:
-        """See `Engine`."""
         if sender == self._identity.node_id:
             raise RemoteProtocolError(f"node {sender} is this node")
         decoded = messages.decode(message)
@@ -194,10 +199,9 @@ class PySyncObjEngine:
         return core.may_commit_more or core.replication.stirred
 
     def tick(self, now: float) -> None:
-        """See `Engine`."""
         self._ports.now = max(now, self._ports.now)
         with self._active:
-            # Proposals first: the only voter commits in the same tick what it appends.
+            # Proposals first: a single voter commits in the same tick what it appends.
             self._core._checkCommandsToApply()
             self._core.do_what_is_due()
             self._core.replicate()
@@ -210,39 +214,37 @@ class PySyncObjEngine:
         try:
             self._journal.mark()
         except ResourceShortage:
-            self._quiet_since = self._ports.now  # another time: nothing waits for it
+            self._quiet_since = self._ports.now  # retry later: nothing waits for it
 
     def peer_connected(self, peer: BrokerId) -> None:
-        """See `Engine`."""
         with self._active:
             self._outbox._onNodeConnected(node_of(int(peer)))
 
     def peer_disconnected(self, peer: BrokerId) -> None:
-        """See `Engine`."""
         with self._active:
             self._outbox._onNodeDisconnected(node_of(int(peer)))
 
     def meet(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None:
-        """See `Engine`."""
         with self._active:
             if self._membership.meet(peer, directory_id, endpoint):
                 self._core.begin_anew_with(node_of(int(peer)))
 
     def distrust(self, peer: BrokerId, distrusted: bool) -> None:
-        """Whether the votes and acknowledgements of a voter whose disk is not agreed upon yet count nothing: it came
-        with another one before (S9)."""
+        """Set whether a voter's votes and acknowledgements are ignored while no configuration names its disk.
+
+        They are ignored if the voter came with another disk before (S9).
+        """
         with self._active:
             if self._membership.distrust(peer, distrusted):
                 self._core.begin_anew_with(node_of(int(peer)))
 
     def forget(self, peer: BrokerId) -> None:
-        """See `Engine`. What it acknowledged goes with its disk: the way to it may outlive the way from it."""
+        """Forget the peer's disk and acknowledgements. The outgoing link may outlive the incoming one."""
         with self._active:
             if self._membership.forget(peer):
                 self._core.begin_anew_with(node_of(int(peer)))
 
     def ready(self) -> Ready:
-        """See `Engine`."""
         self._journal.sync()
         ready = Ready(self._outbox.take(), self._core.applied, list(self._core.lost))
         self._core.applied = []
@@ -250,20 +252,18 @@ class PySyncObjEngine:
         return ready
 
     def hold_back(self, held_back: bool) -> None:
-        """See `Engine`."""
         self._core.held_back = held_back
 
     def compact(self, state: bytes, applied_index: int) -> Iterator[None]:
-        """See `Engine`."""
         if (term := self._journal.term_at(applied_index)) is None or applied_index > self._core.raftLastApplied:
-            raise InvariantViolation(f"a snapshot at {applied_index}, applied is {self._core.raftLastApplied}")
+            raise InvariantViolation(f"snapshot at {applied_index}, but applied is {self._core.raftLastApplied}")
         self._journal.sync()
         configuration = encode_configuration(self._journal.configuration_at(applied_index))
         snapshot = Snapshot.of(applied_index, term, state, configuration)
         for _ in save_in_steps(self._disk, self._identity, snapshot, save_snapshot):
             yield
             if (self._core.snapshot or snapshot).index > applied_index:
-                return  # the leader sent a newer one meanwhile
+                return  # the leader has sent a newer one in the meantime
         self._core.snapshot = snapshot
         base = self._journal.trailing_base(applied_index, TRAILING_ENTRIES, TRAILING_BYTES)
         sent = self._core.oldest_on_its_way(self._ports.now - self._timing.election_timeout_max_ms / 1000)
@@ -272,7 +272,6 @@ class PySyncObjEngine:
         self._journal.drop_before(base)
 
     def status(self) -> QuorumStatus:
-        """See `Engine`."""
         core = self._core
         progress = core.replication.progress if core.replication is not None else {}
         match = {BrokerId(peer): its.match for peer, its in progress.items()}
@@ -308,16 +307,13 @@ class PySyncObjEngine:
 
     @property
     def configuration(self) -> Configuration:
-        """See `Engine`."""
         return self._membership.configuration
 
     @property
     def base_configuration(self) -> Configuration:
-        """See `Engine`."""
         return self._journal.configurations[0][1]
 
     def facts(self) -> QuorumFacts:
-        """See `Engine`."""
         core = self._core
         membership = self._membership
         recently = self._ports.now - self._timing.election_timeout_max_ms / 1000
@@ -344,39 +340,32 @@ class PySyncObjEngine:
         )
 
     def append_configuration(self, configuration: Configuration, token: int) -> None:
-        """See `Engine`."""
         with self._active:
             self._core.append_configuration(configuration, token)
 
     def resign(self) -> None:
-        """See `Engine`."""
         with self._active:
             self._core.resign()
 
     @property
     def is_leader(self) -> bool:
-        """See `Engine`."""
         return self._core.leads_and_is_current()
 
     @property
     def leader(self) -> BrokerId:
-        """See `Engine`."""
         leader = self._core._getLeader()
         return NO_BROKER if leader is None else BrokerId(leader.id)
 
     @property
     def term(self) -> int:
-        """See `Engine`."""
         return int(self._core.raftCurrentTerm)
 
     @property
     def next_heartbeat(self) -> float:
-        """See `Engine`."""
         return self._core.next_due() if self._core.replication is not None else math.inf
 
     @property
     def next_due(self) -> float:
-        """See `Engine`."""
         if self._journal.dirty or self._outbox:
             return -math.inf
         witness_due = self._quiet_since + WITNESS_AFTER if self._journal.unwitnessed else math.inf
@@ -384,11 +373,11 @@ class PySyncObjEngine:
 
     @property
     def journal_bytes(self) -> int:
-        """Size of the journal: what a compaction would shrink."""
+        """The size of the journal in bytes; a compaction shrinks it."""
         return self._journal.size_bytes
 
     def check_invariants(self) -> None:
-        """What must hold between any two calls. Raises `InvariantViolation`."""
+        """Check the invariants that hold between any two calls. Raises `InvariantViolation`."""
         journal = self._journal
         core = self._core
         snapshot_index = core.snapshot.index if core.snapshot is not None else journal.base_index
@@ -406,5 +395,5 @@ class PySyncObjEngine:
                 raise InvariantViolation(f"voter {peer}: {progress}, last index {last}")
 
     def close(self, *, sync: bool = True) -> None:
-        """See `Engine`. Without `sync` the files are only let go of: what was staged may be wrong."""
+        """Close the files. Without `sync` nothing staged is written, because it may be wrong."""
         self._journal.close(sync=sync)

@@ -1,27 +1,27 @@
 """pysyncobj's consensus core with everything unsafe in it overridden.
 
-pysyncobj keeps: the election timer and candidacy, counting commits (only entries of the leader's own term count), the
-queue of commands and the routing of their callbacks, check-quorum. Ours is what it says to other voters, what it does
-with their answers, what it stores, and when it applies.
+pysyncobj keeps the election timer and candidacy, the counting of commits (only entries of the leader's own term
+count), the command queue with its callbacks, and check-quorum. Overridden are the messages to other voters, the
+handling of their answers, storage, and the moment at which entries are applied.
 
 The class is called `_SyncObj` on purpose: Python mangles `self.__x` in it to `_SyncObj__x`, which is the name of
-pysyncobj's own private `__x`. So its state and its private methods are named here as they are named there, and a
-method `__x` below overrides pysyncobj's. `pysyncobj_engine.py` refuses to start when any of them is not the source
-that this was written against. A subclass of any other name must not be made: the mangling would be lost. Attributes are
-set before pysyncobj's constructor, which may call what is overridden.
+pysyncobj's own private `__x`. Its state and private methods therefore have the same names here as in pysyncobj, and a
+method `__x` below overrides pysyncobj's. `pysyncobj_engine.py` refuses to start if the source of any of them differs
+from the one that this was written against. A subclass with any other name must not exist: it would lose the mangling.
+Attributes are set before pysyncobj's constructor runs, because the constructor may call overridden methods.
 
-Before its candidacy a voter asks for pre-votes (`election.py`); a node that its own log does not name as a voter
-never campaigns, and a vote counts only from a node that the log names (`membership.py`). A node that forgot what
-it had promised neither campaigns nor votes (S9). A leader that is to go resigns: it tells the voters, who then need not
-sit out a timer, and stays away from that election.
+Before a voter campaigns it asks for pre-votes (`election.py`). A node that its own log does not name as a voter never
+campaigns, and a vote counts only if the log names its sender (`membership.py`). A node that forgot what it had
+promised neither campaigns nor votes (S9). A leader that is to be replaced resigns: it notifies the voters, which then
+need not wait for a timer, and does not campaign in that election.
 
-Membership is what the log's latest configuration says, from its append on; pysyncobj's own way of changing it is
-forbidden. Whoever is connected and no voter is an observer: it is sent what is committed, and counts nowhere.
+The voters are those of the log's latest configuration, from the moment it is appended; pysyncobj's own membership
+changes are forbidden. Every connected non-voter is an observer: it receives committed entries and counts toward no
+majority.
 
-pysyncobj also has ways of its own to write dumps, to load them, and to change its membership: calling one is a bug of
-ours. It looks through all its attributes for methods that callers replicate, twice for each object; there are none. And
-it asks the system for news of sockets in every tick, of which it has none, which lets go of the interpreter's lock each
-time.
+pysyncobj also has its own code to write dumps, load them and change its membership; calling any of it is a bug of
+ours. It searches all attributes for replicated methods, twice for each object, and finds none here. Its tick polls an
+empty socket set, releasing the GIL each time; the poller is replaced.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ from .replication import Replication
 from .snapshot_transfer import IncomingSnapshot
 
 RESIGNED_ELECTIONS = 2.0
-"""So many of the longest election timeouts a leader that resigned does not campaign."""
+"""How long a leader that resigned does not campaign, in longest election timeouts."""
 
 LINK_LOST_HEARTBEATS = 1.5
-"""Within so many heartbeat intervals of losing the link to the leader a voter asks for pre-votes."""
+"""The longest delay between the loss of the link to the leader and the request for pre-votes, in heartbeat
+intervals."""
 
 APPLY_MAX = 2048
-"""Entries applied in one tick: what is left waits for the next."""
+"""The most entries applied in one tick; the rest waits for the next."""
 
 REGULAR = bytes([_COMMAND_TYPE.REGULAR])
 NO_OP = bytes([_COMMAND_TYPE.NO_OP])
@@ -79,7 +80,7 @@ assert bytes([_COMMAND_TYPE.MEMBERSHIP]) == CONFIGURATION
 
 
 class _SyncObj(SyncObj):  # type: ignore[misc]
-    """One voter. Calls are made while the engine's ports are active."""
+    """The consensus core of one node. Every call happens while the engine's ports are active."""
 
     def __init__(
         self,
@@ -101,14 +102,14 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self.applied: list[Committed | InstalledSnapshot] = []
         self.lost: list[Lost] = []
         self.held_back = False
-        """Committed entries stay in the log for now."""
+        """Whether committed entries are kept from being applied for now."""
         self.replication: Replication | None = None
-        """While this node leads."""
+        """The replication state while this node leads; otherwise None."""
         self.led_since = float("-inf")
         self._answered: dict[int, float] = {}
-        """When each peer last answered this leadership, on its own disk."""
+        """When each peer last answered this leadership on its own disk."""
         self.forgetful: set[int] = set()
-        """Peers that told this leadership that they forgot what they had acknowledged."""
+        """Peers that have told this leadership that they forgot what they had acknowledged."""
         self.membership = membership
         self._transport = transport
         self._now = now
@@ -118,18 +119,18 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self._pre_votes = PreVotes(membership.votes_needed)
         self._incoming = IncomingSnapshot()
         self._has_commands = False
-        """Commands were handed in, and not looked at since."""
+        """Whether commands were proposed since the queue was last processed."""
         self.may_commit_more = True
-        """Than when this leader counted last."""
+        """Whether more entries may be committed than at this leader's last count."""
         self._votes: set[int] = set()
-        """Who gave this candidate a vote in the current term."""
+        """The voters that voted for this candidate in the current term."""
         super().__init__(node, [node_of(int(v)) for v in membership.others], configuration, transport=transport)
         self._poller = NothingToPoll()
         applied = snapshot.index if snapshot is not None else journal.base_index
         self.__raftCommitIndex: int = applied
         self.__raftLastApplied: int = applied
         if not membership.others:
-            self.__raftElectionDeadline: float = now()  # nobody else could lead
+            self.__raftElectionDeadline: float = now()  # no other node could lead
         if snapshot is not None:
             self.applied.append(InstalledSnapshot(snapshot.index, snapshot.term, snapshot.state))
 
@@ -142,7 +143,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self.replication = None
             self._restart_election_timer()
             for index in sorted(self.__commandsWaitingCommit):
-                # They are in the log: another leader may commit them yet.
+                # The entries are in the log, and another leader may still commit them.
                 self.lost += [Lost(waiting.token, certain=False) for _, waiting in self.__commandsWaitingCommit[index]]
             self.__commandsWaitingCommit.clear()
 
@@ -153,7 +154,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         )
         for node in sorted(self.__connectedNodes, key=lambda node: node.id):
             self.replication.track(node.id)
-        self.__raftMatchIndex.clear()  # of this leadership only, for observers too
+        self.__raftMatchIndex.clear()  # matches are known to this leadership only, for observers too
         self._answered.clear()
         self.forgetful.clear()
         self.led_since = self._now()
@@ -165,7 +166,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     def __onMessageReceived(self, node: Node, message: messages.Message) -> None:  # noqa: N802
         if message.term > self.__raftCurrentTerm + MAX_TERM_LEAP:
             raise RemoteProtocolError(
-                f"node {node.id} speaks of term {message.term}, here it is {self.__raftCurrentTerm}"
+                f"node {node.id} sent term {message.term}, too far beyond this node's term {self.__raftCurrentTerm}"
             )
         if not self._is_heard(node, message):
             return
@@ -190,8 +191,12 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
                 self._on_resign(node, message)
 
     def _is_heard(self, node: Node, message: messages.Message) -> bool:
-        """All are, but for the elections of nodes that are no voters, or came without the disk that they vote with;
-        and those too where the candidate was made a voter and this node has not heard of it yet."""
+        """Return whether the message is processed.
+
+        Vote requests from non-voters, and from voters on another disk than the configuration names, are dropped,
+        unless the candidate's configuration is newer than this node's: the candidate, or its new disk, may have been
+        added by an entry that has not arrived here.
+        """
         if isinstance(message, PreVote | RequestVote):
             return self.membership.counts(node.id) or message.configuration_index > self.membership.index
         return True
@@ -206,7 +211,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     # --- Campaigning and voting ---
 
     def __connectedToAnyone(self) -> bool:  # noqa: N802
-        """pysyncobj asks this when the election timer ran out, and campaigns on yes: here, on enough pre-votes."""
+        """Return whether to campaign. pysyncobj asks when the election timer has expired; the answer is yes once
+        enough pre-votes are granted."""
         now = self._now()
         if not self.may_campaign:
             if not self._patience.lasts(now):
@@ -232,11 +238,11 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     @property
     def may_campaign(self) -> bool:
-        """Its log names it, and it knows what it promised."""
+        """Whether this node's log names it as a voter and it has not forgotten its promises."""
         return self.membership.is_voter and not self._forgotten.it_did
 
     def _draw(self) -> float:
-        """From 0 to 1, at random: so that two voters do not act in step."""
+        """Return a random number from 0 to 1, which keeps two voters from acting in step."""
         shortest, longest = self.conf.raftMinTimeout, self.conf.raftMaxTimeout
         return float((self.__generateRaftTimeout() - shortest) / (longest - shortest))
 
@@ -244,7 +250,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         return bool(self.__raftState == _RAFT_STATE.LEADER) or self._patience.lasts(self._now())
 
     def _log_is_current(self, last_index: int, last_term: int) -> bool:
-        """A candidate's log is at least as complete as this one (Raft, 5.4.1)."""
+        """Return whether a candidate's log is at least as complete as this one (Raft, 5.4.1)."""
         return (last_term, last_index) >= (self.journal.last_term, self.journal.last_index)
 
     def _on_pre_vote(self, node: Node, message: PreVote) -> None:
@@ -290,7 +296,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self.__raftElectionDeadline = self._now() + self.__generateRaftTimeout()
 
     def _step_down_if_behind(self, term: int) -> bool:
-        """Somebody is in a later term: this node follows it there. Returns whether that was so."""
+        """Enter a later term that a peer is in, as a follower. Returns whether the term was later."""
         if term <= self.__raftCurrentTerm:
             return False
         self.__setCurrentTerm(term, None)
@@ -308,12 +314,12 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     # --- Leaders come and go ---
 
     def _follow(self, node: Node, term: int) -> None:
-        """A leader of the current term, or of a later one, spoke."""
+        """Follow a leader of the current or a later term, from which a message came."""
         if term > self.__raftCurrentTerm:
             self.__setCurrentTerm(term, None)
         elif self.__raftState == _RAFT_STATE.LEADER:
             if node.id in self._votes or not self.membership.counts(node.id):
-                # It gave its vote away, or has none: whatever it says, it was not elected.
+                # It voted for this node, or is no voter: whatever it claims, it was not elected.
                 raise RemoteProtocolError(
                     f"node {node.id} cannot lead term {term}, which node {self.selfNode.id} leads"
                 )
@@ -325,13 +331,13 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self._restart_election_timer()
 
     def _leader_is_gone(self) -> None:
-        """No need to sit out a timer."""
+        """End the wait for the leader: the election timer expires within a heartbeat or so."""
         self._patience.ends()
         soon = self._now() + self._draw() * LINK_LOST_HEARTBEATS * self._heartbeat
         self.__raftElectionDeadline = min(self.__raftElectionDeadline, soon)
 
     def resign(self) -> None:
-        """Lead no more, have the others elect another leader at once, and stay away from that election."""
+        """Stop leading, let the others elect another leader at once, and stay out of that election."""
         self._tell_all(Resign(self.__raftCurrentTerm))
         self.__setState(_RAFT_STATE.FOLLOWER)
         self.__raftLeader = None
@@ -346,12 +352,12 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     def _on_append(self, node: Node, message: Append) -> None:
         if message.term < self.__raftCurrentTerm:
-            # The stale leader learns the later term from the answer.
+            # The answer tells the stale leader the later term.
             self._tell(node, AppendReply(self.__raftCurrentTerm, False, message.prev_index, message.prev_index))
             return
         for entry in message.entries:
             if entry.command[:1] not in KINDS:
-                raise RemoteProtocolError(f"an entry of kind {entry.command[0]} is none of ours")
+                raise RemoteProtocolError(f"unknown kind {entry.command[0]} of entry")
         check(self.journal, self.__raftCommitIndex, message, of_voter=self.membership.counts(node.id))
         self._follow(node, message.term)
         answer = accept(self.journal, self.__raftCommitIndex, message)
@@ -362,7 +368,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self._tell(node, AppendReply(self.__raftCurrentTerm, True, answer.index, 0, self._forgotten.it_did))
             return
         if message.acknowledged_by == self.membership.own_disk:
-            # This disk had the entry, durably, when it said so, and nobody takes an entry of the present term away.
+            # This disk had the entry durably when it acknowledged it, and no leader truncates an entry of the present
+            # term.
             self._forgotten.note(message.prev_index, self.journal.last_index, node.id, message.term)
         forgot = self._forgotten.it_did
         self._tell(node, AppendReply(self.__raftCurrentTerm, False, message.prev_index, answer.hint, forgot))
@@ -382,8 +389,11 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self._tell(node, SnapshotReply(self.__raftCurrentTerm, message.index, held, installed, forgot))
 
     def _install_or_wait(self, snapshot: Snapshot) -> None:
-        """Where descriptors or memory are short, this node is as after a crash in between: with its log, and the former
-        snapshot or this one. None of it is held any more, so the leader sends it again."""
+        """Install the leader's snapshot, or drop it if file descriptors or memory are short.
+
+        After a shortage this node is as after a crash in between: it has its log, and either the former snapshot or
+        the new one. The received bytes are gone, so the leader sends the snapshot again.
+        """
         try:
             self._install(snapshot)
         except ResourceShortage:
@@ -391,9 +401,12 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
                 raise
 
     def _install(self, snapshot: Snapshot) -> None:
-        """The leader's snapshot is whole: the state machine begins again from it. A log that has the snapshot's last
-        entry keeps what follows; any other log has nothing that was committed beyond it."""
-        self.journal.sync()  # the term first: no snapshot on disk is of a term that the journal does not know
+        """Install the leader's complete snapshot; the state machine restarts from it.
+
+        If the log has the snapshot's last entry, it keeps what follows. Any other log holds nothing that was
+        committed beyond the snapshot, and is replaced.
+        """
+        self.journal.sync()  # the term first: a snapshot on disk never has a term that the journal does not know
         self._save_snapshot(snapshot)
         if self.journal.term_at(snapshot.index) != snapshot.term:
             self.journal.reset(snapshot.index, snapshot.term, snapshot.configuration)
@@ -413,7 +426,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self._count(node, self.replication.on_snapshot_reply(node.id, message), forgot=message.forgot)
 
     def begin_anew_with(self, node: Node) -> None:
-        """The peer is on another disk than before: what it acknowledged on one, the other may lack."""
+        """Forget what the peer acknowledged: it is on another disk now, which may lack what the former one had."""
         if self.replication is not None:
             if node.id in self.replication.progress:
                 self.replication.forget(node.id)
@@ -426,8 +439,11 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self.__lastResponseTime[node] = float("-inf")
 
     def _count(self, node: Node, match: int, *, forgot: bool) -> None:
-        """What pysyncobj counts commits and its own quorum by: of all peers, of which it asks for voters only. Whoever
-        forgot what it had acknowledged gets the log, like an observer (S9)."""
+        """Update the match index that pysyncobj uses for commit and check-quorum.
+
+        It is kept for all peers, but pysyncobj reads it for voters only. A peer that forgot acknowledged entries is
+        replicated to like an observer, and not counted (S9).
+        """
         if self.membership.is_distrusted(node.id):
             return
         self._answered[node.id] = self._now()
@@ -440,28 +456,36 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self.__lastResponseTime[node] = self._now()
 
     def answered_since(self, peer: int, moment: float) -> bool:
-        """Whether the peer, on its own disk, answered this leadership after that (pysyncobj notes all at first)."""
+        """Return whether the peer, on its own disk, answered this leadership after `moment`.
+
+        pysyncobj's own response times do not tell: at first it counts every voter as having answered.
+        """
         return self._answered.get(peer, float("-inf")) > moment
 
     def oldest_on_its_way(self, moment: float) -> int | None:
-        """Where the oldest snapshot ends that is being sent to a peer that answered after that."""
+        """Return the last index of the oldest snapshot that is being sent to a peer which answered after `moment`, or
+        None."""
         if self.replication is None:
             return None
         return self.replication.oldest_on_its_way(lambda peer: self.answered_since(peer, moment))
 
     def _is_answer_of(self, node: Node, term: int) -> bool:
-        """Of exactly this term; a later one ends the leadership, an earlier one counts nothing."""
+        """Return whether an answer of `term` counts: it must be of exactly this term and from a peer that is
+        replicated to.
+
+        A later term ends the leadership; an earlier one counts nothing.
+        """
         if self._step_down_if_behind(term) or term != self.__raftCurrentTerm:
             return False
         return self.replication is not None and node.id in self.replication.progress
 
     def __sendAppendEntries(self) -> None:  # noqa: N802
-        """pysyncobj's periodic broadcast: the heartbeat."""
+        """Send the heartbeat; pysyncobj calls this periodically."""
         self.__newAppendEntriesTime = self._now() + self._heartbeat
         self.replicate(heartbeat=True)
 
     def replicate(self, *, heartbeat: bool = False) -> None:
-        """Send what was appended or committed since."""
+        """Send what was appended or committed since the last call, if this node leads."""
         if self.replication is not None:
             self.replication.send(self.__raftCommitIndex, self.snapshot, heartbeat=heartbeat)
 
@@ -480,7 +504,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     # --- Membership ---
 
     def _adopt_configuration(self) -> None:
-        """The log's latest configuration is in effect, from its append on and until it is cut away."""
+        """Adopt the log's latest configuration, which is in effect from its append until it is truncated."""
         if not self.membership.refresh():
             return
         former = self.__otherNodes
@@ -491,18 +515,21 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         if self.replication is not None:
             self.replication.set_voters(self.membership.others)
             for node in self.__otherNodes - former:
-                # What it acknowledged as an observer, on the disk that it is named with.
+                # It starts with what it acknowledged as an observer, on the disk that the configuration names.
                 self.__raftMatchIndex[node] = self.replication.progress[node.id].match
                 self.__lastResponseTime.setdefault(node, self._now())
                 if node.id in self.forgetful:
                     self._uncount(node)
 
     def append_configuration(self, configuration: Configuration, token: int) -> None:
-        """Append what was decided, as the leader. Raises `InvariantViolation` where that may not be."""
+        """Append a configuration as the leader. Raises `InvariantViolation` if the change is not allowed at this
+        point."""
         before = self.membership.configuration
         last = self.journal.last_index
         if not self.may_change() or not is_single_step(before, configuration):
-            raise InvariantViolation(f"from voters {before} to {configuration} at {last}, in term {self.journal.term}")
+            raise InvariantViolation(
+                f"from voters {before} to the forbidden {configuration} at {last}, in term {self.journal.term}"
+            )
         if configuration.voter(self.selfNode.id) is None:
             raise InvariantViolation(f"node {self.selfNode.id} leads and would remove itself")
         self.journal.append(encode_entry(configuration), last + 1, self.__raftCurrentTerm)
@@ -510,17 +537,21 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self._adopt_configuration()
 
     def may_change(self) -> bool:
-        """It leads, an entry of its own term is committed, and so is the latest configuration: one step at a time."""
+        """Return whether this node may append a configuration.
+
+        It must lead, and an entry of its own term and the latest configuration must be committed: one step at a time.
+        """
         return self.leads_and_is_current() and self.membership.index <= self.__raftCommitIndex
 
     def leads_and_is_current(self) -> bool:
-        """It leads, and what was committed before its term is applied here: its first own entry is."""
+        """Return whether this node leads and has applied everything committed before its term: its own first entry is
+        applied."""
         return bool(self.__raftState == _RAFT_STATE.LEADER and self.__raftLastApplied >= self.__noopIDx)
 
     # --- Commands ---
 
     def propose(self, command: bytes, token: int) -> None:
-        """Append a command, if this node leads."""
+        """Append a command if this node leads; otherwise report it as lost."""
         if self.__raftState != _RAFT_STATE.LEADER:
             self.lost.append(Lost(token, certain=True))
         else:
@@ -528,7 +559,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self._applyCommand(command, Waiting(token, self.lost), _COMMAND_TYPE.REGULAR)
 
     def _checkCommandsToApply(self) -> None:  # noqa: N802
-        """Only a leader's commands go anywhere; forwarding is the node's business."""
+        """Append the queued commands if this node leads, and fail them otherwise. Forwarding is the quorum node's
+        task."""
         if not self._has_commands:
             return
         self._has_commands = False
@@ -543,8 +575,11 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             waiting(None, 0)
 
     def is_due(self) -> bool:
-        """Whether pysyncobj's tick has anything to do. Who leads counts, applies, or beats, and then asks whether it
-        still has a majority; who does not campaigns or applies."""
+        """Return whether pysyncobj's tick has anything to do.
+
+        A leader's tick counts commits, applies entries, or sends heartbeats and then checks that a majority still
+        answers. Any other node's tick campaigns or applies entries.
+        """
         if self.__raftCommitIndex > self.__raftLastApplied:
             return True
         if self.__raftState == _RAFT_STATE.LEADER:
@@ -552,20 +587,20 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         return bool(self.__raftElectionDeadline < self._now())
 
     def do_what_is_due(self) -> None:
-        """pysyncobj's tick, where there is any need of it."""
+        """Run pysyncobj's tick if it has anything to do."""
         if self.is_due():
             self.may_commit_more = False
             self.doTick(0.0)
 
     def next_due(self) -> float:
-        """When time will."""
+        """Return the time at which time alone gives the tick something to do; infinite if it never will."""
         if self.replication is not None:
             return float(self.__newAppendEntriesTime)
         never = self.__raftLeader is None and not self.may_campaign
         return math.inf if never else max(float(self.__raftElectionDeadline), self._pre_votes.next_question_at)
 
     def __applyLogEntries(self) -> bool:  # noqa: N802
-        """Hand out what is committed; whoever applies it cannot fail and go on: an error there stops the node."""
+        """Hand out committed entries. Applying them cannot fail: an error there stops the node."""
         if self.held_back:
             return False
         first = self.__raftLastApplied + 1
@@ -583,23 +618,23 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         return False
 
     def __doApplyCommand(self, command: bytes) -> bytes:  # noqa: N802
-        """The bytes that were proposed; empty for what begins a leadership and for a configuration."""
+        """Return the proposed bytes; empty for a leadership's first entry and for a configuration."""
         kind = command[:1]
         if kind not in KINDS:
             raise InvariantViolation(f"an entry of kind {kind!r} is committed")
         return command[1:] if kind == REGULAR else b""
 
-    # --- What must not run here, or would run for nothing ---
+    # --- Overridden because it must not run here, or would run in vain ---
 
     def __dir__(self) -> Iterable[str]:
-        """What pysyncobj looks through for replicated methods."""
+        """Return nothing: pysyncobj searches this list for replicated methods."""
         return ()
 
     def __tryLogCompaction(self) -> None:  # noqa: N802
-        """The node compacts, when it has a snapshot."""
+        """Do nothing: the quorum node compacts the log when it has a snapshot."""
 
     def __forbidden(self, *args: object, **kwargs: object) -> Any:
-        raise InvariantViolation("pysyncobj does by itself what is overridden here")
+        raise InvariantViolation("pysyncobj called a method that raftlog forbids")
 
     __sendNextNodeIdx = __loadDumpFile = __parseChangeClusterRequest = __forbidden
     __changeCluster = __doChangeCluster = __forbidden

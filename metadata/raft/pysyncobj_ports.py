@@ -1,16 +1,16 @@
-"""What pysyncobj is given of the world: clock, randomness, journal, an outbox in place of sockets, callbacks.
+"""The environment given to pysyncobj: clock, randomness, journal, an outbox instead of sockets, callbacks.
 
 pysyncobj reads its clock, its randomness and its journal factory from module globals. They are replaced, once, by
-dispatchers that look at the ports of the engine whose call is running on this thread, and at pysyncobj's originals
-where none is.
+dispatchers that use the ports of the engine whose call is running on this thread, and pysyncobj's originals if no
+engine's call is.
 
-Its journal is ours under its names and conventions. pysyncobj asks for a journal once, in its constructor, and from
-then on adds entries and keeps term and vote through it. What it would remove or rewrite goes through the engine's own
-code instead, so those calls do not exist here.
+Its journal is ours behind its names and conventions. pysyncobj asks for a journal once, in its constructor, and from
+then on adds entries and keeps term and vote through it. Removals and rewrites go through the engine's own code
+instead, so those calls do not exist here.
 
-Its transport is a queue of what is to leave after the next sync, and there is nothing to poll. A message that goes to
-many peers is coded once: the sender hands in one object for all of them, and each gets the same bytes. With two hundred
-observers that is what an append costs.
+Its transport is a queue of messages that are sent after the next sync, and there is nothing to poll. A message to
+many peers is encoded once: the sender passes one object for all of them, and each gets the same bytes. With two
+hundred observers, encoding is the cost of an append.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .engine import Lost
 from .membership import Membership
 
 OUTBOX_MAX = 100_000
-"""Far above what windows and ticks allow: more is a bug."""
+"""The most queued messages: far above what windows and ticks allow, so more is a bug."""
 
 
-# --- Its journal ------------------------------------------------------------------------------------------------------
+# --- pysyncobj's journal ----------------------------------------------------------------------------------------------
 
 
 class JournalFace:
-    """pysyncobj's `Journal`, over ours."""
+    """pysyncobj's `Journal` interface over raftlog's journal."""
 
     def __init__(self, journal: Journal, commit_index: int) -> None:
         self._journal = journal
@@ -68,23 +68,23 @@ class JournalFace:
         return None if self._journal.vote == NO_VOTE else self._journal.vote
 
     def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802
-        """Not kept: after a restart it is learned again, from the snapshot on."""
+        """Do nothing: after a restart the commit index is learned again, starting from the snapshot."""
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
         return self._commit_index
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
-        """Nothing is done by time."""
+        """Do nothing."""
 
     def _destroy(self) -> None:
-        """The engine closes the journal."""
+        """Do nothing: the engine closes the journal."""
 
 
-# --- Its clock and randomness -----------------------------------------------------------------------------------------
+# --- pysyncobj's clock and randomness ---------------------------------------------------------------------------------
 
 
 class Ports:
-    """What pysyncobj may see of the world while one engine's call runs."""
+    """The environment that pysyncobj sees while a call of one engine runs."""
 
     __slots__ = ("journal", "now", "random")
 
@@ -99,7 +99,7 @@ class Running(threading.local):
 
 
 class _RandomModule:
-    """Stands where pysyncobj expects the module `random`."""
+    """The stand-in for the module `random` in pysyncobj."""
 
     def random(self) -> float:
         ports = running.ports
@@ -117,7 +117,7 @@ def _create_journal(path: str | None = None) -> Any:
 
 
 class Active:
-    """Within it pysyncobj sees one engine's ports. The calls of one engine do not nest; those of two may."""
+    """A context in which pysyncobj sees one engine's ports. Calls of one engine do not nest; calls of two may."""
 
     __slots__ = ("_outer", "_ports")
 
@@ -144,11 +144,11 @@ def install_dispatchers() -> None:
             setattr(pysyncobj.syncobj, name, dispatcher)
 
 
-# --- Its transport and its callbacks ----------------------------------------------------------------------------------
+# --- pysyncobj's transport and callbacks ------------------------------------------------------------------------------
 
 
 class Outbox(Transport):  # type: ignore[misc]
-    """pysyncobj's transport."""
+    """pysyncobj's transport: a queue of outgoing messages."""
 
     def __init__(self) -> None:
         super().__init__(None, None, [])
@@ -156,14 +156,14 @@ class Outbox(Transport):  # type: ignore[misc]
         self.membership: Membership | None = None
 
     def __bool__(self) -> bool:
-        """Something is to leave."""
+        """Return whether messages are queued."""
         return bool(self._queued)
 
     def send(self, node: Node, message: messages.Message | dict[str, Any]) -> None:
-        """Queue a message. The one that pysyncobj still builds itself is its request for votes."""
+        """Queue a message. The only one that pysyncobj still builds itself is its request for votes."""
         if isinstance(message, dict):
             if message["type"] != "request_vote":
-                raise InvariantViolation(f"pysyncobj sends {message['type']!r}")
+                raise InvariantViolation(f"pysyncobj sent an unexpected message of type {message['type']!r}")
             assert self.membership is not None
             message = messages.RequestVote(
                 term=message["term"],
@@ -176,12 +176,12 @@ class Outbox(Transport):  # type: ignore[misc]
         self._queued.append((node.id, message))
 
     def take(self) -> list[tuple[BrokerId, bytes]]:
-        """What was queued, in order, as bytes: one object for all copies of one message."""
+        """Return the queued messages, in order, as bytes: one object for all copies of a message."""
         queued, self._queued = self._queued, []
         coded: dict[int, bytes] = {}
         taken: list[tuple[BrokerId, bytes]] = []
         for peer, message in queued:
-            # `queued` keeps the messages, so that no two of them have one identity.
+            # `queued` keeps the messages alive, so that their identities are unique.
             packed = coded.get(id(message))
             if packed is None:
                 packed = coded[id(message)] = messages.encode(message)
@@ -189,25 +189,27 @@ class Outbox(Transport):  # type: ignore[misc]
         return taken
 
     def destroy(self) -> None:
-        """pysyncobj's way of saying goodbye."""
+        """Discard the queue; pysyncobj calls this when it closes."""
         self._queued.clear()
 
 
 class NothingToPoll:
-    """pysyncobj's poller, which it asks in every tick: there are no sockets, and no reason to enter the system."""
+    """The stand-in for pysyncobj's poller, called in every tick: there are no sockets and no reason for a system
+    call."""
 
     def poll(self, timeout: float) -> None:
-        """Nothing came."""
+        """Return at once."""
 
 
 @functools.lru_cache(maxsize=4096)
 def node_of(number: int) -> Node:
-    """pysyncobj's name of a node. It is made of a number alone; dictionaries find one and the same object at once."""
+    """Return pysyncobj's object for a node. Caching it lets dictionary lookups succeed by identity."""
     return Node(number)
 
 
 class Waiting:
-    """A proposal that is in an engine's hands: whose it is, for when it is committed, cut away or never appended."""
+    """The callback of a pending proposal: its owner's token, for the time when it is committed, truncated or never
+    appended."""
 
     __slots__ = ("lost", "token")
 
@@ -216,5 +218,5 @@ class Waiting:
         self.lost = lost
 
     def __call__(self, result: object, reason: int) -> None:
-        """pysyncobj's callback: the command was not appended."""
+        """Report the proposal as not appended; pysyncobj calls this."""
         self.lost.append(Lost(self.token, certain=True))

@@ -1,11 +1,11 @@
 """The leader's side of replication: what to send to each voter and observer, and what their answers prove.
 
-Observers are sent what is committed, and nothing else: so an observer's log needs no cutting, and a voter that is
-being removed does not hold the entry that removes it before those who stay have agreed to it (its log would be the
-longest, and it could give nobody its vote).
+Observers are sent committed entries only. An observer's log therefore never needs truncation, and a voter that is
+being removed does not hold the entry that removes it before the remaining voters have agreed to it. (Otherwise its
+log would be the longest, and it could vote for no other candidate.)
 
-One `Replication` lives as long as one leadership. It reads the journal, keeps a `Progress` per voter and tells the
-core how far each voter's log agrees; the core counts.
+One `Replication` lives as long as one leadership. It reads the journal, keeps a `Progress` per peer and reports to
+the core how far each peer's log agrees; the core counts.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .progress import Progress, State
 from .snapshot_transfer import OutgoingSnapshot
 
 TRANSFER_BYTES = 8 * 1024 * 1024
-"""What the log keeps at most for peers that are being sent an earlier snapshot: half of what makes the next one due."""
+"""The most bytes of log kept for peers that are being sent an earlier snapshot: half of what makes the next one due."""
 
 
 class Replication:
-    """One leadership's. `tell` queues a message to a voter; it leaves after the next sync."""
+    """The replication of one leadership. `tell` queues a message to a peer, which is sent after the next sync."""
 
     def __init__(
         self,
@@ -43,31 +43,35 @@ class Replication:
         tell: Callable[[int, Message], None],
         disk_of: Callable[[int], bytes] = lambda peer: b"",
     ) -> None:
-        """`disk_of`: the directory id with which a peer came, and so acknowledged what it did; empty: unknown."""
+        """Begin with the voters in PROBE.
+
+        `disk_of` returns the directory id with which a peer connected, and so made its acknowledgements; empty if
+        unknown.
+        """
         self._term = term
         self._disk_of = disk_of
         self._journal = journal
         self._tell = tell
         self._voters = frozenset(voters)
         self.progress: dict[int, Progress] = {}
-        """By voter and observer, this node apart."""
+        """The progress of each voter and observer, without this node."""
         self.stirred = True
-        """Something may be sent to a peer that it could not be sent, or lacked, when `send` ended."""
+        """Whether a peer may have become able to receive something, or may lack something, since the last `send`."""
         self._sent_upto = (0, 0)
-        """(last index, commit index) at that time."""
+        """(last index, commit index) at the last `send`."""
         self._appends: dict[tuple[int, int, bytes], tuple[Append, int]] = {}
-        """(first index, last index, acknowledged by) → what one `send` says to every peer that is to have just that,
-        and its bytes."""
+        """(first index, last index, acknowledged by) → the append that one `send` shares between all peers in that
+        position, and its size in bytes."""
         for voter in voters:
             self.track(voter)
 
     def track(self, peer: int) -> None:
-        """Begin to send to this peer."""
+        """Start sending to this peer."""
         if peer not in self.progress:
             self.forget(peer)
 
     def set_voters(self, voters: Sequence[int]) -> None:
-        """The configuration changed. Whoever is no voter any more is an observer now."""
+        """Apply a changed configuration. A former voter becomes an observer."""
         self._voters = frozenset(voters)
         for voter in voters:
             self.track(voter)
@@ -76,7 +80,7 @@ class Replication:
     # --- Sending ---
 
     def send(self, commit_index: int, snapshot: Snapshot | None, *, heartbeat: bool) -> None:
-        """Send what each peer may be sent now; with `heartbeat`, something to everyone."""
+        """Send each peer what it may receive now; with `heartbeat`, send every peer something."""
         voters_last = self._journal.last_index
         upto = (voters_last, commit_index)
         if not (heartbeat or self.stirred) and upto == self._sent_upto:
@@ -111,16 +115,19 @@ class Replication:
             self._append(voter, progress, commit_index, progress.next - 1)
 
     def _append(self, voter: int, progress: Progress, commit_index: int, last: int) -> None:
-        """Tell a peer what comes next, up to `last` or as much as fits; nothing, where it is to have no more."""
+        """Send a peer the next entries up to `last`, or as many as fit; without entries, a heartbeat."""
         prev_index = progress.next - 1
-        # Where it is not known what the peer has it is reminded of what it said: it may have forgotten (S9).
+        # If it is unknown what the peer has, the append names the disk that acknowledged the previous entry: the peer
+        # may have forgotten it (S9).
         reminded = progress.state is State.PROBE and prev_index == progress.match
         acknowledged_by = self._disk_of(voter) if reminded else b""
         shared = self._appends.get((prev_index, last, acknowledged_by))
         if shared is None:
             prev_term = self._journal.term_at(prev_index)
             if prev_term is None:
-                raise InvariantViolation(f"voter {voter} would be sent what follows entry {prev_index}: {progress}")
+                raise InvariantViolation(
+                    f"voter {voter} needs the entries after {prev_index}, which the log lacks: {progress}"
+                )
             entries, size = self._batch(progress.next, last)
             shared = Append(self._term, prev_index, prev_term, commit_index, entries, acknowledged_by), size
             self._appends[prev_index, last, acknowledged_by] = shared
@@ -129,8 +136,8 @@ class Replication:
         progress.on_sent(prev_index + len(append.entries), size, commit_index)
 
     def _batch(self, first: int, last: int) -> tuple[tuple[Entry, ...], int]:
-        """Entries from `first` to `last` that fit into one append: at least one, if there is one. Returns them
-        and their size."""
+        """Return the entries from `first` to `last` that fit into one append, at least one if there is any, and their
+        size in bytes."""
         start = first - self._journal.base_index
         end = min(start + MAX_APPEND_ENTRIES, last - self._journal.base_index + 1)
         batch: list[Entry] = []
@@ -144,23 +151,31 @@ class Replication:
 
     def _needs_snapshot(self, progress: Progress, snapshot: Snapshot | None) -> None:
         if snapshot is None or snapshot.index < self._journal.base_index:
-            # Nothing was ever dropped: the voter's hint was below any log's beginning.
+            # Nothing was ever dropped: the voter's hint was below the beginning of any log.
             if snapshot is not None or self._journal.base_index != 1:
-                raise InvariantViolation(f"the log begins at {self._journal.base_index} and no snapshot covers that")
+                raise InvariantViolation(
+                    f"the log begins at {self._journal.base_index}, and no snapshot covers what came before"
+                )
             progress.probe_from(self._journal.base_index + 1)
             return
         progress.send_snapshot(OutgoingSnapshot(snapshot))
 
     def oldest_on_its_way(self, answering: Callable[[int], bool]) -> int | None:
-        """Where the oldest snapshot ends that is being sent to a peer that answers. Without what follows it in the log
-        that peer would need the next one as well, and under load one after the other for ever (S10)."""
+        """Return the last index of the oldest snapshot that is being sent to a peer that answers, or None.
+
+        Without the entries after it, that peer would need the next snapshot as well, and under load one after the
+        other without end (S10).
+        """
         sent = (its.snapshot.snapshot.index for peer, its in self.progress.items() if its.snapshot and answering(peer))
         return min(sent, default=None)
 
     # --- Answers ---
 
     def on_append_reply(self, voter: int, reply: AppendReply) -> int:
-        """Returns how far the voter's log agrees now. Raises `RemoteProtocolError` for an answer to nothing."""
+        """Process an answer and return the index up to which the peer's log agrees.
+
+        Raises `RemoteProtocolError` if the answer is about entries that were never sent.
+        """
         progress = self.progress[voter]
         self._check_sent(voter, reply.index)
         if reply.success:
@@ -172,7 +187,8 @@ class Replication:
         return progress.match
 
     def on_snapshot_reply(self, voter: int, reply: SnapshotReply) -> int:
-        """Returns how far the voter's log agrees now. Raises `RemoteProtocolError` as above."""
+        """Process an answer and return the index up to which the peer's log agrees. Raises `RemoteProtocolError` as
+        above."""
         progress = self.progress[voter]
         self._check_sent(voter, reply.index)
         if reply.installed:
@@ -183,18 +199,22 @@ class Replication:
         return progress.match
 
     def _check_sent(self, voter: int, index: int) -> None:
-        """A leader's log only grows: nothing beyond its end was ever sent in its term."""
+        """Refuse an answer about an entry beyond the end of the log.
+
+        A leader's log only grows, so nothing beyond its end was ever sent in its term.
+        """
         if index > self._journal.last_index:
             last = self._journal.last_index
-            raise RemoteProtocolError(f"node {voter} answers for entry {index}, and the leader's log ends at {last}")
+            raise RemoteProtocolError(f"node {voter} answered about entry {index}, but the leader's log ends at {last}")
 
     def forget(self, voter: int) -> None:
-        """What this peer acknowledged is lost with its disk: begin with it as with an unknown one."""
+        """Reset the peer to an unknown one: what it acknowledged is lost with its disk."""
         self.progress[voter] = Progress(match=0, next=self._journal.last_index + 1)
         self.stirred = True
 
     def on_link_lost(self, voter: int) -> None:
-        """What was in flight to this peer is gone, and so is an observer: it begins anew."""
+        """Drop what was in flight to this peer. An observer is dropped altogether and starts again when it
+        reconnects."""
         if voter not in self._voters:
             self.progress.pop(voter, None)
         else:

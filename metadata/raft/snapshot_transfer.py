@@ -1,11 +1,11 @@
-"""A snapshot on its way from the leader to a voter whose log is too short: bounded chunks, one at a time.
+"""The transfer of a snapshot from the leader to a peer whose log is too short: bounded chunks, one at a time.
 
-The leader sends a chunk and waits for the answer, which names how many bytes the receiver holds; the next chunk begins
-there. So whatever is lost, delayed or delivered twice, the transfer continues from what the receiver really has. A
-chunk that does not continue what is held is answered and otherwise ignored.
+The leader sends a chunk and waits for the answer, which says how many bytes the receiver holds; the next chunk begins
+there. Whatever is lost, delayed or duplicated, the transfer continues from what the receiver really has. A chunk that
+does not continue the held bytes is answered and otherwise ignored.
 
-While no answer comes, heartbeats ask how much is held. Each such question is answered too, so an answer without
-progress sends the chunk again only after several questions: otherwise every heartbeat of a long transfer would add
+While no answer arrives, heartbeats ask how many bytes are held. Every such query is answered too, so an answer
+without progress resends the chunk only after several queries. Otherwise each heartbeat of a long transfer would add
 another copy of the whole of it.
 """
 
@@ -21,31 +21,32 @@ from raftlog.errors import RemoteProtocolError
 from .messages import SNAPSHOT_CHUNK_BYTES, SnapshotChunk
 
 ASKED_BEFORE_AGAIN = 3
-"""Questions without progress after which a chunk is taken for lost, which a link that stays open does not do."""
+"""Queries without progress after which a chunk counts as lost. An open link does not lose one."""
 
 
 @dataclass(slots=True)
 class OutgoingSnapshot:
-    """A transfer to one voter. It keeps to the snapshot it began with, even when a newer one is taken meanwhile."""
+    """The transfer of one snapshot to one peer. It stays with its snapshot even if a newer one is taken meanwhile."""
 
     snapshot: Snapshot
     offset: int = 0
-    """How many bytes the receiver holds, as far as known."""
+    """The number of bytes that the receiver is known to hold."""
     awaiting: bool = False
-    """The chunk at `offset` is on its way."""
+    """Whether the chunk at `offset` is in flight."""
     asked: int = 0
-    """Questions since it left."""
+    """Queries since the chunk was sent."""
 
     def on_reply(self, next_offset: int) -> None:
-        """The receiver holds this much."""
+        """Record how many bytes the receiver holds."""
         if next_offset == self.offset and self.awaiting and self.asked < ASKED_BEFORE_AGAIN:
-            return  # perhaps the answer to an earlier question
+            return  # perhaps the answer to an earlier query
         self.offset = min(next_offset, len(self.snapshot.state))
         self.awaiting = False
         self.asked = 0
 
     def chunk(self, term: int, *, probe: bool) -> SnapshotChunk | None:
-        """What to send now: the next chunk, or (when `probe`) an empty one that asks for the receiver's offset."""
+        """Return the next chunk to send, or (with `probe`) an empty one that asks for the receiver's offset, or
+        None."""
         if self.awaiting and not probe:
             return None
         snapshot = self.snapshot
@@ -67,18 +68,18 @@ class OutgoingSnapshot:
 
 @dataclass(slots=True)
 class IncomingSnapshot:
-    """What a voter holds of a snapshot that the leader sends."""
+    """The part of a leader's snapshot that a peer has received."""
 
     _name: tuple[int, int, int, int] | None = None
     """(index, term, size, CRC) of the snapshot."""
     _held: bytearray = field(default_factory=bytearray)
 
     def on_chunk(self, chunk: SnapshotChunk) -> Snapshot | None:
-        """Take a chunk. Returns the snapshot when it is whole. Raises `RemoteProtocolError` for a damaged chunk."""
+        """Add a chunk. Returns the snapshot when it is complete. Raises `RemoteProtocolError` for a damaged chunk."""
         if chunk.size > MAX_SNAPSHOT_BYTES:
             raise RemoteProtocolError(f"a snapshot of {chunk.size} bytes is too large")
         if crc32c(chunk.data) != chunk.chunk_crc:
-            raise RemoteProtocolError("a snapshot's chunk has a wrong checksum")
+            raise RemoteProtocolError("the checksum of a snapshot chunk is wrong")
         name = (chunk.index, chunk.last_term, chunk.size, chunk.crc)
         if name != self._name:
             self._name = name
@@ -90,7 +91,7 @@ class IncomingSnapshot:
         state = bytes(self._held)
         self.forget()
         if crc32c(state) != chunk.crc:
-            # Begin again: `held_bytes` is 0 now, and the answer says so.
+            # The transfer starts again: `held_bytes` is 0 now, and the answer says so.
             return None
         return Snapshot(chunk.index, chunk.last_term, state, chunk.crc, chunk.configuration)
 
@@ -99,6 +100,6 @@ class IncomingSnapshot:
         return len(self._held)
 
     def forget(self) -> None:
-        """Nothing is held."""
+        """Discard everything received."""
         self._name = None
         self._held = bytearray()

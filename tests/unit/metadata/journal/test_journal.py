@@ -416,9 +416,9 @@ def test_a_log_without_its_snapshot_or_with_another_one_is_refused() -> None:
     journal.drop_before(8)
     with pytest.raises(DiskDamaged, match="missing"):
         reconcile(journal, None)
-    with pytest.raises(DiskDamaged, match="not of one node's life"):
+    with pytest.raises(DiskDamaged, match="do not belong together"):
         reconcile(journal, Snapshot.of(7, 3, b""))
-    with pytest.raises(DiskDamaged, match="not of one node's life"):
+    with pytest.raises(DiskDamaged, match="do not belong together"):
         reconcile(journal, Snapshot.of(9, 4, b""))
     reconcile(journal, Snapshot.of(9, 3, b""))
     assert journal.base_index == 8

@@ -135,7 +135,7 @@ def test_one_message_cannot_use_up_all_terms() -> None:
         PreVoteReply(far, 1, False),
         Vote(far, False),
     ):
-        refused(bench, 2, message, "speaks of term")
+        refused(bench, 2, message, "sent term")
     bench.hear(2, Append(far - 1, 1, 0, 1, ()))
     assert bench.engine.term == far - 1, "one that was away for long is let in"
 

@@ -13,6 +13,6 @@ from raftlog.errors import InvariantViolation
 def test_a_message_that_pysyncobj_must_not_build_is_refused_by_its_name() -> None:
     outbox = Outbox()
     node: Any = object()
-    with pytest.raises(InvariantViolation, match="pysyncobj sends 'append_entries'"):
+    with pytest.raises(InvariantViolation, match="unexpected message of type 'append_entries'"):
         outbox.send(node, {"type": "append_entries", "term": 1})
     assert not outbox, "nothing was queued"
