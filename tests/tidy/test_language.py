@@ -73,7 +73,6 @@ LEFT: Mapping[str, int] = {
     "partitions/opening": 13,
     "partitions/replication": 37,
     "partitions/upkeep": 52,
-    "raftlog/broker": 106,
     "raftlog/cli": 93,
     "raftlog/http2": 85,
     "spark_source": 27,

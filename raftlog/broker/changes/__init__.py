@@ -1,1 +1,1 @@
-"""Every change that a broker proposes to the quorum on behalf of a client or an operator."""
+"""Changes that a broker proposes to the quorum, for a client, for an operator or on its own."""

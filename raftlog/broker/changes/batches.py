@@ -1,16 +1,17 @@
-"""Changes on their way to the quorum: what is asked while one command is under way goes into the next.
+"""Batching of changes to the quorum: changes that arrive while a command is in flight go into the next one.
 
-So ten thousand changes a second are some hundred commands of bounded size, and what one node asks for stays in order.
-What waits is bounded. Where many ask at once and nothing is in a hurry, a kind may let the next command wait a little
-(`GATHER_SECONDS` after the last one began): a command costs every node the same, however many changes it carries.
+So ten thousand changes a second become some hundred commands of bounded size, and the changes of one node stay in
+order. The queue is bounded. If many callers submit at once and none is urgent, a kind of change may delay the next
+command a little (`GATHER_SECONDS` after the last one began): a command costs every node the same, however many changes
+it carries.
 
-A change's answer comes when this node's view shows it, or, where whoever asks needs no more than the answer, as soon as
-it is decided: a view has to take over everything before it, and is late under load. So that what it has to take over
-stays bounded, no command goes out more than `MOST_AHEAD` of them ahead of it.
+A change is answered when this node's view shows it; if the caller needs only the answer, as soon as it is decided. The
+difference matters because a view must process everything before it, and lags under load. To bound that lag, no command
+is sent while `MOST_AHEAD` earlier ones are decided and not yet in the view.
 
-Where the cluster's feature level is below that from which all nodes know a kind, its changes are refused until an
-operator raises it (`feature_levels.py`). What no node could decode is refused before it can spoil the command of others
-(S11).
+If the cluster's feature level is too low for a kind of change, its changes are refused until an operator raises the
+level (`feature_levels.py`). A change that no node could decode is refused before it can spoil a command with other
+callers' changes (S11).
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ PROPOSAL_SECONDS = 5.0
 MAX_WAITING = 20_000
 MAX_WAITING_BYTES = 32 * MIB
 MOST_AHEAD = 16
-"""Commands that are decided and that this node's view does not show yet: two megabytes at most."""
+"""Maximum number of commands that are decided and not in this node's view yet: two megabytes at most."""
 GATHER_SECONDS = 0.04
-"""From the beginning of one command to that of the next, where they may wait for more to come..."""
+"""Time in seconds from the start of one command to the start of the next, if it may wait for more changes..."""
 GATHER_FROM = 4
-"""...which is where the last one carried so many changes, and not all of their askers have asked again: a few who ask
-anew as soon as they are answered are not held up."""
+"""...which it does if the last command carried this many changes, and some of their callers have not submitted
+again: a few callers that retry as soon as they are answered are not delayed."""
 GATHER_UPTO = 100
-"""What waits is enough for a command."""
+"""Number of queued changes from which a command no longer waits."""
 
 Change = TypeVar("Change")
 Decision = TypeVar("Decision")
@@ -57,24 +58,24 @@ class _Waiting(Generic[Change, Decision]):
     size: int
     decided: asyncio.Future[Decision]
     shown: bool
-    """Its answer waits for the view."""
+    """Whether its answer waits for the view."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one kind of changes."""
+    """The limits of one kind of change."""
 
     change_bytes: int
     too_large: str
-    """The code for a change that has more."""
+    """The error code for a change that exceeds `change_bytes`."""
     command_bytes: int
     command_changes: int
     command_work: int
-    """In units of `ChangeBatches._work_of`."""
+    """Limit in units of `ChangeBatches._work_of`."""
 
 
 class ChangeBatches(ABC, Generic[Change, Decision]):
-    """One node's, of one kind. Lives on the broker's loop."""
+    """The queue for one kind of change on one node. All calls are made on the broker's loop."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         limits: Limits,
         decoder: msgspec.msgpack.Decoder[Any],
     ) -> None:
-        """`what` these are changes of, for errors; `needs_level`: the feature level from which nodes know them."""
+        """`what` names the changes in error texts; `needs_level` is the feature level that they need."""
         self._quorum = quorum
         self._when_view_reaches = when_view_reaches
         self._feature_level = feature_level
@@ -97,50 +98,53 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         self._decoder = decoder
         self._queue: deque[_Waiting[Change, Decision]] = deque()
         self._bytes = 0
-        """Of the queue."""
+        """Bytes in the queue."""
         self._under_way: list[_Waiting[Change, Decision]] = []
         self._proposing = False
         self._began = 0.0
-        """When the last command went out, by the loop's clock."""
+        """When the last command was sent, on the loop's clock."""
         self._carried = 0
-        """How many changes it had."""
+        """Number of changes that it carried."""
         self._away: set[Hashable] = set()
-        """Whose they were, as far as they have not asked again."""
+        """Owners with a change in flight that have not submitted again."""
         self._hurried = 0
-        """So many of those in the queue do not wait for others."""
+        """Number of queued changes that must not wait for others."""
         self._gathering: asyncio.TimerHandle | None = None
         self._decided: deque[int] = deque()
-        """Where the last commands are in the log."""
+        """Log indexes of the last commands."""
 
-    # --- What a kind says --------------------------------------------------------------------------------------------
+    # --- What a kind defines -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def _command(self, changes: tuple[Change, ...]) -> Command: ...
 
     @abstractmethod
     def _answers(self, outcome: Outcome, count: int) -> list[Decision | RaftlogError] | None:
-        """What became of each of so many changes, in their order; None where this is not the answer to a command."""
+        """Return the outcome of each of the `count` changes, in their order; None if this does not answer a command."""
         ...
 
     def _work_of(self, change: Change) -> int:
-        """What applying it costs, in units of its kind."""
+        """Return the cost of applying the change, in units of its kind."""
         return 0
 
     def _patient(self, change: Change) -> Hashable | None:
-        """Who asks, where the change may wait for others to go with it; None where it may not."""
+        """Return the owner to batch by, or None if the change must be sent at once."""
         return None
 
-    # --- Asking ------------------------------------------------------------------------------------------------------
+    # --- Submitting --------------------------------------------------------------------------------------------------
 
     def submit(self, change: Change, *, shown: bool = True) -> asyncio.Future[Decision]:
-        """Done when it is decided and, with `shown`, this node's view shows that. Fails with the refusal, or a
-        `RetriableError`. Raises `InvalidRequest` or `RetriableError` for what is not even begun."""
+        """Queue a change. The future is done when it is decided and, with `shown`, this node's view shows that.
+
+        The future fails with the refusal, or with a `RetriableError`. Raises `InvalidRequest` or `RetriableError` for a
+        change that is not even queued.
+        """
         check_level(self._feature_level(), self._needs_level, f"there are {self._what}")
         size = self._size_of(change)
         if size > self._limits.change_bytes:
             raise InvalidRequest(
                 self._limits.too_large,
-                f"a change of {self._what} has at most {self._limits.change_bytes} bytes, not {size}: cut it",
+                f"a change of {self._what} may have at most {self._limits.change_bytes} bytes, not {size}: split it",
             )
         if len(self._queue) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
             raise RetriableError("overloaded", f"too many changes of {self._what} wait for the quorum")
@@ -154,7 +158,8 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         return decided
 
     def _size_of(self, change: Change) -> int:
-        """Bytes within a command. Raises `InvalidRequest` for what no node could decode."""
+        """Return its size within a command, in bytes. Raises `InvalidRequest` for a change that no node could
+        decode."""
         try:
             packed = _encoder.encode(change)
             self._decoder.decode(packed)
@@ -162,7 +167,7 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
             raise InvalidRequest("invalid_request", f"malformed change of {self._what}: {error}") from None
         return len(packed)
 
-    # --- On the way --------------------------------------------------------------------------------------------------
+    # --- In flight ---------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
         if self._proposing or not self._queue:
@@ -179,11 +184,11 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
             self._take()
             command = self._command(tuple(waiting.change for waiting in self._under_way))
             self._quorum.propose(command, self._answered, timeout=PROPOSAL_SECONDS)
-        except Exception as error:  # noqa: BLE001  reported; those who wait are told, and the others have their turn
+        except Exception as error:  # noqa: BLE001  reported; the waiting callers get an error
             self._broke(error)
 
     def _gathers(self) -> bool:
-        """Many ask at once, more are to come, and none of those who wait is in a hurry."""
+        """Return whether to wait for more: many callers are active, more will come, and no queued change is urgent."""
         many = self._carried >= GATHER_FROM and len(self._queue) < GATHER_UPTO
         return many and bool(self._away) and not self._hurried
 
@@ -192,7 +197,7 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         self._pump()
 
     def _take(self) -> None:
-        """What the next command has room for, one change at least."""
+        """Take as many changes as fit the next command, at least one."""
         size = work = 0
         self._away.clear()
         while self._queue and len(self._under_way) < self._limits.command_changes:
@@ -213,14 +218,14 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
     def _answered(self, outcome: Outcome) -> None:
         try:
             self._take_answer(outcome)
-        except Exception as error:  # noqa: BLE001  likewise
+        except Exception as error:  # noqa: BLE001  as above
             self._broke(error)
 
     def _broke(self, error: Exception) -> None:
-        """Nothing more will be heard of what is under way."""
+        """Fail the command in flight, whose outcome will not be known."""
         loop = asyncio.get_running_loop()
         loop.call_exception_handler({"message": f"a command of {self._what} broke", "exception": error})
-        self._tell_failed(RetriableError("outcome_unknown", f"this node met an error that nobody foresaw: {error!r}"))
+        self._tell_failed(RetriableError("outcome_unknown", f"an unexpected error on this node: {error!r}"))
         loop.call_soon(self._next)
 
     def _take_answer(self, outcome: Outcome) -> None:
@@ -255,7 +260,7 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
 def _tell(answers: Iterable[tuple[_Waiting[Change, Decision], Decision | RaftlogError]]) -> None:
     for waiting, answer in answers:
         if waiting.decided.done():
-            continue  # whoever asked has gone
+            continue  # the caller has gone
         if isinstance(answer, RaftlogError):
             waiting.decided.set_exception(answer)
         else:

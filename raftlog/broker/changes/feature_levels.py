@@ -1,9 +1,9 @@
-"""The cluster's feature level, raised by an operator when an upgrade is to be final (as in Kafka, KIP-584).
+"""The cluster's feature level, which an operator raises to make an upgrade final (as in Kafka, KIP-584).
 
-A new cluster is born at the level of its first node. One that is upgraded node by node stays where it is: until its
-level is raised the way back is open, since nothing was written that the version before cannot read. Afterwards no older
-node can take part any more. So the level rises by an operator's word alone, and only when every node that the cluster
-knows of is there with a version that understands it: registered brokers, voters, and connected observers.
+A new cluster has the level of its first node. During a rolling upgrade the level stays: until it is raised a downgrade
+is possible, since nothing is written that the previous version cannot read. Afterwards older nodes cannot take part. So
+only an operator raises the level, and only when every known node (registered brokers, voters and connected observers)
+runs a version that supports it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from .proposer import Proposer
 
 
 def check_level(finalized: int, needed: int, what: str) -> None:
-    """Whether something may be used. Raises `InvalidRequest` (`unsupported_version`) where the cluster's level is below
-    the one from which all nodes know it."""
+    """Check that a feature may be used.
+
+    Raises `InvalidRequest` (`unsupported_version`) if the cluster's level is below `needed`. `what` is a clause such as
+    "there are groups".
+    """
     if finalized < needed:
         raise InvalidRequest(
             "unsupported_version",
-            f"{what} from feature level {needed} on, and the cluster is at {finalized}: once every node is upgraded, "
+            f"{what} from feature level {needed} on, but the cluster is at {finalized}: when every node is upgraded, "
             "finalize the upgrade (raftlog cluster finalize)",
         )
 
@@ -45,20 +48,20 @@ async def finalize(
     if absent:
         raise InvalidRequest(
             "unsupported_version",
-            f"node {absent[0]} is part of the quorum and not registered, so its version is not known: start it, or "
+            f"node {absent[0]} is part of the quorum but not registered, so its version is unknown: start it, or "
             f"remove it (raftlog quorum remove {absent[0]})",
         )
     before = view.feature_level
     highest = min(known.values(), default=view.feature_level)
     wanted = max(before, highest) if level is None else level
     if wanted < before:
-        raise InvalidRequest("unsupported_version", f"the feature level is {before}, and never falls")
+        raise InvalidRequest("unsupported_version", f"the feature level is {before} and cannot be lowered")
     if wanted > highest and wanted != before:
         behind = [broker_id for broker_id, understood in sorted(known.items()) if understood < wanted]
         raise InvalidRequest(
             "unsupported_version",
-            f"broker {behind[0]} understands feature level {known[behind[0]]}, not {wanted}: upgrade it, or have it "
-            f"forgotten (raftlog cluster unregister {behind[0]})",
+            f"broker {behind[0]} supports feature level {known[behind[0]]}, not {wanted}: upgrade it, or "
+            f"unregister it (raftlog cluster unregister {behind[0]})",
         )
     if wanted != before and not plan:
         await proposer.decide(SetFeatureLevel(wanted))

@@ -1,5 +1,6 @@
-"""Changes of groups on their way to the quorum (`batches.py`): ten thousand commits a second in some hundred
-commands, whose cost in the image is bounded beside their size.
+"""Batches of group changes (`batches.py`): ten thousand commits a second in some hundred commands.
+
+The size of a command and the cost of applying it to the image are both bounded.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from raftlog.errors import RaftlogError, error_from_code
 from .batches import ChangeBatches, Limits
 
 REBALANCE_WORK = 12
-"""Applying a join, a release or targets costs about what so many offsets do."""
+"""Cost of applying a join, a release or targets, in offsets."""
 LIMITS = Limits(MAX_CHANGES_BYTES, "invalid_request", MAX_CHANGES_BYTES, MAX_CHANGES, MAX_OFFSETS)
 
 
 class GroupBatches(ChangeBatches[GroupChange, int]):
-    """A change's decision is the index of its entry."""
+    """Batches of group changes. The decision about a change is the index of its log entry."""
 
     def __init__(
         self,
@@ -58,12 +59,12 @@ class GroupBatches(ChangeBatches[GroupChange, int]):
         answers: list[int | RaftlogError] = [outcome.index] * count
         for refused in outcome.result.refusals:
             if refused.position >= count:
-                continue  # of nothing that was asked here
+                continue  # answers none of these changes
             answers[refused.position] = error_from_code(refused.code, refused.detail)
         return answers
 
     def _patient(self, change: GroupChange) -> Hashable | None:
-        # Who joins or gives up partitions holds up others.
+        # A member that joins or releases partitions delays others, so only commits wait.
         return (change.group_id, change.member_id) if isinstance(change, Commit) else None
 
     def _work_of(self, change: GroupChange) -> int:

@@ -1,10 +1,10 @@
-"""Consumer groups on one node: what consumers ask for, and, beside the quorum's leader, their coordinator.
+"""Consumer groups on one node: the consumers' requests, and the coordinator, which runs beside the quorum's leader.
 
-Joins, commits and the like are proposed by whichever node is asked: the quorum's leader gets them all anyway, and the
-image decides. Only heartbeats have one home, the coordinator, and are passed on to it, one hop.
+The node that receives a join, a commit or a similar request proposes it: the quorum's leader gets them all anyway, and
+the image decides. Only heartbeats have a single destination, the coordinator, and are forwarded to it by one hop.
 
-The coordinator is made when this node begins to lead the quorum and dropped when it leads no more. It is called when
-something happened to a group or a topic, and when its own next deadline comes: with no groups it costs nothing.
+The coordinator is created when this node becomes the quorum's leader and dropped when it no longer is. It is called
+when a group or a topic has changed, and at its own next deadline: without groups it costs nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ from raftlog.wire import GroupHeartbeat, GroupHeartbeatsRequest, GroupHeartbeats
 from .group_batches import GroupBatches
 
 HOPELESS_PAUSE_SECONDS = 30.0
-"""Before it is tried again what only another membership will mend: a change too large for a command, a bug of ours."""
+"""Time before a retry that only a changed membership can help: a change too large for a command, a bug of raftlog."""
 AFTER_A_BUG_SECONDS = 1.0
-"""Before the coordinator begins anew."""
+"""Time before the coordinator restarts after an unexpected error."""
 INLINE_ASSIGNMENT = 500
-"""Members and partitions: targets of so many are made on the loop, in a millisecond or two; of more by a thread."""
+"""Number of members and partitions up to which targets are computed on the loop, in a millisecond or two. A thread
+computes larger ones."""
 
 
 class PassesOn(Protocol):
@@ -56,7 +57,7 @@ class PassesOn(Protocol):
 
 
 class Groups:
-    """See `http_api.service.groups.GroupService`. Lives on the broker's loop; `close` it."""
+    """See `http_api.service.groups.GroupService`. All calls are made on the broker's loop. It must be closed."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class Groups:
         self._unsubscribe = view.subscribe(self._on_events)
 
     def close(self) -> None:
-        """Coordinate no more; what was proposed may still be decided."""
+        """Stop coordinating. Changes that were proposed may still be decided."""
         self._closed = True
         self._unsubscribe()
         self._coordinator = None
@@ -96,7 +97,7 @@ class Groups:
         for task in list(self._assigning):
             task.cancel()
 
-    # --- What consumers ask for --------------------------------------------------------------------------------------
+    # --- Requests of consumers ---------------------------------------------------------------------------------------
 
     async def join(self, wanted: WantedMembership) -> int:
         full_matcher(wanted.pattern)
@@ -148,15 +149,15 @@ class Groups:
             answer = await self._forwarder.heartbeats(coordinator, request)
         (code,) = answer.errors
         if code:
-            raise error_from_code(code, f"the coordinator, node {coordinator}, says so of member {member_id!r}")
+            raise error_from_code(code, f"the coordinator, node {coordinator}, refused member {member_id!r}")
 
     def hear(self, request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse:
-        """As the coordinator, if this node is it."""
+        """Answer heartbeats as the coordinator, if this node is it."""
         return GroupHeartbeatsResponse(request.correlation_id, [self._hear(one) for one in request.members])
 
     def _hear(self, heard: GroupHeartbeat) -> str:
         coordinator = self._present_coordinator()
-        # An incarnation is the index of its entry: a view that is not there yet must not call the member unknown.
+        # An incarnation is the index of its log entry. A view that has not reached it must not call the member unknown.
         if coordinator is None or self._view.index < heard.incarnation:
             return "not_coordinator"
         if coordinator.heartbeat(heard.group_id, heard.member_id, heard.incarnation, self._loop.time()):
@@ -168,7 +169,7 @@ class Groups:
     # --- The coordinator ---------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something may be due: soon, once for all that happens in this turn of the loop."""
+        """Schedule one turn, soon, for all that happens in this turn of the loop."""
         if not self._woken and not self._closed:
             self._woken = True
             self._loop.call_soon(self._turn)
@@ -178,7 +179,7 @@ class Groups:
         coordinator = self._coordinator
         if coordinator is None:
             if changed:
-                self.wake()  # One that is made now looks at everything first.
+                self.wake()  # A new coordinator looks at everything first.
             return
         for group_id in changed:
             coordinator.group_changed(group_id)
@@ -206,8 +207,8 @@ class Groups:
         try:
             due = self._coordinate()
         except Exception:
-            # The loop hears of it. What it left half done goes with this coordinator: the next one has looked at
-            # nothing and gives everybody a full session, as after a failover (S10).
+            # The loop reports the error. The half-done work is dropped with this coordinator: the next one knows
+            # nothing and gives every member a full session, as after a failover (S10).
             self._coordinator = None
             self._timer = self._loop.call_later(AFTER_A_BUG_SECONDS, self._turn)
             raise
@@ -215,7 +216,7 @@ class Groups:
             self._timer = self._loop.call_at(due, self._turn)
 
     def _coordinate(self) -> float | None:
-        """What is due now; when to come again, None for never."""
+        """Do what is due. Return when to come again; None: never."""
         coordinator = self._present_coordinator()
         if coordinator is None:
             return None
@@ -243,10 +244,10 @@ class Groups:
 
     @contextmanager
     def _or_later(self, coordinator: Coordinator, job: AssignmentJob) -> Iterator[None]:
-        """A bug that one group brings to light must not end the coordination of all others."""
+        """Postpone a failed assignment: an error for one group must not end the coordination of all others."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  logged, and tried again
+        except Exception as error:  # noqa: BLE001  logged and retried
             self._logger.error("group_assignment_failed", group=job.group.group_id, error=repr(error))
             coordinator.assigned(job.group.group_id, again_at=self._loop.time() + HOPELESS_PAUSE_SECONDS)
 
@@ -274,7 +275,7 @@ class Groups:
             self._logger.warning("group_change_refused", change=type(change).__name__, error=str(error))
             settled(error, 0.0 if error.retriable else HOPELESS_PAUSE_SECONDS)
             return
-        except Exception as error:  # noqa: BLE001  reported, and tried again in a while
+        except Exception as error:  # noqa: BLE001  reported and retried later
             settled(error)
             return
         decided.add_done_callback(lambda future: settled(None if future.cancelled() else future.exception()))
@@ -286,7 +287,7 @@ class Groups:
         try:
             return full_matcher(pattern)
         except InvalidRequest as error:
-            # It was checked when the member joined, perhaps by a node with another version of the engine.
+            # The pattern was checked when the member joined, perhaps by a node with another version of the engine.
             self._logger.error("group_pattern_unreadable", pattern=pattern[:64], error=error.detail)
             return lambda name: False
 

@@ -1,8 +1,8 @@
-"""What an operator asks for, as commands: reassignments, elections by hand, brokers that go.
+"""Requests of operators as commands: reassignments, manual elections, removal of brokers.
 
 Each request begins with a linearizable read (S7), and each command names the partition epoch that this node's view then
-shows. Where the record changed meanwhile, the refusal says so and the command is made anew, a few times. What is as it
-was asked for already needs no command.
+shows. If the record has changed meanwhile, the command is refused as stale and built again, a few times. If a partition
+is already as requested, no command is needed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .feature_levels import check_level
 from .proposer import Proposer
 
 ATTEMPTS = 5
-"""Of a partition whose record changes meanwhile: its leader alters the ISR now and then, not all the time."""
+"""Attempts for a partition whose record keeps changing: its leader alters the ISR now and then, not all the time."""
 
 
 class MoveAdministrator:
-    """See `http_api.service.moves.MoveService`. Lives on the broker's loop."""
+    """See `http_api.service.moves.MoveService`. All calls are made on the broker's loop."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class MoveAdministrator:
         proposer: Proposer,
         logger: Logger,
     ) -> None:
-        """`drivers`: the replicas on this node, as they are when it is called."""
+        """`drivers` returns this node's current replicas."""
         self._view = view
         self._drivers = drivers
         self._proposer = proposer
@@ -68,13 +68,13 @@ class MoveAdministrator:
     ) -> list[RaftlogError | None]:
         targets = {one.topic_partition: one.target_replicas for one in wanted}
         if len(targets) != len(wanted):
-            raise InvalidRequest("invalid_request", "a partition is named twice")
+            raise InvalidRequest("invalid_request", "a partition is named more than once")
         await self._proposer.catch_up()
         if throttle is not None and not wanted and not self._view.reassigning():
-            raise InvalidRequest("no_reassignment_in_progress", "nothing is being moved that could be throttled")
+            raise InvalidRequest("no_reassignment_in_progress", "there is no reassignment to throttle")
 
         if throttle is not None:
-            check_level(self._view.feature_level, THROTTLE_FEATURE_LEVEL, "moves are throttled")
+            check_level(self._view.feature_level, THROTTLE_FEATURE_LEVEL, "reassignments can be throttled")
 
         async def decide(asked: tuple[Reassignment, ...]) -> Sequence[Refused | None]:
             if throttle is None:
@@ -100,11 +100,11 @@ class MoveAdministrator:
         def is_done(record: PartitionRecord) -> bool:
             target = targets[record.topic_partition]
             if target is None:
-                return False  # It may have completed, rather than been cancelled.
+                return False  # It may have completed instead of being cancelled.
             return record.target_replicas == target or (record.replicas == target and not record.target_replicas)
 
         answers = await self._ask_all(list(targets), MAX_REASSIGNMENTS_PER_COMMAND, ask, is_done)
-        # What was asked for before needs no command, but may need other rates.
+        # A reassignment that was already in progress needs no command, but may need other rates.
         carried_out = None in answers or not answers
         if throttle is not None and throttle != self._view.throttle and carried_out and self._view.reassigning():
             await decide(())
@@ -173,7 +173,7 @@ class MoveAdministrator:
         ask: Callable[[Sequence[PartitionRecord]], Awaitable[Sequence[Refused | None]]],
         is_done: Callable[[PartitionRecord], bool],
     ) -> list[RaftlogError | None]:
-        """Ask about each until it is answered, by the latest record each time."""
+        """Propose for each partition until it is answered, by its latest record each time."""
         answers: dict[TopicPartition, RaftlogError | None] = {}
         left = list(dict.fromkeys(asked))
         for _ in range(ATTEMPTS):
@@ -202,7 +202,8 @@ class MoveAdministrator:
         ask: Callable[[Sequence[PartitionRecord]], Awaitable[Sequence[Refused | None]]],
         records: Sequence[PartitionRecord],
     ) -> Sequence[Refused | None]:
-        """A quorum that does not answer is an answer about these; others were decided, and that is worth knowing."""
+        """Return the answers about these records. A silent quorum is an answer too: other records were decided,
+        which is worth reporting."""
         try:
             return await ask(records)
         except RetriableError as error:
@@ -216,7 +217,8 @@ class MoveAdministrator:
         return Election(tp.topic_id, tp.partition, preferred, broker.incarnation, record.partition_epoch)
 
     def _least_loss(self, record: PartitionRecord) -> BrokerId:
-        """Of the live replicas, one that was a member before one that was not, then the greatest reported log."""
+        """Return the live replica that is likely to lose least: a member of ISR or commit set first, then the
+        greatest reported log."""
         tickets = {ticket.broker_id: ticket for ticket in self._view.tickets_of(record.topic_partition)}
         live = [replica for replica in record.replicas if self._view.alive(replica)]
 

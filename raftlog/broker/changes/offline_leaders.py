@@ -1,11 +1,11 @@
-"""Leaderships that this broker has and cannot exercise, since its replica is out of service or its disk is short of
-room, are given to others (S10).
+"""Transfer of leaderships that this broker cannot exercise, because its replica is out of service or its disk is short
+of space (S10).
 
-The quorum would not notice: the broker lives. So it proposes an election itself, of another member of the ISR. Where
-there is none, a replica that was opened again asks for a new leader epoch of its own (`RenewLeadership`). A proposal
-may get lost, or be refused because the record changed or the candidate died meanwhile, and there may be nobody yet who
-can lead: whatever still is so is looked at again every `LOOK_AGAIN_SECONDS`, a bounded number at a time. A replica that
-is out of service leaves the ISR by falling behind, under its new leader.
+The quorum would not notice, because the broker is alive. So the broker itself proposes the election of another member
+of the ISR. If there is none, a replica that was reopened requests a new leader epoch for itself (`RenewLeadership`). A
+proposal may get lost, or be refused because the record changed or the candidate died meanwhile, and there may be no
+candidate yet. So remaining cases are checked again every `LOOK_AGAIN_SECONDS`, a bounded number at a time. A replica
+that is out of service leaves the ISR by falling behind its new leader.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LOOK_AGAIN_SECONDS = 1.0
 
 
 class OfflineLeaders:
-    """Those of one broker. Lives on its loop.
+    """The leaderships to transfer of one broker. All calls are made on its loop.
 
-    Invariant: one command is under way at most.
+    Invariant: at most one command is in flight.
     """
 
     def __init__(
@@ -40,9 +40,12 @@ class OfflineLeaders:
         incarnation: Callable[[], Incarnation],
         logger: Logger,
     ) -> None:
-        """`is_offline`: whether this broker's replica is out of service, now; `waits_for_epoch`: it is in service
-        again, and may lead in a later leader epoch. `incarnation`: this process's own. One that is in
-        service and need not wait is given to a member with room only, where this broker is short of room."""
+        """`is_offline`: whether this broker's replica is out of service now. `waits_for_epoch`: whether it is in
+        service again and may lead in a later leader epoch. `incarnation`: that of this process.
+
+        A leadership of a replica for which neither holds is transferred only to a member with enough disk space,
+        because this broker is short of it.
+        """
         self._node_id = node_id
         self._view = view
         self._scheduler = scheduler
@@ -53,18 +56,18 @@ class OfflineLeaders:
         self._logger = logger
         self._due: dict[TopicPartition, None] = {}
         self._later: dict[TopicPartition, None] = {}
-        """Proposed, or without a candidate: to be looked at again."""
+        """Partitions to check again: proposed, or without a candidate."""
         self._proposing = False
         self._next_look: Timer | None = None
         self._soon = False
-        """The next look is due at once."""
+        """Whether the next check is due at once."""
 
     def on_offline(self, topic_partition: TopicPartition, reason: str) -> None:
-        """The replica went out of service, or was elected although it is."""
+        """Handle a replica that went out of service, or was elected although it is."""
         self.give_up(topic_partition)
 
     def give_up(self, topic_partition: TopicPartition) -> None:
-        """Another is to lead it, if one can."""
+        """Transfer the leadership of this partition, if another replica can lead it."""
         self._later.pop(topic_partition, None)
         self._due[topic_partition] = None
         self._look_soon()
@@ -86,7 +89,7 @@ class OfflineLeaders:
         try:
             self._look_at(some)
         except BaseException:
-            # The loop reports it; what these partitions need, they still need.
+            # The loop reports the error. These partitions still need a transfer.
             self._proposing = False
             self._later.update(dict.fromkeys(some))
             self._look_again()
@@ -110,7 +113,7 @@ class OfflineLeaders:
                 elections.append(election)
             elif self._waits_for_epoch(topic_partition):
                 if self._view.feature_level < RENEWAL_FEATURE_LEVEL:
-                    self._later[topic_partition] = None  # An older node may not know it, until the upgrade is final.
+                    self._later[topic_partition] = None  # An older node may not support it until the upgrade is final.
                 else:
                     renewals.append(record)
         if elections:
@@ -118,7 +121,7 @@ class OfflineLeaders:
             self._propose(ElectLeaders(tuple(elections)), self._answered)
         elif renewals:
             for record in renewals[1:]:
-                self._due[record.topic_partition] = None  # One a command, as soon as the one before is answered.
+                self._due[record.topic_partition] = None  # One per command, as soon as the previous one is answered.
             self._renew(renewals[0])
         else:
             self._look_again()
@@ -141,7 +144,8 @@ class OfflineLeaders:
             self._next_look = self._scheduler.call_later(LOOK_AGAIN_SECONDS, self._look)
 
     def _election(self, record: PartitionRecord, *, offline: bool) -> Election | None:
-        """Of the first other replica that may lead without loss: one with room, if there is any."""
+        """Return the election of the first other replica that may lead without loss, preferably one with enough disk
+        space."""
         tp = record.topic_partition
         able = [
             candidate

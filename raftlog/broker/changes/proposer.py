@@ -1,11 +1,11 @@
-"""Asking the quorum: a linearizable read (S7), and a command together with what became of it.
+"""Linearizable reads (S7), and proposals with their results.
 
-Any node answers for the whole cluster out of its own view, which may be behind. Whoever would refuse something, or
-choose by names, counts and brokers, on the word of that view alone catches up first.
+Any node answers for the whole cluster from its own view, which may be stale. Call `catch_up` before refusing a request,
+or choosing by names, counts or brokers, based on that view alone.
 
-A command is proposed once. While its fate is open the quorum repeats it under one sequence of this node's session, so
-that it is carried out once and an answer that got lost is given again; to propose it anew could let it take effect a
-second time, after a change that came later. Only what certainly reached no log is proposed again.
+A command is proposed once. While its outcome is unknown the quorum repeats it under one sequence number of this node's
+session, so that it is carried out once and a lost answer is given again. A second proposal could take effect after a
+later change. Only a command that certainly reached no log is proposed again.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ from raftlog.broker.futures import answer_of, resolve
 from raftlog.errors import RaftlogError, RetriableError
 
 VIEW_GRACE_SECONDS = 1.0
-"""How long a view may take, beyond the quorum's own time, to come to the index that the quorum named."""
+"""Extra time, beyond the quorum's own, that a view may take to reach the index that the quorum named, in seconds."""
 DEADLINE_SECONDS = 15.0
 RETRY_SECONDS = 0.05
-"""Before what reached no log is proposed again."""
+"""Pause in seconds before a command that reached no log is proposed again."""
 LEAST_SECONDS = 0.1
-"""What a proposal gets, however late it is."""
+"""Minimum time in seconds that a proposal gets, however late it is."""
 
 
 class Proposer:
-    """Of one node. Lives on the broker's loop."""
+    """The proposals of one node. All calls are made on the broker's loop."""
 
     def __init__(self, quorum: MetadataQuorum, when_view_reaches: Callable[[int, Callable[[], None]], None]) -> None:
         self._quorum = quorum
         self._when_view_reaches = when_view_reaches
 
     async def catch_up(self) -> None:
-        """Bring the view to all that the quorum has decided by now. Raises `RetriableError` (`quorum_unavailable`)."""
+        """Bring the view up to everything that the quorum has decided. Raises `RetriableError`
+        (`quorum_unavailable`)."""
         if not await self.catch_up_within(DEADLINE_SECONDS):
             raise RetriableError("quorum_unavailable", "the metadata quorum does not answer; nothing was changed")
 
     async def catch_up_within(self, seconds: float) -> bool:
-        """Bring the view to all that was decided before this call. False: the quorum does not answer within `seconds`,
-        or the view does not follow it."""
+        """Bring the view up to everything that was decided before this call.
+
+        Returns False if the quorum does not answer within `seconds`, or the view does not follow it.
+        """
         reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def answered(outcome: Outcome) -> None:
@@ -58,7 +61,7 @@ class Proposer:
             return False
 
     async def decide(self, command: Command) -> CommandResult:
-        """The state machine's answer, once this node's view shows what was decided. Raises as `failure_of` says."""
+        """Return the state machine's answer when this node's view shows the decision. Raises like `failure_of`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEADLINE_SECONDS
         while True:
@@ -76,18 +79,22 @@ class Proposer:
         return await answer_of(lambda tell: self._quorum.propose(command, tell, timeout=seconds))
 
     async def _seen(self, index: int) -> None:
-        """This node's view shows what was decided. Raises `RetriableError`."""
+        """Wait until this node's view shows the decision. Raises `RetriableError`."""
         seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._when_view_reaches(index, lambda: resolve(seen, None))
         try:
             await asyncio.wait_for(seen, DEADLINE_SECONDS)
         except TimeoutError:
-            raise RetriableError("request_timed_out", "it is decided, and this node does not know it yet") from None
+            raise RetriableError(
+                "request_timed_out", "the change is decided, but this node does not show it yet"
+            ) from None
 
 
 def failure_of(outcome: Outcome) -> RaftlogError:
-    """Why a proposal was not carried out, as far as is known: the state machine's refusal, or a `RetriableError`,
-    `quorum_unavailable` where nothing was decided and `outcome_unknown` where that is not known."""
+    """Return why a proposal was not carried out: the state machine's refusal or a `RetriableError`.
+
+    The latter is `quorum_unavailable` if nothing was decided, and `outcome_unknown` if that is not known.
+    """
     if isinstance(outcome.result, Refused):
         return outcome.result.error()
     if outcome.fate is Fate.REFUSED:

@@ -1,8 +1,10 @@
-"""A broker whose disk is short of room says so in the quorum, and gives what it leads to members that have room (S10).
+"""Reports to the quorum that a broker's disk is short of space, and transfer of its leaderships to members with space
+(S10).
 
-Its partitions would take no batches although others could. The quorum knows of the shortage, so that leadership does
-not come back, and everybody shows it. Both are looked at again every second while they are not as they should be: a
-proposal may get lost, a leadership may come, and the last member with room may go or come back.
+Otherwise its partitions would refuse batches although other replicas could accept them. The quorum knows of the
+shortage, so that leadership does not return, and every node reports it. While a report or a leadership is not as it
+should be, both are checked every second: a proposal may get lost, a leadership may arrive, and the last member with
+space may go or return.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ LOOK_AGAIN_SECONDS = 1.0
 
 
 class RoomReports:
-    """Those of one broker. Lives on its loop.
+    """The space reports of one broker. All calls are made on its loop.
 
-    Invariant: one command is under way at most, and one look is due at most.
+    Invariant: at most one command is in flight, and at most one check is scheduled.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class RoomReports:
         incarnation: Callable[[], Incarnation],
         give_up_leaderships: Callable[[], None],
     ) -> None:
-        """`give_up_leaderships` has another leader elected for what this broker leads, where there is one with room."""
+        """`give_up_leaderships` transfers this broker's leaderships to members with space, if there are any."""
         self._node_id = node_id
         self._view = view
         self._room = room
@@ -47,14 +49,14 @@ class RoomReports:
         self._due = False
 
     def on_room(self) -> None:
-        """The disk has become short of room, or is so no longer."""
+        """Handle a disk that has become short of space, or is so no longer."""
         if not self._due:
             self._due = True
             self._scheduler.call_soon(self._look)
 
     def _look(self) -> None:
         self._due = False
-        again = True  # also where something raises
+        again = True  # also if something raises
         try:
             again = self._report()
         finally:
@@ -63,7 +65,7 @@ class RoomReports:
                 self._scheduler.call_later(LOOK_AGAIN_SECONDS, self._look)
 
     def _report(self) -> bool:
-        """Whether to look again in a while."""
+        """Report and transfer what is due. Return whether to check again later."""
         incarnation = self._incarnation()
         short = self._room.short
         record = self._view.broker(self._node_id)

@@ -1,8 +1,8 @@
-"""Topic changes as commands: what an administrator asks for → what the quorum is asked to decide.
+"""Topic changes of an administrator, as commands to the quorum.
 
 Every change begins with a linearizable read (S7): topics, counts and brokers are those that the quorum has decided by
-then, so nothing is refused, or laid out, by the view of a node that is behind. Randomness (topic ids) and placement are
-chosen here and carried in the command; whether it is right is decided where it is applied.
+then, so nothing is refused or placed by a stale view. Random values (topic ids) and placement are chosen here and
+carried in the command. Whether the command is valid is decided where it is applied.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEADERS_WAIT_SECONDS = 2.0
 
 
 class TopicAdministrator:
-    """See `http_api.service.topics.TopicService`. Lives on the broker's loop."""
+    """See `http_api.service.topics.TopicService`. All calls are made on the broker's loop."""
 
     def __init__(self, view: ClusterView, proposer: Proposer, random: Random) -> None:
         self._view = view
@@ -35,7 +35,7 @@ class TopicAdministrator:
     async def create(
         self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
     ) -> None:
-        """Decide a new topic and wait for its leaders. Raises as `TopicService.create`."""
+        """Create a topic and wait for its leaders. Raises like `TopicService.create`."""
         check_topic_name(name)
         parse_topic_config(configs)
         self._check_partition_count(partition_count)
@@ -47,16 +47,16 @@ class TopicAdministrator:
         await self._wait_for_leaders(topic_id)
 
     async def delete(self, name: str, meant: TopicId | None = None) -> None:
-        """Raises as `TopicService.delete`."""
+        """Delete a topic. Raises like `TopicService.delete`."""
         await self._proposer.catch_up()
         topic_id = self._topic(name).topic_id
         if meant not in (None, topic_id):
-            gone = f"topic {name!r} of the id {meant.hex()} was deleted; the present one is another"
+            gone = f"topic {name!r} with id {meant.hex()} was deleted; the current topic of that name is another one"
             raise InvalidRequest("unknown_topic", gone)
         await self._decide_unless(DeleteTopic(topic_id), lambda: self._view.topic_by_id(topic_id) is None)
 
     async def alter(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
-        """Raises as `TopicService.alter`."""
+        """Change a topic's settings. Raises like `TopicService.alter`."""
         parse_topic_config(assign)
         unknown = sorted(set(remove) - set(TOPIC_CONFIG_NAMES))
         if unknown:
@@ -66,7 +66,7 @@ class TopicAdministrator:
         await self._proposer.decide(AlterTopic(topic_id, tuple(sorted(assign.items())), tuple(sorted(set(remove)))))
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
-        """Raises as `TopicService.add_partitions`."""
+        """Add partitions. Raises like `TopicService.add_partitions`."""
         self._check_partition_count(partition_count)
         await self._proposer.catch_up()
         topic = self._topic(name)
@@ -86,7 +86,7 @@ class TopicAdministrator:
         await self._wait_for_leaders(topic.topic_id)
 
     async def _decide_unless(self, command: Command, is_done: Callable[[], bool]) -> None:
-        """Where the outcome is unknown and the view shows that what was asked for is so, it is done."""
+        """Propose the command. If the outcome is unknown but the view shows the result, the change is done."""
         try:
             await self._proposer.decide(command)
         except RetriableError as error:
@@ -94,7 +94,7 @@ class TopicAdministrator:
                 raise
 
     async def _wait_for_leaders(self, topic_id: TopicId) -> None:
-        """Until every partition has a leader, for a while: a topic without leaders exists all the same."""
+        """Wait a while until every partition has a leader. A topic without leaders exists nevertheless."""
         led = asyncio.Event()
 
         def look(*_: object) -> None:
@@ -126,5 +126,5 @@ class TopicAdministrator:
     def _check_partition_count(count: int) -> None:
         if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
             raise InvalidRequest(
-                "invalid_request", f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, not {count}"
+                "invalid_request", f"a topic must have 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, not {count}"
             )

@@ -1,6 +1,5 @@
-"""Changes of transactions on their way to the quorum (`batches.py`): a thousand commits a second are a hundred
-commands, each no larger than `MAX_CHANGES_BYTES`.
-"""
+"""Batches of transaction changes (`batches.py`): a thousand commits a second become a hundred commands, each no
+larger than `MAX_CHANGES_BYTES`."""
 
 from __future__ import annotations
 
@@ -26,22 +25,22 @@ from raftlog.errors import RaftlogError, error_from_code
 from .batches import ChangeBatches, Limits
 
 MOST_BYTES = MAX_CHANGE_BYTES + 1 * KIB
-"""Of one change: a part of that size, and what names it."""
+"""Maximum size of one change: a part of that size, and its name."""
 LIMITS = Limits(MOST_BYTES, "transaction_too_large", MAX_CHANGES_BYTES, MAX_CHANGES, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A change was carried out."""
+    """The result of a change that was carried out."""
 
     index: int
-    """Of the entry."""
+    """Index of its log entry."""
     answer: TransactionAnswer | None
-    """What there is to tell beyond that."""
+    """Further results, if any."""
 
 
 class TransactionBatches(ChangeBatches[TransactionChange, Decided]):
-    """See the module."""
+    """Batches of transaction changes."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class TransactionBatches(ChangeBatches[TransactionChange, Decided]):
         answers: list[Decided | RaftlogError] = [Decided(outcome.index, None)] * count
         for told in outcome.result.answers:
             if told.position >= count:
-                continue  # of nothing that was asked here
+                continue  # answers none of these changes
             refused = error_from_code(told.code, told.detail) if told.code else None
             answers[told.position] = refused or Decided(outcome.index, told)
         return answers

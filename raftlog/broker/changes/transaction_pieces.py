@@ -1,6 +1,6 @@
-"""A commit as it was asked for → the pieces that a command, or several, can carry.
+"""Division of a commit into pieces that fit into one or several commands.
 
-Pure, and slow for large commits: a thread does it then.
+The functions are pure, and slow for large commits, for which a thread runs them.
 """
 
 from __future__ import annotations
@@ -25,25 +25,28 @@ from raftlog.errors import InvalidRequest
 from raftlog.model import Offset, TopicId
 
 ENDS_PER_OUTPUT = 1_000
-"""Of one transaction: where it has more, it comes in several outputs, each of which has room in a piece..."""
+"""Ends of one transaction in an output. A transaction with more has several outputs, each of which fits into a
+piece..."""
 MOVES_PER_GROUP = 10
-"""...and so does a member whose moves are too large together: each may have four kilobytes of metadata."""
+"""...and likewise a member whose moves are too large together: each move may have four kilobytes of metadata."""
 
 FRAME_BYTES = 64
-"""Of a piece, beside what is in it."""
+"""Size of a piece's frame in bytes, without its content."""
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 def size_of_wanted(wanted: WantedCommit) -> int:
-    """How many offsets it names: what takes its time."""
+    """Return the number of offsets that a commit names, which determines the time to divide it."""
     ends = sum(1 + len(output.end_offsets) for output in wanted.outputs)
     return ends + sum(len(group.moves) for group in wanted.group_offsets)
 
 
 def pieces_of(wanted: WantedCommit, most_bytes: int = MAX_CHANGE_BYTES) -> list[Piece]:
-    """One piece at least, none of them larger than that; together they are what was asked for. Raises `InvalidRequest`
-    for what no command can say."""
+    """Return at least one piece, none of them larger than `most_bytes`, which together are the commit.
+
+    Raises `InvalidRequest` for a commit that no command can express.
+    """
     pieces: list[Piece] = []
     outputs: list[Output] = []
     groups: list[GroupMoves] = []

@@ -1,11 +1,11 @@
-"""What leaders on this node report about transactions, on its way to the quorum: markers written, and what is overdue.
+"""Reports of this node's leaders about transactions to the quorum: written markers, and overdue transactions.
 
-What is reported while a command is under way goes into the next. A report is kept until this node's view shows that it
-was taken, and tried again until then; so nothing is lost that a commit waits for. It is dropped where this node does
-not lead the partition in that leader epoch any more: the next leader reports again what still is waited for. What is
-overdue is told again by its leader, so that it may be dropped when there is too much.
+Reports that arrive while a command is in flight go into the next one. A report is kept and retried until this node's
+view shows that it was accepted, so nothing is lost that a commit waits for. It is dropped if this node no longer leads
+the partition in that leader epoch: the next leader reports again what is still needed. Leaders repeat reports of
+overdue transactions, so those may be dropped if there are too many.
 
-Nothing here knows asyncio, sockets or threads: the simulator runs this very class.
+Nothing here depends on asyncio, sockets or threads: the simulator runs this class unchanged.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from raftlog.ports import Scheduler
 from raftlog.transactions import TransactionKey
 
 KEYS_PER_COMMAND = 2_000
-"""Some milliseconds of work."""
+"""Maximum number of keys in a command: some milliseconds of work."""
 CHANGES_PER_COMMAND = 250
 MAX_OVERDUE = 10_000
-"""Of those that are dropped here, the leaders tell again."""
+"""Maximum number of overdue transactions kept here. Leaders report dropped ones again."""
 PAUSE_SECONDS = 0.25
-"""Before a report is tried again."""
+"""Pause before a report is retried, in seconds."""
 
 WhenViewReaches = Callable[[int, Callable[[], None]], None]
 
 
 class TransactionReports:
-    """Of one node. Memory is bounded by the commits that wait for markers (`MAX_ENDS`) and by `MAX_OVERDUE`."""
+    """The reports of one node, bounded by the commits that wait for markers (`MAX_ENDS`) and by `MAX_OVERDUE`."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class TransactionReports:
         self._marked: dict[TopicPartition, tuple[LeaderEpoch, dict[TransactionKey, None]]] = {}
         self._overdue: dict[TransactionKey, None] = {}
         self._busy = False
-        """A command is under way, or a turn is due."""
+        """Whether a command is in flight or a turn is scheduled."""
 
     def markers_written(self, topic_partition: TopicPartition, keys: Sequence[TransactionKey]) -> None:
-        """What these commits say of the partition is below its high watermark, or there is nothing to be said."""
+        """Report commits whose marker in the partition is below its high watermark, or that need none there."""
         epoch = self._own_epoch(topic_partition)
         if epoch is None:
             return
@@ -73,14 +73,14 @@ class TransactionReports:
         self._wake(0.0)
 
     def overdue(self, topic_partition: TopicPartition, keys: Sequence[TransactionKey]) -> None:
-        """Open for longer than they may be."""
+        """Report transactions that are open for longer than allowed."""
         for key in islice(keys, max(0, MAX_OVERDUE - len(self._overdue))):
             self._overdue[key] = None
         self._wake(0.0)
 
     @property
     def waiting(self) -> int:
-        """Reports that the view does not show yet."""
+        """Number of reports that the view does not show yet."""
         return len(self._overdue) + sum(len(keys) for _, keys in self._marked.values())
 
     # --- Inside ------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class TransactionReports:
         self._propose(ChangeTransactions(changes), lambda outcome: self._answered(changes, outcome))
 
     def _changes(self) -> Iterator[TransactionChange]:
-        """The next of what is still worth telling; the rest is forgotten."""
+        """Yield the next changes that are still needed, and drop the others."""
         room = KEYS_PER_COMMAND
         transactions = self._view.transactions
         for topic_partition in list(islice(self._marked, CHANGES_PER_COMMAND)):
@@ -143,7 +143,8 @@ class TransactionReports:
             self._again(PAUSE_SECONDS)
 
     def _settled(self, changes: tuple[TransactionChange, ...]) -> None:
-        """What was taken, the view does not show as waited for any more. What was refused is looked at again, later."""
+        """Check the result. The view no longer shows accepted reports as awaited; refused ones are checked again
+        later."""
         refused = True  # unless nothing raises
         try:
             refused = self._take_off(changes)
@@ -151,7 +152,7 @@ class TransactionReports:
             self._again(PAUSE_SECONDS if refused else 0.0)
 
     def _take_off(self, changes: tuple[TransactionChange, ...]) -> bool:
-        """Whether something of it was refused."""
+        """Return whether any of the changes was refused."""
         refused = False
         for change in changes:
             if isinstance(change, AbortOverdue):
@@ -170,7 +171,7 @@ class TransactionReports:
 def _next(
     keys: dict[TransactionKey, None], most: int, counts: Callable[[TransactionKey], bool]
 ) -> list[TransactionKey]:
-    """The first of them that still count; those before them are dropped."""
+    """Return the first keys that still count, and drop those before them."""
     found: list[TransactionKey] = []
     while keys and not found:
         for key in list(islice(keys, most)):

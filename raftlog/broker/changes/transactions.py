@@ -1,7 +1,7 @@
-"""Transactions on one node: what producers ask for, and, beside the quorum's leader, what expires.
+"""Transactions on one node: the producers' requests and, beside the quorum's leader, expiry.
 
-Whoever is asked proposes: the quorum's leader gets everything anyway, and the image decides. A commit that is too large
-for one change is staged in parts first; whoever retries it stages them again, under another id.
+The node that receives a request proposes it: the quorum's leader gets everything anyway, and the image decides. A
+commit that is too large for one change is first staged in parts; a retry stages them again, under another id.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ from .transaction_batches import Decided, TransactionBatches
 from .transaction_pieces import pieces_of, size_of_wanted
 
 AFTER_ERROR_SECONDS = 1.0
-"""After an exception that nobody foresaw, before what is due is looked at again."""
+"""Pause after an unexpected error before expiry continues, in seconds."""
 
 INLINE_OFFSETS = 2_000
-"""A commit that names so many is taken apart on the loop, in some milliseconds; a larger one by a thread."""
+"""Number of offsets up to which a commit is divided on the loop, in some milliseconds. A thread divides larger ones."""
 
 
 class Transactions:
-    """See `http_api.service.transactions.TransactionService`. Lives on the broker's loop; `close` it."""
+    """See `http_api.service.transactions.TransactionService`. All calls are made on the broker's loop. It must be
+    closed."""
 
     def __init__(
         self,
@@ -68,8 +69,8 @@ class Transactions:
         unused_ms: int,
         open_here: Callable[[], Sequence[OpenTransaction]] = tuple,
     ) -> None:
-        """`unused_ms`: how long a transactional id that nobody uses is kept. `open_here`: what this node's leaders
-        have."""
+        """`unused_ms` is how long an unused transactional id is kept. `open_here` returns the open transactions of
+        this node's leaders."""
         self._node_id = node_id
         self._view = view
         self._quorum = quorum
@@ -85,18 +86,18 @@ class Transactions:
         self._expiring = False
         self._closed = False
         self._visible: dict[asyncio.Future[None], list[TransactionKey]] = {}
-        """Who waits until these are marked everywhere."""
+        """Callers that wait until these transactions are marked in all their partitions."""
         self._unsubscribe = view.subscribe(self._on_events)
 
     def close(self) -> None:
-        """Expire nothing more; what was proposed may still be decided."""
+        """Stop expiring. Changes that were proposed may still be decided."""
         self._closed = True
         self._unsubscribe()
         self._expiry = None
         if self._timer is not None:
             self._timer.cancel()
 
-    # --- What producers ask for --------------------------------------------------------------------------------------
+    # --- Requests of producers ---------------------------------------------------------------------------------------
 
     async def initialize(
         self,
@@ -114,7 +115,9 @@ class Transactions:
     async def open_block(self, name: str, count: int, timeout_ms: int) -> ProducerIdBlock:
         _check_timeout(timeout_ms)
         if not 1 <= count <= MAX_IDS_PER_BLOCK:
-            raise InvalidRequest("invalid_request", f"a block has 1 to {MAX_IDS_PER_BLOCK} producer ids, not {count}")
+            raise InvalidRequest(
+                "invalid_request", f"a block must have 1 to {MAX_IDS_PER_BLOCK} producer ids, not {count}"
+            )
         decided = await self._submit(OpenBlock(name, count, timeout_ms))
         (key,) = _keys(decided)
         assert decided.answer is not None
@@ -127,7 +130,7 @@ class Transactions:
         await self._submit(RemovePosition(name, value))
 
     async def commit(self, wanted: WantedCommit, *, visible_within_s: float = 0) -> tuple[TransactionKey, ...]:
-        # Taken down at once: the caller's deadline includes the decision.
+        # The deadline is computed at once, because it includes the decision.
         deadline = self._loop.time() + visible_within_s
         positions = tuple(Position(one.name, one.current, one.new) for one in wanted.positions)
         keys = [output.key for output in wanted.outputs]
@@ -152,13 +155,15 @@ class Transactions:
 
     async def abort(self, keys: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
         if len(keys) > MAX_KEYS:
-            raise InvalidRequest("transaction_too_large", f"{MAX_KEYS} transactions are aborted at a time, at most")
+            raise InvalidRequest("transaction_too_large", f"{MAX_KEYS} transactions in one request are the maximum")
         asked = Abort(pack_keys(keys), self._clock.wall_ms())
         return self._going_on(await self._submit(asked, shown=not self._knows_names(keys)), keys)
 
     def _knows_names(self, keys: Sequence[TransactionKey]) -> bool:
-        """Whether this view, which may be behind the decision, shows which of them have names: it does of every id that
-        it knows to be granted, as long as that can be decided about."""
+        """Return whether this view, which may lag behind the decision, shows which of the transactions have names.
+
+        It does for every producer id that it knows to be granted, as long as decisions about that id are possible.
+        """
         granted_below = self._view.transactions.granted_below
         return all(key.producer_id < granted_below for key in keys)
 
@@ -166,22 +171,24 @@ class Transactions:
         return _keys(decided) or self._view.transactions.going_on(ended)
 
     async def _submit(self, change: TransactionChange, *, shown: bool = True) -> Decided:
-        """`shown`: what follows needs the view to be as far."""
+        """Submit a change. `shown`: the next step needs it in the view."""
         return await self._batches.submit(change, shown=shown)
 
     async def _commit_staged(
         self, pieces: Sequence[Piece], positions: tuple[Position, ...], block: str, *, shown: bool
     ) -> Decided:
         if len(pieces) > MAX_PARTS:
-            raise InvalidRequest("transaction_too_large", f"a commit has {MAX_PARTS * MAX_CHANGE_BYTES} bytes at most")
+            raise InvalidRequest(
+                "transaction_too_large", f"a commit may have {MAX_PARTS * MAX_CHANGE_BYTES} bytes at most"
+            )
         packed = await asyncio.to_thread(lambda: [encode_piece(piece) for piece in pieces])
         commit_id = self._random.randbytes(COMMIT_ID_BYTES)
         try:
-            # One by one: a large commit does not crowd out small ones.
+            # One by one, so that a large commit does not crowd out small ones.
             for number, piece in enumerate(packed):
                 await self._submit(StagePart(commit_id, number, piece), shown=False)
         except RetriableError as error:
-            # Whatever became of the part: nothing was committed.
+            # Whatever happened to the part, nothing was committed.
             raise RetriableError(
                 "overloaded" if error.code == "overloaded" else "quorum_unavailable", error.detail
             ) from None
@@ -189,10 +196,10 @@ class Transactions:
         whole = CommitStaged(commit_id, len(packed), digest_of(packed), positions, block, now_ms)
         return await self._submit(whole, shown=shown)
 
-    # --- Until all markers are there ---------------------------------------------------------------------------------
+    # --- Waiting for all markers -------------------------------------------------------------------------------------
 
     async def _become_visible(self, keys: list[TransactionKey], deadline: float) -> bool:
-        """False: time was up before."""
+        """Wait until the transactions are visible. Return False if the deadline passed first."""
         if self._are_visible(keys):
             return True
         future: asyncio.Future[None] = self._loop.create_future()
@@ -207,7 +214,7 @@ class Transactions:
         return True
 
     def _are_visible(self, keys: list[TransactionKey]) -> bool:
-        """What is visible stays so, and is not looked at again."""
+        """Return whether all are visible. Visible ones stay so, and are removed from the list."""
         while keys and not self._view.transactions.unmarked_count(keys[-1]):
             keys.pop()
         return not keys
@@ -224,7 +231,7 @@ class Transactions:
     # --- Expiry ------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something may come to expire, or this node begins to lead the quorum."""
+        """Schedule a turn: something may expire, or this node has become the quorum's leader."""
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_soon(self._turn)
 
@@ -233,7 +240,7 @@ class Transactions:
         try:
             self._look_for_expired()
         except BaseException:
-            # The loop reports it; what is due is looked at again in a while.
+            # The loop reports the error. Expiry continues later.
             if self._timer is None and not self._closed:
                 self._timer = self._loop.call_later(AFTER_ERROR_SECONDS, self._turn)
             raise
@@ -263,7 +270,7 @@ class Transactions:
         decided.add_done_callback(self._expired)
 
     def _expired(self, decided: asyncio.Future[Decided]) -> None:
-        """What was not taken is seen again at the next look."""
+        """Continue. A change that was not accepted is found again at the next check."""
         self._expiring = False
         error = None if decided.cancelled() else decided.exception()
         if error is not None and not isinstance(error, RaftlogError):
@@ -274,7 +281,7 @@ def _check_timeout(timeout_ms: int) -> None:
     if not MIN_TIMEOUT_MS <= timeout_ms <= MAX_TIMEOUT_MS:
         raise InvalidRequest(
             "invalid_request",
-            f"a transaction's timeout is {MIN_TIMEOUT_MS} to {MAX_TIMEOUT_MS} ms, not {timeout_ms}",
+            f"a transaction's timeout must be {MIN_TIMEOUT_MS} to {MAX_TIMEOUT_MS} ms, not {timeout_ms}",
         )
 
 

@@ -1,4 +1,4 @@
-"""Changes of the quorum's voters, as the API asks for them: the quorum's answer becomes a result or an error."""
+"""Changes of the quorum's voters for the API: the quorum's answer becomes a result or an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def change_voters(quorum: MetadataQuorum, action: str, node_id: int, *, pl
         lambda tell: quorum.change_voters(change, tell, plan=plan, timeout=TIMEOUT_SECONDS)
     )
     if answer.verdict not in ("applied", "planned"):
-        # Whoever keeps asking has no other verdict left; a newer node's may be one that is not known here.
+        # Retries leave no other verdicts here; a newer node may send one that is unknown to this version.
         if not answer.code:
             raise RetriableError("outcome_unknown", answer.detail or f"the quorum answered {answer.verdict!r}")
         raise error_from_code(answer.code, answer.detail)

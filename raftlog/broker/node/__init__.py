@@ -1,1 +1,1 @@
-"""The process of a node: its start, its stop, its scheduling and limits."""
+"""The process of a node: start, stop, scheduling and limits."""

@@ -1,10 +1,9 @@
-"""The collector of cyclic garbage, and what lives for good.
+"""Python's cyclic garbage collector, and objects that live as long as the node.
 
-A replica is some hundred objects that stay as long as the node does. Python's collector looks at all of them again each
-time their number has grown by a quarter: with ten thousand replicas that holds every thread for half a second. So what
-is made in bulk is put out of its sight (`gc.freeze`, which takes no time): after the start, and after every so many new
-replicas. Objects that are let go of are freed all the same; what is never found is only a cycle that was garbage at
-that very moment.
+A replica is some hundred long-lived objects. The collector examines all of them each time their number has grown by a
+quarter: with ten thousand replicas that holds every thread for half a second. So objects that are created in bulk are
+hidden from it (`gc.freeze`, which takes no time): after the start, and after every `REPLICAS_PER_FREEZE` new replicas.
+Released objects are freed nevertheless; only a cycle that was garbage at the moment of the call is never found.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ REPLICAS_PER_FREEZE = 256
 
 
 class BulkCreation:
-    """Counts new replicas."""
+    """A counter of new replicas."""
 
     def __init__(self, freeze: Callable[[], None] = gc.freeze) -> None:
         self._freeze = freeze
         self._new = 0
 
     def on_new_replica(self) -> None:
-        """There is one more."""
+        """Count one more replica, and freeze after enough of them."""
         self._new += 1
         if self._new >= REPLICAS_PER_FREEZE:
             self._new = 0
@@ -33,7 +32,7 @@ class BulkCreation:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Nothing is collected meanwhile, and what was made is out of sight afterwards."""
+    """Collect nothing in this context, and freeze afterwards what was created in it."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The process of one node: its settings, its loop, the signals that stop it, and the time that a stop may take."""
+"""The process of one node: its settings, its loop, the signals that stop it, and the time limit of a stop."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .node import Node
 from .scheduling import schedule_in_batches
 
 STOP_SECONDS = 30.0
-"""A stop takes no longer, whatever hangs."""
+"""Time after which a stop is forced, whatever hangs, in seconds."""
 
 
 def run_node(config_path: str) -> int:
-    """Run the node that `node.toml` describes, on a loop of its own, until a signal. Returns the process's exit code.
+    """Run the node that `node.toml` describes, on a loop of its own, until a signal. Return the process's exit code.
 
-    Raises `InvalidRequest` for settings or a folder that cannot be used, `DiskFailed` where it cannot be read.
+    Raises `InvalidRequest` for unusable settings or folders, and `DiskFailed` if a folder cannot be read.
     """
     stalls = LoopStalls()
     overdue = threading.Timer(STOP_SECONDS, _end_here)
@@ -53,20 +53,22 @@ async def _run(config_path: str, stalls: LoopStalls, overdue: threading.Timer) -
 
 
 def _end_here() -> None:
-    """The next start recovers as after a crash."""
+    """End the process at once. The next start recovers as after a crash."""
     structlog.get_logger().error("did not stop in time", seconds=STOP_SECONDS)
     os._exit(1)
 
 
 def _read_config(path: str) -> tuple[NodeConfig, str]:
-    """Settings, and the data folder they name."""
+    """Return the settings, and the data folder that they name."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except OSError as error:
         raise InvalidRequest("invalid_config", f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise InvalidRequest("invalid_config", f"{path} is no text: {error.reason} at byte {error.start}") from None
+        raise InvalidRequest(
+            "invalid_config", f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
     config = load_node_config(text)
     beside = os.path.dirname(os.path.abspath(path))
     if config.tls is not None:

@@ -1,14 +1,14 @@
-"""One node, from start to stop, in an order that matters.
+"""One node, from start to stop. The order of the steps matters.
 
-Start: the folder is locked and this start counted; logs are recovered (blocking, in a worker) while nobody can ask for
-them; the quorum's thread begins to follow the metadata log; the data listener and the API open; only then does the
-broker register, because registering says "dial me".
+Start: the folder is locked and this start counted. Logs are recovered (blocking, in a worker) while no request can
+reach them. The quorum's thread begins to follow the metadata log. The data listener and the API open. Only then does
+the broker register, because registering means "dial me".
 
-Stop (SIGTERM, SIGINT): the quorum is asked to move this broker's leaderships away, requests in flight get their
-answers, listeners close, logs are written out, the quorum's journal is synced, and last, when all of that is true, the
-clean-shutdown marker is written. A stop is bounded in time: what waits for a disk that does not answer ends with the
-process, and leaves no marker. A broken invariant or a lost disk of the quorum stops
-the node at once and leaves no marker: the next start recovers as after a crash.
+Stop (SIGTERM, SIGINT): the quorum is asked to move this broker's leaderships away, requests in flight are answered,
+listeners close, logs are written out, the quorum's journal is synced, and last, if all of that succeeded, the
+clean-shutdown marker is written. A stop is bounded in time: waiting for a disk that does not answer ends with the
+process, without a marker. A broken invariant or a lost disk of the quorum stops the node at once, without a marker: the
+next start recovers as after a crash.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from .descriptors import DescriptorBudget, raise_descriptor_limit
 from .garbage import BulkCreation, loading
 
 SWITCH_INTERVAL_SECONDS = 0.001
-"""How long one thread may keep the interpreter when another wants it: the quorum's thread waits no longer than this
-for a busy broker loop (Python's default is five times that)."""
+"""Time for which one thread may keep the interpreter when another wants it, in seconds. The quorum's thread waits no
+longer than this for a busy broker loop (Python's default is five times as long)."""
 HAND_OVER_SECONDS = 1.5
 CLOSE_SECONDS = 10.0
 
@@ -63,14 +63,14 @@ class Node:
     """One node of the cluster in this process."""
 
     def __init__(self, config: NodeConfig, folder: str, stalls: LoopStalls | None = None) -> None:
-        """`stalls` measures the running loop, if anybody does."""
+        """`stalls` measures the running loop, if it is given."""
         self._config = config
         self._stalls = stalls
         self._local = LocalDisk(folder)
         limit = raise_descriptor_limit()
         self._lock: File = self._take_lock(folder)
         self._clock = SystemClock()
-        # Before the start counts: settings that cannot be used change nothing.
+        # Before the start is counted, so that unusable settings change nothing.
         self._tls = self._load_tls(folder)
         self._disk = BallastedDisk(self._local, Ballast(self._local, config.disk_ballast_bytes))
         dial = self._tls.dial if self._tls else None
@@ -83,7 +83,7 @@ class Node:
         self._stopping = asyncio.Event()
         self._fatal: BaseException | None = None
         self._recovered = False
-        """Every log was, so that closing them makes them clean."""
+        """Whether every log was recovered, so that closing them makes them clean."""
         self._random = random.Random()
         self._worker = ThreadWorker(self._loop, config.worker_threads)
         self._log_worker = ThreadWorker(self._loop, config.fsync_threads, name="fsync")
@@ -157,7 +157,7 @@ class Node:
     # --- Start ---
 
     async def start(self) -> None:
-        """Come up and register. Returns when requests are taken; registration goes on until the quorum answers."""
+        """Start and register. Returns when requests are accepted; registration goes on until the quorum answers."""
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         self.broker.manager.on_new_replica = BulkCreation().on_new_replica
         with loading():
@@ -181,7 +181,7 @@ class Node:
         await self._first_of(registered)
         if not registered.is_set():
             return
-        # What is alive now mostly lives for ever: the collector need not look at it again and again.
+        # Most objects that are alive now live as long as the node, so the collector need not examine them repeatedly.
         gc.collect()
         gc.freeze()
         if self._stalls is not None:
@@ -241,20 +241,20 @@ class Node:
     def _take_lock(self, folder: str) -> File:
         if not self._local.exists(""):
             raise InvalidRequest("invalid_config", f"{folder} does not exist: run `raftlog server init` first")
-        # The lock is a file: in a folder that is refused it would be the first, and stand in the way of preparing it.
+        # The lock is a file. In a folder that is refused it would be the first one, and prevent `raftlog server init`.
         read_identity(self._local, folder)
         return self._local.lock(LOCK_FILE)
 
     # --- Running ---
 
     def data_address_of(self, peer: BrokerId) -> Endpoint | None:
-        """Where this node dials a broker's data listener."""
+        """Return the address at which this node dials a broker's data listener."""
         record = self.broker.view.broker(peer)
         known = record.data if record is not None else self.identity.voters.get(peer)
         return None if known is None else self._overridden(peer, known)
 
     def _known_data_address(self) -> Endpoint | None:
-        """What others are told to dial, as far as it is known before this node listens."""
+        """Return the address that others should dial, as far as it is known before this node listens."""
         config = self._config.data
         if config.advertised is not None:
             return config.advertised.endpoint
@@ -274,18 +274,18 @@ class Node:
         self._transactions.wake()
 
     def stop_soon(self) -> None:
-        """A signal came."""
+        """Stop: a signal arrived."""
         self._stopping.set()
 
     def on_fatal(self, error: BaseException) -> None:
-        """This process must not go on: it no longer knows what it promised, or it is not who it was."""
+        """Stop after a fatal error: this process no longer knows what it promised, or has lost its identity."""
         known = isinstance(error, RaftlogError) and not isinstance(error, InvariantViolation)
         self._log.error("must stop" if known else "INVARIANT", error=str(error), kind=type(error).__name__)
         self._fatal = error
         self._stopping.set()
 
     async def wait(self) -> int:
-        """Until a signal (0) or a fatal error (1)."""
+        """Wait for a signal (returns 0) or a fatal error (returns 1)."""
         await self._stopping.wait()
         return 1 if self._fatal is not None else 0
 
@@ -327,13 +327,14 @@ class Node:
         self._lock.close()
 
     async def _hand_over(self) -> None:
-        """Leaderships move to others before this broker goes. Bounded: where the quorum is gone too, nobody waits."""
+        """Transfer the leaderships before this broker stops. Bounded: if the quorum is gone too, the stop goes on
+        without it."""
         if self.broker.incarnation == NO_INCARNATION:
             return
         handed_over: asyncio.Future[bool] = self._loop.create_future()
         self._quorum.stop_broker(lambda fenced: resolve(handed_over, fenced), timeout=HAND_OVER_SECONDS)
         fenced = False
-        # The quorum's thread keeps the deadline, unless its disk keeps the thread.
+        # The quorum's thread keeps the deadline, unless a disk call blocks the thread.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * HAND_OVER_SECONDS):
                 fenced = await handed_over

@@ -1,12 +1,12 @@
-"""The HTTP/2 streams of native clients and forwarding brokers: messages of `raftlog/wire.py` in and out.
+"""The HTTP/2 streams of native clients and forwarding brokers, with messages of `raftlog/wire.py`.
 
-`/v1/produce` and `/v1/fetch` answer for this broker's own partitions only: a native client knows the leaders, and is
-told by `not_leader` where it errs. A fetch may be one of a session (`raftlog/wire.py`), of which a stream has
-one at most. `/raftlog.forward` takes every kind of request from other brokers. Each stream has
-many requests in flight; produces are handed to the partitions in the order of arrival, answers go out as they come.
+`/v1/produce` and `/v1/fetch` answer only for this broker's own partitions: a native client knows the leaders, and gets
+`not_leader` if it is mistaken. A fetch may belong to a session (`raftlog/wire.py`); a stream has at most one.
+`/raftlog.forward` accepts every kind of request from other brokers. Each stream has many requests in flight. Produce
+requests are passed to the partitions in the order of arrival; answers are sent as they complete.
 
-A message that does not decode is answered with the reason (correlation id -1), and the stream goes on: frames are told
-apart by their length, so the next message is unharmed. What is in flight on a stream is bounded.
+A message that cannot be decoded is answered with the reason (correlation id -1), and the stream continues: messages are
+delimited by their length, so the next one is intact. The requests in flight on a stream are bounded.
 """
 
 from __future__ import annotations
@@ -46,24 +46,27 @@ from .forwarding import FORWARD_PATH
 from .local import LocalRequests
 
 MAX_REQUESTS_IN_FLIGHT = 4096
-"""On one stream; more are refused as `overloaded`."""
+"""Maximum number of requests in flight on one stream; more are refused as `overloaded`."""
 MAX_BYTES_IN_FLIGHT = 64 * MIB
-"""Of produced batches without an answer, on one stream."""
+"""Maximum bytes of unanswered produce requests on one stream."""
 
 
 HearMembers: TypeAlias = Callable[[GroupHeartbeatsRequest], GroupHeartbeatsResponse]
 
 
 def nobody_hears(request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse:
-    """Of a broker that never coordinates groups."""
+    """Answer heartbeats for a broker that never coordinates groups."""
     return GroupHeartbeatsResponse(request.correlation_id, ["not_coordinator"] * len(request.members))
 
 
 def data_acceptors(
     local: LocalRequests, accepting: Callable[[], bool], hear: HearMembers = nobody_hears
 ) -> dict[str, StreamAcceptor]:
-    """Acceptors by path. `accepting` tells whether this broker takes requests (it does not while it stops); `hear`
-    takes heartbeats of consumer groups, as their coordinator."""
+    """Return the acceptors by path.
+
+    `accepting` tells whether this broker accepts requests (not while it stops). `hear` handles heartbeats of consumer
+    groups, as their coordinator.
+    """
 
     def acceptor(*kinds: type[Request]) -> StreamAcceptor:
         return lambda stream: RequestStream(stream, local, kinds, accepting, hear)
@@ -138,7 +141,7 @@ class RequestStream:
         number = request.correlation_id
         if not isinstance(request, self._kinds):
             taken = " and ".join(kind.__name__ for kind in self._kinds)
-            return ErrorResponse(number, "invalid_request", f"{self._stream.path} takes {taken}")
+            return ErrorResponse(number, "invalid_request", f"{self._stream.path} accepts only {taken}")
         if not self._accepting():
             return ErrorResponse(number, "shutting_down", "this broker is stopping")
         full = self._in_flight_bytes + size > MAX_BYTES_IN_FLIGHT and self._in_flight

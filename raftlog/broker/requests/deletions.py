@@ -1,8 +1,8 @@
-"""`delete-records` over several leaders: split by who leads, forwarded, and put together again.
+"""`delete-records` over several leaders: split by leader, forwarded, and combined again.
 
-Deleting twice does what deleting once does, so whatever may be asked again is, until the request's time is up. That
-holds for offsets only: `latest` is another offset each time, and a retry would take records that came later. So it is
-looked up once, before the first attempt, and every attempt names what was found.
+Deletion up to an offset is idempotent, so retriable failures are retried until the request's time is over. `latest` is
+not an offset: it is a different one each time, and a retry would delete records that arrived later. So it is resolved
+once, before the first attempt, and every attempt names the resulting offset.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .local import LocalRequests
 
 
 class DeletionRouter:
-    """Lives on the broker's loop."""
+    """Deletions, wherever the partitions are led. All calls are made on the broker's loop."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class DeletionRouter:
         leaders: Leaders,
         offsets: Callable[[OffsetsRequest], Awaitable[OffsetsResponse]],
     ) -> None:
-        """`offsets` asks the leaders, wherever they are."""
+        """`offsets` looks up offsets at the leaders, wherever they are."""
         self._node_id = node_id
         self._local = local
         self._forwarder = forwarder
@@ -51,7 +51,7 @@ class DeletionRouter:
         self._offsets = offsets
 
     async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Answers in the order asked, at the latest after the request's timeout."""
+        """Return the answers in the order of the request, at the latest after its timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.timeout_ms / 1000
         slots: Slots[DeletedPartition] = Slots(len(request.partitions))
@@ -71,19 +71,19 @@ class DeletionRouter:
     async def _with_offsets(
         self, request: DeleteRecordsRequest, slots: Slots[DeletedPartition], deadline: float
     ) -> DeleteRecordsRequest:
-        """The request with an offset for every partition; one of which none can be had is settled."""
+        """Return the request with an offset for every partition. A partition for which the lookup fails is settled."""
         positions = [p for p, asked in enumerate(request.partitions) if asked.before == UP_TO_HIGH_WATERMARK]
         if not positions:
             return request
         targets = list(request.partitions)
         queries = [OffsetQuery(targets[p].topic_id, targets[p].partition, TIMESTAMP_LATEST) for p in positions]
-        # What belongs to open transactions stays: the last stable offset is the end of what may be deleted.
+        # Records of open transactions are kept: deletion ends at the last stable offset.
         try:
             async with asyncio.timeout_at(deadline):
                 answer = await self._offsets(OffsetsRequest(0, queries, isolation=1))
         except TimeoutError:
             late = RetriableError(
-                "offset_not_available", "nobody told in time which offset is the latest; nothing is deleted"
+                "offset_not_available", "the latest offset could not be determined in time; nothing was deleted"
             )
             for position in positions:
                 slots.settle(position, _failed(targets[position], late), final=True)
@@ -122,10 +122,10 @@ class DeletionRouter:
 
 
 def _told(answer: DeletedPartition, maybe_applied: bool) -> DeletedPartition:
-    """The last attempt's answer, which speaks for that one alone: an earlier one may have deleted (S11)."""
+    """Return the last attempt's answer, corrected for earlier attempts, which may have deleted records (S11)."""
     if not (maybe_applied and answer.error) or error_from_code(answer.error, "").applied is not Applied.NO:
         return answer
-    why = f"an earlier attempt may have been carried out, the last one was answered {answer.error}: {answer.detail}"
+    why = f"an earlier attempt may have been carried out, and the last one failed with {answer.error}: {answer.detail}"
     return DeletedPartition(answer.topic_id, answer.partition, "outcome_unknown", why)
 
 

@@ -1,10 +1,10 @@
-"""Fetches over any number of leaders, as one long poll.
+"""Fetches from any number of leaders as one long poll.
 
-One leader: the poll is its. Several: all are asked without waiting; if that is not enough, each is polled until one has
-something, and then all are asked again, so the answer is one state of every partition. What a cancelled poll gave is
-released, never sent.
+A fetch from one leader is that leader's long poll. For several, all leaders are first asked without waiting. If that
+yields too little, each is polled until one has something; then all are asked again, so the answer is one state of every
+partition. The data of a cancelled poll is released, never sent.
 
-A request may name ten thousand partitions: what is done for each of them is done for some in a turn of the loop.
+A request may name ten thousand partitions, so the work for them is spread over several turns of the loop.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, RETRY_SECONDS, Leade
 from .local import LocalRequests
 
 PARTITIONS_A_TURN = 1_000
-"""A microsecond or two each."""
+"""Partitions processed in one turn of the loop, at a microsecond or two each."""
 
 
 class FetchRouter:
-    """Fetches, wherever the partitions are led. Lives on the broker's loop."""
+    """Fetches, wherever the partitions are led. All calls are made on the broker's loop."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class FetchRouter:
                 if left_ms and not _is_enough(response, min(request.min_bytes, request.max_bytes // len(leaders))):
                     release(parts)
                     if polls:
-                        # What ended the last poll was no answer, and may end the next one as soon.
+                        # The last poll ended without an answer, and the next one may end as soon.
                         await asyncio.sleep(min(RETRY_SECONDS, left_ms / 1000))
                     polls += 1
                     await self._poll_each(request, left_ms)
@@ -74,18 +74,18 @@ class FetchRouter:
             release(parts)
 
     async def _asks_again(self, response: FetchResponse, patience: float) -> bool:
-        """Whether everybody is to be asked once more, because a leader moved."""
+        """Return whether to ask all leaders once more, because a leader moved."""
         moved = any(p.error in ASKS_ELSEWHERE for p in response.partitions)
         return moved and await self._leaders.retry_before(patience)
 
     async def _ask_all(
         self, request: FetchRequest, max_wait_ms: int, min_bytes: int
     ) -> tuple[FetchResponse, list[Part]]:
-        """Every leader's part, once, in the order asked."""
+        """Ask every leader once, and return the answers in the order of the request."""
         slots: Slots[FetchedPartition] = Slots(len(request.partitions))
         bodies: dict[int, list[Part]] = {}
         groups = await self._groups(request.partitions, slots)
-        # Each gets its share, so that all together give no more than was asked for.
+        # Each leader gets a share of `max_bytes`, so that all together return no more than requested.
         share = request.max_bytes // max(len(groups), 1)
         request = msgspec.structs.replace(request, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=share)
         try:
@@ -93,7 +93,7 @@ class FetchRouter:
                 *(self._ask(leader, request, positions, slots, bodies) for leader, positions in groups.items())
             )
         except BaseException:
-            # Some may have answered before the client left.
+            # Some leaders may have answered before the client left.
             for body in bodies.values():
                 release(body)
             raise
@@ -148,7 +148,8 @@ class FetchRouter:
             raise
 
     async def _poll_each(self, request: FetchRequest, left_ms: int) -> None:
-        """Until one leader has something, or time is up. What came is asked for again together with the rest."""
+        """Poll until one leader has something, or time is over. The result is requested again together with the
+        rest."""
         slots: Slots[FetchedPartition] = Slots(len(request.partitions))
         request = msgspec.structs.replace(request, max_wait_ms=left_ms)
         groups = await self._groups(request.partitions, slots)
@@ -158,7 +159,7 @@ class FetchRouter:
         ]
         if not tasks:
             return
-        # Where a partition has no leader now, the others are not waited for long.
+        # If a partition has no leader now, the poll of the others is kept short.
         timeout = RETRY_SECONDS if slots.answers else None
         try:
             await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -178,7 +179,7 @@ class FetchRouter:
     async def _groups(
         self, partitions: Sequence[FetchPartition], slots: Slots[FetchedPartition]
     ) -> dict[BrokerId, list[int]]:
-        """Positions by the leader to ask; see `Leaders.groups`."""
+        """Return positions by the leader to ask, like `Leaders.groups`."""
         groups: dict[BrokerId, list[int]] = {}
         async for some in _in_turns(len(partitions)):
             found = self._leaders.groups(partitions, slots, failed, range(some.start, some.stop))
@@ -188,7 +189,7 @@ class FetchRouter:
 
 
 async def _in_turns(count: int) -> AsyncIterator[slice]:
-    """So many things, some in each turn of the loop."""
+    """Yield slices of `count` items, one in each turn of the loop."""
     for start in range(0, count, PARTITIONS_A_TURN):
         if start:
             await asyncio.sleep(0)
@@ -196,13 +197,13 @@ async def _in_turns(count: int) -> AsyncIterator[slice]:
 
 
 def failed(target: FetchPartition, error: RaftlogError) -> FetchedPartition:
-    """An error as a partition's answer."""
+    """Return an error as a partition's answer."""
     leader = error.leader if isinstance(error, NotLeader) else -1
     return FetchedPartition(target.topic_id, target.partition, error.code, error.detail, leader=leader)
 
 
 def release(parts: Iterable[Part]) -> None:
-    """Give up every file region, unsent."""
+    """Release every file region unsent."""
     for part in parts:
         if isinstance(part, FileRegion):
             part.release()
@@ -214,13 +215,16 @@ def _part_of(request: FetchRequest, positions: list[int]) -> FetchRequest:
 
 
 def _is_enough(response: FetchResponse, min_bytes: int) -> bool:
-    """Errors are news that nobody waits with."""
+    """Return whether the response has enough data. An error is returned without delay."""
     return sum(p.length for p in response.partitions) >= min_bytes or any(p.error for p in response.partitions)
 
 
 def _take(parts: deque[Part], length: int) -> list[Part]:
-    """The first `length` bytes of the parts, which are removed from them. A region is never cut: a leader's answer for
-    one partition is whole parts; a forwarded one is memory."""
+    """Remove the first `length` bytes from the parts and return them.
+
+    A region is never cut: a local leader's answer for one partition consists of whole parts, and a forwarded one is
+    memory.
+    """
     taken: list[Part] = []
     while length:
         part = parts.popleft()

@@ -1,8 +1,9 @@
-"""Requests passed on to the broker that leads: one connection and one stream a peer, many requests in flight.
+"""Requests forwarded to the leading broker: one connection and one stream for each peer, with many requests in flight.
 
-The connection is dialed when first needed and apart from those of replication and the quorum: a forwarded produce is
-bulk. A request that was not sent fails with `connection_lost`, which certainly did nothing; one whose connection broke
-after it was sent ends as `outcome_unknown` if it was a produce. What waits is bounded in number and in bytes.
+The connection is dialed at first use, apart from those of replication and the quorum, because forwarded produce
+requests are bulk data. A request that was not sent fails with `connection_lost`, which certainly had no effect. If the
+connection breaks after a produce request was sent, that request ends as `outcome_unknown`. The waiting requests are
+bounded in number and in bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ FORWARD_PATH = "/raftlog.forward"
 MAX_WAITING_REQUESTS = 4096
 MAX_WAITING_BYTES = 64 * MIB
 ANSWER_GRACE_SECONDS = 2.0
-"""A peer answers by the request's own timeout; this much later it counts as lost. Dialing is part of that time."""
+"""Extra time beyond the request's own timeout after which a peer's answer counts as lost, in seconds. Dialing is
+part of that time."""
 OFFSETS_SECONDS = 10.0
 HEARTBEAT_SECONDS = 2.0
 
@@ -53,8 +55,10 @@ ResponseType = TypeVar(
 
 
 class Forwarder:
-    """Requests to other brokers. Lives on the broker's loop. `dial` says where a broker's data listener is, `tls` how
-    to speak to it (None: in the clear)."""
+    """Requests to other brokers. All calls are made on the broker's loop.
+
+    `dial` returns the address of a broker's data listener, `tls` the TLS settings for it (None: plain text).
+    """
 
     def __init__(
         self, dial: Callable[[BrokerId], Endpoint | None], tls: Callable[[BrokerId], DialTls] | None = None
@@ -64,36 +68,38 @@ class Forwarder:
         self._peers: dict[BrokerId, _Peer] = {}
 
     async def produce(self, peer: BrokerId, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
-        """Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent)."""
-        # Without an answer nobody would know when it is no longer in flight here.
+        """Forward a produce request. Raises `RetriableError`: `connection_lost` or `overloaded` (not sent),
+        `outcome_unknown` (sent)."""
+        # Without an answer the end of the request would not be known here, so `acks` is at least 1.
         request = msgspec.structs.replace(request, acks=request.acks or 1)
         seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
         response, _ = await self._ask(peer, request, batches, ProduceResponse, seconds, "outcome_unknown")
         return response
 
     async def fetch(self, peer: BrokerId, request: FetchRequest) -> tuple[FetchResponse, memoryview]:
-        """Raises `RetriableError`."""
+        """Forward a fetch. Raises `RetriableError`."""
         seconds = request.max_wait_ms / 1000 + ANSWER_GRACE_SECONDS
         return await self._ask(peer, request, (), FetchResponse, seconds, "connection_lost")
 
     async def offsets(self, peer: BrokerId, request: OffsetsRequest) -> OffsetsResponse:
-        """Raises `RetriableError`."""
+        """Forward offset lookups. Raises `RetriableError`."""
         response, _ = await self._ask(peer, request, (), OffsetsResponse, OFFSETS_SECONDS, "connection_lost")
         return response
 
     async def delete_records(self, peer: BrokerId, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent)."""
+        """Forward a deletion. Raises `RetriableError`: `connection_lost` or `overloaded` (not sent),
+        `outcome_unknown` (sent)."""
         seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
         response, _ = await self._ask(peer, request, (), DeleteRecordsResponse, seconds, "outcome_unknown")
         return response
 
     async def heartbeats(self, peer: BrokerId, request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse:
-        """To the coordinator of groups. Raises `RetriableError`."""
+        """Forward heartbeats to the coordinator of groups. Raises `RetriableError`."""
         response, _ = await self._ask(peer, request, (), GroupHeartbeatsResponse, HEARTBEAT_SECONDS, "connection_lost")
         return response
 
     async def close(self) -> None:
-        """Drop all connections; what waits ends with an error."""
+        """Drop all connections. Waiting requests end with an error."""
         peers, self._peers = self._peers, {}
         for peer in peers.values():
             peer.close()
@@ -119,9 +125,9 @@ class Forwarder:
         if isinstance(response, ErrorResponse):
             raise error_from_code(response.error, response.detail)
         if not isinstance(response, expected) or _answers(response) != _questions(request):
-            # What it did, if anything, nobody knows.
+            # The effect of the request, if any, is unknown.
             raise RetriableError(
-                lost_code, f"broker {peer} gave a {type(response).__name__} that answers another request"
+                lost_code, f"broker {peer} sent a {type(response).__name__} that does not fit the request"
             )
         return response, content
 
@@ -144,14 +150,14 @@ def _questions(request: Request) -> int:
 
 
 def _answers(response: Response) -> int:
-    """-1: one for all, or none that was asked for."""
+    """Return the number of answers; -1 for a response that does not answer a request item by item."""
     if isinstance(response, ErrorResponse | SessionFetchResponse):
         return -1
     return len(response.errors if isinstance(response, GroupHeartbeatsResponse) else response.partitions)
 
 
 class _Peer:
-    """One peer's connection: from dialing to its loss. It is not used again after that."""
+    """One peer's connection, from dialing to its loss. It is not used again after that."""
 
     def __init__(self, endpoint: Endpoint, tls: DialTls | None) -> None:
         self.endpoint = endpoint
@@ -165,12 +171,12 @@ class _Peer:
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     async def connected(self) -> None:
-        """Raises `RetriableError` (`connection_lost`)."""
+        """Wait for the connection. Raises `RetriableError` (`connection_lost`)."""
         try:
             await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
             if not self._connecting.cancelled():
-                raise  # it is the caller who is cancelled
+                raise  # the caller is cancelled
             raise RetriableError("connection_lost", f"the connection to {self.endpoint} was given up") from None
 
     async def _connect(self) -> None:
@@ -179,18 +185,18 @@ class _Peer:
             self._stream = self._connection.open_stream(FORWARD_PATH, {}, self)
         except RaftlogError as error:
             raise RetriableError("connection_lost", error.detail) from None
-        except (OSError, ValueError) as error:  # an advertised name that is none
+        except (OSError, ValueError) as error:  # an invalid advertised name
             raise RetriableError("connection_lost", f"{self.endpoint}: {error}") from None
         finally:
             self.lost = self.lost or self._stream is None
 
     async def ask(self, request: Request, body: Sequence[memoryview], lost_code: str) -> tuple[Response, memoryview]:
-        """The answer to this request, whatever it is."""
+        """Send a request and return its answer, of any kind."""
         if self._stream is None or self.lost:
             raise RetriableError("connection_lost", f"the connection to {self.endpoint} is lost")
         size = sum(part.nbytes for part in body)
         if len(self._waiting) >= MAX_WAITING_REQUESTS or self._waiting_bytes + size > MAX_WAITING_BYTES:
-            raise RetriableError("overloaded", f"too much waits for {self.endpoint} already")
+            raise RetriableError("overloaded", f"too many requests for {self.endpoint} are waiting")
         self._next_id += 1
         number = self._next_id
         future: asyncio.Future[tuple[Response, memoryview]] = asyncio.get_running_loop().create_future()
@@ -204,9 +210,9 @@ class _Peer:
                 self._waiting_bytes -= size
 
     def close(self) -> None:
-        """Whoever waits gets an error."""
+        """Close the connection. Waiting requests fail."""
         self._connecting.cancel()
-        self._lose("closed by us")
+        self._lose("closed by this node")
         if self._connection is not None:
             self._connection.close()
 
@@ -215,7 +221,7 @@ class _Peer:
     def on_message(self, stream: Http2Stream, message: memoryview) -> None:
         response, body = decode_response(message)
         waiting = self._waiting.get(response.correlation_id)
-        # Whoever asked may have given up by now.
+        # The caller may have given up meanwhile.
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result((response, body))
 

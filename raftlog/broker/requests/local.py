@@ -1,11 +1,11 @@
-"""Requests of the wire, answered by this broker's own partitions.
+"""Requests of the wire protocol, answered by this broker's own partitions.
 
-One request names many partitions; each is asked on its own, and the answer goes out when all have answered. Callback
-style, on ports: the data listener, the router and the simulator use it alike. Whoever asks for a partition that this
-broker does not lead gets `not_leader` with a hint: forwarding is the router's.
+A request names many partitions; each is asked separately, and the answer is sent when all have answered. The code uses
+callbacks and ports: the data listener, the router and the simulator share it. If this broker does not lead a partition,
+the answer is `not_leader` with a hint; forwarding is the router's job.
 
-Batches are handed to the partitions in the order of arrival. A request may name thousands, so only some are handed over
-in one turn of the loop; who produces meanwhile waits behind them.
+Batches are passed to the partitions in the order of arrival. A request may name thousands, so only some are passed on
+in one turn of the loop, and later requests wait behind them.
 """
 
 from __future__ import annotations
@@ -41,24 +41,25 @@ from raftlog.wire import (
 )
 
 BATCHES_A_TURN = 64
-"""Handed to their partitions in one turn of the loop: each costs 50 to 200 microseconds, its check included."""
+"""Batches passed to their partitions in one turn of the loop: each costs 50 to 200 microseconds, including its
+check."""
 
 
 class LocalRequests:
-    """Produce, fetch and offset requests for partitions led here."""
+    """Produce, fetch and offset requests for partitions that this broker leads."""
 
     def __init__(self, manager: PartitionManager, scheduler: Scheduler) -> None:
         self._manager = manager
         self._scheduler = scheduler
         self._to_hand_over: deque[tuple[Callable[[], None], Callable[[RaftlogError], None]]] = deque()
-        """Batches that came in, in order; and whom to tell of one that could not be handed over."""
+        """Arrived batches in order, each with the callback for one that could not be passed on."""
         self._handing_over = False
-        """`_hand_over` runs, or is due."""
+        """Whether `_hand_over` runs or is scheduled."""
 
     def produce(
         self, request: ProduceRequest, batches: Sequence[memoryview], done: Callable[[ProduceResponse], None]
     ) -> None:
-        """`done` once every batch has its answer: at the latest after the request's timeout."""
+        """Call `done` when every batch has its answer, at the latest after the request's timeout."""
         asked = request.partitions
         answers: list[ProducedPartition | None] = [None] * len(asked)
         missing = len(asked)
@@ -66,7 +67,7 @@ class LocalRequests:
         def answered(position: int, answer: Produced | RaftlogError) -> None:
             nonlocal missing
             if answers[position] is not None:
-                return  # It could not be handed over, and is answered all the same.
+                return  # The hand-over failed, and the partition answered nevertheless.
             answers[position] = _produced(asked[position], answer)
             missing -= 1
             if not missing:
@@ -90,7 +91,7 @@ class LocalRequests:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        # Who is answered meanwhile and produces again comes behind what is still here.
+        # Batches that arrive during the callbacks are queued behind those that are still here.
         self._handing_over = True
         try:
             for _ in range(BATCHES_A_TURN):
@@ -100,8 +101,9 @@ class LocalRequests:
                 try:
                     hand_over()
                 except Exception as error:
-                    # Whether it was appended nobody knows; without its answer all of its request would have none.
-                    answered(RetriableError("outcome_unknown", f"an error that nobody foresaw: {error!r}"))
+                    # It is unknown whether the batch was appended. Without this answer its whole request would get
+                    # none.
+                    answered(RetriableError("outcome_unknown", f"an unexpected error: {error!r}"))
                     raise
         finally:
             self._handing_over = bool(self._to_hand_over)
@@ -109,7 +111,8 @@ class LocalRequests:
                 self._scheduler.call_soon(self._hand_over)
 
     def fetch(self, request: FetchRequest, done: Callable[[FetchResponse, list[Part]], None]) -> Cancellable:
-        """A long poll; `done` once. The receiver of the parts sends or releases every region in them."""
+        """Begin a long poll; `done` is called once. The receiver of the parts sends or releases every region in
+        them."""
 
         def answered(partitions: list[FetchedPartition], parts: list[Part]) -> None:
             done(FetchResponse(request.correlation_id, partitions), parts)
@@ -129,18 +132,18 @@ class LocalRequests:
         request: SessionFetchRequest,
         done: Callable[[SessionFetchResponse, list[Part]], None],
     ) -> FetchSession:
-        """A long poll of a session; see `FetchSessions.fetch`."""
+        """Begin a long poll of a session; see `FetchSessions.fetch`."""
         number = request.correlation_id
         return self._manager.fetch_session(
             current, request, lambda slots, parts: done(SessionFetchResponse(number, slots), parts)
         )
 
     def close_session(self, session: FetchSession | None) -> None:
-        """Its stream is gone."""
+        """Close a session whose stream has ended."""
         self._manager.close_session(session)
 
     def offsets(self, request: OffsetsRequest, done: Callable[[OffsetsResponse], None]) -> None:
-        """`done` once every partition has answered."""
+        """Call `done` when every partition has answered."""
         asked = request.partitions
         answers: list[FoundOffset | None] = [None] * len(asked)
         missing = len(asked)
@@ -167,7 +170,7 @@ class LocalRequests:
         in_turns(self._scheduler, range(len(asked)), find)
 
     def delete_records(self, request: DeleteRecordsRequest, done: Callable[[DeleteRecordsResponse], None]) -> None:
-        """`done` once every partition has answered: at the latest after the request's timeout."""
+        """Call `done` when every partition has answered, at the latest after the request's timeout."""
         asked = request.partitions
         answers: list[DeletedPartition | None] = [None] * len(asked)
         missing = len(asked)

@@ -1,1 +1,1 @@
-"""The node's TLS files: loading, renewal, expiry."""
+"""The node's TLS: loading and renewal of files, names in certificates, expiry."""

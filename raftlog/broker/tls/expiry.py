@@ -1,7 +1,7 @@
-"""When certificates end, and when to say so. A pure core: dates in, lines out.
+"""Expiry of certificates and its warnings. A pure core: dates in, lines out.
 
-Warnings come 30, 7 and 1 days before the end. One counts only for a certificate that lives more than three times as
-long: one that is made anew every day would be "about to expire" all its life.
+Warnings are due 30, 7 and 1 days before the end. A warning applies only to a certificate with more than three times
+that lifetime: one that is renewed daily would otherwise be "about to expire" all its life.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WARNING_DAYS = (30, 7, 1)
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """Of one certificate, in seconds since 1970. `what` names it for people."""
+    """The validity of one certificate, in seconds since 1970. `what` names it for people."""
 
     what: str
     begins: float
@@ -25,12 +25,12 @@ class Lifetime:
 
     @staticmethod
     def of(what: str, certificate: Mapping[str, Any]) -> Lifetime:
-        """From what `getpeercert` or `get_ca_certs` gives."""
+        """Return the validity of a certificate from `getpeercert` or `get_ca_certs`."""
         begins, ends = (ssl.cert_time_to_seconds(certificate[name]) for name in ("notBefore", "notAfter"))
         return Lifetime(what, begins, ends)
 
     def warned_days(self, now: float) -> int | None:
-        """The smallest warning that is due: 30, 7, 1, or 0 once it has ended; None while all is well."""
+        """Return the smallest warning that is due: 30, 7, 1, or 0 after the end; None if none is due."""
         left = self.ends - now
         if left <= 0:
             return 0
@@ -39,25 +39,25 @@ class Lifetime:
         return min(due, default=None)
 
     def line(self, now: float) -> str | None:
-        """What to tell an operator, or None while all is well."""
+        """Return the line for an operator; None if none is due."""
         due = self.warned_days(now)
         if due is None:
             return None
         if due == 0:
-            return f"{self.what} has expired: no connection between nodes is made any more; put a new one in its place"
+            return f"{self.what} has expired: nodes make no new connections to each other; replace it"
         left = self.ends - now
         time = f"{left / DAY_SECONDS:.0f} days" if left > 2 * DAY_SECONDS else f"{left / 3600:.0f} hours"
-        return f"{self.what} expires in {time}: put a new one in its place, no restart is needed"
+        return f"{self.what} expires in {time}: replace it; no restart is needed"
 
 
 class ExpiryLog:
-    """Says each warning once: per certificate and threshold."""
+    """A log of warnings: each is reported once for each certificate and threshold."""
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[float, int]] = {}
 
     def due(self, lifetimes: tuple[Lifetime, ...], now: float) -> list[str]:
-        """Lines that were not said yet."""
+        """Return the lines that were not reported yet."""
         lines = []
         for lifetime in lifetimes:
             days, line = lifetime.warned_days(now), lifetime.line(now)

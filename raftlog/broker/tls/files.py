@@ -1,12 +1,11 @@
-"""Certificate files → what listener and dialers use, or the reason why not. Blocks; runs before the start and on a
-worker.
+"""Loading of certificate files for listener and dialers. Blocks; runs before the start and on a worker.
 
-What was loaded is tried before anybody depends on it: the node shakes hands with itself, in memory, with both of its
-contexts. Whatever a peer would object to (a key that does not fit, an expired certificate, an authority that has not
-signed it, another node's name, a purpose that is missing) is found there, with the file at fault, while an older set
-still serves.
+Loaded files are tested before use: the node performs a handshake with itself, in memory, with both of its contexts.
+Whatever a peer would object to (a key that does not fit, an expired certificate, an authority that did not sign it,
+another node's name, a missing purpose) is found there and reported with the file's name, while an older set still
+serves.
 
-Sessions are not resumed: whoever comes again shows its certificate again.
+Sessions are not resumed: a peer that reconnects shows its certificate again.
 """
 
 from __future__ import annotations
@@ -26,29 +25,29 @@ from .expiry import Lifetime
 from .names import NodeNames
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""For TLS 1.2 (RFC 9113 section 9.2.2 forbids most others); those of 1.3 are all good."""
+"""Ciphers for TLS 1.2 (RFC 9113 section 9.2.2 forbids most others); those of 1.3 are all good."""
 
 HANDSHAKE_STEPS = 10
-"""More than any handshake takes."""
+"""Maximum number of steps of a handshake, more than any takes."""
 
 _Stamp: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """One reading of the files."""
+    """The result of one reading of the files."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
     lifetimes: tuple[Lifetime, ...]
     stamps: tuple[_Stamp, ...]
-    """Of the files as they were before they were read."""
+    """Stamps of the files before they were read."""
     key_is_open: bool
-    """Others than its owner may read the key."""
+    """Whether others than its owner may read the key."""
 
 
 def stamps_of(config: TlsConfig) -> tuple[_Stamp, ...]:
-    """What changes when a file does. Links are followed. Raises `InvalidRequest`."""
+    """Return values that change when a file changes. Links are followed. Raises `InvalidRequest`."""
     stamps = []
     for path in (config.certificate, config.key, config.authority):
         try:
@@ -60,20 +59,20 @@ def stamps_of(config: TlsConfig) -> tuple[_Stamp, ...]:
 
 
 def load_tls_files(config: TlsConfig, names: NodeNames, node: BrokerId) -> TlsFiles:
-    """Read and try them. Raises `InvalidRequest` naming the file and what is wrong with it."""
+    """Read and test the files. Raises `InvalidRequest`, which names the file and its problem."""
     stamps = stamps_of(config)
     server, client = _context(config, ssl.PROTOCOL_TLS_SERVER), _context(config, ssl.PROTOCOL_TLS_CLIENT)
     try:
         own = _shake_hands_with_itself(server, client)
     except ssl.SSLError as error:
         why = getattr(error, "verify_message", "") or error.reason or str(error)
-        raise _refusal(f"peers would not take {config.certificate}, checked by {config.authority}: {why}") from None
+        raise _refusal(f"peers would reject {config.certificate}, checked by {config.authority}: {why}") from None
     try:
         names.expect(own, node)
     except RaftlogError as error:
         raise _refusal(f"{config.certificate} is not for this node: {error.detail}") from None
     authorities = [Lifetime.of("the TLS authority's certificate", found) for found in client.get_ca_certs()]
-    # During a rotation there are several; what matters is that one is left.
+    # During a rotation there are several authorities, and one valid one is enough.
     last = max(authorities, key=lambda lifetime: lifetime.ends)
     lifetimes = (Lifetime.of("this node's TLS certificate", own), last)
     *_, key_mode = stamps[1]
@@ -82,7 +81,7 @@ def load_tls_files(config: TlsConfig, names: NodeNames, node: BrokerId) -> TlsFi
 
 def _context(config: TlsConfig, protocol: ssl._SSLMethod) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
-    context.check_hostname = False  # a node is known by its name in the cluster, not by where it runs
+    context.check_hostname = False  # a node is identified by its name in the cluster, not by its host
     server = protocol is ssl.PROTOCOL_TLS_SERVER
     context.verify_mode = ssl.CERT_OPTIONAL if server else ssl.CERT_REQUIRED
     context.set_ciphers(CIPHERS)
@@ -92,25 +91,25 @@ def _context(config: TlsConfig, protocol: ssl._SSLMethod) -> ssl.SSLContext:
     try:
         context.load_verify_locations(config.authority)
     except (OSError, ValueError) as error:
-        raise _refusal(f"{config.authority} holds no certificate of an authority: {_text(error)}") from None
+        raise _refusal(f"{config.authority} contains no certificate of an authority: {_text(error)}") from None
     try:
         context.load_cert_chain(config.certificate, config.key, password=_no_pass_phrase)
     except (OSError, ValueError) as error:
         raise _refusal(
-            f"{config.certificate} and {config.key} are no certificate with its key: {_text(error)}"
+            f"{config.certificate} and {config.key} are not a certificate and its key: {_text(error)}"
         ) from None
     if not context.get_ca_certs():
-        raise _refusal(f"{config.authority} holds no certificate of an authority (with `CA:TRUE`)")
+        raise _refusal(f"{config.authority} contains no certificate of an authority (with `CA:TRUE`)")
     return prepare(context)
 
 
 def _no_pass_phrase() -> str:
-    """Else OpenSSL asks at the terminal, and waits."""
-    raise ValueError("the key is encrypted: raftlog takes one without a pass phrase, in a file that only it can read")
+    """Refuse an encrypted key. Otherwise OpenSSL asks for the pass phrase at the terminal, and waits."""
+    raise ValueError("the key is encrypted: use one without a pass phrase, in a file that only raftlog can read")
 
 
 def _shake_hands_with_itself(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
-    """Both ways; the certificate as a peer sees it. Raises `ssl.SSLError`."""
+    """Handshake in both roles, and return the certificate as a peer sees it. Raises `ssl.SSLError`."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True))
     for _ in range(HANDSHAKE_STEPS):
@@ -124,7 +123,7 @@ def _shake_hands_with_itself(server: ssl.SSLContext, client: ssl.SSLContext) -> 
             break
     seen = ends[1].getpeercert()
     if not seen or not ends[0].getpeercert():
-        raise ssl.SSLError("the handshake with itself does not end")
+        raise ssl.SSLError("the handshake of the node with itself does not end")
     return seen
 
 

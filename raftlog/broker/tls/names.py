@@ -1,11 +1,11 @@
-"""Which certificate is whose: a subject alternative name ↔ a node of this cluster.
+"""The mapping between certificates and nodes: subject alternative name ↔ node of this cluster.
 
-A node's certificate carries one name that says both which cluster and which node it is for, by default the URI
-`raftlog:/cluster/<cluster id>/node/<node id>` (RFC 5280 section 4.2.1.6: with a scheme and without an authority, so it
-is compared as it stands). The authority's signature makes the name true; this mapping says what it means. So a valid
-certificate of another cluster, of another node, or of a user proves nothing here (S12).
+A node's certificate has one name that contains both cluster and node, by default the URI `raftlog:/cluster/<cluster
+id>/node/<node id>` (RFC 5280 section 4.2.1.6: with a scheme and without an authority, so it is compared literally). The
+authority's signature vouches for the name; this mapping interprets it. So a valid certificate of another cluster, of
+another node, or of a user proves nothing here (S12).
 
-A pure core. Certificates are dictionaries as `ssl.SSLSocket.getpeercert` gives them after it has verified them.
+A pure core. Certificates are dictionaries from `ssl.SSLSocket.getpeercert`, which has verified them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class NodeNames:
     """The names of one cluster's nodes."""
 
     def __init__(self, pattern: str, cluster_id: str) -> None:
-        """`pattern` as `TlsConfig.node_name` has it, checked there. Raises `InvalidRequest` where the cluster's id
+        """`pattern` is `TlsConfig.node_name`, which is already checked. Raises `InvalidRequest` if the cluster's id
         cannot be part of such a name."""
         self.kind, _, text = pattern.partition(":")
         if self.kind == "DNS" and "{cluster_id}" in text and not _DNS_LABEL.fullmatch(cluster_id):
             raise InvalidRequest(
                 "invalid_config",
-                f"cluster id {cluster_id!r} cannot be part of a DNS name: let tls.node_name be a URI, or leave "
-                "{cluster_id} out and have an authority for this cluster alone",
+                f"cluster id {cluster_id!r} cannot be part of a DNS name: use a URI in tls.node_name, or omit "
+                "{cluster_id} and use an authority for this cluster alone",
             )
         written = quote(cluster_id, safe="") if self.kind == "URI" else cluster_id
         self._before, _, self._after = text.replace("{cluster_id}", written).partition("{node_id}")
@@ -46,12 +46,14 @@ class NodeNames:
         )
 
     def name_of(self, node: BrokerId) -> str:
-        """As OpenSSL writes it: `URI:...` or `DNS:...`."""
+        """Return a node's name in OpenSSL's notation: `URI:...` or `DNS:...`."""
         return f"{self.kind}:{self._before}{node}{self._after}"
 
     def node_of(self, certificate: Mapping[str, Any] | None) -> BrokerId:
-        """The one node whose certificate this is. Raises `InvalidRequest` (`cluster_authorization_failed`) saying what
-        it is instead."""
+        """Return the node of a certificate.
+
+        Raises `InvalidRequest` (`cluster_authorization_failed`), which says what the certificate is instead.
+        """
         if not certificate:
             raise _refusal(f"no certificate was shown: nodes of cluster {self._cluster_id!r} must show theirs")
         names = [f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())]
@@ -60,13 +62,15 @@ class NodeNames:
             return BrokerId(found.pop() or 0)
         shown = ", ".join(name[:200] for name in names[:NAMES_SHOWN]) or "none"
         what = "names several nodes" if found else f"names no node of cluster {self._cluster_id!r}"
-        raise _refusal(f"the certificate {what}: it has {shown}; a node has one like {self.name_of(BrokerId(0))}")
+        raise _refusal(
+            f"the certificate {what}: its names are {shown}; a node's name looks like {self.name_of(BrokerId(0))}"
+        )
 
     def expect(self, certificate: Mapping[str, Any] | None, node: BrokerId) -> None:
-        """This must be that node's. Raises `InvalidRequest` (`cluster_authorization_failed`)."""
+        """Check that a certificate is that of this node. Raises `InvalidRequest` (`cluster_authorization_failed`)."""
         found = self.node_of(certificate)
         if found != node:
-            raise _refusal(f"node {node} was expected and node {found} is here, by its certificate")
+            raise _refusal(f"node {node} was expected, but node {found} is the owner of the certificate")
 
     def _node(self, name: str) -> int | None:
         kind, _, text = name.partition(":")

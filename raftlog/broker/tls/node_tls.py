@@ -1,14 +1,14 @@
-"""TLS of one node while it runs: who may open which stream, and files that are read again when they change.
+"""TLS of a running node: authorization of streams, and files that are read again when they change.
 
-The data listener shows this node's certificate to everybody and asks for one, without insisting: native clients have
-none yet. The brokers' own paths insist: their streams are opened for a peer whose certificate names a node of this
-cluster, and `stream.peer_node` tells the links whose frames to take (each hello's node id is held against it, S12).
-The other way round a dialer speaks only to exactly the node that it meant to reach.
+The data listener shows this node's certificate to every peer and requests one without requiring it, because native
+clients have none yet. The brokers' own paths require one: their streams are opened for a peer whose certificate names a
+node of this cluster, and `stream.peer_node` tells the links which peer it is (each hello's node id is compared with it,
+S12). In the other direction a dialer talks only to the node that it meant to reach.
 
-Files are looked at every `WATCH_SECONDS`. A new set serves the next connections once it has stood its test; a bad one
-is told of, and the old one goes on. Connections that are there stay.
+The files are checked every `WATCH_SECONDS`. A new set serves later connections once it has passed its test. A bad set
+is reported, and the old one stays in use. Existing connections stay.
 
-Contexts are asked for by the broker's thread and the quorum's: `_files` is replaced as a whole and never changed.
+The broker's thread and the quorum's both use contexts, so `_files` is replaced as a whole and never changed.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ QUORUM_NAME = "quorum.raftlog"
 WATCH_SECONDS = 2.0
 REFUSALS_PER_SECOND = 1.0
 REFUSALS_BURST = 100
-"""Lines of log that strangers can cause."""
+"""Maximum number of log lines that unauthenticated peers can cause at once."""
 
 CLIENT_PATHS = frozenset({PRODUCE_PATH, FETCH_PATH})
 
 
 class RefusalLog:
-    """Somebody was turned away: one line in the log, if there is room for it."""
+    """A log of refused connections, limited in rate."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -57,10 +57,10 @@ class RefusalLog:
 
 
 class NodeTls:
-    """Made before the node's loop has anything to do: it reads files."""
+    """The TLS state of one node. Create it before the node's loop has work, because it reads files."""
 
     def __init__(self, config: TlsConfig, cluster_id: str, node: BrokerId, clock: Clock) -> None:
-        """Raises `InvalidRequest` for files that cannot be used."""
+        """Raises `InvalidRequest` for unusable files."""
         self._config = config
         self._node = node
         self._clock = clock
@@ -69,37 +69,38 @@ class NodeTls:
         self._files: TlsFiles = load_tls_files(config, self.names, self._node)
         self._expiry = ExpiryLog()
         self._complaint = ""
-        """What is wrong with the files that lie there now, and was told."""
+        """The problem of the current files that was reported; empty if there is none."""
         self._last_failure = ""
-        """Why the last look came to nothing; empty where it did not."""
+        """The reason why the last check failed; empty if it succeeded."""
         self.on_refused = RefusalLog(clock)
         self._task: asyncio.Task[None] | None = None
 
     # --- Connections ---
 
     def server_context(self) -> ssl.SSLContext:
-        """For a connection that is accepted now."""
+        """Return the context for a new incoming connection."""
         return self._files.server
 
     def dial(self, peer: BrokerId) -> DialTls:
-        """For connections to that node."""
+        """Return the TLS settings for connections to this peer."""
         return DialTls(self._client_context, check=lambda certificate: self.names.expect(certificate, peer))
 
     def dial_quorum(self, peer: BrokerId) -> DialTls:
-        """The same, to be served on the quorum's loop over there."""
+        """Return the same for the peer's quorum loop."""
         return DialTls(self._client_context, QUORUM_NAME, lambda certificate: self.names.expect(certificate, peer))
 
     def _client_context(self) -> ssl.SSLContext:
         return self._files.client
 
     def guarded(self, acceptors: Mapping[str, StreamAcceptor]) -> dict[str, StreamAcceptor]:
-        """The same, but all that is not a native client's is for nodes only: what is added later, too."""
+        """Return the acceptors, with all paths but those of native clients restricted to nodes, including paths
+        added later."""
         return {
             path: acceptor if path in CLIENT_PATHS else self.for_nodes(acceptor) for path, acceptor in acceptors.items()
         }
 
     def for_nodes(self, acceptor: StreamAcceptor) -> StreamAcceptor:
-        """The acceptor, for streams of this cluster's nodes only; others are refused and told of."""
+        """Return the acceptor for streams of this cluster's nodes only. Others are refused and logged."""
 
         def accept(stream: Http2Stream) -> StreamHandler:
             try:
@@ -114,18 +115,18 @@ class NodeTls:
     # --- Time ---
 
     def problems(self) -> list[str]:
-        """For the node's health."""
+        """Return the problems for the node's health."""
         now = self._clock.wall_ms() / 1000
         lines = [line for lifetime in self._files.lifetimes if (line := lifetime.line(now)) is not None]
         return [*lines, self._complaint] if self._complaint else lines
 
     def watch(self) -> None:
-        """Look at files and dates from now on, until `close`."""
+        """Start checking files and dates, until `close`."""
         self._task = asyncio.get_running_loop().create_task(self._watch())
         self._task.add_done_callback(_report)
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -140,23 +141,23 @@ class NodeTls:
             try:
                 await asyncio.to_thread(self.look)
                 self._last_failure = ""
-            except Exception as error:  # noqa: BLE001  want of a thread or of memory, or a bug: told, and tried again
+            except Exception as error:  # noqa: BLE001  a lack of threads or memory, or a bug: reported and retried
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
         if repr(error) != self._last_failure:
             self._last_failure = repr(error)
-            message = "the TLS files were not looked at: tried again"
+            message = "the check of the TLS files failed and will be retried"
             asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def look(self) -> None:
-        """Read the files again if they have changed. Blocks; one thread at a time."""
+        """Read the files again if they have changed. Blocks; call it on one thread at a time."""
         try:
             if stamps_of(self._config) == self._files.stamps and not self._complaint:
                 return
             self._files = load_tls_files(self._config, self.names, self._node)
         except InvalidRequest as error:
-            complaint = f"{error.detail}; the files read before are still in use"
+            complaint = f"{error.detail}; the previously read files are still in use"
             if complaint != self._complaint:
                 self._complaint = complaint
                 self._log.warning("tls_files_refused", reason=error.detail)
@@ -171,8 +172,8 @@ class NodeTls:
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    """A bug in the watching must not die unseen with its task: new certificates would never be read."""
+    """Report a failure of the check: if it ended unnoticed, new certificates would never be read."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        message = "the TLS files are watched no more"
+        message = "the TLS files are no longer checked"
         task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})

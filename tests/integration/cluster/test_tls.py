@@ -291,7 +291,7 @@ async def test_a_node_that_is_not_the_one_dialed_is_not_spoken_to(running: TlsCl
     context = running.context(running.authority.for_node(running.cluster_id, 2), tmp_path)
     where = running.cluster.nodes[0].data
     dial = DialTls(lambda: context, check=lambda shown: names.expect(shown, BrokerId(1)))
-    with pytest.raises(RetriableError, match="node 1 was expected and node 0 is here"):
+    with pytest.raises(RetriableError, match="node 1 was expected, but node 0 is the owner"):
         await connect(where.host, where.port, ssl=dial)
 
 

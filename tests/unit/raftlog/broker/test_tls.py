@@ -45,11 +45,11 @@ class TestNames:
     @pytest.mark.parametrize(
         ("found", "why"),
         [
-            ([], "it has none"),
+            ([], "its names are none"),
             (["DNS:raftlog:/cluster/c1/node/1"], "names no node"),
             (
                 ["URI:raftlog:/cluster/c2/node/1"],
-                "names no node of cluster 'c1': it has URI:raftlog:/cluster/c2/node/1",
+                "names no node of cluster 'c1': its names are URI:raftlog:/cluster/c2/node/1",
             ),
             (["URI:raftlog:/cluster/C1/node/1"], "names no node"),
             (["URI:raftlog:/cluster/c1/node/01"], "names no node"),
@@ -76,7 +76,7 @@ class TestNames:
     def test_another_node_than_the_one_that_was_dialed(self) -> None:
         two = certificate("URI:raftlog:/cluster/c1/node/2")
         names().expect(two, BrokerId(2))
-        with pytest.raises(InvalidRequest, match="node 1 was expected and node 2 is here"):
+        with pytest.raises(InvalidRequest, match="node 1 was expected, but node 2 is the owner"):
             names().expect(two, BrokerId(1))
 
     def test_dns_names_ignore_case_and_take_labels_only(self) -> None:
@@ -135,18 +135,18 @@ class TestFiles:
         other = Authority()
         self.refused(tmp_path, "cannot read .*certificate.pem: No such file")
         write(tmp_path, authority, authority.for_node("c1", 2))
-        self.refused(tmp_path, "is not for this node: node 1 was expected and node 2 is here")
+        self.refused(tmp_path, "is not for this node: node 1 was expected, but node 2 is the owner")
         write(tmp_path, authority, authority.for_node("c2", 1))
         self.refused(tmp_path, "is not for this node: .* names no node of cluster 'c1'")
         write(tmp_path, authority, other.for_node("c1", 1))
-        self.refused(tmp_path, "peers would not take .*: unable to get local issuer certificate")
+        self.refused(tmp_path, "peers would reject .*: unable to get local issuer certificate")
         write(tmp_path, authority, authority.for_node("c1", 1, days=-1))
-        self.refused(tmp_path, "peers would not take .*: certificate has expired")
+        self.refused(tmp_path, "peers would reject .*: certificate has expired")
         write(tmp_path, authority, (authority.for_node("c1", 1)[0], other.for_node("c1", 1)[1]))
-        self.refused(tmp_path, "no certificate with its key: KEY_VALUES_MISMATCH")
+        self.refused(tmp_path, "not a certificate and its key: KEY_VALUES_MISMATCH")
         write(tmp_path, authority, authority.for_node("c1", 1))
         (tmp_path / "authority.pem").write_text("no certificate")
-        self.refused(tmp_path, "holds no certificate of an authority")
+        self.refused(tmp_path, "contains no certificate of an authority")
         (tmp_path / "authority.pem").write_bytes((tmp_path / "certificate.pem").read_bytes())
         self.refused(tmp_path, "authority.pem")
 
@@ -189,7 +189,7 @@ class TestReadingAgain:
         assert tls.server_context() is server
         assert [(line["event"], line["log_level"]) for line in logs] == [("tls_files_refused", "warning")]
         (problem,) = tls.problems()
-        assert "node 2 is here" in problem and "still in use" in problem
+        assert "node 2 is the owner" in problem and "still in use" in problem
         write(tmp_path, authority, authority.for_node("c1", 1))
         tls.look()
         assert not tls.problems() and tls.server_context() is not server
@@ -250,7 +250,7 @@ class TestReadingAgain:
             await looked.wait()
         await tls.close()
         assert tls.server_context() is not server
-        assert [context["message"] for context in told] == ["the TLS files were not looked at: tried again"]
+        assert [context["message"] for context in told] == ["the check of the TLS files failed and will be retried"]
 
     def test_strangers_cannot_fill_the_log(self, authority: Authority, tmp_path: Path) -> None:
         tls = NodeTls(write(tmp_path, authority, authority.for_node("c1", 1)), "c1", BrokerId(1), SystemClock())

@@ -93,7 +93,7 @@ async def test_a_command_is_bounded() -> None:
     quorum.apply()
     await asyncio.gather(*asked)
     huge = Commit("g", "", 0, 0, 0, big().offsets * 3)
-    with pytest.raises(InvalidRequest, match="cut it"):
+    with pytest.raises(InvalidRequest, match="split it"):
         quorum.batches.submit(huge)
 
 
