@@ -1,1 +1,1 @@
-"""The shell of one replica: events go into the core, its effects are performed on the log."""
+"""The shell of one replica: it passes events to the core and performs the core's effects on the log."""

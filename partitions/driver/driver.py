@@ -1,10 +1,10 @@
-"""The shell of one replica: the only place where a core meets its log and the world.
+"""The shell of one replica: the only place where a core meets its log, the disk and the network.
 
-An event comes in (a produce, a follower's frame, an fsync that ended, a record of the quorum), the core says what is
-to be done, and the effects are performed at once, in the order given, each by the method for its class. Whoever waits
-is called back when the event is over. A broken invariant or a disk error takes this one replica offline, with a log
-line `INVARIANT …` or `replica offline`; an exception that nobody foresaw has it thrown away and opened again
-(`partitions/upkeep/resets.py`). The broker goes on.
+An event comes in (a produce, a follower's frame, a finished fsync, a record of the quorum), the core decides, and its
+effects are performed at once, in the order given, each by the method for its class. Callbacks run when the event is
+over. If an invariant is broken or the disk fails, this one replica goes offline, with a log line `INVARIANT …` or
+`replica offline`. After an unforeseen exception the replica is discarded and opened again
+(`partitions/upkeep/resets.py`). The broker continues.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .requests import AwaitingStable, Deleted, DeleteDone, Produced, ProduceDone
 
 
 class PartitionDriver:
-    """See the module. `name` is for people: `orders/3`."""
+    """The shell of one replica. `name` is for people: `orders/3`."""
 
     def __init__(
         self,
@@ -76,21 +76,21 @@ class PartitionDriver:
         self._methods = self._effect_methods()
         log.on_damage = lambda error: surroundings.damaged(self, error)
         self._followed: Follower | None = None
-        """As the links were told."""
+        """The follower state that the links know."""
         self._depth = 0
         self._closed = False
         self._replay_due = False
-        """The producers' state is to be read again with the next tick: it could not be read for now."""
+        """Whether the next tick retries the replay of the producers' state, which could not be read for now."""
 
     # --- Metadata and time ---
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        """The newest that this replica was told of."""
+        """The newest leader epoch that this replica has seen."""
         return self.replica.leader_epoch
 
     def on_record(self, record: PartitionRecord) -> None:
-        """The quorum's word on this partition."""
+        """Apply a record of this partition from the quorum."""
         before = (self.replica.leader, self.replica.follower)
         self._run(lambda: self.replica.on_record(record, self._now()))
         if (self.replica.leader, self.replica.follower) != before:
@@ -101,23 +101,23 @@ class PartitionDriver:
         self._around.wants_tick(self)
 
     def on_broker(self, broker: BrokerId) -> None:
-        """The view shows something new about this broker."""
+        """Apply a change of this broker in the view."""
         self._run(lambda: self.replica.on_broker(broker, self._now()))
         self._around.wants_tick(self)
 
     def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: fx.Fate) -> None:
-        """The fate of a proposal of this replica."""
+        """Apply the fate of this replica's proposal."""
         self._run(lambda: self.replica.on_isr_answer(leader_epoch, attempt, fate, self._now()))
         self._around.wants_tick(self)
 
     def configure(self, config: TopicConfig) -> None:
-        """The topic's settings, now."""
+        """Apply the topic's settings."""
         self.log.configure(config)
         self._write()
 
     def on_tick(self, now: float) -> None:
-        """Time passed."""
-        # Who can say why a request waits says it before its time is over.
+        """Handle the passing of time."""
+        # Let the replica fail a request with a specific error before the generic deadline fires.
         self._run(lambda: self.replica.on_tick(now))
         if self._replay_due and not self.replica.offline:
             self._replay_again()
@@ -127,16 +127,16 @@ class PartitionDriver:
             self._around.transactions.want(self)
 
     def look_at_transactions(self) -> Look:
-        """Ask about some of what is open, and write what is decided."""
+        """Check some of the open transactions, and write markers for those that are decided."""
         leader = self.replica.leader
         if leader is None or self._closed or self.log.producers.stale:
-            return Look(0, more=False)  # Whoever reads the state again asks for a look when it is there.
+            return Look(0, more=False)  # The end of the replay requests a check.
         self._run(lambda: leader.look(self._now(), self._around.cluster_clock.stamp_ms(), may_write=not self.log.full))
         self._around.wants_tick(self)
         return Look(leader.transactions.looked_at, more=self.replica.leader is leader and leader.transactions.more)
 
     def on_job_done(self) -> None:
-        """The disk did what it was told to, or failed."""
+        """Apply the outcome of a job: the log may be stable further, full or failed."""
         if self._closed:
             return
         failed = self.log.failed
@@ -157,7 +157,7 @@ class PartitionDriver:
 
     @property
     def quiet(self) -> bool:
-        """Nothing here waits for time to pass."""
+        """Whether this replica waits for no timer."""
         if self._closed:
             return True
         return not (len(self._requests) or self._replay_due) and self.replica.quiet
@@ -174,7 +174,7 @@ class PartitionDriver:
         *,
         resent: bool = False,
     ) -> None:
-        """One batch; see `PartitionManager.produce`. `deadline` is in monotonic seconds."""
+        """Produce one batch (`PartitionManager.produce`). `deadline` is in monotonic seconds."""
         try:
             self._check_open_for_produce()
         except RaftlogError as error:
@@ -185,7 +185,7 @@ class PartitionDriver:
         self._around.wants_tick(self)
 
     def _on_checked(self, arrival: Arrival, header: BatchHeader | RaftlogError) -> None:
-        """A batch's turn has come: hand it to the core, or refuse it."""
+        """Pass a checked batch to the core, or refuse it."""
         self._run(lambda: self._admit(arrival, header))
 
     def _admit(self, arrival: Arrival, header: BatchHeader | RaftlogError) -> list[fx.Effect]:
@@ -225,7 +225,7 @@ class PartitionDriver:
 
     @property
     def greatest_producer_id(self) -> ProducerId:
-        """Nobody with a greater id has ever written to this log."""
+        """An upper bound of the producer ids that have written to this log."""
         return self._producers.greatest_id
 
     @property
@@ -237,11 +237,11 @@ class PartitionDriver:
     def read(
         self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool, by: ReadBy = ReadBy.CONSUMER
     ) -> LogSlice:
-        """See `ReplicaReads.read`. Raises `DiskFailed` too (and the replica is offline, or is to be repaired)."""
+        """Read as `ReplicaReads.read` does. After `DiskFailed` the replica is offline, or will be repaired."""
         try:
             return self.reads.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, by=by)
         except Unforeseen as error:
-            self.throw_away(error)  # A job's, of which this read is the first to hear.
+            self.throw_away(error)  # A job caused this; the read is the first to see it.
             raise self.replica.not_leading() from None
         except DiskFailed as error:
             if self.log.failed is not None:
@@ -249,7 +249,7 @@ class PartitionDriver:
             raise
 
     def on_load_failed(self, error: BaseException) -> RaftlogError:
-        """A worker could not load what a read found cold; returns what the reader is to be told."""
+        """Handle a failed load of cold data, and return the error for the reader."""
         retriable = isinstance(error, RetriableError) and not isinstance(error, DiskFailed)
         if self._closed or retriable or isinstance(error, MemoryError):
             return RetriableError("offset_not_available", f"{self.name}: {error}")
@@ -265,7 +265,7 @@ class PartitionDriver:
         return RetriableError("replica_not_available", f"{self.name} could not be read: {error}")
 
     def _on_producers_replayed(self, replay: ProducerReplay, error: BaseException | None) -> None:
-        """A worker has read the producers' state again, or could not."""
+        """Apply the outcome of a worker's replay of the producers' state."""
         if self._closed or self.replica.offline:
             return
         if isinstance(error, LogDamaged):
@@ -290,7 +290,7 @@ class PartitionDriver:
     # --- Waiting ---
 
     def wait_readable(self, waiter: Waiter) -> None:
-        """Tell this long poll, once, when consumers may read more or may not read here at all."""
+        """Notify this waiter, once, when consumers may read more, or may not read here at all."""
         self._waiters[waiter] = None
 
     def stop_waiting(self, waiter: Waiter) -> None:
@@ -305,7 +305,7 @@ class PartitionDriver:
         position: fx.FollowerPosition,
         subscriber: Subscriber,
     ) -> None:
-        """A follower's subscription, in place of any that it had. Raises `RemoteProtocolError`."""
+        """Start a follower's subscription, in place of its previous one. Raises `RemoteProtocolError`."""
         before = self._subscribers.pop(follower, None)
         if before is not None:
             before.on_answer(fx.Refused("connection_lost"))
@@ -325,7 +325,7 @@ class PartitionDriver:
         fetch_offset: Offset,
         stable_end_offset: Offset,
     ) -> None:
-        """A follower's acknowledgement. Raises `RemoteProtocolError`."""
+        """Apply a follower's acknowledgement. Raises `RemoteProtocolError`."""
         self._run(
             lambda: self.replica.on_report(
                 follower,
@@ -338,13 +338,13 @@ class PartitionDriver:
         )
         leader = self.replica.leader
         if leader is not None and follower not in leader.record.isr:
-            # It may be in sync now, at a moment when nothing may be proposed; and it will not speak again.
+            # The follower may be in sync now while nothing may be proposed, and may send no further report.
             self._around.wants_tick(self)
 
-    # --- The leader that this follower has ---
+    # --- The link to the leader ---
 
     def on_link_opened(self) -> None:
-        """The leader, in the incarnation that the record names, can be asked."""
+        """Subscribe: the link to the leader, in the incarnation that the record names, is open."""
         self._run(lambda: self.replica.on_link_opened(self._now()))
         self._around.wants_tick(self)
 
@@ -352,12 +352,12 @@ class PartitionDriver:
         self._run(self.replica.on_link_lost)
 
     def on_answer(self, leader_epoch: LeaderEpoch, answer: fx.Answer) -> None:
-        """Raises `RemoteProtocolError`."""
+        """Apply the leader's answer. Raises `RemoteProtocolError`."""
         self._run(lambda: self.replica.on_answer(leader_epoch, answer, self._now()))
         self._around.wants_tick(self)
 
     def on_pushed(self, leader_epoch: LeaderEpoch, batches: list[fx.FetchedBatch], marks: fx.Matched) -> None:
-        """Batches whose CRC was checked. Raises `RemoteProtocolError`, and then appended nothing."""
+        """Append batches whose CRC was checked. Raises `RemoteProtocolError`, and then nothing was appended."""
         if self.replica.follower is None:
             return
         if batches and (self.log.full or self._around.room.very_short):
@@ -371,44 +371,47 @@ class PartitionDriver:
         self._around.wants_tick(self)
 
     def on_corrupt_push(self) -> None:
-        """What the leader pushed is damaged; the link is dropped by who found it."""
+        """Back off: the leader's push is damaged. The caller drops the link."""
         self._run(lambda: self.replica.on_corrupt_push(self._now()))
         self._around.wants_tick(self)
 
-    # --- The start of the log: retention, `delete-records`, what followers say of theirs; compaction ---
+    # --- The log start (retention, `delete-records`, followers' starts), and compaction ---
 
     def retain(self, now_ms: int | None) -> None:
-        """Move the log's start as the topic's retention asks. Leaders only: followers hear of it from them."""
+        """Move the log start by the topic's retention. Leaders only: followers receive the start from them."""
         if self.replica.leader is not None:
             self.move_log_start(self.log.retention(now_ms, self.reads.settled_end))
 
     def move_log_start(self, offset: Offset) -> None:
-        """Records below `offset`, at most the last stable one, are gone for readers."""
+        """Make the records below `offset`, at most the last stable offset, unreadable."""
         offset = min(offset, self.reads.settled_end)
         if self.replica.leader is not None and offset > self.log.log_start_offset:
             self._run(lambda: [fx.AdvanceLogStart(offset)])
 
     def seal_for_compaction(self, now_ms: int) -> None:
-        """See `PartitionLog.seal_for_compaction`."""
+        """Call `PartitionLog.seal_for_compaction`, and schedule its job."""
         if self.log.seal_for_compaction(now_ms):
             self._write()
 
     def replace_segment(self, cleaned: CleanedSegment) -> bool:
-        """See `PartitionLog.replace_segment`."""
+        """Call `PartitionLog.replace_segment`, and schedule its job."""
         replaced = self.log.replace_segment(cleaned)
         self._write()
         return replaced
 
     def compacted(self, run: CompactionRun, end: Offset) -> None:
-        """See `PartitionLog.compacted`."""
+        """Call `PartitionLog.compacted`, and schedule its job."""
         if not self._closed and self.log.compacted(run, end):
             self.reads.forget_aborted(end)
             self._write()
 
     def delete_records(self, before: Offset, done: DeleteDone, timeout_ms: int) -> None:
-        """Delete the records below `before` (-1: all whose fate is settled). `done` is called exactly once: when
-        every replica that may lead next has it on disk, or with what went wrong (whose `applied` tells whether they may
-        be gone), at the latest after `timeout_ms`, give or take a tick: then with `request_timed_out`."""
+        """Delete the records below `before` (-1: all whose transactions are decided).
+
+        `done` is called exactly once: when every replica that may lead next has the start on disk, or with an error,
+        whose `applied` says whether the records may be gone. After `timeout_ms`, to within a tick, it gets
+        `request_timed_out`.
+        """
         refusal: RaftlogError | None = None
         if self.replica.leader is None:
             refusal = self.replica.not_leading()
@@ -421,20 +424,20 @@ class PartitionDriver:
             return
         request = self._requests.add(done, self._now() + min(timeout_ms, MAX_PRODUCE_TIMEOUT_MS) / 1000)
         self._run(lambda: self.replica.delete_records(request, before))
-        # What it moved may be known to all disks already.
+        # The moved start may be on all disks already.
         self._run(self.replica.on_log_start)
         self._around.wants_tick(self)
 
     def on_follower_start(
         self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start: Offset
     ) -> None:
-        """A follower says where its log begins on its disk."""
+        """Apply a follower's report of its log start on disk."""
         self._run(lambda: self.replica.on_follower_start(follower, incarnation, leader_epoch, start))
 
     # --- The end ---
 
     def close(self, error: RaftlogError) -> None:
-        """No event does anything from now on; everybody who waits is answered, with `error` at the latest."""
+        """Ignore all events from now on, and answer every waiting request, with `error` at the latest."""
         if self._closed:
             return
         self._run(self.replica.close)
@@ -445,7 +448,7 @@ class PartitionDriver:
         self._wake_waiters()
 
     def go_offline(self, reason: str) -> None:
-        """A disk error or a broken rule: this replica serves nothing until the broker starts again."""
+        """Take the replica out of service until the broker restarts: a disk error, or a broken rule."""
         if self.replica.offline or self._closed:
             return
         self._around.logger.error("replica offline", partition=self.name, epoch=self.leader_epoch, reason=reason)
@@ -459,8 +462,10 @@ class PartitionDriver:
         self._around.offline(self.topic_partition, reason)
 
     def throw_away(self, error: BaseException) -> None:
-        """Something that nobody foresaw happened in the middle of an event: nothing that this replica knows is to be
-        believed, and nothing of it is served (S1, S4). Its owner opens it again from the disk."""
+        """Discard the replica after an unforeseen error in the middle of an event.
+
+        Its state cannot be trusted, so nothing of it is served (S1, S4). Its owner opens it again from disk.
+        """
         if self._closed:
             return
         self._around.logger.error("unforeseen", partition=self.name, epoch=self.leader_epoch, exc_info=error)
@@ -485,7 +490,7 @@ class PartitionDriver:
         return self._around.clock.monotonic()
 
     def _run(self, event: Callable[[], list[fx.Effect]]) -> None:
-        """One event: the core's decision, its effects, the invariants, and then the answers."""
+        """Process one event: the core's decision, its effects, the invariants, and then the callbacks."""
         if self._closed:
             return
         self._depth += 1
@@ -493,9 +498,9 @@ class PartitionDriver:
             self._perform(event())
             self.replica.check_invariants()
         except RemoteProtocolError:
-            raise  # Nothing was changed: the link's owner drops it.
+            raise  # Nothing was changed, and the link's owner drops it.
         except Unforeseen as error:
-            self.throw_away(error)  # A job's, of which this event is the first to hear.
+            self.throw_away(error)  # A job caused this; the event is the first to see it.
         except InvariantViolation as violation:
             self._broken(violation)
         except DiskFailed as error:
@@ -510,7 +515,7 @@ class PartitionDriver:
             self._requests.deliver()
 
     def _release_stable(self) -> None:
-        """The log's stable end moved: what travelled inside a write up to there is due."""
+        """Perform the acknowledgements that waited for the log's stable end."""
         due = self._awaiting_stable.release(self.log.stable_end_offset)
         if due:
             self._perform(due)
@@ -523,14 +528,14 @@ class PartitionDriver:
             self.go_offline(violation.detail)
 
     def _follow(self) -> None:
-        """Let the links know whom this replica follows."""
+        """Tell the links whom this replica follows."""
         follower = self._followed = self.replica.follower
         if follower is None:
             self._around.links.unfollow(self)
         else:
             self._around.links.follow(self, follower.record.leader, follower.record.leader_incarnation)
 
-    # --- Performing effects: one method for each class, and none of them decides anything ---
+    # --- Performing effects: one method for each class, none of which makes decisions ---
 
     def _effect_methods(self) -> dict[type, Callable[[Any], None]]:
         links = self._around.links
@@ -560,22 +565,22 @@ class PartitionDriver:
         }
 
     def _perform(self, effects: Sequence[fx.Effect]) -> None:
-        """In the order given."""
+        """Perform the effects in the order given."""
         for effect in effects:
             self._methods[type(effect)](effect)
 
     def _write(self) -> None:
-        """The log has work for the disk."""
+        """Schedule a job of the log."""
         self._around.writer.dirty(self.log, self.on_job_done)
 
     def _replay_producers(self) -> None:
-        """After a truncation, until the producers' state is the log's again."""
+        """Replay the producers' state after a truncation, until it matches the log."""
         replay = self.log.producer_replay()
         if replay is not None:
             self._around.worker.submit(replay.run, lambda _, error: self._on_producers_replayed(replay, error))
 
     def _wake_waiters(self) -> None:
-        """Long polls look again."""
+        """Notify the waiting long polls."""
         waiters, self._waiters = list(self._waiters), {}
         for waiter in waiters:
             try:
@@ -584,7 +589,7 @@ class PartitionDriver:
                 self._callback_failed(error)
 
     def _refuse_followers(self) -> None:
-        """The driver is in doubt: followers are told to ask again, and nothing that waits for the disk is performed."""
+        """Refuse all followers, who retry, and drop what waits for the disk: this driver's state is in doubt."""
         self._awaiting_stable.abandon()
         subscribers, self._subscribers = list(self._subscribers.values()), {}
         for subscriber in subscribers:
@@ -660,7 +665,7 @@ class PartitionDriver:
     def _start_log_at(self, effect: fx.StartLogAt) -> None:
         self.log.truncate_fully_and_start_at(effect.offset)
         if effect.offset > 0:
-            # Instead of what the log assumed, which has nobody to ask: that anybody may have written below.
+            # The log assumed that any producer may have written below; the leader's answer has a better bound.
             self._producers.restore(None)
             self._producers.lacks_past(effect.greatest_producer_id)
         self._truncated(effect.leader_epoch)
@@ -702,10 +707,10 @@ class PartitionDriver:
         self._around.logger.info("isr proposed", partition=self.name, epoch=epoch, proposal=str(effect.proposal))
         self._around.propose_isr(effect.proposal, lambda fate: self.on_isr_answer(epoch, attempt, fate))
 
-    # --- For people and for tests ---
+    # --- Status and tests ---
 
     def check_invariants(self) -> None:
-        """Raises `InvariantViolation`."""
+        """Raise `InvariantViolation` if an invariant does not hold."""
         self.replica.check_invariants()
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
-"""Produced batches on their way to the leader's core: each is checked once, those of a partition in order of arrival.
+"""Produced batches on their way to the leader's core: each is checked once, in the partition's order of arrival.
 
-A check costs what the payload has to say once it is unpacked: microseconds for a plain batch, but a fifth of a second
-for a few hundred bytes that somebody compressed well. So plain batches are checked where they arrive, and compressed
-ones by a worker; whatever arrives for the partition meanwhile waits behind them, because producers number their batches
-and may have several on the way (S1). What waits is bounded, and what nobody waits for any more is not checked.
+The cost of a check depends on the uncompressed payload: microseconds for a plain batch, but a fifth of a second for a
+few hundred bytes with a high compression ratio. So plain batches are checked on arrival, and compressed ones by a
+worker; later batches of the partition wait behind them, because producers number their batches and may have several in
+flight (S1). The queue is bounded, and a batch whose request has ended is not checked.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from raftlog.records.header import is_compressed
 
 MAX_WAITING_BATCHES = 1000
 MAX_WAITING_BYTES = 64 * MIB
-"""Of one partition, in front of its check; more are refused as `overloaded`."""
+"""Bounds for one partition's unchecked batches; more are refused as `overloaded`."""
 MAX_BATCHES_A_JOB = 16
-"""Checked in one go by a worker: others want it, too."""
+"""Batches that a worker checks in one job, so that others get their turn."""
 
 
 @dataclass(slots=True)
 class Arrival:
-    """A batch as it came in. `wall_ms` is when, in milliseconds since 1970."""
+    """A batch as it arrived. `wall_ms` is the time of arrival, in milliseconds since 1970."""
 
     request: RequestId
     batch: Buffer
@@ -43,7 +43,7 @@ class Arrival:
 class IncomingBatches:
     """The batches of one partition that are not checked yet.
 
-    Invariant: the first `_checking` of `_waiting` are a worker's; whoever is not first in line is behind one of those.
+    Invariant: a worker has the first `_checking` batches of `_waiting`; the others wait behind them.
     """
 
     def __init__(
@@ -52,8 +52,11 @@ class IncomingBatches:
         wanted: Callable[[RequestId], bool],
         checked: Callable[[Arrival, BatchHeader | RaftlogError], None],
     ) -> None:
-        """`wanted`: does somebody still wait for this request's answer? `checked` is called once for each arrival that
-        is still wanted, in the order of arrival, perhaps before `arrive` returns."""
+        """`wanted` tells whether a request still waits for its answer.
+
+        `checked` is called once for each arrival that is still wanted, in the order of arrival, perhaps before `arrive`
+        returns.
+        """
         self._worker = worker
         self._wanted = wanted
         self._checked = checked
@@ -62,7 +65,7 @@ class IncomingBatches:
         self._checking = 0
 
     def arrive(self, arrival: Arrival) -> None:
-        """The next batch."""
+        """Check the next batch, now or after the ones before it."""
         size = memoryview(arrival.batch).nbytes
         if not self._waiting and not is_compressed(arrival.batch):
             self._checked(arrival, _check(arrival))
@@ -74,7 +77,7 @@ class IncomingBatches:
             self._check_next()
 
     def close(self) -> None:
-        """Nothing is checked any more, and nobody told."""
+        """Drop all unchecked batches, without callbacks."""
         self._waiting.clear()
 
     def _check_next(self) -> None:
@@ -98,7 +101,8 @@ class IncomingBatches:
                 if not self._waiting:
                     break  # closed meanwhile, or the last one
         finally:
-            # Not earlier: whoever was just answered may have produced again, and what it sent has to wait for its turn.
+            # Not earlier: a producer that was just answered may have sent its next batch, which has to wait for its
+            # turn.
             self._checking = 0
         self._check_next()
 
@@ -116,7 +120,7 @@ def _check(arrival: Arrival) -> BatchHeader | RaftlogError:
 
 
 def check_incoming(batch: Buffer, config: TopicConfig, wall_ms: int) -> BatchHeader:
-    """The leader's check of a producer's batch, once (S11). Pure, and safe in a thread. Raises `InvalidRequest`."""
+    """Check a producer's batch, once, at the leader (S11). Pure, and thread-safe. Raises `InvalidRequest`."""
     header = validate(batch, max_batch_bytes=config.max_message_bytes)
     ahead_ms = header.max_timestamp - wall_ms
     if config.message_timestamp_type == "CreateTime" and ahead_ms > config.message_timestamp_after_max_ms:

@@ -1,6 +1,6 @@
-"""What a driver is given: the broker around it, and who listens to it.
+"""The surroundings of a driver, as small protocols: the services of its broker, and its listeners.
 
-All of these are small protocols, so that a test or the simulator brings its own.
+Tests and the simulator bring implementations of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raftlog.system.cluster_clock import ClusterClock
 from raftlog.transactions import TransactionKey, TransactionVerdicts
 
 Driver = TypeVar("Driver")
-"""`PartitionDriver`, which knows this module; here only its owners' callbacks are given one."""
+"""`PartitionDriver`, which imports this module; only its owners' callbacks use the type."""
 AnyDriver = TypeVar("AnyDriver", contravariant=True)
 
 
@@ -27,12 +27,12 @@ class Waiter(Protocol):
     """A long poll that waits for a partition."""
 
     def on_readable(self) -> None:
-        """Consumers may read more, or this replica no longer serves them: look again, soon."""
+        """Schedule another read: consumers may read more, or this replica no longer serves them."""
         ...
 
 
 class Subscriber(Protocol):
-    """A follower's subscription at this leader. What it is told is acted on soon, never at once."""
+    """A follower's subscription at this leader. Its methods only schedule work."""
 
     def on_answer(self, answer: Answer) -> None: ...
 
@@ -41,7 +41,7 @@ class Subscriber(Protocol):
         ...
 
     def on_marks(self) -> None:
-        """High watermark or log start moved."""
+        """The high watermark or the log start moved."""
         ...
 
 
@@ -53,27 +53,27 @@ class FollowingReplica(Protocol):
     log: PartitionLog
 
     def on_link_opened(self) -> None:
-        """The leader, in the incarnation that the record names, can be asked."""
+        """The link to the leader, in the incarnation that the record names, is open."""
         ...
 
     def on_link_lost(self) -> None: ...
 
     def on_answer(self, leader_epoch: LeaderEpoch, answer: Answer) -> None:
-        """Raises `RemoteProtocolError`."""
+        """Apply the leader's answer. Raises `RemoteProtocolError`."""
         ...
 
     def on_pushed(self, leader_epoch: LeaderEpoch, batches: list[FetchedBatch], marks: Matched) -> None:
-        """Batches whose CRC was checked. Raises `RemoteProtocolError`, and then appended nothing."""
+        """Append batches whose CRC was checked. Raises `RemoteProtocolError`, and then nothing was appended."""
         ...
 
     def on_corrupt_push(self) -> None: ...
 
 
 class LeaderLinks(Protocol):
-    """The links to the brokers that lead what this broker follows."""
+    """The links to the brokers that lead the partitions followed here."""
 
     def follow(self, replica: FollowingReplica, leader: BrokerId, incarnation: Incarnation) -> None:
-        """From now on this replica follows that leader, in place of any before."""
+        """Let this replica follow that leader, in place of any previous one."""
         ...
 
     def unfollow(self, replica: FollowingReplica) -> None: ...
@@ -86,54 +86,56 @@ class LeaderLinks(Protocol):
 
 
 class Writer(Protocol):
-    """Group commit (`log_writer.LogWriter`)."""
+    """Group commit (`partitions/log/writer.py`)."""
 
     def dirty(self, log: PartitionLog, on_stable: Callable[[], None]) -> None:
-        """The log has work for the disk; `on_stable` is called after each job of it, however it went."""
+        """Schedule a job of the log; `on_stable` is called after each job, whatever its outcome."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionPorts:
-    """Where leaders learn what was decided of transactions, and whom they tell what became of that. Neither callback
-    may call back before it returns; what they are told is told again by the next leader, where it still counts."""
+    """The source of decisions for leaders, and the receivers of their reports.
+
+    Neither callback may call the leader before it returns. A next leader repeats every report that still counts.
+    """
 
     verdicts: TransactionVerdicts | None = None
     """None: there are no transactions, and none are begun."""
     markers_written: Callable[[TopicPartition, Sequence[TransactionKey]], None] = lambda tp, keys: None
-    """What these commits say of the partition is below its high watermark, or there is nothing to be said any more."""
+    """Reports commits whose markers in the partition are below its high watermark, or not needed."""
     overdue: Callable[[TopicPartition, Sequence[TransactionKey]], None] = lambda tp, keys: None
-    """Open for longer than they may be, by this leader's clock. Told again every ten seconds."""
+    """Reports transactions open longer than their timeout, by this leader's clock; again every ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a driver did that was to look at its open transactions."""
+    """The result of a driver's check of its open transactions."""
 
     transactions: int
-    """So many were asked about."""
+    """The number of transactions checked."""
     more: bool
-    """It is to look again at once."""
+    """Whether another check is due at once."""
 
 
 class Looks(Protocol[AnyDriver]):
-    """Who has drivers look at their open transactions."""
+    """Schedules the checks of partitions' open transactions."""
 
     @property
     def ports(self) -> TransactionPorts: ...
 
     def want(self, driver: AnyDriver) -> None:
-        """Something is open here, and may have been decided: `look_at_transactions` soon."""
+        """Schedule `look_at_transactions` soon: an open transaction may have been decided."""
         ...
 
     def watch(self, driver: AnyDriver) -> None:
-        """Something is open here: this driver is to hear of news."""
+        """Notify this driver of news: it has open transactions."""
         ...
 
 
 @dataclass(slots=True)
 class Surroundings(Generic[Driver]):
-    """What all drivers of a broker share."""
+    """The services that all drivers of a broker share."""
 
     node_id: BrokerId
     incarnation: Incarnation
@@ -143,18 +145,18 @@ class Surroundings(Generic[Driver]):
     worker: Worker
     logger: Logger
     brokers: Mapping[BrokerId, BrokerRecord]
-    """The view's, kept up to date by its owner."""
+    """The view's brokers, kept up to date by its owner."""
     links: LeaderLinks
     propose_isr: Callable[[IsrProposal, Callable[[Fate], None]], None]
     wants_tick: Callable[[Driver], None]
-    """This driver may wait for time to pass."""
+    """Called when this driver may wait for a timer."""
     transactions: Looks[Driver]
     offline: Callable[[TopicPartition, str], None]
     lag_max: float
     """Seconds."""
     broken: Callable[[Driver, BaseException, LeaderEpoch | None], None]
-    """An exception that nobody foresaw left this driver in doubt; it is closed, and led in this epoch, if any."""
+    """Called after an unforeseen exception; the driver is closed, and led in this epoch, if any."""
     room: DiskRoom = field(default_factory=lambda: DiskRoom(0))
-    """On the disk of all of them."""
+    """The room on the disk that all drivers share."""
     damaged: Callable[[Driver, LogDamaged], bool] = lambda driver, error: False
-    """Damage was found in this driver's log; True: it is dealt with, and the log lives on."""
+    """Called when damage is found in this driver's log; True if it is handled, and the log lives on."""

@@ -1,9 +1,9 @@
-"""What readers ask of one replica: how far they may see, and the batches.
+"""Reads of one replica: the visible end, and the batches.
 
     log start        last stable offset     high watermark     log end
-        |   read_committed   |    read_uncommitted   |   nobody yet |
+        |   read_committed   |    read_uncommitted   |  hidden      |
 
-Nothing here changes the replica: what follows when a read fails is its driver's (`driver.py`).
+No method changes the replica; its driver handles failed reads (`driver.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raftlog.model import Offset
 
 
 class ReplicaReads:
-    """See the module. `name` is for people: `orders/3`."""
+    """The reads of one replica. `name` is for people: `orders/3`."""
 
     def __init__(self, name: str, replica: Replica, log: PartitionLog, producers: ProducerStates) -> None:
         self._name = name
@@ -26,10 +26,10 @@ class ReplicaReads:
         self._log = log
         self._producers = producers
 
-    # --- How far ---
+    # --- The visible end ---
 
     def readable_end(self, current_leader_epoch: int = -1) -> Offset:
-        """Up to where consumers may read now (S3). Raises what a consumer has to be told."""
+        """Return the end of what consumers may read (S3). Raises the consumer's error if they may read nothing."""
         leader = self._replica.leader
         if leader is None:
             raise self._replica.not_leading()
@@ -43,27 +43,31 @@ class ReplicaReads:
         return end_offset
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
-        """Up to where those who read committed may, of what this high watermark lets others see (S13). Raises
-        `RetriableError` while the state of transactions is read again."""
+        """Return the end of what `read_committed` may read below this high watermark (S13).
+
+        Raises `RetriableError` while the state of transactions is being replayed.
+        """
         if self._log.producers.stale:
             raise RetriableError("offset_not_available", f"{self._name} still reads which transactions are open")
         return self._producers.transactions.last_stable_offset(high_watermark)
 
     @property
     def settled_end(self) -> Offset:
-        """Below it nothing can change any more, as far as this replica knows: retention, `delete-records` and
-        compaction go no further."""
+        """The offset below which nothing can change any more, as far as this replica knows.
+
+        Retention, `delete-records` and compaction stop there.
+        """
         if self._log.producers.stale:
             return self._log.log_start_offset
         return self._producers.transactions.last_stable_offset(self._replica.high_watermark)
 
     @property
     def aborted(self) -> AbortedRanges:
-        """Whoever asked for the last stable offset before has all that lie below it, for as long as he holds this."""
+        """A snapshot: complete for every offset below a last stable offset read earlier."""
         return self._producers.transactions.aborted
 
     def forget_aborted(self, end: Offset) -> None:
-        """Compaction has removed every aborted record below `end`."""
+        """Drop the ranges below `end`: compaction has removed every aborted record there."""
         if not self._log.producers.stale:
             self._producers.transactions.forget_compacted(end)
 
@@ -72,8 +76,11 @@ class ReplicaReads:
     def read(
         self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool, by: ReadBy = ReadBy.CONSUMER
     ) -> LogSlice:
-        """Batches from `offset` on, none reaching beyond `end_offset`. Raises `InvalidRequest` with both bounds where
-        the offset lies outside them, `DiskFailed`, `ResourceShortage` (and nothing has changed)."""
+        """Return batches from `offset` on, none reaching beyond `end_offset`.
+
+        Raises `InvalidRequest` with both bounds if the offset lies outside them, `DiskFailed`, and `ResourceShortage`,
+        after which nothing has changed.
+        """
         if by is ReadBy.CONSUMER and not self._log.log_start_offset <= offset <= end_offset:
             bounds = f"[{self._log.log_start_offset}, {end_offset}]"
             raise InvalidRequest("offset_out_of_range", f"offset {offset} of {self._name} is outside {bounds}")

@@ -1,4 +1,4 @@
-"""What a driver holds for others: requests without an answer yet, and acknowledgements that wait for the disk."""
+"""The waiting requests of a driver, and the acknowledgements that wait for the disk."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from raftlog.model import Offset
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A batch's answer. With `acks=0` it only says that the batch was taken, and nothing of it is certain."""
+    """The answer to a produced batch. With `acks=0` it only says that the batch was received; nothing is certain."""
 
     base_offset: Offset
     log_append_time_ms: int
-    """-1 where the topic keeps the producer's timestamps."""
+    """-1 if the topic keeps the producer's timestamps."""
     log_start_offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The answer of `delete-records`: from here on records are left, on every disk that counts."""
+    """The answer to `delete-records`: the first remaining offset, on every disk that counts."""
 
     log_start_offset: Offset
 
@@ -34,24 +34,26 @@ ProduceDone: TypeAlias = Callable[[Produced | RaftlogError], None]
 DeleteDone: TypeAlias = Callable[[Deleted | RaftlogError], None]
 Answer: TypeAlias = Produced | Deleted | RaftlogError
 RequestDone: TypeAlias = Callable[[Any], None]
-"""Given what it asked for: whoever produces gets no `Deleted`."""
+"""A request's callback; it gets the answer type of its request: a produce never gets `Deleted`."""
 
 
 class ProduceRequests:
-    """Produces that wait. Each gets exactly one answer, and gets it when the driver is between two events: who is
-    called back may produce again at once."""
+    """Waiting requests. Each gets exactly one answer, and gets it between two events of the driver.
+
+    So a callback may produce again at once.
+    """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
-        """`failed` is told of a callback's own exception: the others are answered all the same."""
+        """`failed` gets a callback's exception; the other callbacks are still called."""
         self._failed = failed
         self._waiting: dict[RequestId, tuple[RequestDone, float]] = {}
         self._deadlines: list[tuple[float, RequestId]] = []
         self._last = 0
         self.due: list[tuple[RequestDone, Answer]] = []
-        """Answers for `deliver`."""
+        """The answers for `deliver`."""
 
     def add(self, done: RequestDone, deadline: float) -> RequestId:
-        """A new request; `deadline` in monotonic seconds."""
+        """Add a request; `deadline` is in monotonic seconds."""
         self._last += 1
         request = RequestId(self._last)
         self._waiting[request] = (done, deadline)
@@ -59,32 +61,32 @@ class ProduceRequests:
         return request
 
     def answer(self, request: RequestId, answer: Answer) -> None:
-        """The answer, unless it got one before (its deadline passed)."""
+        """Set the answer, unless the request has one already (its deadline passed)."""
         entry = self._waiting.pop(request, None)
         if entry is not None:
             self.due.append((entry[0], answer))
 
     def deadline_of(self, request: RequestId) -> float:
-        """Until when it may wait for its answer; the past where it has one."""
+        """Return the request's deadline, or -inf if it has been answered."""
         return self._waiting[request][1] if request in self._waiting else -math.inf
 
     def is_waiting(self, request: RequestId) -> bool:
-        """Whether it has no answer yet."""
+        """Whether the request has no answer yet."""
         return request in self._waiting
 
     def expire(self, now: float) -> None:
-        """Those whose deadline passed: nobody knows here how they will end."""
+        """Answer the requests whose deadline has passed: their outcome is unknown here."""
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][1] not in self._waiting):
             _, request = heapq.heappop(self._deadlines)
             self.answer(request, RetriableError("request_timed_out", "it was not replicated in time"))
 
     def fail_all(self, error: RaftlogError) -> None:
-        """Whoever still waits gets this."""
+        """Answer all waiting requests with this error."""
         for request in list(self._waiting):
             self.answer(request, error)
 
     def deliver(self) -> None:
-        """Call back whoever has an answer."""
+        """Call the callbacks of all answered requests."""
         while self.due:
             due, self.due = self.due, []
             for done, answer in due:
@@ -98,7 +100,7 @@ class ProduceRequests:
 
 
 class AwaitingStable:
-    """Acknowledgements that travelled inside a write, until that write is stable."""
+    """Acknowledgements that travel inside a write, until that write is stable."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[Offset, int, Sequence[Acknowledge]]] = []
@@ -109,14 +111,14 @@ class AwaitingStable:
         heapq.heappush(self._heap, (end_offset, self._arrivals, after))
 
     def release(self, stable_end_offset: Offset) -> list[Acknowledge]:
-        """Those whose write is stable."""
+        """Return the acknowledgements whose write is stable."""
         due: list[Acknowledge] = []
         while self._heap and self._heap[0][0] <= stable_end_offset:
             due += heapq.heappop(self._heap)[2]
         return due
 
     def abandon(self) -> list[Acknowledge]:
-        """All others, in the order of the log."""
+        """Remove and return all others, in the order of the log."""
         rest = [acknowledge for _, _, after in sorted(self._heap, key=lambda entry: entry[:2]) for acknowledge in after]
         self._heap.clear()
         return rest

@@ -1,1 +1,1 @@
-"""Fetch requests: sessions, long polls, offset lookups."""
+"""Fetch requests of consumers: long polls, sessions, offset lookups, and the confirmation of doubtful answers."""

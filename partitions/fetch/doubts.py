@@ -1,11 +1,11 @@
-"""Positions beyond a high watermark: a reader is told only once the quorum has confirmed the leader that says so.
+"""Positions beyond a high watermark: the quorum confirms the leader before a reader gets that answer.
 
-A deposed leader that has not heard of it may end below what its successor has committed. A reader that was told by it
-that its position is not in the log would begin elsewhere: it would skip records or read them again (S3; KIP-320). So
-such an answer waits until this broker knows all that the quorum has decided by then. An answer of a leader that is
-confirmed stands; another one becomes a retriable error, and the reader asks whoever leads.
+A deposed leader that does not know it yet may end below what its successor has committed. If it told a reader that the
+reader's position is not in the log, the reader would start elsewhere: it would skip records or read them again (S3;
+KIP-320). So such an answer waits until this broker knows everything that the quorum has decided. If the leader is
+confirmed, its answer stands; otherwise it becomes a retriable error, and the reader finds the new leader.
 
-Positions below the log's start need none of this: a start only ever moves up, over what is committed.
+Positions below the log's start need none of this: a start only ever moves up, over committed records.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from raftlog.ports import Scheduler, Timer
 from .reads import PartitionRead, Replicas, look
 
 PATIENCE_SECONDS = 2.0
-"""Other partitions of the same answer wait as well: no longer than this, whatever the quorum does."""
+"""Bound on the wait, in seconds, because other partitions of the same answer wait as well."""
 
 CatchUp: TypeAlias = Callable[[Callable[[bool], None]], None]
-"""Bring this broker's partitions to all that the quorum has decided by now, then call back. False: it cannot."""
+"""Bring this broker's partitions to everything that the quorum has decided, then call back. False: it cannot."""
 
 
 def own_word_counts(done: Callable[[bool], None]) -> None:
-    """`CatchUp` where there is no quorum that could depose a leader."""
+    """Confirm at once: the `CatchUp` of a broker without a quorum that could depose a leader."""
     done(True)
 
 
 @dataclass(slots=True, eq=False)
 class _Doubt:
-    """One answer's reads that are in doubt, with the leader epoch that each was read in."""
+    """One answer's doubtful reads, each with the leader epoch in which it was made."""
 
     reads: list[tuple[PartitionRead, LeaderEpoch]]
     committed: bool
@@ -42,8 +42,11 @@ class _Doubt:
 
 
 class FetchDoubts:
-    """All doubted answers of a broker. One question at a time is with the quorum; answers that come meanwhile wait for
-    the next one, which begins after them."""
+    """All doubtful answers of a broker.
+
+    One question at a time is with the quorum; answers that arrive meanwhile wait for the next one, which begins after
+    them.
+    """
 
     def __init__(self, replicas: Replicas, scheduler: Scheduler, catch_up: CatchUp) -> None:
         self._replicas = replicas
@@ -52,12 +55,12 @@ class FetchDoubts:
         self._waiting: list[_Doubt] = []
         self._asked: list[_Doubt] = []
         self._question = 0
-        """Number of the last one; an answer to an earlier one comes too late."""
+        """Number of the last question; an answer to an earlier one is ignored."""
         self._patience: Timer | None = None
         self._closed = False
 
     def settle(self, reads: Sequence[PartitionRead], done: Callable[[], None], *, committed: bool) -> None:
-        """Confirm or replace what is doubtful in these reads; then `done`, at once where nothing is."""
+        """Confirm or replace the doubtful answers in these reads; then call `done`, at once if there are none."""
         doubted = [(read, read.driver.leader_epoch) for read in reads if read.driver is not None and _is_doubtful(read)]
         if not doubted:
             done()
@@ -69,7 +72,7 @@ class FetchDoubts:
             self._ask()
 
     def close(self) -> None:
-        """Nothing is confirmed any more, and nobody waits."""
+        """Stop confirming, and release all waiting answers."""
         self._closed = True
         self._settle_all(caught_up=False)
 
@@ -116,13 +119,13 @@ class FetchDoubts:
     def _told(
         self, read: PartitionRead, again: PartitionRead, epoch: LeaderEpoch, caught_up: bool
     ) -> RaftlogError | None:
-        """`again` is what this broker knows by now."""
+        """Return the final error of a doubtful read; `again` is the present state of its partition."""
         if not caught_up:
-            return RetriableError("leader_not_available", "this leader is not confirmed by the quorum now: ask again")
+            return RetriableError("leader_not_available", "the quorum does not confirm this leader now: retry")
         if again.driver is None or again.driver.leader_epoch != epoch:
-            return RetriableError("leader_not_available", "the leader changed meanwhile: ask again")
+            return RetriableError("leader_not_available", "the leader changed meanwhile: retry")
         if read.asked.offset <= again.high_watermark:
-            return RetriableError("offset_not_available", "the leader has come to this offset meanwhile: ask again")
+            return RetriableError("offset_not_available", "the leader has reached this offset meanwhile: retry")
         return read.error
 
 

@@ -1,17 +1,16 @@
-"""Long polls: a consumer's fetch over many partitions, answered when there is enough, something failed, or time is up.
+"""Long polls: a consumer's fetch over many partitions, answered on enough bytes, an error, or the deadline.
 
-    1. Read every partition as far as this reader may see (`reads.py`). Enough bytes, or an error: answer.
-    2. Otherwise let everything go again and wait: for a moved high watermark, without which no last stable offset moves
-       (or the end of a leadership), in any of them, or for the deadline. Then read once more.
-    3. Before the answer a position beyond the end is confirmed (`doubts.py`), and a worker loads what is not in
+    1. Read every partition up to its visible end (`reads.py`). If there are enough bytes, or an error, answer.
+    2. Otherwise release everything and wait until a high watermark moves (no last stable offset moves without it), a
+       leadership ends, or the deadline passes. Then read again.
+    3. Before the answer, a position beyond the end is confirmed (`doubts.py`), and a worker loads data that is not in
        memory; the loop never waits for the disk.
 
-A poll may name ten thousand partitions, so that reading them, answering and leaving take several turns of the loop.
-At the end of each turn it waits at the partitions that it has read: what comes there while it reads the others has all
-of them read again, unless there was enough without it.
+A poll may name ten thousand partitions, so reading them, answering and leaving take several turns of the loop. At the
+end of each turn the poll starts to wait at the partitions that it has read: if one of them changes while the others are
+read, all are read again, unless there was enough without it.
 
-Polls that wait, or take more than a turn, are bounded in number and in partitions; one too many is answered with
-`overloaded`.
+Polls that wait, or take more than a turn, are bounded in number and in partitions; one beyond that gets `overloaded`.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from .sessions import FetchSessions
 
 MAX_WAITING_POLLS = 10_000
 MAX_WAITING_PARTITIONS = 200_000
-"""Over all polls that are not answered in the turn in which they came: some hundred bytes each."""
+"""Bounds on the polls that are not answered in the turn in which they arrived: some hundred bytes a partition."""
 
 SECOND_LOOK_SECONDS = 0.005
-"""A poll that wants more than the first byte looks again at most this often."""
+"""The least interval, in seconds, between two reads of a poll that wants more than the first byte."""
 ANSWERS_A_TURN = 500
-"""Some ten microseconds each."""
+"""Bound on the partitions answered in one turn, some ten microseconds each."""
 
 FetchDone: TypeAlias = Callable[[list[FetchedPartition], list[Part]], None]
 
@@ -46,12 +45,12 @@ class Cancellable(Protocol):
     """A waiting fetch."""
 
     def cancel(self) -> None:
-        """Nobody waits for it any more: `done` is not called, regions are released. Harmless afterwards."""
+        """Abandon the fetch: `done` is not called, regions are released. Harmless after the answer."""
         ...
 
 
 class FetchWaiters:
-    """All long polls of a broker, and beside them its fetch sessions."""
+    """All long polls of a broker, and its fetch sessions."""
 
     def __init__(
         self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker, catch_up: CatchUp
@@ -74,13 +73,13 @@ class FetchWaiters:
         max_wait_ms: int,
         isolation: int = 0,
     ) -> LongPoll:
-        """See `PartitionManager.fetch`. `done` may be called before this returns."""
+        """Begin a long poll (`PartitionManager.fetch`). `done` may be called before this returns."""
         poll = LongPoll(self, partitions, done, min_bytes, min(max_bytes, MAX_FETCH_BYTES), committed=isolation == 1)
         poll.begin(min(max_wait_ms, MAX_FETCH_WAIT_MS) / 1000)
         return poll
 
     def admit(self, poll: LongPoll, partitions: int) -> bool:
-        """Whether this poll may stay for longer than a turn."""
+        """Whether this poll may stay for longer than a turn; if so, count it."""
         if len(self._waiting) >= MAX_WAITING_POLLS or self._waiting_partitions + partitions > MAX_WAITING_PARTITIONS:
             return False
         self._waiting[poll] = None
@@ -88,7 +87,7 @@ class FetchWaiters:
         return True
 
     def leave(self, poll: LongPoll, partitions: int) -> bool:
-        """Whether it was among those that stay."""
+        """Stop counting this poll; return whether it was counted."""
         if poll not in self._waiting:
             return False
         del self._waiting[poll]
@@ -96,7 +95,7 @@ class FetchWaiters:
         return True
 
     def close(self) -> None:
-        """Every waiting poll is answered with what there is."""
+        """Answer every waiting poll with what is there."""
         self.doubts.close()
         self.sessions.close()
         for poll in list(self._waiting):
@@ -122,7 +121,7 @@ class LongPoll:
         *,
         committed: bool,
     ) -> None:
-        """`committed`: nothing else is read."""
+        """`committed`: the poll reads committed records only."""
         self._owner = owner
         self._committed = committed
         self._partitions = partitions
@@ -132,24 +131,24 @@ class LongPoll:
         self._wait_seconds = 0.0
         self._deadline: Timer | None = None
         self._stays = False
-        """It has a place among those that are not answered at once."""
+        """Whether the poll is counted among those that are not answered at once."""
         self._over = False
-        """Its time is up: what there is, is its answer."""
+        """Whether the deadline has passed: the next read is answered with what is there."""
         self._looking = False
-        """Its partitions are being read."""
+        """Whether its partitions are being read."""
         self._look_again = False
-        """Something came to what was read already."""
+        """Whether a partition that was read already has changed."""
         self._look_due = False
         self._answering = False
 
     def begin(self, wait_seconds: float) -> None:
-        """The first look."""
+        """Start the first read."""
         self._wait_seconds = wait_seconds
         self._over = wait_seconds <= 0
         self._run(self._look())
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Abandon the poll."""
         self._done = None
         if self._deadline is not None:
             self._deadline.cancel()
@@ -169,7 +168,7 @@ class LongPoll:
             self._owner.scheduler.call_soon(self._on_look_due)
 
     def on_deadline(self) -> None:
-        """Time is up: what there is, is the answer."""
+        """Answer with what is there."""
         self._over = True
         self._begin_look()
 
@@ -184,8 +183,10 @@ class LongPoll:
             self._run(self._look())
 
     def _run(self, steps: Iterator[None]) -> None:
-        """Until the end of the first step now, the others in later turns of the loop. An exception that nobody foresaw,
-        which the loop reports, is the answer."""
+        """Do the first step now, the others in later turns of the loop.
+
+        After an unforeseen exception the poll is answered with an error, and the loop reports the exception.
+        """
         try:
             for _ in steps:
                 self._owner.scheduler.call_soon(lambda: self._run(steps))
@@ -198,11 +199,11 @@ class LongPoll:
         done = self._done
         self.cancel()
         if done is not None:
-            told = RetriableError("offset_not_available", f"an error that nobody foresaw: {error!r}")
+            told = RetriableError("offset_not_available", f"an unforeseen error: {error!r}")
             done([PartitionRead(asked, error=told).answer() for asked in self._partitions], [])
 
     def _look(self) -> Iterator[None]:
-        """Read every partition in the order asked; then answer, or wait."""
+        """Read every partition in the requested order; then answer, or wait."""
         self._looking, self._look_again = True, False
         reads: list[PartitionRead] = []
         total, enough = 0, self._min_bytes <= 0
@@ -228,7 +229,7 @@ class LongPoll:
             if read.error is not None:
                 enough = True
             elif read.cold:
-                # Its bytes are not counted before they are loaded; at most this many come.
+                # Bytes are counted when they are loaded; at most this many come.
                 total += min(asked.max_bytes, self._max_bytes - total)
                 enough = True
             elif read.piece is not None:
@@ -244,7 +245,7 @@ class LongPoll:
                 self.on_readable()
 
     def _stay(self, reads: Sequence[PartitionRead]) -> bool:
-        """The answer comes in a later turn: wait at these, which were read in this one. False: there is no room."""
+        """Wait at the partitions read in this turn, to answer in a later one. Return False if there is no room."""
         if not self._stays:
             if not self._owner.admit(self, len(self._partitions)):
                 return False
@@ -264,12 +265,12 @@ class LongPoll:
 
     def _overload(self, reads: Sequence[PartitionRead]) -> None:
         self._release(reads)
-        error = RetriableError("overloaded", "too many fetches wait at this broker")
+        error = RetriableError("overloaded", "too many fetches are waiting at this broker")
         self._looking, self._answering = False, True
         self._run(self._assemble(PartitionRead(asked, error=error) for asked in self._partitions))
 
     def _answer(self, reads: Sequence[PartitionRead]) -> None:
-        """Settle what is in doubt, load what is cold, then call back."""
+        """Settle doubtful answers, load what is cold, then call back."""
         self._looking, self._answering = False, True
         self._owner.doubts.settle(reads, lambda: self._load(reads), committed=self._committed)
 

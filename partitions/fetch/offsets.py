@@ -1,4 +1,4 @@
-"""One partition's offsets by position or by time, for consumers: never beyond what they may read (S3, S13).
+"""The offsets of one partition by position or by time, for consumers: never beyond what they may read (S3, S13).
 
 A search by time reads and unpacks batches, so a worker does it.
 """
@@ -16,7 +16,7 @@ from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FoundOffset
 
 
 def not_found(topic_partition: TopicPartition, error: RaftlogError) -> FoundOffset:
-    """The answer where there is an error instead."""
+    """Return the answer for an error."""
     leader = error.leader if isinstance(error, NotLeader) else -1
     return FoundOffset(topic_partition.topic_id, topic_partition.partition, error.code, error.detail, leader=leader)
 
@@ -29,7 +29,7 @@ def search_offset(
     *,
     isolation: int = 0,
 ) -> None:
-    """See `PartitionManager.find_offset`. `done` may be called before this returns."""
+    """Find an offset (`PartitionManager.find_offset`). `done` may be called before this returns."""
     tp = driver.topic_partition
 
     def answer(offset: int, timestamp: int = -1) -> None:

@@ -1,7 +1,7 @@
-"""What one partition gives to a fetch: batches or an error, and the marks beside.
+"""The answer of one partition to a fetch: batches or an error, and the marks beside.
 
-How far may be read is asked first, the last stable offset before the aborted ranges, so that those tell of all below it
-(S13). What is not in memory is loaded by a worker before it is an answer; the loop never waits for the disk.
+The visible end is read first, the last stable offset before the aborted ranges, so that the ranges are complete below
+it (S13). A worker loads data that is not in memory before it is sent; the loop never waits for the disk.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ from raftlog.slices import in_turns
 from raftlog.wire import AbortedRange, FetchedPartition, FetchedSlot, FetchPartition, SlotToFetch
 
 READS_A_TURN = 128
-"""Some tens of microseconds each."""
+"""Bound on the reads of one turn of the loop, some tens of microseconds each."""
 BATCHES_A_READ = 16
-"""Looking at the headers of so many takes about as long as all else that a read does."""
+"""The batches of a read that count as one unit of work: checking their headers costs as much as the rest of a read."""
 
 Asked: TypeAlias = FetchPartition | SlotToFetch
 
 
 class Replicas(Protocol):
-    """Where a fetch finds partitions."""
+    """The partitions that a fetch can find."""
 
     def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None: ...
 
     def missing(self, topic_partition: TopicPartition) -> RaftlogError:
-        """Why there is no driver here."""
+        """Return the error if there is no driver here."""
         ...
 
 
 @dataclass(slots=True)
 class PartitionRead:
-    """What one partition of a fetch gave."""
+    """The read of one partition of a fetch."""
 
     asked: Asked
     driver: PartitionDriver | None = None
     high_watermark: int = -1
     last_stable_offset: int = -1
     ranges: AbortedRanges | None = None
-    """Where only what is committed is read: all aborted ranges below the last stable offset."""
+    """All aborted ranges below the last stable offset, for `read_committed`."""
     piece: LogSlice | None = None
     error: RaftlogError | None = None
 
     @property
     def log_start_offset(self) -> int:
-        """-1 where nothing of the log may be told."""
+        """-1 if nothing of the log may be exposed."""
         return self.driver.log.log_start_offset if self.driver and self.high_watermark >= 0 else -1
 
     @property
     def cold(self) -> bool:
-        """A worker has to load it."""
+        """Whether a worker has to load it."""
         return self.piece is not None and self.piece.cold
 
     @property
     def work(self) -> int:
-        """What it took, in `READS_A_TURN`'s units."""
+        """The work of this read, in the units of `READS_A_TURN`."""
         return 1 + (self.piece.batch_count // BATCHES_A_READ if self.piece else 0)
 
     def answer(self) -> FetchedPartition:
-        """As `fetched.1` has it."""
+        """Return the answer in the form of `fetched.1`."""
         asked, driver, error = self.asked, self.driver, self.error
         return FetchedPartition(
             asked.topic_id,
@@ -83,7 +83,7 @@ class PartitionRead:
         )
 
     def slot_answer(self, slot: int) -> FetchedSlot:
-        """The same, as `session_fetched.1` has it."""
+        """Return the answer in the form of `session_fetched.1`."""
         told = self.answer()
         return FetchedSlot(
             slot,
@@ -99,20 +99,22 @@ class PartitionRead:
         )
 
     def release(self) -> None:
-        """Nobody is sent what was read."""
+        """Release what was read, unsent."""
         if self.piece is not None:
             self.piece.release()
 
     def _aborted(self) -> list[AbortedRange]:
-        """Of the batches that are given."""
+        """Return the aborted ranges that overlap the batches."""
         if self.ranges is None or self.piece is None or not self.piece.length:
             return []
         return self.ranges.overlapping(self.piece.first_offset, self.piece.next_offset)
 
 
 def look(replicas: Replicas, asked: Asked, *, committed: bool) -> tuple[PartitionRead, Offset]:
-    """How far may be read there now (S3, S13), without reading anything. Errors are in what is returned; the offset
-    holds where there is none."""
+    """Return the visible end of a partition (S3, S13), without reading batches.
+
+    An error is set in the `PartitionRead`; the offset is valid if there is none.
+    """
     tp = TopicPartition(TopicId(asked.topic_id), asked.partition)
     read = PartitionRead(asked, replicas.driver(tp))
     driver, end_offset = read.driver, Offset(0)
@@ -124,7 +126,7 @@ def look(replicas: Replicas, asked: Asked, *, committed: bool) -> tuple[Partitio
             read.last_stable_offset = driver.reads.last_stable_offset(end_offset)
         if committed and asked.offset <= end_offset:
             read.ranges = driver.reads.aborted
-            # Who is beyond it already waits there.
+            # A reader beyond the last stable offset waits there.
             end_offset = Offset(max(read.last_stable_offset, asked.offset))
     except RaftlogError as error:
         read.error = error
@@ -134,15 +136,14 @@ def look(replicas: Replicas, asked: Asked, *, committed: bool) -> tuple[Partitio
 
 
 def _unforeseen(driver: PartitionDriver | None, error: Exception) -> RaftlogError:
-    """What the reader is told of an error of this replica: others of the same fetch are answered all the same."""
+    """Return the reader's error for an unforeseen one of this replica; the others of the fetch are still answered."""
     if driver is None:
         raise error
     return driver.on_load_failed(error)
 
 
 def read_partition(replicas: Replicas, asked: Asked, room: int, *, first: bool, committed: bool) -> PartitionRead:
-    """Batches from the offset that is asked for on, at most `room` bytes of them: one at least, where it is the
-    `first` of its answer."""
+    """Read batches from the requested offset on, at most `room` bytes; one at least if it is the `first`."""
     read, end_offset = look(replicas, asked, committed=committed)
     if read.error is None and read.driver is not None:
         room = max(0, min(asked.max_bytes, room))
@@ -156,7 +157,7 @@ def read_partition(replicas: Replicas, asked: Asked, room: int, *, first: bool, 
 
 
 def load_cold(worker: Worker, scheduler: Scheduler, reads: Sequence[PartitionRead], done: Callable[[], None]) -> None:
-    """Have a worker load what is cold, each read on its own; then `done`, at once where nothing is."""
+    """Let a worker load what is cold, each read on its own; then call `done`, at once if nothing is cold."""
     cold = [read for read in reads if read.cold]
     missing = len(cold)
     if not missing:

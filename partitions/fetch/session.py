@@ -1,19 +1,19 @@
-"""One fetch session (`raftlog/wire.py`): the slots that a consumer waits for, its long polls over all of them.
+"""One fetch session (`raftlog/wire.py`): the slots that a consumer waits for, and its long polls over all of them.
 
-A slot is in one of these places:
+A slot is in one of these states:
 
-* *named*: it was just added (or is to be dropped): a request names ten thousand, and some are taken in a turn of the
-  loop, in their order, whichever request they are of;
-* *new*: somebody has to look whether there is anything to read; some hundreds are looked at in a turn;
-* *waiting*: there is nothing. It costs nothing until its partition tells that consumers may read more (a moved high
-  watermark, without which no last stable offset moves either), or that they may not read here any more (a leadership
-  that ended, a replica that went, a topic that was deleted): then it is new again;
-* *ready*: there are batches to be read, or an error to be told. Where a poll wants more than there is, what is ready
-  waits, too, as *partial*: whatever comes next has all of it read again.
+* *named*: it was just added (or is to be dropped). A request names up to ten thousand; some are taken in per turn of
+  the loop, in their order, whatever their request;
+* *new*: it has to be checked for something to read; some hundreds are checked per turn;
+* *waiting*: there is nothing to read. It costs nothing until its partition notifies that consumers may read more (a
+  moved high watermark, without which no last stable offset moves), or that they may not read here any more (a
+  leadership ended, a replica or a topic was deleted): then it is new again;
+* *ready*: there are batches to read, or an error to report. If a poll wants more than there is, the ready slots wait as
+  *partial*: the next change has all of them read again.
 
-A poll is answered from what is ready, in the order in which it became so: nothing is read twice for one answer, and
-nobody starves. A slot that was answered is over; so an answer that is lost with its connection loses nothing, and none
-is given twice (S1). Marks (high watermark, last stable offset) that moved over a waiting slot ride on the next answer.
+A poll is answered from the ready slots, in the order in which they became ready: nothing is read twice for one answer,
+and no slot starves. An answered slot is over; so an answer that is lost with its connection loses nothing, and none is
+given twice (S1). Marks (high watermark, last stable offset) that moved over a waiting slot ride on the next answer.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from .doubts import FetchDoubts
 from .reads import READS_A_TURN, PartitionRead, Replicas, load_cold, look, read_partition
 
 MAX_POLLS = 16
-"""Under way in one session: each may hold an answer in memory."""
+"""Bound on the polls in flight in one session: each may hold an answer in memory."""
 TAKEN_A_TURN = 1_000
-"""Slots added or dropped: a microsecond or two each."""
+"""Slots added or dropped in one turn: a microsecond or two each."""
 MAX_NAMED = 4 * MAX_PARTITIONS_PER_REQUEST
-"""Slots that wait to be taken in: who sends faster than that is refused."""
+"""Bound on the slots that wait to be taken in: a client that sends faster is refused."""
 LOOKS_A_TURN = 256
-"""Some microseconds each."""
+"""Slots checked in one turn, some microseconds each."""
 MARKS_PER_ANSWER = 1_000
 SECOND_LOOK_SECONDS = 0.005
-"""Where a poll wants more than the first byte, what is ready is read again at most this often."""
+"""The least interval, in seconds, between two reads of ready slots for a poll that wants more than the first byte."""
 
 SessionDone: TypeAlias = Callable[[list[FetchedSlot], list[Part]], None]
 
 
 class Slot:
-    """A partition that is waited for. A `Waiter` of its driver."""
+    """A partition that the client waits for. A `Waiter` of its driver."""
 
     __slots__ = ("asked", "session", "told")
 
@@ -69,19 +69,21 @@ class Slot:
 
 @dataclass(slots=True, eq=False)
 class Poll:
-    """A request that is not answered."""
+    """A request without an answer yet."""
 
     done: SessionDone
     min_bytes: int
     max_bytes: int
     timer: Timer | None = None
     over: bool = False
-    """Its time is up: what there is, is its answer."""
+    """Whether the deadline has passed: the poll is answered with what is there."""
 
 
 class FetchSession:
-    """See the module. Invariant: every slot that was taken in is new or ready, or waits at its driver, the partial ones
-    too."""
+    """One fetch session.
+
+    Invariant: every slot that was taken in is new or ready, or waits at its driver, the partial ones too.
+    """
 
     def __init__(
         self,
@@ -94,10 +96,10 @@ class FetchSession:
         committed: bool,
         left: Callable[[int], None],
     ) -> None:
-        """`left` is told how many slots went, whenever some did."""
+        """`left` is called with the number of slots that ended, whenever some did."""
         self.number = number
         self.used_at = 0.0
-        """By the owner's clock."""
+        """The last use, by the owner's clock."""
         self.closed = False
         self._replicas = replicas
         self._scheduler = scheduler
@@ -106,14 +108,14 @@ class FetchSession:
         self._committed = committed
         self._left = left
         self._named: deque[SlotToFetch | int] = deque()
-        """To be added, or numbers of slots to be dropped."""
+        """Slots to be added, or numbers of slots to be dropped."""
         self._slots: dict[int, Slot] = {}
         self._last_slot = -1
         self._new: dict[Slot, None] = {}
         self._ready: dict[Slot, None] = {}
         self._partial: dict[Slot, None] = {}
         self._moved: dict[Slot, PartitionRead] = {}
-        """Waiting, with marks that the client does not know."""
+        """Waiting slots with marks that the client does not know."""
         self._polls: dict[Poll, None] = {}
         self._serve_due = False
 
@@ -122,13 +124,13 @@ class FetchSession:
 
     @property
     def idle(self) -> bool:
-        """Nobody waits for an answer."""
+        """Whether no poll waits for an answer."""
         return not self._polls
 
     # --- Requests -----------------------------------------------------------------------------------------------------
 
     def check(self, request: SessionFetchRequest) -> None:
-        """Raises what refuses the request before anything of it is done (S11)."""
+        """Raise the error that refuses the request, before any of it is done (S11)."""
         if len(self._polls) >= MAX_POLLS:
             raise RetriableError("overloaded", f"{MAX_POLLS} polls of this session are under way")
         if len(self._named) + len(request.added) + len(request.dropped) > MAX_NAMED:
@@ -140,8 +142,10 @@ class FetchSession:
             last = asked.slot
 
     def poll(self, request: SessionFetchRequest, done: SessionDone, wait_seconds: float, max_bytes: int) -> None:
-        """Take in what changed. `done` is called once, perhaps before this returns; its receiver sends or releases
-        every region of the parts."""
+        """Take in the changes, and begin a poll.
+
+        `done` is called once, perhaps before this returns; its receiver sends or releases every region of the parts.
+        """
         self._named.extend(request.dropped)
         self._named.extend(request.added)
         if request.added:
@@ -155,13 +159,13 @@ class FetchSession:
         self._serve()
 
     def finish_polls(self) -> None:
-        """Every poll is answered with what there is."""
+        """Answer every poll with what is there."""
         for poll in self._polls:
             poll.over = True
         self._serve()
 
     def close(self) -> None:
-        """Open polls are answered with nothing, and no slot ever again; harmless afterwards."""
+        """Answer open polls with nothing, and end all slots. Idempotent."""
         if self.closed:
             return
         self.closed = True
@@ -177,10 +181,10 @@ class FetchSession:
         for poll in polls:
             poll.done([], [])
 
-    # --- What drivers tell --------------------------------------------------------------------------------------------
+    # --- Notifications from drivers -----------------------------------------------------------------------------------
 
     def on_slot_readable(self, slot: Slot) -> None:
-        """It is to be looked at again, soon: its driver is in the middle of something."""
+        """Schedule another check of the slot: its driver is in the middle of an event."""
         if slot.asked.slot in self._slots:
             self._new[slot] = None
             self._wake()
@@ -205,8 +209,11 @@ class FetchSession:
         self._serve()
 
     def _serve(self) -> None:
-        """One turn's worth of looking and answering. After an exception that nobody foresaw a slot may be in no place,
-        and would starve: the session closes, and its client names everything anew."""
+        """Do one turn of checks and answers.
+
+        After an unforeseen exception a slot may be in no state, and would starve: the session closes, and its client
+        names everything again.
+        """
         if self.closed:
             return
         try:
@@ -249,18 +256,18 @@ class FetchSession:
         assert read.driver is not None
         read.driver.wait_readable(slot)
         if (read.high_watermark, read.last_stable_offset) != slot.told:
-            read.ranges = None  # without batches there is nothing to tell of them
+            read.ranges = None  # Without batches, no ranges are sent.
             self._moved[slot] = read
 
     def _answer(self, poll: Poll, budget: int) -> int:
-        """Answer the poll, unless it wants more than there is; how much of the turn's work that took."""
+        """Answer the poll, unless it wants more than there is; return the work done, in the units of the budget."""
         reads: list[tuple[Slot, PartitionRead]] = []
         total, work = 0, 0
         enough = poll.over or poll.min_bytes <= 0
         for slot in list(islice(self._ready, budget)):
             room = poll.max_bytes - total
             if room <= 0 and reads:
-                enough = True  # the answer is full, whatever was wanted
+                enough = True  # The answer is full, however much was wanted.
                 break
             if work >= budget:
                 break
@@ -269,32 +276,32 @@ class FetchSession:
             if read.error is not None:
                 enough = True
             elif read.cold:
-                # Its bytes are not counted before they are loaded; at most this many come.
+                # Bytes are counted when they are loaded; at most this many come.
                 total += min(slot.asked.max_bytes, room)
                 enough = True
             elif read.piece is not None and read.piece.length:
                 total += read.piece.length
                 limit = read.last_stable_offset if self._committed else read.high_watermark
-                enough = enough or read.piece.next_offset < limit  # it gives no more at once
+                enough = enough or read.piece.next_offset < limit  # Reading again would return no more.
             elif not total:
-                # No whole batch ends below what may be read, though something begins there.
+                # No whole batch ends below the visible end, though one begins there.
                 del self._ready[slot]
                 self._wait(slot, read)
                 continue
             else:
-                enough = True  # its first batch has no room any more
+                enough = True  # Its first batch does not fit any more.
                 break
             reads.append((slot, read))
         if enough or (reads and (total >= poll.min_bytes or work >= READS_A_TURN)):
-            self._take(poll, reads)  # a turn makes no larger one, whatever was wanted
+            self._take(poll, reads)  # A turn makes no larger answer, however much was wanted.
         elif work >= budget:
-            _release(reads)  # others had a part of this turn: it gets a whole one
+            _release(reads)  # Others had a part of this turn; the next one is this poll's alone.
         else:
             self._put_off(reads)
         return max(work, 1)
 
     def _put_off(self, reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
-        """A poll wants more than there is: wait for more of these, and for all others."""
+        """Wait for more data in these slots, and for all others: a poll wants more than there is."""
         for slot, read in reads:
             read.release()
             assert read.driver is not None
@@ -303,7 +310,7 @@ class FetchSession:
             self._partial[slot] = None
 
     def _take(self, poll: Poll, reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
-        """These slots are over; settle what is in doubt, load what is cold, then answer."""
+        """End these slots; settle doubtful answers, load what is cold, then answer."""
         del self._polls[poll]
         if poll.timer is not None:
             poll.timer.cancel()
@@ -324,14 +331,14 @@ class FetchSession:
             return
         for _, read in reads:
             if read.error is None and (read.piece is None or not read.piece.length):
-                # A slot without batches and without an error would be thought to wait on.
-                read.error = RetriableError("offset_not_available", "nothing can be read there now")
+                # The client would believe that a slot without batches and without an error still waits.
+                read.error = RetriableError("offset_not_available", "nothing can be read there now: retry")
         answers = [read.slot_answer(slot.asked.slot) for slot, read in reads]
         parts = [part for _, read in reads if read.piece is not None for part in read.piece.parts]
         poll.done(answers + self._marks(), parts)
 
     def _marks(self) -> list[FetchedSlot]:
-        """Of waiting slots, as far as they are news."""
+        """Return the new marks of waiting slots."""
         told = []
         for slot in list(islice(self._moved, MARKS_PER_ANSWER)):
             read = self._moved.pop(slot)
@@ -367,6 +374,6 @@ class FetchSession:
 
 
 def _release(reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
-    """Nobody is sent what was read."""
+    """Release what was read, unsent."""
     for _, read in reads:
         read.release()

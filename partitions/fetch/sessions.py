@@ -1,9 +1,9 @@
-"""All fetch sessions of a broker: how many there may be, and which one a request means.
+"""All fetch sessions of a broker: their bounds, and the session that a request means.
 
-A session belongs to a stream and goes with it, so there is no time after which it falls by itself. Sessions and their
-slots are bounded over the whole broker. Where there is no room, those go that nobody has asked anything of for
-`UNUSED_SECONDS`, the one that rested longest first; their clients hear `unknown_fetch_session` and name everything
-anew. Where that is not enough, a new session is refused with `overloaded`: its client fetches without one.
+A session belongs to a stream and ends with it, so it does not expire by time. Sessions and their slots are bounded over
+the whole broker. At the bound, sessions without a request for `UNUSED_SECONDS` are evicted, the least recently used
+first; their clients get `unknown_fetch_session` and name everything again. If that is not enough, a new session is
+refused with `overloaded`: its client fetches without one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .session import FetchSession, SessionDone
 
 MAX_SESSIONS = 2_000
 MAX_SLOTS = 200_000
-"""Over all sessions: about 400 bytes each."""
+"""Bound over all sessions: a slot takes about 400 bytes."""
 UNUSED_SECONDS = 60.0
-"""A consumer that fetches asks at least every `MAX_FETCH_WAIT_MS`."""
+"""Seconds; a consumer that fetches sends a request at least every `MAX_FETCH_WAIT_MS`."""
 
 
 class FetchSessions:
-    """See the module. Belongs to the broker's one thread."""
+    """All fetch sessions of a broker, on its one thread."""
 
     def __init__(
         self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker, doubts: FetchDoubts
@@ -36,16 +36,16 @@ class FetchSessions:
         self._worker = worker
         self._doubts = doubts
         self._sessions: dict[FetchSession, None] = {}
-        """The one that rested longest first."""
+        """The sessions, least recently used first."""
         self._slots = 0
         self._closing = False
 
     def fetch(self, current: FetchSession | None, request: SessionFetchRequest, done: SessionDone) -> FetchSession:
-        """Have the session answer; returns the one that the stream has from now on. `current`: the one that it had.
+        """Let the session answer; return the stream's session from now on. `current`: the stream's session so far.
 
-        `done` is called once, perhaps before this returns; with nothing, where the session is closed meanwhile. Raises
-        `RetriableError` (`unknown_fetch_session`, `overloaded`) and `InvalidRequest`, having done nothing but, where
-        the request begins a session, to close the one before it.
+        `done` is called once, perhaps before this returns, with nothing if the session is closed meanwhile. Raises
+        `RetriableError` (`unknown_fetch_session`, `overloaded`) and `InvalidRequest`, without any effect, except that a
+        request that begins a session closes the one before it.
         """
         if request.begins:
             self.close_session(current)
@@ -68,13 +68,13 @@ class FetchSessions:
         return current
 
     def close_session(self, session: FetchSession | None) -> None:
-        """Its stream is gone, or has another one. Harmless afterwards."""
+        """Close a session whose stream is gone or has another one. Idempotent."""
         if session is not None:
             self._sessions.pop(session, None)
             session.close()
 
     def close(self) -> None:
-        """Every poll is answered with what there is, and none waits from now on."""
+        """Answer every poll with what is there, and let none wait from now on."""
         self._closing = True
         for session in self._sessions:
             session.finish_polls()
@@ -84,7 +84,7 @@ class FetchSessions:
 
     @property
     def slots(self) -> int:
-        """Of all sessions."""
+        """The slots of all sessions."""
         return self._slots
 
     # --- Inside ---
@@ -109,7 +109,7 @@ class FetchSessions:
         self._slots += count
 
     def _forget_unused(self, asking: FetchSession | None) -> bool:
-        """Whether there was one to forget."""
+        """Evict an unused session; return whether there was one."""
         oldest = next(iter(self._sessions), None)
         if oldest is None or oldest is asking or not oldest.idle:
             return False

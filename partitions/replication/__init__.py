@@ -1,1 +1,1 @@
-"""Push streams between brokers: frames, the leader's senders, the follower's receivers."""
+"""Replication links between brokers: the protocol, the leader's pushes, the follower's receivers, the throttle."""

@@ -1,9 +1,9 @@
-"""The follower's end of replication: one link to each broker that leads something this broker follows.
+"""The follower's end of replication: one link to each broker that leads a partition followed here.
 
-Partitions that follow the same broker share its link. When the leader's broker has welcomed us, in the incarnation that
-a partition's record names, the partition asks (`partitions/replica/follower.py`); answers and pushes come back by slot.
-After each fsync round one `ack` goes out for all partitions of the link: how far each is stable, and which pushes are
-dealt with.
+Partitions that follow the same broker share its link. When the leader's broker has welcomed this one, in the
+incarnation that a partition's record names, the partition subscribes (`partitions/replica/follower.py`); answers and
+pushes come back by slot. After each fsync round one `ack` is sent for all partitions of the link: how far each is
+stable, and which pushes are done.
 
 A pushed batch is checked (header, CRC) before anything of its message is appended; a damaged one drops the link.
 """
@@ -42,19 +42,21 @@ from .protocol import (
 )
 
 ENTRIES_PER_FRAME = 1_000
-"""And frames of a kind in one turn of the loop: one."""
+"""Bound on the entries of a frame; one frame of each kind is sent per turn of the loop."""
 
 
 class Dialer(Protocol):
     """Keeps links to other brokers' data listeners open."""
 
     def connect(self, peer: BrokerId) -> None:
-        """Dial this broker, and again after every loss with jitter, until `disconnect`; the handler of dialed links is
-        told. Calling again changes nothing."""
+        """Dial this broker, and again with jitter after every loss, until `disconnect`. Idempotent.
+
+        The handler of dialed links is notified.
+        """
         ...
 
     def disconnect(self, peer: BrokerId) -> None:
-        """Close the link to this broker and dial no more."""
+        """Close the link to this broker and stop dialing."""
         ...
 
 
@@ -80,7 +82,7 @@ class ReplicationClient:
         self._leaders: dict[BrokerId, LeaderLink] = {}
         self._leader_of: dict[FollowingReplica, LeaderLink] = {}
 
-    # --- LeaderLinks: what drivers ask ---
+    # --- LeaderLinks: calls of the drivers ---
 
     def follow(self, replica: FollowingReplica, leader: BrokerId, incarnation: Incarnation) -> None:
         self._detach(replica, keep=leader)
@@ -190,7 +192,7 @@ class ReplicationClient:
         entry.incarnation = Incarnation(welcome.incarnation)
 
         def tell(driver: FollowingReplica) -> None:
-            # Who came meanwhile was told at once, and may have asked already.
+            # A driver that was added meanwhile was notified at once, and may have subscribed already.
             if entry.wanted.get(driver) == entry.incarnation and driver not in entry.slot_of:
                 driver.on_link_opened()
 
@@ -199,7 +201,7 @@ class ReplicationClient:
     def _on_answer(self, entry: LeaderLink, answer: SlotAnswer) -> None:
         slot = entry.slots.get(answer.slot)
         if slot is None:
-            return  # It was over here before the leader heard of it.
+            return  # The slot ended here before the leader knew.
         if not isinstance(answer, MatchedSlot):
             entry.end_slot(answer.slot)
         slot.driver.on_answer(slot.leader_epoch, _answer(answer))
@@ -209,14 +211,14 @@ class ReplicationClient:
         return ReceivedPush(entry, push, body, lambda: self._flush_if_owed(entry)).take()
 
     def _flush_if_owed(self, entry: LeaderLink) -> None:
-        """What is not stable yet is acknowledged when it is."""
+        """Schedule an acknowledgement if one is owed; pushes that are not stable yet are acknowledged later."""
         if entry.ledger.owes_ack:
             self._flush_soon(entry)
 
     # --- Inside ---
 
     def _detach(self, driver: FollowingReplica, *, keep: BrokerId | None) -> None:
-        """It no longer follows whom it followed. The last follower of a broker hangs up, unless it is to be kept."""
+        """Stop following. If that was the broker's last follower here, hang up, unless the broker is `keep`."""
         entry = self._leader_of.pop(driver, None)
         if entry is None:
             return
@@ -241,7 +243,7 @@ class ReplicationClient:
             self._scheduler.call_soon(lambda: self._flush(entry))
 
     def _flush(self, entry: LeaderLink) -> None:
-        """All that happened in this turn of the loop, in three frames at most; what is too much, in the next."""
+        """Send what this turn of the loop has collected, in at most three frames; the excess goes in the next turn."""
         entry.flush_due = False
         link = entry.link
         if link is None:
@@ -263,7 +265,7 @@ class ReplicationClient:
             self._flush_soon(entry)
 
     def status(self) -> list[str]:
-        """One line a link."""
+        """Return one line for each link."""
         return [str(self._leaders[peer]) for peer in sorted(self._leaders)]
 
 

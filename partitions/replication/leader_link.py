@@ -1,8 +1,7 @@
-"""One leading broker as its followers here see it: who of them follows, the link while there is one, and a push on its
-way into their logs.
+"""One leading broker as its followers here see it: the followers, the link while there is one, and incoming pushes.
 
-Subscriptions are named by slots, numbers that count up for as long as a link lives and are never used twice. A push
-speaks of many slots: all of it is checked (headers, CRCs), then all appended, then it counts as received.
+Subscriptions are named by slots, numbers that rise for as long as a link lives and are never reused. A push concerns
+many slots: all of it is checked (headers, CRCs), then all is appended, then it counts as received.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from .protocol import PushEntry, PushFrame, PushLedger, Subscription
 
 @dataclass(slots=True)
 class LeaderSlot:
-    """One subscription of ours."""
+    """One subscription of a replica here."""
 
     driver: FollowingReplica
     leader_epoch: LeaderEpoch
 
 
 class LeaderLink:
-    """What is known of one leading broker: who follows it, and the link while there is one.
+    """One leading broker: the replicas that follow it, and the link while there is one.
 
     Invariant: a driver has at most one slot.
     """
@@ -41,9 +40,9 @@ class LeaderLink:
         self.peer = peer
         self.link: Link | None = None
         self.incarnation = NO_INCARNATION
-        """Of the welcome; -1 before."""
+        """The incarnation of the welcome; -1 before it."""
         self.wanted: dict[FollowingReplica, Incarnation] = {}
-        """Who follows, and the leader's incarnation that its record names."""
+        """Follower → the leader's incarnation that its record names."""
         self.slots: dict[int, LeaderSlot] = {}
         self.slot_of: dict[FollowingReplica, int] = {}
         self.last_slot = 0
@@ -55,7 +54,7 @@ class LeaderLink:
         self.turns: MessageTurns | None = None
 
     def reset(self, link: Link | None) -> None:
-        """Another link, or none: nothing of the old one counts."""
+        """Replace the link (None: no link), and drop the state of the old one."""
         self.link = link
         if self.turns is not None:
             self.turns.close()
@@ -70,7 +69,7 @@ class LeaderLink:
         self.reports.clear()
 
     def end_slot(self, number: int) -> LeaderSlot | None:
-        """The subscription is over, by whomever."""
+        """End a subscription, whichever side ended it."""
         slot = self.slots.pop(number, None)
         if slot is not None:
             del self.slot_of[slot.driver]
@@ -99,7 +98,7 @@ class ReceivedPush:
         self._appended: list[tuple[int, LeaderSlot, int]] = []
 
     def take(self) -> Iterator[None] | None:
-        """All of it: now, or in the steps that this gives. Raises `RemoteProtocolError`, and so do they."""
+        """Handle all of it now, or return the steps. Both raise `RemoteProtocolError`."""
         if not fits_a_turn(self._entries):
             return self._steps()
         for item in self._entries:
@@ -115,7 +114,7 @@ class ReceivedPush:
         self._received()
 
     def _check(self, item: PushEntry) -> None:
-        """The batches of one partition. Raises `RemoteProtocolError` where one is damaged."""
+        """Check the batches of one partition. Raises `RemoteProtocolError` if one is damaged."""
         start, self._position = self._position, self._position + item.length
         slot = self._entry.slots.get(item.slot)
         if slot is not None:
@@ -124,7 +123,7 @@ class ReceivedPush:
             self._pieces.append((item.slot, slot, batches, marks))
 
     def _append(self, piece: tuple[int, LeaderSlot, list[FetchedBatch], Matched]) -> None:
-        """Unless its subscription ended meanwhile."""
+        """Append the batches of one partition, unless its subscription ended meanwhile."""
         number, slot, batches, marks = piece
         if self._entry.slots.get(number) is slot:
             slot.driver.on_pushed(slot.leader_epoch, batches, marks)
@@ -132,8 +131,11 @@ class ReceivedPush:
                 self._appended.append((number, slot, slot.driver.log.log_end_offset))
 
     def _received(self) -> None:
-        """The leader is told when all of it is stable. Only now: some may be stable by now, and what was is not told
-        again. Raises `RemoteProtocolError` where the push is out of turn."""
+        """Count the push as received; it is acknowledged when all of it is stable.
+
+        This must come last: parts that are stable already will not be reported again. Raises `RemoteProtocolError` if
+        the push is out of turn.
+        """
         slots = self._entry.slots
         alive = [(number, slot, end) for number, slot, end in self._appended if slots.get(number) is slot]
         ends = {number: end for number, slot, end in alive if slot.driver.log.stable_end_offset < end}
@@ -142,7 +144,7 @@ class ReceivedPush:
 
 
 def _checked(slot: LeaderSlot, piece: memoryview) -> list[FetchedBatch]:
-    """The batches of one partition. Raises `RemoteProtocolError` where one is damaged."""
+    """Return the checked batches of one partition. Raises `RemoteProtocolError` if one is damaged."""
     batches = []
     try:
         for batch in split_batches(piece):

@@ -1,10 +1,10 @@
-"""Messages of one replication link, in order, and a large one in several turns of the loop.
+"""The messages of one replication link, handled in order, a large one in several turns of the loop.
 
-One message may speak of thousands of partitions: after a restart, a failover, or when many are written at once. What it
-asks for is done some entries at a time (`stepwise`), and whatever comes after it waits. A small message that nothing
-waits before is handled at once.
+One message may concern thousands of partitions: after a restart, a failover, or when many are written at once. It is
+handled some entries at a time (`stepwise`), and later messages wait. A small message with none before it is handled at
+once.
 
-What waits is bounded: a follower has two pushes in flight and merges its acknowledgements, so a peer that sends more
+The queue is bounded: a follower has two pushes in flight and merges its acknowledgements, so a peer that sends more
 than `WAITING_MAX` messages ahead breaks the protocol.
 """
 
@@ -17,11 +17,11 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.ports import Scheduler
 
 WAITING_MAX = 4_096
-"""Messages that wait for one before them."""
+"""Bound on the messages that wait for one before them."""
 
 
 class MessageTurns:
-    """Those of one link."""
+    """The messages of one link."""
 
     def __init__(
         self,
@@ -29,8 +29,11 @@ class MessageTurns:
         begin: Callable[[memoryview], Iterator[None] | None],
         failed: Callable[[RemoteProtocolError], None],
     ) -> None:
-        """`begin` handles a message, or gives the steps in which it will be. It may raise `RemoteProtocolError`, which
-        goes to `failed`: then, and after `close`, nothing else is handled."""
+        """`begin` handles a message, or returns the remaining steps.
+
+        It may raise `RemoteProtocolError`, which is passed to `failed`: then, and after `close`, nothing else is
+        handled.
+        """
         self._scheduler = scheduler
         self._begin = begin
         self._failed = failed
@@ -38,11 +41,11 @@ class MessageTurns:
         self._work: Iterator[None] | None = None
         """The rest of the present message."""
         self._handling = False
-        """Now, further down the stack."""
+        """Whether a caller further up the stack is handling a message."""
         self._closed = False
 
     def on_message(self, message: memoryview) -> None:
-        """The next."""
+        """Handle the next message, or queue it."""
         if self._closed:
             return
         self._waiting.append(message)
@@ -52,7 +55,7 @@ class MessageTurns:
             self._fail(RemoteProtocolError(f"more than {WAITING_MAX} messages ahead of what was answered"))
 
     def close(self) -> None:
-        """The link is gone: what waits is of no use."""
+        """Drop all queued messages: the link is gone."""
         self._closed = True
         self._waiting.clear()
         self._work = None
@@ -70,7 +73,7 @@ class MessageTurns:
         except RemoteProtocolError as error:
             self._fail(error)
         except BaseException:
-            # Whose fault it is, the loop will tell; the messages that follow are not to wait for ever.
+            # The loop reports the error; the messages that follow must not wait permanently.
             self._work = None
             if self._waiting:
                 self._scheduler.call_soon(self._go_on)

@@ -1,4 +1,4 @@
-"""What travels between a follower and the leader's broker: every frame of the replication link, version 1.
+"""The protocol between a follower and the leader's broker: every frame of the replication link, version 1.
 
 The follower dials; one link serves all partitions that this ordered pair of brokers shares. A message is `u32
 big-endian length of head | head | body`; the head is a msgpack array whose first element is the frame's name and
@@ -14,13 +14,13 @@ version, the body (of `push` only) is record batches as they lie on disk.
     unsubscribe.1  slots  →
 
 The session is the connection. A subscription has a *slot*: a number that the follower chooses, greater than all before
-it on this link, so that a frame which was on its way when a subscription ended names nobody. Frames name only the
-slots that have something to say; an idle partition costs nothing.
+it on this link, so that a frame in flight at the end of a subscription cannot refer to a later one. Frames name only
+the slots with something to say; an idle partition costs nothing.
 
 *Credit*: the leader may have `MAX_PUSHES_IN_FLIGHT` pushes unacknowledged, each with at most `PUSH_MESSAGE_BYTES` of
-batches. A push is acknowledged (`ack.sequence`, cumulative) when all that it brought is fsynced, or concerns nobody
-any more; the follower sends one `ack` after each of its fsync rounds, for all partitions. High watermark and log start
-ride on data, and go alone, as a push without bytes, when there is none.
+batches. A push is acknowledged (`ack.sequence`, cumulative) when everything in it is fsynced, or its subscriptions have
+ended; the follower sends one `ack` after each of its fsync rounds, for all partitions. High watermark and log start
+ride on data; if there is none, they go alone, as a push without bytes.
 
 Fields are only ever appended, with defaults; another meaning is another version. `docs/replication-protocol.md`
 specifies this for other implementations.
@@ -41,13 +41,13 @@ from raftlog.ports import Buffer, Part
 from raftlog.wire import Natural, PartitionNumber, TopicIdBytes
 
 REPLICATION_PATH = "/raftlog.replication"
-"""Names the stream on a data listener."""
+"""The name of the stream on a data listener."""
 
 MAX_ENTRIES = 10_000
-"""Slots that one frame names; more go into the next."""
+"""Bound on the slots of one frame; more go into the next."""
 
 MAX_HEAD_BYTES = 4 * 1024 * 1024
-"""Room for `MAX_ENTRIES` of the longest entries."""
+"""Room for `MAX_ENTRIES` of the longest entries, in bytes."""
 
 _HEAD_LENGTH = struct.Struct(">I")
 
@@ -61,7 +61,7 @@ ClusterId: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello.1"):
-    """The follower's first frame: who dials, in which of its lives."""
+    """The follower's first frame: its broker and incarnation."""
 
     cluster_id: ClusterId
     broker_id: BrokerNumber
@@ -69,7 +69,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello.1"):
 
 
 class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="welcome.1"):
-    """The leader's first frame, once its view shows the follower in the incarnation that the hello named."""
+    """The leader's first frame, once its view shows the follower in the incarnation of the hello."""
 
     cluster_id: ClusterId
     broker_id: BrokerNumber
@@ -80,37 +80,37 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="welcome.1"):
 
 
 class Subscription(msgspec.Struct, array_like=True, frozen=True):
-    """One partition that the follower wants, and how its own log ends."""
+    """One partition that the follower subscribes to, and the end of its own log."""
 
     slot: Slot
     topic_id: TopicIdBytes
     partition: PartitionNumber
     leader_epoch: Epoch
-    """In which the follower follows. The leader answers in this epoch only, and waits for it where it is ahead."""
+    """The follower's leader epoch. The leader answers in this epoch only, and waits until its view has reached it."""
     last_epoch: Epoch
-    """Of the last batch in the follower's log; -1 where the log is empty."""
+    """The epoch of the last batch in the follower's log; -1 if the log is empty."""
     fetch_offset: Natural
-    """The follower's log end: what is to be pushed begins here."""
+    """The follower's log end: pushes begin here."""
     stable_end_offset: Natural
-    """What is fsynced there. Counts once the logs are matched."""
+    """The end of what the follower has fsynced. Counts once the logs are matched."""
     stable_start_offset: Natural = 0
-    """Where the follower's log begins, as far as its disk knows: `delete-records` waits for it."""
+    """The start of the follower's log on its disk: `delete-records` waits for it."""
 
 
 class SubscribeFrame(msgspec.Struct, array_like=True, frozen=True, tag="subscribe.1"):
-    """Partitions to be matched and pushed."""
+    """Partitions to match and push."""
 
     subscriptions: Annotated[list[Subscription], msgspec.Meta(max_length=MAX_ENTRIES)]
 
 
 class UnsubscribeFrame(msgspec.Struct, array_like=True, frozen=True, tag="unsubscribe.1"):
-    """Slots that are over."""
+    """Slots whose subscriptions end."""
 
     slots: Annotated[list[Slot], msgspec.Meta(max_length=MAX_ENTRIES)]
 
 
 class AckEntry(msgspec.Struct, array_like=True, frozen=True):
-    """How far one partition is at the follower."""
+    """The follower's progress in one partition."""
 
     slot: Slot
     fetch_offset: Natural
@@ -119,7 +119,7 @@ class AckEntry(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AckFrame(msgspec.Struct, array_like=True, frozen=True, tag="ack.1"):
-    """After an fsync round: all pushes up to `sequence` are dealt with, and these partitions are stable this far."""
+    """Sent after an fsync round: all pushes up to `sequence` are done, and these partitions are stable up to here."""
 
     sequence: Natural
     entries: Annotated[list[AckEntry], msgspec.Meta(max_length=MAX_ENTRIES)]
@@ -137,7 +137,7 @@ class MatchedSlot(msgspec.Struct, array_like=True, frozen=True, tag="matched"):
 
 
 class DivergedSlot(msgspec.Struct, array_like=True, frozen=True, tag="diverged"):
-    """Over: truncate by the leader's greatest epoch up to the follower's last, and where it ends; subscribe again."""
+    """The slot ends: truncate to the leader's greatest epoch up to the follower's last; subscribe again."""
 
     slot: Slot
     epoch: Epoch
@@ -145,16 +145,16 @@ class DivergedSlot(msgspec.Struct, array_like=True, frozen=True, tag="diverged")
 
 
 class StartAtSlot(msgspec.Struct, array_like=True, frozen=True, tag="start_at"):
-    """Over: nothing can be compared; begin anew, empty, at a batch of the leader's; subscribe again."""
+    """The slot ends: nothing can be compared; start over, empty, at the leader's batch here; subscribe again."""
 
     slot: Slot
     first_batch_offset: Natural
     greatest_producer_id: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = EVERY_PRODUCER_ID
-    """Nobody with a greater id wrote to the leader's log."""
+    """An upper bound of the producer ids in the leader's log."""
 
 
 class RefusedSlot(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
-    """Over: the leader does not serve this subscription, or serves it no longer. A code of `raftlog.errors.CODES`."""
+    """The slot ends: the leader does not serve this subscription now. The code is one of `raftlog.errors.CODES`."""
 
     slot: Slot
     code: Annotated[str, msgspec.Meta(max_length=64)]
@@ -164,7 +164,7 @@ SlotAnswer: TypeAlias = MatchedSlot | DivergedSlot | StartAtSlot | RefusedSlot
 
 
 class AnswersFrame(msgspec.Struct, array_like=True, frozen=True, tag="answers.1"):
-    """What became of subscriptions."""
+    """Answers to subscriptions."""
 
     answers: Annotated[list[SlotAnswer], msgspec.Meta(max_length=MAX_ENTRIES)]
 
@@ -192,17 +192,17 @@ _encoder = msgspec.msgpack.Encoder()
 _from_follower = msgspec.msgpack.Decoder(FromFollower)
 _from_leader = msgspec.msgpack.Decoder(FromLeader)
 _MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding raises: text that is not UTF-8 is a `ValueError`."""
+"""The errors of decoding: text that is not UTF-8 is a `ValueError`."""
 
 
 def encode(frame: FromFollower | FromLeader, body: Sequence[Part] = ()) -> list[Part]:
-    """The message as a list of parts; the body's parts are passed through, not copied."""
+    """Encode the message as a list of parts; the body's parts are passed through, not copied."""
     head = _encoder.encode(frame)
     return [_HEAD_LENGTH.pack(len(head)) + head, *body]
 
 
 def decode_from_follower(message: Buffer) -> FromFollower:
-    """What the leader's broker got. Raises `RemoteProtocolError` for anything that is not a well-formed frame."""
+    """Decode a follower's frame. Raises `RemoteProtocolError` for anything that is not well-formed."""
     head, body = _split(message)
     try:
         frame: FromFollower = _from_follower.decode(head)
@@ -214,7 +214,7 @@ def decode_from_follower(message: Buffer) -> FromFollower:
 
 
 def decode_from_leader(message: Buffer) -> tuple[FromLeader, memoryview]:
-    """What the follower got, and its body. Raises `RemoteProtocolError` for anything that is not well-formed."""
+    """Decode a leader's frame, and return it with its body. Raises `RemoteProtocolError` if it is not well-formed."""
     head, body = _split(message)
     try:
         frame: FromLeader = _from_leader.decode(head)
@@ -236,7 +236,7 @@ def _split(message: Buffer) -> tuple[memoryview, memoryview]:
 
 
 class PushCredit:
-    """The leader's side of the credit: how many pushes are under way.
+    """The leader's side of the credit: the number of pushes in flight.
 
     Invariant: `acknowledged <= sent <= acknowledged + MAX_PUSHES_IN_FLIGHT`.
     """
@@ -247,17 +247,17 @@ class PushCredit:
 
     @property
     def open(self) -> bool:
-        """Whether another push may go."""
+        """Whether another push may be sent."""
         return self.sent - self.acknowledged < MAX_PUSHES_IN_FLIGHT
 
     def take(self) -> int:
-        """The next push's sequence."""
+        """Return the sequence of the next push."""
         assert self.open
         self.sent += 1
         return self.sent
 
     def on_ack(self, sequence: int) -> None:
-        """Raises `RemoteProtocolError` where that push was never sent, or acknowledged further before."""
+        """Apply an acknowledgement. Raises `RemoteProtocolError` for a push never sent, or below an earlier one."""
         if not self.acknowledged <= sequence <= self.sent:
             raise RemoteProtocolError(f"push {sequence} acknowledged of {self.acknowledged} to {self.sent}")
         self.acknowledged = sequence
@@ -267,7 +267,7 @@ class PushCredit:
 
 
 class PushLedger:
-    """The follower's side: which pushes are not dealt with, and what is missing for that.
+    """The follower's side of the credit: the pushes that are not done, and what each still needs.
 
     Invariant: `acknowledged <= handled <= received <= acknowledged + MAX_PUSHES_IN_FLIGHT`.
     """
@@ -280,9 +280,9 @@ class PushLedger:
         self._acknowledged = 0
 
     def on_push(self, sequence: int, ends: dict[int, int]) -> None:
-        """A push came and everything in it was appended: these slots must be stable up to these ends.
+        """Note that a push arrived and was appended: these slots must be stable up to these ends.
 
-        Raises `RemoteProtocolError` where it is out of turn or beyond the credit.
+        Raises `RemoteProtocolError` if the push is out of turn or beyond the credit.
         """
         if sequence != self.received + 1 or sequence > self._acknowledged + MAX_PUSHES_IN_FLIGHT:
             raise RemoteProtocolError(f"push {sequence} after {self.received}, {self._acknowledged} acknowledged")
@@ -291,25 +291,25 @@ class PushLedger:
         self._settle()
 
     def on_stable(self, slot: int, stable_end_offset: int) -> None:
-        """This partition is fsynced up to here."""
+        """Note that this slot's partition is fsynced up to here."""
         for ends in self._open.values():
             if ends.get(slot, stable_end_offset + 1) <= stable_end_offset:
                 del ends[slot]
         self._settle()
 
     def on_slot_over(self, slot: int) -> None:
-        """Nothing of this partition will be acknowledged any more."""
+        """Drop this slot, of which nothing will be acknowledged any more."""
         for ends in self._open.values():
             ends.pop(slot, None)
         self._settle()
 
     @property
     def owes_ack(self) -> bool:
-        """Pushes were dealt with since the last acknowledgement."""
+        """Whether pushes were completed since the last acknowledgement."""
         return self.handled > self._acknowledged
 
     def take_ack(self) -> int:
-        """The sequence to acknowledge now."""
+        """Return the sequence to acknowledge now."""
         self._acknowledged = self.handled
         return self.handled
 

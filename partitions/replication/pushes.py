@@ -1,16 +1,16 @@
-"""Pushing to one follower: its slots that have something to send, merged into few large messages within the credit.
+"""Pushing to one follower: its slots with something to send, merged into few large messages within the credit.
 
 Whatever happens during one turn of the loop (appends to many partitions, acknowledgements, a moved high watermark) is
-sent once, after it: answers first, then data while there is credit, in turn over the slots, each message filled with
-batches of as many partitions as it takes. Marks (high watermark, log start) ride on data; where there is none they go
-alone after `MARKS_SECONDS`, all slots in one message.
+sent once, after it. Answers go first, then data while there is credit, in turn over the slots; each message is filled
+with batches of as many partitions as fit. Marks (high watermark, log start) ride on data; without data they go alone
+after `MARKS_SECONDS`, all slots in one message.
 
-Batches that are not in memory are loaded by a worker, `LOADS_MAX` at a time, so that a follower which is far behind
-never makes the loop wait for the disk, and other slots go on meanwhile.
+Batches that are not in memory are loaded by a worker, `LOADS_MAX` at a time, so that a follower that is far behind
+never blocks the loop on the disk, and other slots continue meanwhile.
 
-A replica that a move is adding, and that is not in sync, may be throttled (`throttle.py`). Where there is
-no room its slot is put aside for `THROTTLE_SECONDS`, alone; what it may send goes with the rest. The moment that it may
-be in the ISR it is a follower like any other, so no acknowledgement ever waits for the throttle.
+A replica that a move is adding, and that is not in sync, may be throttled (`throttle.py`). If there is no room, its
+slot alone is put aside for `THROTTLE_SECONDS`; its permitted data goes with the rest. From the moment that it may be in
+the ISR it is a follower like any other, so no acknowledgement ever waits for the throttle.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ from .protocol import (
 from .throttle import MoveThrottle
 
 MARKS_SECONDS = 0.05
-"""How long a high watermark waits for data to ride on. A follower needs it for nothing urgent."""
+"""How long a high watermark waits for data to ride on; a follower has no urgent need for it."""
 
 LOADS_MAX = 2
-"""Cold reads of one link under way; each holds up to one push in memory."""
+"""Bound on the cold reads of one link; each holds up to one push in memory."""
 
 CHECKED_BYTES = 2 * PUSH_MESSAGE_BYTES
-"""So much of each subscription is checked before it is pushed, where it comes from files: a message may have been
-refused for a batch at its end."""
+"""The bytes of each subscription that are checked before they are pushed, if they come from files.
+
+A follower may have refused a message for a batch at its end.
+"""
 THROTTLE_SECONDS = 0.05
-"""After which a throttled slot is looked at again: often enough to use a small rate evenly."""
+"""The interval at which a throttled slot is retried: short enough to use a small rate evenly."""
 
 ENTRIES_PER_PUSH = 512
-"""Partitions in one message with data, and in one turn of the loop: some twenty microseconds each."""
+"""Bound on the partitions of one message with data, and of one turn of the loop: some twenty microseconds each."""
 
 MARKS_PER_PUSH = 2_000
 
@@ -66,7 +68,7 @@ ROOM_LEFT_BYTES = 4096
 class FollowerSlot:
     """One subscription. A `Subscriber` of its driver.
 
-    Invariant: what was pushed is `[fetch_offset at the start, next_offset)`, each batch once and in order.
+    Invariant: the pushed batches are `[fetch_offset at the start, next_offset)`, each once and in order.
     """
 
     def __init__(self, pusher: Pusher, subscription: Subscription, driver: PartitionDriver, follower: BrokerId) -> None:
@@ -82,23 +84,26 @@ class FollowerSlot:
         self.on_over: Callable[[], object] = lambda: None
         self._pusher = pusher
         self._stable_start_offset = subscription.stable_start_offset
-        """As the leader was told last: by the subscription at first."""
+        """The follower's last reported log start; at first that of the subscription."""
         self.follower = follower
 
     @property
     def marks(self) -> tuple[Offset, Offset]:
-        """High watermark and log start, as the follower should know them."""
+        """The high watermark and log start that the follower should know."""
         return self.driver.replica.high_watermark, self.driver.log.log_start_offset
 
     @property
     def reader(self) -> ReadBy:
-        """What it gets first is checked here: one that refused damaged bytes asks again from about there, and would get
-        them again and again, until somebody else finds the damage."""
+        """The reader type: the first bytes of a subscription are checked here.
+
+        A follower that refused damaged bytes subscribes again near them, and would get them repeatedly until other
+        checks find the damage.
+        """
         return ReadBy.FOLLOWER_AGAIN if self.pushed_bytes < CHECKED_BYTES else ReadBy.FOLLOWER
 
     @property
     def throttled(self) -> bool:
-        """A move is adding this follower, and it certainly is not in the ISR."""
+        """Whether a move is adding this follower, and it certainly is not in the ISR."""
         leader = self.driver.replica.leader
         if leader is None or self.follower not in leader.record.adding_replicas:
             return False
@@ -128,7 +133,7 @@ class FollowerSlot:
     # --- From the link ---
 
     def on_ack(self, entry: AckEntry, incarnation: Incarnation) -> None:
-        """Raises `RemoteProtocolError`."""
+        """Apply an acknowledgement. Raises `RemoteProtocolError`."""
         if not self.matched:
             return
         if entry.fetch_offset > self.next_offset:
@@ -148,18 +153,18 @@ class FollowerSlot:
         self._pusher.look_again(self)
 
     def close(self) -> None:
-        """The follower is no longer interested, or gone."""
+        """End the subscription from the follower's side."""
         self.matched = False
         self.driver.on_unsubscribe(self.follower, self)
 
 
 class Pusher:
-    """All that goes to one follower."""
+    """Everything that is sent to one follower."""
 
     def __init__(
         self, link: Link, scheduler: Scheduler, worker: Worker, *, clock: Clock, throttle: MoveThrottle
     ) -> None:
-        """`throttle` is the broker's, of all links together."""
+        """`throttle` is the broker's, shared by all links."""
         self._link = link
         self._scheduler = scheduler
         self._worker = worker
@@ -180,12 +185,12 @@ class Pusher:
         self._closed = False
 
     def answer(self, slot: int, answer: Answer) -> None:
-        """Tell the follower what became of a subscription."""
+        """Send the answer to a subscription."""
         self._answers.append(_slot_answer(slot, answer))
         self._flush_soon()
 
     def add_data(self, slot: FollowerSlot) -> None:
-        """This slot's log has grown."""
+        """Queue this slot, whose log has grown."""
         if self._aside:
             if slot in self._aside and slot.throttled:
                 return
@@ -194,23 +199,23 @@ class Pusher:
         self._flush_soon()
 
     def look_again(self, slot: FollowerSlot) -> None:
-        """Something became of this slot's follower: it may be throttled no longer."""
+        """Requeue a throttled slot: its follower may be throttled no longer."""
         if slot in self._aside:
             self.add_data(slot)
 
     def add_marks(self, slot: FollowerSlot) -> None:
-        """This slot's marks moved."""
+        """Queue this slot's marks, which moved."""
         self._marks[slot] = None
         self._start_marks_timer()
 
     def on_ack(self, sequence: int) -> None:
-        """Raises `RemoteProtocolError`."""
+        """Apply an acknowledgement of pushes. Raises `RemoteProtocolError`."""
         self._credit.on_ack(sequence)
         if self._data or self._marks_due:
             self._flush_soon()
 
     def close(self) -> None:
-        """The link is gone."""
+        """Drop everything: the link is gone."""
         self._closed = True
         self._data.clear()
         self._aside.clear()
@@ -243,8 +248,11 @@ class Pusher:
             self._push_marks()
 
     def _collect(self) -> tuple[list[PushEntry], list[Part]]:
-        """One message: each slot in turn, until it is full. A slot that has more goes to the end of the queue, one
-        whose next batch does not fit any more to the front: nobody starves."""
+        """Collect one message: each slot in turn, until it is full.
+
+        A slot that has more goes to the end of the queue, one whose next batch does not fit to the front: no slot
+        starves.
+        """
         entries: list[PushEntry] = []
         parts: list[Part] = []
         first_next_time: list[FollowerSlot] = []
@@ -276,7 +284,7 @@ class Pusher:
         return entries, parts
 
     def _throttled_room(self, slot: FollowerSlot) -> int:
-        """Bytes that the throttle lets go now; where there are none the slot is put aside."""
+        """Return the bytes that the throttle permits now; if there are none, put the slot aside."""
         room = self._throttle.room(slot.follower, self._clock.monotonic())
         if room < 1:
             self._aside[slot] = None
@@ -293,7 +301,7 @@ class Pusher:
             self._flush_soon()
 
     def _read(self, slot: FollowerSlot, room: int, *, first: bool) -> LogSlice | None:
-        """The slot's next batches; None where there are none to push now (it comes back by itself)."""
+        """Return the slot's next batches; None if none can be pushed now (the slot is queued again later)."""
         if slot.loading:
             return None
         loaded, slot.loaded = slot.loaded, None
@@ -306,12 +314,12 @@ class Pusher:
         try:
             piece = slot.driver.read(slot.next_offset, log.log_end_offset, room, min_one_batch=first, by=slot.reader)
         except InvalidRequest:
-            # Retention overtook this follower: it has to begin where the log begins now.
+            # Retention overtook this follower: it has to start over at the log's present start.
             slot.driver.on_unsubscribe(slot.follower, slot)
             slot.on_answer(StartAt(log.first_batch_offset, slot.driver.greatest_producer_id))
             return None
         except RaftlogError:
-            # The replica went offline and told its followers; or this part of the log is damaged.
+            # The replica went offline and notified its followers; or this part of the log is damaged.
             self._refuse(slot)
             return None
         except Exception as error:  # noqa: BLE001  judged as one that a worker met; the other slots go on
@@ -321,17 +329,19 @@ class Pusher:
         return self._load(slot, piece) if piece.load is not None else self._from_where_it_is(slot, piece)
 
     def _from_where_it_is(self, slot: FollowerSlot, piece: LogSlice) -> LogSlice | None:
-        """Whole batches begin before a follower whose log ends within one: it cannot take them. None does that unless
-        it is broken, and then it must not keep this broker reading the same batch for ever."""
+        """Refuse a follower whose log ends within a batch: it cannot take the whole batch.
+
+        Only a broken follower has such an end, and it must not keep this broker reading the same batch permanently.
+        """
         if piece.length and piece.first_offset != slot.next_offset:
             self._refuse(slot)
             return None
         return piece
 
     def _load(self, slot: FollowerSlot, cold: LogSlice) -> LogSlice | None:
-        """Let a worker bring the batches into memory; the slot waits, alone."""
+        """Let a worker load the batches; this slot alone waits."""
         if self._loads >= LOADS_MAX or cold.load is None:
-            self._data[slot] = None  # The end of a load looks at the queue again.
+            self._data[slot] = None  # The end of a load drains the queue again.
             return None
         self._loads += 1
         slot.loading = True
@@ -351,7 +361,7 @@ class Pusher:
         return None
 
     def _refuse(self, slot: FollowerSlot) -> None:
-        """The follower asks again, by itself and not at once."""
+        """Refuse the slot; the follower retries after a delay."""
         if slot.matched:
             slot.driver.on_unsubscribe(slot.follower, slot)
             slot.on_answer(Refused("replica_not_available"))

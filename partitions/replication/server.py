@@ -1,10 +1,10 @@
-"""The leader's end of replication: links that followers dialed, whatever they subscribe, and the welcome.
+"""The leader's end of replication: links that followers dialed, their subscriptions, and the welcome.
 
-A hello is answered once this broker's view shows the follower in just that incarnation: a newer one waits for the
-view, an older one is dropped. Likewise a subscription in a leader epoch that this broker has not heard of waits for
-the view. So neither end has to ask again and again after a failover.
+A hello is answered once this broker's view shows the follower in exactly that incarnation: a newer one waits for the
+view, an older one is dropped. Likewise a subscription in a leader epoch that is newer than the view waits for it. So
+neither end has to poll after a failover.
 
-Whatever breaks the protocol drops the link, and nothing else; the follower dials again and subscribes anew.
+A breach of the protocol drops the link, and nothing else; the follower dials and subscribes again.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from .pushes import FollowerSlot, Pusher
 from .throttle import MoveThrottle
 
 HELLO_SECONDS = 10.0
-"""A link whose follower is not welcomed by then is dropped; its dialer tries again."""
+"""Seconds until a link without a welcome is dropped; its dialer tries again."""
 
 
 SLOTS_MAX = 250_000
-"""Subscriptions of one follower, answered or waiting."""
+"""Bound on the subscriptions of one follower, answered or waiting."""
 
 
 class Drivers(Protocol):
-    """Where the server finds replicas."""
+    """The replicas that the server can find."""
 
     def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None: ...
 
     def refusal(self, topic_partition: TopicPartition) -> str:
-        """Why there is no driver: empty where there may be one soon (the view is behind, a log is being opened)."""
+        """Return the error code for a missing driver; empty if there may be one soon (a log is opening)."""
         ...
 
 
 class FollowerLink:
-    """One link from a follower. `incarnation` is that of the hello; -1 before."""
+    """One link from a follower. `incarnation` is that of the hello; -1 before it."""
 
     def __init__(self, link: Link, pusher: Pusher) -> None:
         self.link = link
@@ -75,17 +75,17 @@ class FollowerLink:
         self.slots: dict[int, FollowerSlot] = {}
         self.last_slot = -1
         self.waiting: dict[int, Subscription] = {}
-        """Subscriptions in an epoch, or of a partition, that this broker has not heard of yet."""
+        """Subscriptions in an epoch, or of a partition, that is newer than this broker's view."""
         self.waiting_for: dict[TopicPartition, list[int]] = {}
-        """Their slots, by what they wait for: many may wait for many that come one by one."""
+        """Partition → its waiting slots: many partitions may arrive one by one."""
 
     def wait(self, subscription: Subscription) -> None:
-        """It cannot be answered yet."""
+        """Keep a subscription that cannot be answered yet."""
         self.waiting[subscription.slot] = subscription
         self.waiting_for.setdefault(_wanted(subscription), []).append(subscription.slot)
 
     def end_wait(self, slot: int) -> Subscription | None:
-        """It is to be answered, or is over."""
+        """Remove a waiting subscription, which is answered or ends."""
         subscription = self.waiting.pop(slot, None)
         if subscription is not None:
             slots = self.waiting_for[_wanted(subscription)]
@@ -114,7 +114,7 @@ class ReplicationServer:
         worker: Worker,
         logger: Logger,
     ) -> None:
-        """`own_incarnation` is None until this broker's view includes its registration: nobody is welcome before."""
+        """`own_incarnation` is None until this broker's view has its registration: no follower is welcome before."""
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._brokers = brokers
@@ -174,8 +174,10 @@ class ReplicationServer:
     # --- The view ---
 
     def on_view(self, touched: Iterable[TopicPartition]) -> None:
-        """The view moved on: somebody may be welcome now, or no longer, and who waits for the partitions that changed
-        may be answered. Nobody else is looked at, for many may wait."""
+        """Apply a change of the view: welcome or drop followers, and answer those that wait for the touched partitions.
+
+        No other subscriptions are checked, because many may wait.
+        """
         touched = list(touched)
         for follower in list(self._links.values()):
             if follower.incarnation < 0:
@@ -189,11 +191,11 @@ class ReplicationServer:
                 self._answer_waiting(follower, sorted(slot for slots in found for slot in slots))
 
     def on_moves(self, throttle: ReplicationThrottle, leaders_of: Mapping[BrokerId, int]) -> None:
-        """How fast moves may copy, and for each broker that receives how many send to it."""
+        """Set the rates of moves and, for each receiving broker, the number of brokers that send to it."""
         self._throttle.update(throttle, leaders_of, self._clock.monotonic())
 
     def on_replica(self, topic_partition: TopicPartition) -> None:
-        """This replica was opened, or could not be, or was told its record late: whoever waits for it is answered."""
+        """Answer the followers that wait for this replica: it was opened, or failed to open, or got its record late."""
         for follower in list(self._links.values()):
             slots = follower.waiting_for.get(topic_partition)
             if slots:
@@ -230,7 +232,7 @@ class ReplicationServer:
         self._welcome(follower)
 
     def _welcome(self, follower: FollowerLink) -> None:
-        """Let it in, or keep it waiting. Raises `RemoteProtocolError` where it is of the past."""
+        """Welcome the follower, or keep it waiting. Raises `RemoteProtocolError` for an older incarnation."""
         record = self._brokers.get(follower.broker_id)
         if record is not None and record.incarnation > follower.incarnation:
             raise RemoteProtocolError(f"incarnation {follower.incarnation} is over, the view has {record.incarnation}")
@@ -302,7 +304,7 @@ class ReplicationServer:
         follower.link.close()
 
     def status(self) -> list[str]:
-        """One line a link."""
+        """Return one line for each link."""
         return sorted(f"{follower} {follower.pusher}" for follower in self._links.values())
 
 

@@ -1,12 +1,12 @@
-"""How much of a move may be sent now: token buckets, one for all that this broker sends, one for each receiver.
+"""The throttle of replica moves: token buckets, one for everything that this broker sends, one for each receiver.
 
-Only replicas that a reassignment is adding are throttled, and only until they are in sync (KIP-73 says whom by lists;
-here the partition's record says it). Both rates are enforced where data is sent. A receiver's rate is shared evenly by
-all leaders that send to it just now: every broker sees the same records, so each knows how many those are, and nobody
-has to be asked. A share that one of them does not use is lost until its partitions are done.
+Only replicas that a reassignment is adding are throttled, and only until they are in sync (KIP-73 lists them in the
+configuration; here the partition's record names them). Both rates are enforced at the sender. A receiver's rate is
+shared evenly by all leaders that send to it: every broker sees the same records, so each knows their number without
+asking. A share that a leader does not use is lost until its partitions are done.
 
-A bucket holds a second's worth at most. It may be overdrawn by one message: a batch goes whole, however low the rate,
-and is paid for afterwards. So in any `t` seconds no more than `rate * (t + 1)` bytes and one message are sent.
+A bucket holds at most one second's worth. It may be overdrawn by one message: a batch is sent whole, however low the
+rate, and paid for afterwards. So in any `t` seconds no more than `rate * (t + 1)` bytes and one message are sent.
 
 Pure: time comes in as monotonic seconds.
 """
@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from raftlog.model import UNTHROTTLED, BrokerId, ReplicationThrottle
 
 BURST_SECONDS = 1.0
-"""What a bucket holds when nobody took from it: a receiver that was busy may catch up on that much."""
+"""The size of a bucket, in seconds of its rate: a receiver that was busy may catch up on that much."""
 
 
 class TokenBucket:
-    """`rate` in bytes a second."""
+    """A token bucket; `rate` is in bytes per second."""
 
     __slots__ = ("_at", "_tokens", "rate")
 
@@ -33,26 +33,26 @@ class TokenBucket:
         self._at = now
 
     def change_rate(self, rate: float, now: float) -> None:
-        """From now on. A debt is paid at the new rate, and what was saved is not more than that rate saves."""
+        """Change the rate. A debt is paid at the new rate, and savings are capped by it."""
         self.room(now)
         self.rate = rate
         self._tokens = min(self._tokens, rate * BURST_SECONDS)
 
     def room(self, now: float) -> float:
-        """Bytes that may be sent; not above 0: none."""
+        """Return the bytes that may be sent; none if not above 0."""
         self._tokens = min(self.rate * BURST_SECONDS, self._tokens + self.rate * max(0.0, now - self._at))
         self._at = max(self._at, now)
         return self._tokens
 
     def take(self, count: int) -> None:
-        """So many were sent, perhaps more than there was room for."""
+        """Take `count` bytes that were sent, perhaps more than there was room for."""
         self._tokens -= count
 
 
 class MoveThrottle:
-    """What one broker may send to replicas that are being added.
+    """The throttle of one broker for replicas that are being added.
 
-    Invariant: there is a bucket for each receiver of the moment, and for no other.
+    Invariant: there is a bucket for each present receiver, and for no other.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class MoveThrottle:
         self._received: dict[BrokerId, TokenBucket] = {}
 
     def update(self, throttle: ReplicationThrottle, leaders_of: Mapping[BrokerId, int], now: float) -> None:
-        """The rates, and for each receiver how many brokers send to it, as the view shows them now."""
+        """Set the rates and, for each receiver, the number of brokers that send to it, as the view shows them."""
         if throttle != self._throttle:
             self._throttle = throttle
             rate = throttle.leader_rate
@@ -80,11 +80,11 @@ class MoveThrottle:
                 bucket.change_rate(share, now)
 
     def room(self, follower: BrokerId, now: float) -> float:
-        """Bytes that may be sent to this receiver now; infinite without a throttle, not above 0: none."""
+        """Return the bytes that may be sent to this receiver now; infinite without a throttle, none if not above 0."""
         return min((bucket.room(now) for bucket in self._buckets(follower)), default=math.inf)
 
     def sent(self, follower: BrokerId, count: int) -> None:
-        """So many bytes went to it."""
+        """Take `count` bytes that were sent to this receiver."""
         for bucket in self._buckets(follower):
             bucket.take(count)
 
