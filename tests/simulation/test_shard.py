@@ -165,7 +165,7 @@ def test_worlds_call_nothing_that_does_not_count(kind: str) -> None:
     top = str(shard_code.TOP) + os.sep
     ours = {path.removeprefix(top) for path in called if path.startswith(top) and ".venv" not in path}
     assert ours - counted <= {"jepsen_like/simulator/shards/seeds.py", "tests/simulation/test_shard.py"}
-    assert any(path.startswith("metadata/quorum_") for path in ours)
+    assert any(path.startswith("metadata/quorum/") for path in ours)
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
