@@ -1,1 +1,1 @@
-"""What users call over HTTP/1.1. It translates; it decides nothing."""
+"""The HTTP/1.1 API for users. It translates requests and decides nothing."""

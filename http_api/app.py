@@ -1,6 +1,6 @@
-"""The native HTTP API, put together: the table of routes, the application, a listening server.
+"""The native HTTP API: the table of routes, the application and its listening server.
 
-`openapi.json` describes it; a test holds the two together, both ways. The broker is behind `service.BrokerService`.
+`openapi.json` describes it; a test compares the two in both directions. The broker stands behind `BrokerService`.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ def build_app(
     limits: Limits | None = None,
     clock_ms: Callable[[], int] = wall_ms,
 ) -> web.Application:
-    """The API in front of a broker.
+    """Return the application in front of a broker.
 
-    `allowed_hosts` are the names, beside loopback's, that `Host` may have: where the node listens, what it advertises,
-    and what the operator adds. `allowed_origins` (`https://name[:port]`) are pages of other places that may use the API
-    from a browser. Raises `ValueError` for text that is neither.
+    `allowed_hosts` are the names that `Host` may carry besides loopback's: where the node listens, what it advertises,
+    and what the operator adds. `allowed_origins` (`https://name[:port]`) are foreign pages that may use the API from a
+    browser. Raises `ValueError` for text that is neither.
     """
     limits = limits or Limits()
     context = ApiContext(service, HostPolicy.of(allowed_hosts, allowed_origins), limits, clock_ms)
@@ -127,7 +127,7 @@ async def start_api(
     allowed now, where that is less than the limits say; `on_short` is called with the error of each `accept` that found
     no descriptor or memory, after which accepting pauses.
 
-    Raises `OSError` when it cannot listen.
+    Raises `OSError` if the address cannot be bound.
     """
     runner = ApiRunner(app, most_connections)
     await runner.setup()
@@ -142,7 +142,7 @@ async def start_api(
 
 
 async def _load(app: web.Application) -> None:
-    """Before anything listens: imported at the first large body, pyarrow would hold the loop."""
+    """Import pyarrow before anything listens: imported at the first large body, it would block the event loop."""
     load_arrow()
 
 

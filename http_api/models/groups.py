@@ -1,4 +1,4 @@
-"""The shapes of JSON bodies about consumer groups: what `openapi.json` calls schemas."""
+"""JSON bodies about consumer groups: the schemas of `openapi.json`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ TopicId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 class JoinGroup(msgspec.Struct, forbid_unknown_fields=True):
     topics: Annotated[list[Annotated[str, Meta(max_length=249)]], Meta(max_length=MAX_SUBSCRIBED_TOPICS)] = []
     pattern: Annotated[str, Meta(max_length=1_000)] = ""
-    """And every topic whose whole name fits this (RE2)."""
+    """A pattern (RE2): every topic whose whole name matches is subscribed as well."""
     member_id: Name = ""
-    """Of a member that joins again; empty: one is made."""
+    """The id of a member that joins again; empty for a new member."""
     instance_id: Name = ""
-    """Of a static member: who joins with it takes its predecessor's place and partitions."""
+    """The id of a static member: a member that joins with it takes its predecessor's place and partitions."""
     client_id: Name = ""
     assignor: Literal["uniform", "range", "cooperative-sticky"] = "uniform"
     session_timeout_ms: Timeout = DEFAULT_SESSION_TIMEOUT_MS
@@ -47,13 +47,13 @@ class ReleasedTopic(msgspec.Struct, forbid_unknown_fields=True):
 class Heartbeat(msgspec.Struct, forbid_unknown_fields=True):
     incarnation: Natural
     generation: Natural = 0
-    """Of the assignment by which it reads."""
+    """The generation of the assignment that the member reads by."""
     released: Annotated[list[ReleasedTopic], Meta(max_length=MAX_OFFSETS_PER_REQUEST)] = []
-    """What it has given up: it reads these no more and has committed what it will."""
+    """The partitions that the member has released: it no longer reads them and has committed its final offsets."""
 
 
 class Membership(msgspec.Struct):
-    """A member as the group has it now."""
+    """The present state of a member in its group."""
 
     group: str
     member_id: str
@@ -61,9 +61,9 @@ class Membership(msgspec.Struct):
     generation: int
     state: str
     assigned: list[AssignedTopic]
-    """What it may read and commit."""
+    """The partitions that the member may read and commit."""
     revoking: list[AssignedTopic]
-    """What it must give up: others wait for it."""
+    """The partitions that the member must release, because other members wait for them."""
 
 
 class GroupSummary(msgspec.Struct):
@@ -104,7 +104,7 @@ class GroupDescription(msgspec.Struct):
 
 
 class GroupOffset(msgspec.Struct):
-    """One partition: where the group goes on, and who reads it."""
+    """The committed offset of one partition, and the member that reads it."""
 
     topic: str
     topic_id: str
@@ -114,11 +114,11 @@ class GroupOffset(msgspec.Struct):
     metadata: str
     committed_at_ms: int | None
     log_start_offset: int | None
-    """Asked for with `lag=true`, as the next two; null where nobody leads the partition now."""
+    """Present with `lag=true`, like the next two; null if the partition has no leader."""
     log_end_offset: int | None
     lag: int | None
     member_id: str | None
-    """Whose it is."""
+    """The owner of the partition."""
 
 
 class GroupOffsets(msgspec.Struct):
@@ -131,7 +131,7 @@ class OffsetToCommit(msgspec.Struct, forbid_unknown_fields=True):
     offset: Natural
     topic: Annotated[str, Meta(max_length=249)] = ""
     topic_id: TopicId | None = None
-    """Rather than the name: a topic of the same name, made anew, is another."""
+    """Preferred to the name: a topic that was deleted and created again is another topic."""
     leader_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
     metadata: Annotated[str, Meta(max_length=1_024)] = ""
 
@@ -139,7 +139,7 @@ class OffsetToCommit(msgspec.Struct, forbid_unknown_fields=True):
 class CommitOffsets(msgspec.Struct, forbid_unknown_fields=True):
     offsets: Annotated[list[OffsetToCommit], Meta(min_length=1, max_length=MAX_OFFSETS_PER_REQUEST)]
     member_id: Name = ""
-    """Empty: of a consumer that assigns partitions to itself; the group then has no members."""
+    """Empty for a consumer that assigns partitions to itself; the group then has no members."""
     incarnation: Natural = 0
     generation: Natural = 0
 
@@ -147,32 +147,33 @@ class CommitOffsets(msgspec.Struct, forbid_unknown_fields=True):
 class SeekTopic(msgspec.Struct, forbid_unknown_fields=True):
     topic: Annotated[str, Meta(max_length=249)]
     partitions: Annotated[list[Partition], Meta(max_length=MAX_OFFSETS_PER_REQUEST)] | None = None
-    """Null: all of them."""
+    """Null for all partitions."""
 
 
 class PlannedOffset(msgspec.Struct, forbid_unknown_fields=True):
-    """A row of a plan, as it was answered."""
+    """A row of a plan, as returned by the node."""
 
     topic: Annotated[str, Meta(max_length=249)]
     topic_id: TopicId
     partition: Partition
     offset: Natural | None
-    """What is committed there; null: nothing."""
+    """The committed offset; null if there is none."""
     new_offset: Natural
 
 
 class SeekGroup(msgspec.Struct, forbid_unknown_fields=True):
     to: Literal["earliest", "latest", "offset", "timestamp", "shift", "duration", "planned"]
     value: Annotated[int, Meta(ge=-(2**62), le=2**62)] = 0
-    """The offset; milliseconds since 1970; offsets forward (or, negative, back); milliseconds before now."""
+    """By the kind of seek: an offset; milliseconds since 1970; a number of offsets forward (negative: backwards);
+    milliseconds before now."""
     topics: Annotated[list[SeekTopic], Meta(max_length=MAX_SUBSCRIBED_TOPICS)] | None = None
-    """Null: every partition in which the group has committed."""
+    """Null for every partition in which the group has committed."""
     plan: bool = False
-    """Only say what would become of it."""
+    """Only return the plan."""
     planned: Annotated[list[PlannedOffset], Meta(max_length=MAX_OFFSETS_PER_REQUEST)] = []
-    """With `to` planned: do this, if these partitions are what they were when it was planned."""
+    """With `to` planned: carry out this plan if these partitions have not changed since."""
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    """What the group reads: the end of a partition is its last stable offset, or its high watermark."""
+    """The group's isolation: a partition ends at its last stable offset, or at its high watermark."""
 
 
 class SoughtOffset(msgspec.Struct):
@@ -180,7 +181,7 @@ class SoughtOffset(msgspec.Struct):
     topic_id: str
     partition: int
     offset: int | None
-    """Before."""
+    """The committed offset before the seek."""
     new_offset: int
     log_start_offset: int
     log_end_offset: int

@@ -1,4 +1,4 @@
-"""The shapes of JSON bodies about moving replicas and leaderships, as types that msgspec checks and writes."""
+"""JSON bodies about moving replicas and leaderships: the schemas of `openapi.json`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Reassignment(msgspec.Struct, forbid_unknown_fields=True):
     topic: str
     partition: PartitionNumber
     replicas: Annotated[list[BrokerNumber], Meta(min_length=1, max_length=MAX_REPLICAS)] | None = None
-    """None cancels."""
+    """None cancels the reassignment."""
 
 
 Rate = Annotated[int, Meta(ge=1, le=2**62)]
-"""Bytes a second."""
+"""Bytes per second."""
 
 _KAFKAS_NAMES = {
     "leader_rate": "leader.replication.throttled.rate",
@@ -32,7 +32,7 @@ _KAFKAS_NAMES = {
 
 
 class Throttle(msgspec.Struct, forbid_unknown_fields=True, rename=_KAFKAS_NAMES):
-    """None: as fast as they can."""
+    """The rates of moves; None for unlimited."""
 
     leader_rate: Rate | None = None
     follower_rate: Rate | None = None
@@ -41,7 +41,7 @@ class Throttle(msgspec.Struct, forbid_unknown_fields=True, rename=_KAFKAS_NAMES)
 class AlterReassignments(msgspec.Struct, forbid_unknown_fields=True):
     reassignments: Annotated[list[Reassignment], Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
     throttle: Throttle | None = None
-    """None: as it is."""
+    """None leaves the throttle unchanged."""
 
 
 class Plan(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,7 +61,7 @@ class Elect(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PartitionOutcome(msgspec.Struct, omit_defaults=True):
-    """What became of one partition of a request; `error` where it was refused."""
+    """The outcome of a request for one partition; `error` is set if it was refused."""
 
     topic: str
     partition: int
@@ -82,7 +82,7 @@ class ReassignmentDescription(msgspec.Struct):
     isr: tuple[int, ...]
     leader: int | None
     moving: bool
-    """False: it waits to begin."""
+    """False if the move waits to begin."""
 
 
 class Reassignments(msgspec.Struct):

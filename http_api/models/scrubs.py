@@ -1,4 +1,4 @@
-"""Bodies of `/v1/scrub`, as the OpenAPI document describes them."""
+"""JSON bodies of `/v1/scrub`: schemas of `openapi.json`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 
 class StartScrub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which replicas of this node to check now; without `topic` all of them, without `partition` all of the topic's."""
+    """The replicas of this node to scrub; without `topic` all of them, without `partition` all of the topic."""
 
     topic: Annotated[str, msgspec.Meta(max_length=249)] | None = None
     partition: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
 
 
 class ScrubFinding(msgspec.Struct, frozen=True):
-    """A file of a replica that is not what was written."""
+    """A file of a replica that differs from what was written."""
 
     topic: str
     partition: int
@@ -24,13 +24,13 @@ class ScrubFinding(msgspec.Struct, frozen=True):
 
 
 class Scrub(msgspec.Struct, frozen=True):
-    """How far the check that was asked for last is."""
+    """The progress of the scrub that was requested last."""
 
     node_id: int
     running: bool
     replicas: int
     replicas_done: int
     total_bytes: int
-    """About how many there are to read."""
+    """The approximate number of bytes to read."""
     bytes_read: int
     findings: list[ScrubFinding]

@@ -1,4 +1,4 @@
-"""The shapes of JSON bodies: what `openapi.json` calls schemas, as types that msgspec checks and writes."""
+"""JSON bodies about topics, records and the cluster: the schemas of `openapi.json`, checked and written by msgspec."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class AlterTopic(msgspec.Struct, forbid_unknown_fields=True):
 
 class AddPartitions(msgspec.Struct, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS_PER_TOPIC)]
-    """How many there are to be, in all."""
+    """The new total number of partitions."""
 
 
 class DeleteBefore(msgspec.Struct, forbid_unknown_fields=True):
     partition: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     before: Annotated[int, Meta(ge=0, le=2**62)] | Literal["latest"]
-    """Records below go; `latest`: all that consumers may read now."""
+    """The offset below which records are deleted; `latest` for all records that consumers may read."""
 
 
 class DeleteRecords(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,7 +47,7 @@ class DeleteRecords(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PartitionDeletion(msgspec.Struct, omit_defaults=True):
-    """What became of one partition."""
+    """The outcome for one partition."""
 
     partition: int
     log_start_offset: int | None = None
@@ -64,7 +64,7 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def settings(configs: dict[str, Setting]) -> dict[str, str]:
-    """Settings are text by Kafka's custom; JSON numbers are taken too."""
+    """Return settings as text, as Kafka has them; JSON numbers and booleans are accepted."""
     return {name: str(value) for name, value in configs.items()}
 
 
@@ -97,11 +97,11 @@ class TopicDescription(msgspec.Struct):
     partition_count: int
     replication_factor: int
     configs: dict[str, str]
-    """Every setting, as it is in effect."""
+    """Every setting that is in effect."""
     overrides: list[str]
-    """Those that were set on this topic."""
+    """The names of the settings that were set on this topic."""
     created_index: int
-    """Of two topics of one name, the one created later has the greater."""
+    """The quorum log index of the topic's creation: of two topics of one name, the later has the greater."""
     partitions: list[PartitionDescription]
 
 
@@ -153,7 +153,7 @@ class Node(msgspec.Struct):
 class Cluster(msgspec.Struct):
     cluster_id: str
     version: str
-    """Of the node that answers."""
+    """The version of the node that answers."""
     feature_level: int
     controller: int | None
     nodes: list[Node]
@@ -164,7 +164,7 @@ def node(broker: BrokerRecord) -> Node:
 
 
 def known(broker_id: int) -> int | None:
-    """Nobody is null in JSON."""
+    """Return the broker id, or None (null in JSON) for no broker."""
     return None if broker_id == NO_BROKER else broker_id
 
 
@@ -192,7 +192,7 @@ class OffsetOfTime(msgspec.Struct):
 
 
 class ProducedBatch(msgspec.Struct, omit_defaults=True):
-    """One batch of a produce request and what became of it."""
+    """One batch of a produce request, with its outcome."""
 
     partition: int
     record_count: int

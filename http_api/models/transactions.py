@@ -1,4 +1,4 @@
-"""The shapes of JSON bodies about transactions: what `openapi.json` calls schemas."""
+"""JSON bodies about transactions: the schemas of `openapi.json`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Attempt = Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")]
 
 
 class NamedTransaction(msgspec.Struct, forbid_unknown_fields=True):
-    """Which transaction."""
+    """The key of a transaction."""
 
     producer_id: Natural
     producer_epoch: ProducerEpochNumber
@@ -36,22 +36,22 @@ class NamedTransaction(msgspec.Struct, forbid_unknown_fields=True):
 class InitializeProducer(msgspec.Struct, forbid_unknown_fields=True):
     transactional_id: Named
     timeout_ms: Timeout = DEFAULT_TRANSACTION_TIMEOUT_MS
-    """How long one of its transactions may stay open."""
+    """The time that a transaction of this producer may stay open, in milliseconds."""
     attempt: Attempt = ""
-    """Random, and the same in each retry of this request: a repeated one gets the first answer and fences nobody."""
+    """Random, and the same in each retry of this request: a retry gets the first answer and fences no producer."""
     after: NamedTransaction | None = None
-    """The last transaction that this producer had under the name: refused where another producer began since."""
+    """The producer's last transaction under this name; the request is refused if another producer has begun since."""
 
 
 class OpenBlock(msgspec.Struct, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=MAX_IDS_PER_BLOCK)]
     name: Text = ""
-    """Whoever asks for the same one gets the same block, until it is retired. Empty: nobody else gets it."""
+    """Requests with the same name get the same block until it is retired. Empty for a block of this request alone."""
     timeout_ms: Timeout = DEFAULT_TRANSACTION_TIMEOUT_MS
 
 
 class ProducerIdBlock(msgspec.Struct):
-    """`[first_producer_id, first_producer_id + count)`: each is good for one transaction, of epoch 0."""
+    """The ids `[first_producer_id, first_producer_id + count)`, each valid for one transaction, of epoch 0."""
 
     first_producer_id: int
     count: int
@@ -60,11 +60,11 @@ class ProducerIdBlock(msgspec.Struct):
 class OutputTopic(msgspec.Struct, forbid_unknown_fields=True):
     topic_id: TopicId
     end_offsets: Annotated[list[tuple[Partition, Natural]], Meta(max_length=MAX_OFFSETS_PER_TOPIC)]
-    """(partition, offset after the last record that is meant) each."""
+    """Pairs of a partition and the offset after the transaction's last record in it."""
 
 
 class TransactionOutput(msgspec.Struct, forbid_unknown_fields=True):
-    """What one transaction wrote."""
+    """The output of one transaction."""
 
     producer_id: Natural
     producer_epoch: ProducerEpochNumber
@@ -72,30 +72,30 @@ class TransactionOutput(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ConsumedRange(msgspec.Struct, forbid_unknown_fields=True):
-    """A group's offset in one partition goes from `start` to `end`."""
+    """A move of a group's offset in one partition from `start` to `end`."""
 
     topic_id: TopicId
     partition: Partition
     start: Start
-    """-1: nothing is committed there. Where the group is elsewhere all is refused (`offset_moved`)."""
+    """-1 if no offset is committed. If the group's offset differs, the whole commit is refused (`offset_moved`)."""
     end: Natural
     leader_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
     metadata: Annotated[str, Meta(max_length=1_024)] = ""
 
 
 class ConsumedOffsets(msgspec.Struct, forbid_unknown_fields=True):
-    """What one member of a group has consumed."""
+    """The offsets that one member of a group has consumed."""
 
     group: Annotated[str, Meta(min_length=1, max_length=255)]
     ranges: Annotated[list[ConsumedRange], Meta(min_length=1, max_length=MAX_OFFSETS_PER_TOPIC)]
     member_id: Annotated[str, Meta(max_length=255)] = ""
-    """Empty: of a group that has no members."""
+    """Empty for a group that has no members."""
     incarnation: Natural = 0
     generation: Natural = 0
 
 
 class PositionMove(msgspec.Struct, forbid_unknown_fields=True):
-    """A named counter goes from `current` (-1: there is none) up to `new`."""
+    """An advance of a named counter from `current` (-1: it does not exist) to `new`."""
 
     name: Named
     current: Start
@@ -103,15 +103,17 @@ class PositionMove(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CommitTransactions(msgspec.Struct, forbid_unknown_fields=True):
-    """All of it, or nothing."""
+    """The content of one commit, applied as a whole or not at all."""
 
     transactions: Annotated[list[TransactionOutput], Meta(max_length=MAX_TRANSACTIONS_PER_REQUEST)] = []
     group_offsets: Annotated[list[ConsumedOffsets], Meta(max_length=MAX_GROUPS_PER_COMMIT)] = []
     positions: Annotated[list[PositionMove], Meta(max_length=MAX_POSITIONS_PER_COMMIT)] = []
     block: Text = ""
-    """The name of a block that is retired with it: whatever of its ids this does not commit is aborted for good."""
+    """The name of a block that is retired with the commit: ids of it that this does not commit are aborted
+    permanently."""
     visible_within_ms: Annotated[int, Meta(ge=0, le=MAX_VISIBLE_WITHIN_MS)] = 0
-    """Wait so long for every partition to show it; 0: for the decision only."""
+    """The time to wait until the transactions are visible in every partition, in milliseconds; 0 to wait for the
+    decision only."""
 
 
 class AbortTransactions(msgspec.Struct, forbid_unknown_fields=True):
@@ -119,19 +121,19 @@ class AbortTransactions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ProducerKey(msgspec.Struct):
-    """With which a producer writes its next transaction."""
+    """The key with which a producer writes its next transaction."""
 
     producer_id: int
     producer_epoch: int
 
 
 class EndedTransactions(msgspec.Struct):
-    """It is decided."""
+    """The answer to a decided commit or abort."""
 
     producers: list[ProducerKey]
-    """With what the named producers go on, in the order of their transactions; those without a name have none."""
+    """The next keys of the named producers, in the order of their transactions; unnamed producers have none."""
     visible: bool
-    """Every partition showed it within the time that was given for that."""
+    """Whether every partition had its marker within `visible_within_ms`."""
 
 
 class TransactionPartition(msgspec.Struct):
@@ -139,7 +141,7 @@ class TransactionPartition(msgspec.Struct):
     topic_id: str
     partition: int
     first_offset: int | None
-    """Of its records; null where this node only knows that the partition waits for its marker."""
+    """The offset of the first record; null if this node only knows that the partition awaits its marker."""
 
 
 TransactionState = Literal["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"]
@@ -152,7 +154,7 @@ class TransactionDescription(msgspec.Struct):
     state: TransactionState
     timeout_ms: int | None
     started_ms: int | None
-    """When its first record came, by the clock of the leader that took it; null where no such leader was asked."""
+    """The arrival of the first record by its leader's clock; null if no such leader was asked."""
     duration_ms: int | None
     partitions: list[TransactionPartition]
 
@@ -164,7 +166,7 @@ class Transactions(msgspec.Struct):
 class NamedPosition(msgspec.Struct):
     name: str
     value: int | None
-    """null: nothing was ever committed under this name."""
+    """Null if no position was ever committed under this name."""
 
 
 class PositionDescription(msgspec.Struct):
@@ -175,4 +177,4 @@ class PositionDescription(msgspec.Struct):
 class Positions(msgspec.Struct):
     positions: list[PositionDescription]
     more: bool
-    """There are others behind the last one: ask with a longer prefix."""
+    """Whether there are further positions: ask with a longer prefix."""

@@ -1,9 +1,9 @@
-"""`{"records": [...]}` → JSON lists that together are that list, each of about `SLICE_BYTES`.
+"""Slicing of `{"records": [...]}` into JSON lists of about `SLICE_BYTES` that together are the whole list.
 
-A call into C keeps the interpreter's lock while it runs, so none may see all of a large body. The list is cut at a `,`
-behind a `}`. Only a parser can tell whether that is between two records or inside of one; but what it makes of a text
-does not depend on what follows, so a slice that is a list by itself was cut between two. Where it is none the slice
-grows, to twice its size each time, up to the most that one record may take.
+A call into C holds the GIL while it runs, so no call may get the whole of a large body. The list is cut at a `,` after
+a `}`. Only a parser can tell whether that is between two records or inside one; but its result does not depend on
+what follows, so a slice that is a valid list by itself was cut between two records. Otherwise the slice is doubled, up
+to the maximum size of one record.
 
 Pure.
 """
@@ -29,12 +29,12 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NotSliced(Exception):
-    """From `text` on there is no list that ends within bounds: a record is too long, or it is no JSON."""
+    """No list that starts at `text` ends within the bounds: a record is too long, or the body is not JSON."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__(len(text))
         self.text = text
-        """`[` and what follows, as far as a record may go."""
+        """`[` and the text after it, up to the maximum size of a record."""
 
 
 _document = msgspec.json.Decoder(_Document)
@@ -42,8 +42,8 @@ _any = msgspec.json.Decoder(msgspec.Raw)
 
 
 def list_slices(body: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
-    """The list of a body, in slices that are lists, of which the last may be empty: after a comma that ends the list.
-    Raises `InvalidRequest`, and `NotSliced` after the slices before."""
+    """Yield the list of a body in slices that are lists; the last may be empty, after a trailing comma. Raises
+    `InvalidRequest`, and `NotSliced` after the slices before the fault."""
     body, start, end = _bounds(body)
     size = slice_bytes
     while True:
@@ -59,24 +59,24 @@ def list_slices(body: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
             start, size = cut + 1, slice_bytes
         elif cut == end:
             if len(body) <= MAX_RECORD_JSON_BYTES:
-                _records(body)  # It tells the fault and its place in the body.
+                _records(body)  # The parser's error names the fault and its place in the body.
             raise NotSliced(piece)
         else:
             size *= 2
 
 
 def _bounds(body: bytes) -> tuple[bytes, int, int]:
-    """Text, and where in it the inside of the list begins and ends."""
+    """Return the text, and the bounds of the list's content in it."""
     head, tail = _HEAD.match(body), _TAIL.search(body, max(0, len(body) - _MOST_TAIL_BYTES))
     if head is not None and tail is not None and head.end() <= tail.start():
         return body, head.end(), tail.start()
-    # Written in an unusual way, or no such document.
+    # The document is written in an unusual way, or is another one.
     records = _records(body)
     return records, 1, len(records) - 1
 
 
 def _records(body: bytes) -> bytes:
-    """The text of the list. Raises `InvalidRequest`."""
+    """Return the text of the list. Raises `InvalidRequest`."""
     try:
         records = bytes(_document.decode(body).records)
     except msgspec.ValidationError as error:

@@ -1,8 +1,8 @@
-"""Columns of records → one or more record batches for each partition they go to.
+"""Packing of columns of records into record batches, one or more for each partition.
 
-A record goes to the partition that it names; else to the one that the request names; else, with a key, where Kafka's
-default partitioner puts that key; else to the request's sticky partition. Records of one partition keep their order,
-and batches are cut so that none exceeds the topic's `max.message.bytes`.
+A record goes to the partition that it names; otherwise to the one that the request names; otherwise, with a key, to the
+partition that Kafka's default partitioner chooses; otherwise to the request's sticky partition. Records of one
+partition keep their order, and no batch exceeds the topic's `max.message.bytes`.
 
 Pure, and safe to run in a thread.
 """
@@ -28,16 +28,17 @@ from .parse import RecordColumns, RecordHeaders
 T = TypeVar("T")
 
 BATCH_OVERHEAD = 256
-"""More than a batch has besides its records: the header, the columns' marks and lengths, the last offset of each."""
+"""An upper bound of a batch's bytes besides its records: the header, the columns' marks and lengths, the last
+offsets."""
 RECORD_OVERHEAD = 24
-"""More than a record has besides its bytes: a timestamp, three 32-bit offsets and some bits."""
+"""An upper bound of a record's bytes besides its content: a timestamp, three 32-bit offsets and some bits."""
 HEADER_OVERHEAD = 10
 """The same for a header: two 32-bit offsets and some bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """A batch for one partition, and which records of the request are in it, in order."""
+    """A batch for one partition, with the numbers of the request's records in it, in order."""
 
     partition: int
     records: Sequence[int]
@@ -46,21 +47,21 @@ class PackedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the records of a request go."""
+    """The destination of a request's records."""
 
     topic: TopicRecord
     max_batch_bytes: int
     partition: int | None
-    """For the records that name none."""
+    """The partition of records that name none."""
     sticky: int
-    """For those that have no key either."""
+    """The partition of records that have no key either."""
     max_ahead_ms: int | None = None
-    """How far a timestamp may be ahead of the clock; None: as far as it likes."""
+    """The maximum time by which a timestamp may be ahead of the clock; None for no limit."""
 
 
 def pack(columns: RecordColumns, target: Target, now_ms: int) -> list[PackedBatch]:
-    """All batches, partition by partition. Raises `InvalidRequest`: `unknown_partition`, `batch_too_large` for one
-    record that fits no batch, `body_too_large` where records grow too much when packed, `timestamp_out_of_range`."""
+    """Return all batches, partition by partition. Raises `InvalidRequest`: `unknown_partition`, `batch_too_large` for a
+    record that fits no batch, `body_too_large` if the records grow too much when packed, `timestamp_out_of_range`."""
     _check_timestamps(columns.timestamps_ms, target, now_ms)
     packed: list[PackedBatch] = []
     for partition, indexes in _by_partition(columns, target).items():
@@ -77,7 +78,8 @@ def pack(columns: RecordColumns, target: Target, now_ms: int) -> list[PackedBatc
 
 
 def _check_timestamps(timestamps_ms: Sequence[int | None], target: Target, now_ms: int) -> None:
-    """As each leader does for its own batch: found there, the batches of other leaders would be appended already."""
+    """Check timestamps as each leader does for its own batch: by then other leaders' batches might already be
+    appended."""
     if target.max_ahead_ms is None:
         return
     latest = max((timestamp for timestamp in timestamps_ms if timestamp is not None), default=now_ms)
@@ -90,7 +92,7 @@ def _check_timestamps(timestamps_ms: Sequence[int | None], target: Target, now_m
 
 
 def _by_partition(columns: RecordColumns, target: Target) -> dict[int, Sequence[int]]:
-    """Partition → numbers of its records, in order."""
+    """Return partition → numbers of its records, in order."""
     count = len(columns)
     partitions = _partitions(columns, target)
     first = partitions[0]
@@ -103,7 +105,7 @@ def _by_partition(columns: RecordColumns, target: Target) -> dict[int, Sequence[
 
 
 def _partitions(columns: RecordColumns, target: Target) -> list[int]:
-    """The partition of every record."""
+    """Return the partition of every record."""
     count, topic = len(columns), target.topic
     default = target.sticky if target.partition is None else target.partition
     partitions = [default] * count
@@ -124,7 +126,7 @@ def _partitions(columns: RecordColumns, target: Target) -> list[int]:
 
 
 def _size_at(columns: RecordColumns, index: int) -> int:
-    """More than the record takes in a batch."""
+    """Return an upper bound of the record's size in a batch."""
     size = RECORD_OVERHEAD + len(columns.values[index] or b"") + len(columns.keys[index] or b"")
     headers = columns.headers[index]
     return size + _headers_size(headers) if headers else size
@@ -135,7 +137,7 @@ def _headers_size(headers: RecordHeaders) -> int:
 
 
 def _cuts(sizes: list[int], indexes: Sequence[int], room: int) -> list[tuple[int, int]]:
-    """Ranges of records that each fit a batch."""
+    """Yield ranges of records that each fit into a batch."""
     ends = list(accumulate(sizes))
     cuts, start, before = [], 0, 0
     while start < len(ends):
@@ -151,7 +153,7 @@ def _cuts(sizes: list[int], indexes: Sequence[int], room: int) -> list[tuple[int
 
 
 def _encode(columns: RecordColumns, chosen: Sequence[int], now_ms: int) -> bytes:
-    """Columns in which no record has anything are left out."""
+    """Encode a batch; columns that are empty for every record are left out."""
     timestamps = _pick(columns.timestamps_ms, chosen)
     keys = _pick(columns.keys, chosen)
     headers = _pick(columns.headers, chosen)

@@ -1,9 +1,8 @@
-"""Stored batches → records in JSON, from an offset on, up to a number of records and bytes.
+"""Pages of records in JSON from stored batches: from an offset on, up to a number of records and bytes.
 
 A reader may ask for an offset inside a batch, but batches are stored and fetched whole, so records below it are left
-out here, as are control batches, which hold nothing of users, and, for who reads committed, what is aborted (S13). A
-batch that is corrupt ends the page before it; where it
-is the first, the reader is told.
+out here. So are control batches, which hold no user records, and with `read_committed` the records of aborted
+transactions (S13). A corrupt batch ends the page before it; if it is the first, the reader gets an error.
 
 Pure, and safe to run in a thread.
 """
@@ -26,9 +25,9 @@ from raftlog.records.batch import BatchHeader, Codec, RecordBatch, check_crc, pa
 from raftlog.wire import AbortedRange
 
 _RECORD_COST = 64
-"""Showing a record takes about as long as parsing this many bytes."""
+"""Encoding a record takes about as long as parsing this number of bytes."""
 _INFLATED_COST = 32
-"""The same for a byte that is compressed."""
+"""The same for a compressed byte."""
 _BYTE_COST = 4
 
 _Ranges: TypeAlias = dict[tuple[int, int], list[tuple[int, int]]]
@@ -50,19 +49,19 @@ class ReadRecord(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """What a reader asked for. `max_bytes` counts keys, values and headers; one record is always given."""
+    """The options of a reader. `max_bytes` counts keys, values and headers; at least one record is always returned."""
 
     max_records: int
     max_bytes: int
     show_key: Show
     show_value: Show
     lines: bool
-    """JSON lines; otherwise the members of a JSON array."""
+    """Whether records are JSON lines; otherwise they are the elements of a JSON array."""
 
 
 @dataclass(slots=True)
 class Page:
-    """Some records, encoded. `next_offset`: where to read on."""
+    """A page of encoded records. `next_offset`: the offset of the next page."""
 
     next_offset: int
     records: int = 0
@@ -71,7 +70,7 @@ class Page:
     chunks: list[bytes] = field(default_factory=list)
 
     def body(self, *, lines: bool) -> bytes:
-        """As JSON lines, or as a JSON array."""
+        """Return the page as JSON lines, or as a JSON array."""
         return b"".join(self.chunks) if lines else b"[" + b",".join(self.chunks) + b"]"
 
 
@@ -79,12 +78,12 @@ _encoder = msgspec.json.Encoder()
 
 
 def join_parts(parts: Sequence[Part]) -> bytes:
-    """The bytes of a fetched body, in one piece; its regions stay held. Raises `DiskFailed`."""
+    """Return the bytes of a fetched body in one piece; its regions stay held. Raises `DiskFailed`."""
     return b"".join(read_region(part) if isinstance(part, FileRegion) else part for part in parts)
 
 
 def read_region(region: FileRegion, start: int = 0, length: int | None = None) -> bytes:
-    """Bytes of a region, which stays held. Raises `DiskFailed` where the file is shorter."""
+    """Return the bytes of a region, which stays held. Raises `DiskFailed` if the file is shorter."""
     wanted = region.length - start if length is None else length
     read = region.file.pread(wanted, region.position + start)
     if len(read) < wanted:
@@ -93,15 +92,15 @@ def read_region(region: FileRegion, start: int = 0, length: int | None = None) -
 
 
 def release(parts: Sequence[Part]) -> None:
-    """Give up regions."""
+    """Release the regions."""
     for part in parts:
         if isinstance(part, FileRegion):
             part.release()
 
 
 def weight(batches: bytes) -> int:
-    """About how many bytes of work a page of these batches is, or enough to do it in a thread: counting thousands of
-    small batches to the end would be work itself. A corrupt batch weighs nothing."""
+    """Return the approximate work of a page in bytes. The count stops once it is enough for a thread, because counting
+    thousands of small batches would be work itself. A corrupt batch counts as nothing."""
     total = 0
     try:
         for batch in split_batches(batches):
@@ -116,7 +115,7 @@ def weight(batches: bytes) -> int:
 
 
 def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[AbortedRange] = ()) -> Page:
-    """The records from `offset` on, but for those that are `aborted`. Raises `RaftlogError("internal_error")` when the
+    """Return the records from `offset` on without the `aborted` ones. Raises `RaftlogError("internal_error")` when the
     first batch is corrupt."""
     result = Page(offset)
     ranges = _by_transaction(aborted)
@@ -152,7 +151,7 @@ def _is_aborted(header: BatchHeader, ranges: _Ranges) -> bool:
 
 
 def _add(result: Page, batch: RecordBatch, options: PageOptions) -> bool:
-    """Add a batch's records to the page. False: it is full."""
+    """Add a batch's records to the page. Returns False if it is full."""
     offsets = batch.offsets()
     keys, values, headers = batch.keys(), batch.values(), batch.headers()
     first = bisect_left(offsets, result.next_offset)
@@ -189,7 +188,7 @@ def _size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, b
 
 
 def _slices(sizes: list[int], first: int) -> Iterator[tuple[int, int]]:
-    """Ranges of records, of bounded number and bytes: a call that encodes keeps the interpreter's lock."""
+    """Yield ranges of records, bounded in number and bytes: a call that encodes holds the GIL."""
     start, before = 0, 0
     while start < len(sizes):
         end = min(max(start + 1, bisect_right(sizes, before + SLICE_BYTES, lo=start)), start + SLICE_RECORDS)

@@ -1,8 +1,8 @@
-"""Bodies of a produce request → columns of records.
+"""Parsing of a produce request's body into columns of records.
 
 Four kinds of body: JSON (`{"records": [...]}`), JSON lines, text (a record a line), octets (one record). The first two
-are decoded by msgspec into typed records, in slices, since a call into C keeps the interpreter's lock; then column by
-column. An error names the record and the member at fault, and the whole request is refused.
+are decoded by msgspec into typed records, in slices, because a call into C holds the GIL; then column by column. An
+error names the record and the offending member, and the whole request is refused.
 
 Pure, and safe to run in a thread.
 """
@@ -26,19 +26,19 @@ from .json_slices import NotSliced, list_slices
 RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 _NO_HEADERS: RecordHeaders = ()
-"""One for all records that have none: so many lists would be work for the garbage collector."""
+"""Shared by all records without headers: a list for each would be work for the garbage collector."""
 
 
 @dataclass(slots=True)
 class RecordColumns:
-    """Records, column by column, all of one length. A timestamp of None: the time of the request."""
+    """Records by column, all columns of one length. A timestamp of None stands for the time of the request."""
 
     values: list[bytes | None] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
     timestamps_ms: list[int | None] = field(default_factory=list)
     headers: list[RecordHeaders] = field(default_factory=list)
     partitions: list[int | None] = field(default_factory=list)
-    """As the records themselves name it."""
+    """The partition that the record itself names."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -50,7 +50,7 @@ class HeaderIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class RecordIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A record of a JSON body. `gc=False`: it cannot be part of a cycle, and there may be very many."""
+    """A record of a JSON body. `gc=False`: it cannot be part of a reference cycle, and there may be very many."""
 
     value: msgspec.Raw
     key: msgspec.Raw = NULL
@@ -65,7 +65,7 @@ _decode_strings = msgspec.json.Decoder(list[str | None]).decode
 
 
 def parse_json(body: bytes) -> RecordColumns:
-    """`{"records": [...]}`. Raises `InvalidRequest`."""
+    """Parse `{"records": [...]}`. Raises `InvalidRequest`."""
     columns = RecordColumns()
     try:
         for text in list_slices(body):
@@ -81,7 +81,7 @@ def parse_json(body: bytes) -> RecordColumns:
 
 
 def parse_ndjson(body: bytes) -> RecordColumns:
-    """A record a line; blank lines are skipped. Raises `InvalidRequest`."""
+    """Parse one record per line; blank lines are skipped. Raises `InvalidRequest`."""
     columns = RecordColumns()
     line = 1
     for piece in line_slices(body, SLICE_BYTES):
@@ -93,7 +93,7 @@ def parse_ndjson(body: bytes) -> RecordColumns:
 
 
 def parse_text(body: bytes, record: RecordOptions) -> RecordColumns:
-    """A record a line: LF and CRLF end one and are not part of it. Raises `InvalidRequest`."""
+    """Parse one text record per line; LF or CRLF ends a record and is not part of it. Raises `InvalidRequest`."""
     columns = RecordColumns()
     _check_count(body.count(b"\n"))
     for piece in line_slices(body, SLICE_BYTES):
@@ -113,7 +113,7 @@ def parse_text(body: bytes, record: RecordOptions) -> RecordColumns:
 
 
 def parse_octets(body: bytes, record: RecordOptions) -> RecordColumns:
-    """The body is the value of one record."""
+    """Return the body as the value of one record."""
     columns = RecordColumns(values=[body])
     _repeat(columns, record)
     return columns
@@ -121,7 +121,7 @@ def parse_octets(body: bytes, record: RecordOptions) -> RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """What query or headers of a request say of its records, where the body cannot."""
+    """The properties of records that query or headers give, because the body cannot."""
 
     key: bytes | None = None
     timestamp_ms: int | None = None
@@ -129,7 +129,7 @@ class RecordOptions:
 
 
 def line_slices(body: bytes, slice_bytes: int) -> Iterator[bytes]:
-    """The body in pieces of about `slice_bytes`, each but the last ending with a line feed."""
+    """Yield the body in pieces of about `slice_bytes`; each but the last ends with a line feed."""
     start = 0
     while start < len(body):
         end = body.find(b"\n", start + slice_bytes - 1) + 1 or len(body)
@@ -146,14 +146,14 @@ def _repeat(columns: RecordColumns, record: RecordOptions) -> None:
 
 
 def _decode_lines(piece: bytes, first_line: int) -> list[RecordIn]:
-    """The records of some whole lines."""
+    """Return the records of some whole lines."""
     try:
         records = _lines.decode_lines(piece)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         records = []
     if len(records) == piece.count(b"\n") + (not piece.endswith(b"\n")):
         return records
-    # Blank lines, or a fault, or records that do not keep to their lines: one by one, so that the line is known.
+    # Blank lines, an error, or records that span lines: decode one by one, so that the line number is known.
     return [
         _decode_line(line, number)
         for number, line in enumerate(piece.split(b"\n"), first_line)
@@ -173,7 +173,7 @@ def _decode_line(line: bytes, number: int) -> RecordIn:
 
 
 def _decode_records(text: bytes, first: int) -> list[RecordIn]:
-    """A list of records. `first`: the number of the first. Raises `InvalidRequest`."""
+    """Decode a list of records. `first`: the number of the first. Raises `InvalidRequest`."""
     try:
         return _list.decode(text)
     except msgspec.ValidationError as error:
@@ -193,7 +193,7 @@ def _decode_records(text: bytes, first: int) -> list[RecordIn]:
 
 
 def _truncation() -> str:
-    """How msgspec calls a text that goes on."""
+    """Return msgspec's message for trailing text."""
     try:
         _list.decode(b"[")
     except msgspec.DecodeError as error:
@@ -205,7 +205,7 @@ _TRUNCATED = _truncation()
 
 
 def _append(columns: RecordColumns, records: list[RecordIn]) -> None:
-    """Some more records, column by column."""
+    """Append records, column by column."""
     base = len(columns)
     columns.values += _bytes_column(records, "value", base)
     columns.keys += _bytes_column(records, "key", base)
@@ -225,7 +225,7 @@ def _append(columns: RecordColumns, records: list[RecordIn]) -> None:
 def _bytes_column(records: list[RecordIn], name: str, base: int) -> list[bytes | None]:
     raws: list[Any] = [getattr(record, name) for record in records]
     try:
-        # Mostly all are strings or null: then one call decodes the column.
+        # Usually all are strings or null: then one call decodes the column.
         strings = _decode_strings(b"[" + b",".join(raws) + b"]")
     except (msgspec.DecodeError, UnicodeDecodeError):
         return [_value_of(raw, f"{name} of record {base + index}") for index, raw in enumerate(raws)]
@@ -245,7 +245,7 @@ def _headers_of(headers: dict[str, msgspec.Raw] | list[HeaderIn], number: int) -
 
 
 def _check_length(piece: bytes, first_line: int, most: int) -> None:
-    """Refuse lines that no batch can take before they are parsed: a piece has only one that goes beyond a slice."""
+    """Refuse lines that fit no batch before they are parsed: only one line of a piece can exceed a slice."""
     if len(piece) > most + SLICE_BYTES:
         number = first_line + piece.count(b"\n", 0, -1)
         raise InvalidRequest("batch_too_large", f"line {number} has more than {most} bytes")

@@ -1,4 +1,4 @@
-"""The cluster and this node: who is there, how the quorum is, whether all is well, and the description of this API."""
+"""Handlers about the cluster and this node: brokers, quorum, health, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ async def describe_cluster(request: web.Request) -> web.StreamResponse:
 
 class FinalizeFeatureLevel(msgspec.Struct, forbid_unknown_fields=True):
     level: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    """The highest that every node understands where it is not said."""
+    """None for the highest level that every node understands."""
     plan: bool = False
-    """Change nothing: say what would be."""
+    """Change nothing and return the outcome."""
 
 
 class FeatureLevelFinalized(msgspec.Struct):
@@ -51,7 +51,7 @@ class FeatureLevelFinalized(msgspec.Struct):
 
 
 async def finalize_feature_level(request: web.Request) -> web.StreamResponse:
-    """Answers when the quorum has decided it."""
+    """Raise the feature level; answers once the quorum has decided."""
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, FinalizeFeatureLevel)
@@ -67,7 +67,7 @@ async def describe_quorum(request: web.Request) -> web.StreamResponse:
 
 
 async def health(request: web.Request) -> web.StreamResponse:
-    """200 when the node is ready and knows of no problem, of its own or of the cluster's."""
+    """Answer 200 if the node is ready and knows of no problem, neither its own nor the cluster's."""
     found = context_of(request).service.health()
     Query(request)
     well = found.ready and not found.problems
@@ -75,7 +75,7 @@ async def health(request: web.Request) -> web.StreamResponse:
 
 
 async def ready(request: web.Request) -> web.StreamResponse:
-    """200 when the node takes requests, whatever else may be wrong: for load balancers."""
+    """Answer 200 if the node takes requests, whatever else may be wrong: for load balancers."""
     context = context_of(request)
     Query(request)
     found = context.service.health()
@@ -84,7 +84,7 @@ async def ready(request: web.Request) -> web.StreamResponse:
 
 
 async def openapi(request: web.Request) -> web.StreamResponse:
-    """The OpenAPI document, byte for byte as it is in the package."""
+    """Return the OpenAPI document, byte for byte as in the package."""
     Query(request)
     headers = {"ETag": _OPENAPI_ETAG}
     if _OPENAPI_ETAG in request.headers.get("If-None-Match", ""):

@@ -1,4 +1,4 @@
-"""`POST /v1/topics/{topic}/delete-records`: everything below an offset goes, partition by partition."""
+"""`POST /v1/topics/{topic}/delete-records`: deletion of the records below an offset, partition by partition."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from raftlog.wire import UP_TO_HIGH_WATERMARK, DeletedPartition, DeleteRecordsPa
 
 QUERY = (TOPIC_ID,)
 ANSWER_GRACE_S = 5.0
-"""Beyond `timeout_ms`: for finding leaders and passing it on."""
+"""Seconds beyond `timeout_ms`, for finding leaders and forwarding the request."""
 
 
 async def delete_records(request: web.Request) -> web.StreamResponse:
-    """Answers when every in-sync replica of every partition has it on disk. Doing it again changes nothing."""
+    """Delete records; answers once every in-sync replica of every partition has the deletion on disk. Idempotent."""
     context = context_of(request)
     Query(request, QUERY)
     topic = topic_meant(request, context.service)

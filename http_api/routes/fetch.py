@@ -1,8 +1,8 @@
-"""`POST /v1/fetch` and `GET /v1/topics/{topic}/partitions/{partition}/records`: batches as they lie, or records.
+"""`POST /v1/fetch` and `GET /v1/topics/{topic}/partitions/{partition}/records`: stored batches, or records.
 
-The raw path sends what the broker gives: bytes in memory through aiohttp, regions of files by `sendfile`, with no copy
-in Python, unless the connection is encrypted or the file has no descriptor; then they are read in a thread. Each piece
-has a deadline, so a reader that stops does not hold files and memory for ever.
+The raw path sends the broker's parts: bytes in memory through aiohttp, regions of files by `sendfile` without a copy in
+Python, unless the connection is encrypted or the file has no descriptor; then they are read in a thread. Each piece
+has a deadline, so a stalled reader does not hold files and memory indefinitely.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ QUERY = (
     "value_format",
 )
 _GRACE_S = 10.0
-"""Beyond `max_wait_ms`, which the broker keeps, before the API itself gives up."""
+"""Seconds beyond `max_wait_ms`, the broker's own deadline, before the API gives up."""
 
 _log = structlog.get_logger(__name__)
 
@@ -80,7 +80,7 @@ class _Records(msgspec.Struct):
 
 
 async def fetch_batches(request: web.Request) -> web.StreamResponse:
-    """A `FetchRequest`; the answer is streamed, with its length known."""
+    """Answer a `FetchRequest`; the answer is streamed, and its length is known."""
     context = context_of(request)
     Query(request)
     content_type(request, allowed=(CONTENT_TYPE,))
@@ -95,7 +95,7 @@ async def fetch_batches(request: web.Request) -> web.StreamResponse:
 
 
 async def read_records(request: web.Request) -> web.StreamResponse:
-    """Records of one partition, as JSON or JSON lines."""
+    """Return records of one partition as JSON or JSON lines."""
     context = context_of(request)
     query = Query(request, QUERY)
     media_type = negotiate(request, (JSON_TYPE, NDJSON_TYPE))
@@ -127,7 +127,7 @@ async def read_records(request: web.Request) -> web.StreamResponse:
 
 
 async def _fetch(context: ApiContext, message: FetchRequest) -> tuple[FetchResponse, list[Part]]:
-    """The broker's answer. A client that leaves cancels it, and closing the API ends it."""
+    """Return the broker's answer. A disconnect of the client cancels the fetch, and closing the API ends it."""
     deadline = asyncio.timeout(message.max_wait_ms / 1000 + _GRACE_S)
     context.polls.add(deadline)
     try:
@@ -145,7 +145,7 @@ async def _fetch(context: ApiContext, message: FetchRequest) -> tuple[FetchRespo
 
 
 async def _join(context: ApiContext, parts: list[Part]) -> bytes:
-    """The bytes of a fetched body, in one piece. Its regions are released here, on the loop's thread."""
+    """Return the bytes of a fetched body in one piece. Its regions are released here, on the event loop's thread."""
     try:
         return await context.threads.run(4 * message_length(parts), join_parts, parts)
     finally:
@@ -153,7 +153,7 @@ async def _join(context: ApiContext, parts: list[Part]) -> bytes:
 
 
 async def _first_offset(context: ApiContext, partition: PartitionRecord, text: str, isolation: int) -> int:
-    """Where to begin, for `offset=`."""
+    """Return the first offset for `offset=`."""
     if text not in {EARLIEST, LATEST} and not text.startswith("@"):
         return integer("offset (earliest, latest, @milliseconds or a number)", text, 0, MAX_OFFSET)
     if text == EARLIEST:
@@ -210,7 +210,7 @@ def _error_of(fetched: FetchedPartition) -> RaftlogError:
 
 
 async def _stream(request: web.Request, context: ApiContext, parts: list[Part]) -> web.StreamResponse:
-    """An answer made of these parts. Whatever happens every region is released once."""
+    """Send an answer of these parts. Every region is released exactly once, also after an error."""
     response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
     response.content_length = message_length(parts)
     rest: deque[Part] = deque(parts)
@@ -225,7 +225,7 @@ async def _stream(request: web.Request, context: ApiContext, parts: list[Part]) 
                 await write_in_time(response, context, small)
             else:
                 await _send_part(response, context, transport, rest.popleft())
-            await asyncio.sleep(0)  # What does not have to wait would never let others have their turn.
+            await asyncio.sleep(0)  # Writes that need not wait would never yield to the event loop.
         await response.write_eof()
     except BaseException as error:
         # The length was announced, so a shortened answer must not look like a whole one.
@@ -241,8 +241,8 @@ async def _stream(request: web.Request, context: ApiContext, parts: list[Part]) 
 
 
 def _take_small(rest: deque[Part]) -> bytes | None:
-    """The parts in front that are small, joined: thousands of them must not be thousands of system calls. None where
-    the first is not."""
+    """Join the leading small parts: thousands of them must not become thousands of system calls. None if the first part
+    is large."""
     pieces: list[Buffer] = []
     room = PIECE_BYTES
     while rest and part_length(rest[0]) <= min(SMALL_REGION_BYTES, room):
@@ -265,7 +265,7 @@ async def _send_part(
 
 
 async def _write_region(response: web.StreamResponse, context: ApiContext, region: FileRegion) -> None:
-    """Through Python, in pieces: the connection is encrypted, or the file has no descriptor."""
+    """Write a region in pieces through Python: the connection is encrypted, or the file has no descriptor."""
     try:
         for start in range(0, region.length, PIECE_BYTES):
             length = min(PIECE_BYTES, region.length - start)

@@ -1,7 +1,7 @@
 """Committed offsets of consumer groups: read (with lag), commit, and seek with a plan.
 
-What is read is what the quorum has decided by now (S7): a consumer that was just assigned a partition goes on exactly
-where its predecessor's last accepted commit says (S8).
+Reads are linearizable (S7): a consumer that was just assigned a partition continues exactly at its predecessor's last
+accepted commit (S8).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from .groups import group_name, group_of
 from .offsets import ISOLATION, OFFSETS_TIMEOUT_S, isolation_of
 
 _ROW_COST = 128
-"""A row takes about as long as parsing this many bytes."""
+"""A row takes about as long as parsing this number of bytes."""
 
 
 QUERY = ("lag", "isolation")
 
 
 async def read_offsets(request: web.Request) -> web.StreamResponse:
-    """Of every partition in which the group has committed or that a member owns. Lag counts to the last stable offset,
-    or to the high watermark where the group reads what is not committed, too."""
+    """Return the offsets of every partition in which the group has committed or that a member owns. Lag counts to the
+    last stable offset, or to the high watermark if the group reads uncommitted records."""
     context = context_of(request)
     query = Query(request, QUERY)
     with_lag = query.choice("lag", ("true", "false"), "false") == "true"
@@ -63,7 +63,7 @@ async def read_offsets(request: web.Request) -> web.StreamResponse:
 
 
 async def commit_offsets(request: web.Request) -> web.StreamResponse:
-    """All of them or none. An offset that is lower than the committed one changes nothing, and is no error (S8)."""
+    """Commit all offsets or none. An offset lower than the committed one changes nothing and is not an error (S8)."""
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, CommitOffsets)
@@ -78,7 +78,7 @@ async def commit_offsets(request: web.Request) -> web.StreamResponse:
 
 
 async def seek(request: web.Request) -> web.StreamResponse:
-    """Plan where a group without members is to go on and, unless only the plan was asked for, have it so."""
+    """Plan a seek of a group without members and, unless only the plan was requested, carry it out."""
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, SeekGroup)
@@ -116,8 +116,9 @@ async def seek(request: web.Request) -> web.StreamResponse:
 
 
 async def _carry_out(context: ApiContext, name: str, epoch: int, plan: list[_Planned]) -> None:
-    """Set the planned offsets in parts, since a command has room for so many. Raises as `reset`, and `RetriableError`
-    (`outcome_unknown`) where a part fails after others: its own error, that nothing was done, is not true of those."""
+    """Set the planned offsets in parts, because a command is bounded. Raises as `reset`, and `RetriableError`
+    (`outcome_unknown`) if a part fails after others: its own error, that nothing was applied, would be false for
+    those."""
     for first in range(0, len(plan), MAX_OFFSETS_PER_REQUEST):
         part = plan[first : first + MAX_OFFSETS_PER_REQUEST]
         offsets = [WantedOffset(one.topic_partition, one.new_offset) for one in part]
@@ -135,7 +136,7 @@ async def _carry_out(context: ApiContext, name: str, epoch: int, plan: list[_Pla
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The offsets that a partition has."""
+    """The offsets of a partition."""
 
     start: int
     end: int
@@ -181,7 +182,8 @@ async def _plan(
 async def _as_planned(
     context: ApiContext, asked: SeekGroup, committed: Mapping[TopicPartition, CommittedOffset]
 ) -> list[_Planned]:
-    """What somebody was shown, if it still fits. Raises `InvalidRequest` (`offset_moved`, `offset_out_of_range`)."""
+    """Return the plan that the user confirmed, if it still applies. Raises `InvalidRequest` (`offset_moved`,
+    `offset_out_of_range`)."""
     rows = {TopicPartition(TopicId(bytes.fromhex(one.topic_id)), one.partition): one for one in asked.planned}
     if not rows or len(rows) != len(asked.planned):
         raise InvalidRequest("invalid_request", "a plan names some partitions, each once")
@@ -205,8 +207,8 @@ async def _as_planned(
 
 
 def new_offset(to: str, value: int, current: int | None, held: Held, at_time: int) -> int:
-    """Where a group is to go on, within what the partition has. `at_time`: the first record of the time asked for, -1
-    for none. Raises `InvalidRequest`."""
+    """Return the group's new offset, within the partition's range. `at_time`: the offset of the first record at the
+    given time, -1 if there is none. Raises `InvalidRequest`."""
     match to:
         case "earliest":
             wanted = held.start
@@ -226,7 +228,7 @@ def new_offset(to: str, value: int, current: int | None, held: Held, at_time: in
 async def _ranges(
     context: ApiContext, partitions: Iterable[TopicPartition], isolation: int
 ) -> dict[TopicPartition, Held]:
-    """What each partition has for who reads so; those that nobody leads now are left out."""
+    """Return the range of each partition for this isolation; partitions without a leader are left out."""
     asked = list(partitions)
     both = (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST)
     queries = [OffsetQuery(tp.topic_id, tp.partition, time) for tp in asked for time in both]
@@ -248,15 +250,15 @@ async def _find(context: ApiContext, queries: list[OffsetQuery], isolation: int)
 
 
 async def _wanted(context: ApiContext, asked: Sequence[OffsetToCommit]) -> list[WantedOffset]:
-    """The offsets to commit, by topic id. A name means the topic that the quorum knows by it now (S7): this node may
-    still know a deleted one. Raises `InvalidRequest`."""
+    """Return the offsets to commit, by topic id. A name means the topic that the quorum knows by it at present (S7):
+    this node's view may still have a deleted one. Raises `InvalidRequest`."""
     named = next((one.topic for one in asked if one.topic_id is None), None)
     if named is not None:
         await context.catch_up(f"topic {named!r}")
     wanted: list[WantedOffset] = []
     topic_id, last = TopicId(b""), None
     for one in asked:
-        # Most name one topic, again and again.
+        # Most requests repeat one topic.
         name = (one.topic_id, one.topic)
         if name != last:
             topic_id, last = _topic_id(context.service.view, one), name

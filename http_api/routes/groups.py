@@ -1,7 +1,8 @@
-"""Consumer groups: list, describe, join, beat, leave, delete.
+"""Consumer groups: list, describe, join, heartbeat, leave, delete.
 
-A membership is three calls: join once, beat every few seconds, leave at the end. Every answer to a heartbeat tells what
-the member may read now and what it must give up; what it gave up it names in its next heartbeat.
+A membership consists of three calls: join once, a heartbeat every few seconds, leave at the end. Every answer to a
+heartbeat has the partitions that the member may read and those that it must release; it names the released ones in its
+next heartbeat.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from raftlog.model import TopicId, TopicPartition
 
 MAX_NAME_LENGTH = 255
 MAX_INCARNATION = 2**62
-"""The greatest that a command can carry."""
+"""The greatest incarnation that a command can carry."""
 _GROUP_COST = 256
-"""Listing a group, or describing a member, takes about as long as parsing this many bytes."""
+"""Listing a group, or describing a member, takes about as long as parsing this number of bytes."""
 _PARTITION_COST = 32
-"""The same of a partition that it owns or is to own."""
+"""The same for a partition of its assignment."""
 
 
 async def list_groups(request: web.Request) -> web.StreamResponse:
@@ -61,7 +62,7 @@ async def describe_group(request: web.Request) -> web.StreamResponse:
 
 
 async def delete_group(request: web.Request) -> web.StreamResponse:
-    """With its offsets."""
+    """Delete the group with its offsets."""
     context = context_of(request)
     Query(request)
     await context.finish(context.service.groups.delete(group_name(request)), DECISION_TIMEOUT_S)
@@ -90,20 +91,20 @@ async def join_group(request: web.Request) -> web.StreamResponse:
 
 
 async def heartbeat(request: web.Request) -> web.StreamResponse:
-    """First what it gave up is decided, then the coordinator hears of it, then it is told how things are."""
+    """Answer a heartbeat: decide the releases, renew the session at the coordinator, return the present assignment."""
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, Heartbeat)
     group_id, member_id = group_name(request), _member_name(request)
     groups = context.service.groups
-    # A node that is behind would tell a member of an assignment that is over.
+    # A stale node would return an assignment that is no longer valid.
     if context.service.view.index < max(asked.incarnation, asked.generation):
         await context.catch_up(f"member {member_id!r}")
     if asked.released:
         given_up = _released(asked.released)
         release = groups.release(group_id, member_id, asked.incarnation, asked.generation, given_up)
         await context.finish(release, DECISION_TIMEOUT_S)
-    # It changes nothing that could be half done, and has a deadline of its own.
+    # It has no partial effect, and a deadline of its own.
     await groups.heartbeat(group_id, member_id, asked.incarnation)
     return json_reply(_membership(context.service.view, group_id, member_id, asked.incarnation))
 
@@ -120,12 +121,12 @@ async def leave_group(request: web.Request) -> web.StreamResponse:
 
 
 def group_name(request: web.Request) -> str:
-    """The group that the path names. Raises `InvalidRequest`."""
+    """Return the group in the path. Raises `InvalidRequest`."""
     return _name("a group", request.match_info["group"])
 
 
 async def group_of(request: web.Request, context: ApiContext) -> GroupRecord:
-    """As the quorum has it now (S7). Raises `InvalidRequest("unknown_group")`."""
+    """Return the group's present state (S7). Raises `InvalidRequest("unknown_group")`."""
     name = group_name(request)
     await context.catch_up(f"group {name!r}")
     group = context.service.view.groups.group(name)
@@ -135,7 +136,7 @@ async def group_of(request: web.Request, context: ApiContext) -> GroupRecord:
 
 
 def by_topic(view: ClusterView, partitions: Iterable[TopicPartition]) -> list[AssignedTopic]:
-    """Grouped, in their order; topics that are gone are left out."""
+    """Return the partitions grouped by topic, in their order; deleted topics are left out."""
     found: dict[TopicId, AssignedTopic] = {}
     for partition in partitions:
         topic = view.topic_by_id(partition.topic_id)
@@ -166,7 +167,7 @@ def _released(released: list[ReleasedTopic]) -> list[TopicPartition]:
 
 
 def _membership(view: ClusterView, group_id: str, member_id: str, incarnation: int) -> Membership:
-    """Raises `InvalidRequest` where this is no member (any more)."""
+    """Return the membership. Raises `InvalidRequest` if it is not, or no longer, a member."""
     group = view.groups.group(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is None or member is None:

@@ -1,4 +1,4 @@
-"""Moving replicas and leaderships: reassignments, plans, elections by hand, brokers that go, what this node holds."""
+"""Moving replicas and leaderships: plans, reassignments, manual elections, removal of brokers, this node's replicas."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from raftlog.json_values import encode
 from raftlog.model import BrokerId, ReplicationThrottle, TopicPartition
 
 MOVES_TIMEOUT_S = 120.0
-"""Beyond what the broker itself waits for the quorum, for all parts of one request together."""
+"""Seconds beyond the time that the broker waits for the quorum, for all parts of one request together."""
 
 _PARTITION_COST = 128
-"""Describing a partition takes about as long as parsing this many bytes."""
+"""Describing a partition takes about as long as parsing this number of bytes."""
 
 
 async def list_reassignments(request: web.Request) -> web.StreamResponse:
@@ -64,7 +64,7 @@ async def alter_reassignments(request: web.Request) -> web.StreamResponse:
 
 
 async def plan_moves(request: web.Request) -> web.StreamResponse:
-    """Nothing changes: POST because the question has a body."""
+    """Return a plan. It is a POST only because the request has a body; nothing changes."""
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, models.Plan)
@@ -115,7 +115,7 @@ async def unregister_broker(request: web.Request) -> web.StreamResponse:
 
 
 async def list_replicas(request: web.Request) -> web.StreamResponse:
-    """Of this node alone: every other node has to be asked for its own."""
+    """List the replicas of this node alone; other nodes answer for their own."""
     context = context_of(request)
     Query(request)
     view = context.service.view
@@ -136,7 +136,7 @@ async def list_replicas(request: web.Request) -> web.StreamResponse:
 async def _partitions(
     context: ApiContext, asked: Sequence[models.Reassignment | models.NamedPartition]
 ) -> list[TopicPartition]:
-    """By their names. Raises `InvalidRequest` for a topic or partition that does not exist, or comes twice."""
+    """Return the partitions by name. Raises `InvalidRequest` for one that does not exist or is repeated."""
     view = context.service.view
     named = ((one, view.topic(one.topic)) for one in asked)
     unknown = next((one for one, topic in named if topic is None or one.partition >= topic.partition_count), None)
@@ -163,7 +163,7 @@ async def _outcomes(
     asked: Sequence[models.Reassignment | models.NamedPartition],
     errors: Sequence[RaftlogError | None],
 ) -> web.StreamResponse:
-    """200 whatever became of each: a program looks at `error` of each."""
+    """Answer 200 whatever the outcomes: programs look at the `error` of each."""
     outcomes = [
         models.PartitionOutcome(one.topic, one.partition, None if error is None else error_member(error))
         for one, error in zip(asked, errors, strict=True)

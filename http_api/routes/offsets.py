@@ -1,4 +1,4 @@
-"""`GET .../offsets` and `POST /v1/offsets`: which offset is first, last, or of a time. And producer ids."""
+"""`GET .../offsets` and `POST /v1/offsets`: the first and last offset, or that of a time. And producer ids."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
 def isolation_of(query: Query) -> int:
-    """As the wire has it: 1 unless the reader asks for what is not committed, too."""
+    """Return the wire's isolation: 1 unless the reader asks for uncommitted records."""
     return ISOLATION[query.choice("isolation", ISOLATION, "read_committed")]
 
 
 async def read_offsets(request: web.Request) -> web.StreamResponse:
-    """Earliest and latest offset of a partition, or the offset of a time."""
+    """Return the earliest and latest offset of a partition, or the offset of a time."""
     context = context_of(request)
     query = Query(request, QUERY)
     time, isolation = query.timestamp("timestamp"), isolation_of(query)
@@ -53,7 +53,7 @@ async def read_offsets(request: web.Request) -> web.StreamResponse:
 
 
 async def find_offsets(request: web.Request) -> web.StreamResponse:
-    """An `OffsetsRequest`, as it is."""
+    """Answer an `OffsetsRequest`."""
     context = context_of(request)
     Query(request)
     content_type(request, allowed=(CONTENT_TYPE,))
@@ -62,7 +62,7 @@ async def find_offsets(request: web.Request) -> web.StreamResponse:
 
 
 async def allocate_producer(request: web.Request) -> web.StreamResponse:
-    """A producer id that nobody else has."""
+    """Return a producer id that is not in use."""
     context = context_of(request)
     Query(request)
     body = await read_body(request, context, SMALL_BODY_BYTES)
@@ -74,7 +74,8 @@ async def allocate_producer(request: web.Request) -> web.StreamResponse:
 
 
 async def find_offset(context: ApiContext, partition: PartitionRecord, time: int, isolation: int = 1) -> FoundOffset:
-    """The offset of a time (or `TIMESTAMP_EARLIEST`, `TIMESTAMP_LATEST`) in one partition. Raises `RaftlogError`."""
+    """Return the offset of a time (or `TIMESTAMP_EARLIEST`, `TIMESTAMP_LATEST`) in one partition. Raises
+    `RaftlogError`."""
     (found,) = await find_offsets_of(context, partition, (time,), isolation)
     return found
 
@@ -82,7 +83,7 @@ async def find_offset(context: ApiContext, partition: PartitionRecord, time: int
 async def find_offsets_of(
     context: ApiContext, partition: PartitionRecord, times: Sequence[int], isolation: int = 1
 ) -> list[FoundOffset]:
-    """Several of them; with `isolation` 1 up to the last stable offset."""
+    """Return several offsets; with `isolation` 1 up to the last stable offset."""
     number = partition.topic_partition
     queries = [OffsetQuery(number.topic_id, number.partition, time) for time in times]
     answer = await context.finish(

@@ -1,9 +1,9 @@
-"""`POST /v1/topics/{topic}/records` and `POST /v1/produce`: records, or whole batches, into partitions.
+"""`POST /v1/topics/{topic}/records` and `POST /v1/produce`: appends of records, or of whole batches.
 
-A request is parsed and packed as a whole before anything is sent to the broker: bad input appends nothing. Beyond that
-batches of several partitions are appended independently, so some may fail; then the answer is a problem, and its
-member `batches` tells what became of each. The raw path answers 200 with an error for each partition instead, since
-native clients look there.
+A request is parsed and packed as a whole before anything is sent to the broker: bad input appends nothing (S11). After
+that, batches of several partitions are appended independently, so some may fail; then the answer is a problem, and its
+member `batches` has the outcome of each. The raw path answers 200 with an error for each partition instead, where
+native clients expect it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ QUERY = (TOPIC_ID, "partition", "acks", "timeout_ms", "offsets", "key", "key_bas
 REPEATABLE = ("header",)
 _ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
 _POSITION_COST = 64
-"""Telling where a record went takes about as long as parsing this many bytes."""
+"""Listing a record's offset takes about as long as parsing this number of bytes."""
 _GRACE_S = 10.0
-"""Beyond `timeout_ms`, which the broker keeps, before the API itself gives up."""
+"""Seconds beyond `timeout_ms`, the broker's own deadline, before the API gives up."""
 
 
 class _Position(msgspec.Struct, gc=False):
@@ -52,7 +52,7 @@ class _Position(msgspec.Struct, gc=False):
 
 
 async def produce_records(request: web.Request) -> web.StreamResponse:
-    """Records as JSON, JSON lines, text or octets."""
+    """Append records given as JSON, JSON lines, text or octets."""
     context = context_of(request)
     query = Query(request, QUERY, repeatable=REPEATABLE)
     acks = _ACKS[query.choice("acks", _ACKS, "all")]
@@ -88,7 +88,7 @@ async def produce_records(request: web.Request) -> web.StreamResponse:
 
 
 async def produce_batches(request: web.Request) -> web.StreamResponse:
-    """A `ProduceRequest` and its batches, as they are."""
+    """Append the batches of a `ProduceRequest`."""
     context = context_of(request)
     Query(request)
     content_type(request, allowed=(CONTENT_TYPE,))
@@ -105,7 +105,7 @@ async def produce_batches(request: web.Request) -> web.StreamResponse:
 async def _packed(
     context: ApiContext, media_type: str, body: bytes, options: RecordOptions, target: Target
 ) -> list[PackedBatch]:
-    """The body's batches. A record that names a partition which nobody here knows makes the view catch up first."""
+    """Return the body's batches. If a record names a partition unknown here, the view catches up first."""
 
     async def pack_for(target: Target) -> list[PackedBatch]:
         return await context.threads.run(4 * len(body), _parse_and_pack, media_type, body, options, target, context)
@@ -155,7 +155,7 @@ def _target(request: web.Request, query: Query, context: ApiContext) -> Target:
 
 
 def _sticky_partition(context: ApiContext, topic: TopicRecord) -> int:
-    """Where the records of this request go that have no key: in turn, passing over partitions that nobody leads."""
+    """Return the partition for records without a key: round robin, skipping partitions without a leader."""
     view, count = context.service.view, topic.partition_count
     turn = context.next_turn()
     for step in range(count):
@@ -166,7 +166,7 @@ def _sticky_partition(context: ApiContext, topic: TopicRecord) -> int:
 
 
 def _record_options(request: web.Request, query: Query, media_type: str) -> RecordOptions:
-    """Key, timestamp and headers of text and octets, from the query or from headers."""
+    """Return key, timestamp and headers of text and octets, from the query or from HTTP headers."""
     key = _either(request, query, "key", "X-Raftlog-Key")
     key_base64 = _either(request, query, "key_base64", "X-Raftlog-Key-Base64")
     time = _either(request, query, "timestamp", "X-Raftlog-Timestamp")
@@ -185,7 +185,7 @@ def _record_options(request: web.Request, query: Query, media_type: str) -> Reco
 
 
 def _either(request: web.Request, query: Query, name: str, header: str) -> str | None:
-    """A query parameter or the header of the same meaning. Raises `InvalidRequest` when it is given twice."""
+    """Return a query parameter or the header of the same meaning. Raises `InvalidRequest` if both are given."""
     given = [*([] if query.text(name) is None else [query.text(name)]), *request.headers.getall(header, [])]
     if len(given) > 1:
         raise InvalidRequest("invalid_request", f"{name} is given {len(given)} times (query parameter or {header})")
@@ -202,7 +202,7 @@ def _bytes_of_base64(text: str | None) -> bytes | None:
 
 
 def _record_header(text: str) -> tuple[str, bytes | None]:
-    """`name=value`."""
+    """Parse `name=value`."""
     name, mark, value = text.partition("=")
     if not mark:
         raise InvalidRequest("invalid_request", f"a header is written name=value, not {text[:64]!r}")
@@ -210,7 +210,7 @@ def _record_header(text: str) -> tuple[str, bytes | None]:
 
 
 def _octets(text: str) -> bytes:
-    """UTF-8. Raises `InvalidRequest` where the text came from other bytes."""
+    """Return the UTF-8 bytes. Raises `InvalidRequest` if the text came from other bytes."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -221,7 +221,7 @@ def _octets(text: str) -> bytes:
 
 
 def _sent(topic: TopicRecord, packed: Sequence[PackedBatch]) -> ProducedRecords:
-    """What is known with `acks=0`."""
+    """Return the answer to a request with `acks=0`."""
     batches = [ProducedBatch(one.partition, len(one.records)) for one in packed]
     return ProducedRecords(topic.name, sum(batch.record_count for batch in batches), batches)
 
@@ -237,24 +237,24 @@ def _outcome(packed: PackedBatch, told: ProducedPartition) -> ProducedBatch:
 
 
 def _raise_failures(told: Iterable[ProducedPartition], batches: list[ProducedBatch]) -> None:
-    """If any batch failed: a problem with the worst code, and all outcomes."""
+    """Raise a problem with the worst code and all outcomes if any batch failed."""
     errors = [error_from_code(one.error, one.detail, one.leader) for one in told if one.error]
     if not errors:
         return
     error: RaftlogError = worst(errors)
-    # Repeating the whole request would repeat what was appended.
+    # A retry of the whole request would append the successful batches again.
     members: dict[str, Any] = {"batches": batches, **partly(errors, len(batches))}
     raise ApiError(error.code, f"{len(errors)} of {len(batches)} batches failed: {error.detail}", members=members)
 
 
 def _with_offsets(document: ProducedRecords, packed: Sequence[PackedBatch], told: Sequence[ProducedPartition]) -> bytes:
-    """The answer with partition and offset of every record, in the order of the request."""
+    """Return the answer with partition and offset of every record, in the order of the request."""
     count = document.record_count
     positions: list[_Position | None] = [None] * count
     for one, partition in zip(packed, told, strict=True):
         for offset, index in enumerate(one.records, partition.base_offset):
             positions[index] = _Position(one.partition, offset)
-    # In slices: a call that encodes keeps the interpreter's lock.
+    # In slices: a call that encodes holds the GIL.
     slices = [codec.encode(positions[start : start + SLICE_RECORDS])[1:-1] for start in range(0, count, SLICE_RECORDS)]
     document.offsets = msgspec.Raw(b"[" + b",".join(slices) + b"]")
     return codec.encode(document)

@@ -1,6 +1,4 @@
-"""Checking what lies on this node's disk: begin now, and how far it is. Every other node has to be asked for its
-own.
-"""
+"""Scrubbing of this node's replicas: start, and progress. Other nodes answer for their own."""
 
 from __future__ import annotations
 
@@ -30,7 +28,8 @@ async def describe_scrub(request: web.Request) -> web.StreamResponse:
 
 
 async def _wanted(context: ApiContext, asked: StartScrub) -> list[TopicPartition]:
-    """Raises `InvalidRequest`, and `RetriableError` where the quorum cannot be asked for what is not known here."""
+    """Return the wanted partitions. Raises `InvalidRequest`, and `RetriableError` if one is unknown here and the quorum
+    does not answer."""
     view = context.service.view
     if asked.topic is None:
         if asked.partition is not None:

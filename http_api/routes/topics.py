@@ -1,4 +1,4 @@
-"""Topics: create, list, describe, change, grow, delete."""
+"""Topics: create, list, describe, alter, add partitions, delete."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from raftlog.model import PartitionRecord, TopicRecord
 from raftlog.patterns import full_matcher
 
 METADATA_TIMEOUT_S = 60.0
-"""Beyond what the broker itself waits for the quorum, and for leaders of a new topic."""
+"""Seconds beyond the time that the broker waits for the quorum, and for leaders of a new topic."""
 
 QUERY = ("pattern",)
 DESCRIBE_QUERY = (TOPIC_ID,)
 DELETE_QUERY = (TOPIC_ID,)
 
 _TOPIC_COST = 32
-"""Listing a topic takes about as long as parsing this many bytes."""
+"""Listing a topic takes about as long as parsing this number of bytes."""
 _PARTITION_COST = 128
-"""Describing a partition takes about as long as parsing this many bytes."""
+"""Describing a partition takes about as long as parsing this number of bytes."""
 
 
 async def list_topics(request: web.Request) -> web.StreamResponse:
-    """All topics, or those whose whole names fit a pattern."""
+    """List all topics, or those whose whole names match a pattern."""
     context = context_of(request)
     pattern = Query(request, QUERY).text("pattern")
     topics = context.service.view.topics()
@@ -57,7 +57,8 @@ async def create_topic(request: web.Request) -> web.StreamResponse:
 
 
 async def describe_topic(request: web.Request) -> web.StreamResponse:
-    """Which is the present one is sure where the caller's `topic_id` is another's (`http_api/web/middleware.py`)."""
+    """Describe a topic. If the caller's `topic_id` is another topic's, the middleware has caught up with the quorum
+    first."""
     context = context_of(request)
     Query(request, DESCRIBE_QUERY)
     return await _described(request, context, topic_of(request, context.service))

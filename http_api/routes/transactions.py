@@ -1,10 +1,10 @@
-"""Transactions and named positions: begin, commit, abort, and what is under way.
+"""Transactions and named positions: begin, commit, abort, list.
 
-A transaction is written with `POST /v1/produce`; what makes it show, or not, is asked for here. Every end may be asked
-for again as it was, at any node: the first answer comes again. So an answer that got lost costs nothing but asking.
+A transaction is written with `POST /v1/produce` and ended here. Every end may be retried unchanged at any node and gets
+the first answer again, so a lost answer costs only a retry.
 
-Listed is what a node knows by itself: commits whose markers are not reported yet (all nodes know these), and what is
-open in partitions that it leads (for the rest the others have to be asked).
+A list contains what the node knows by itself: commits whose markers are not reported yet (known to all nodes), and open
+transactions in partitions that it leads (other nodes answer for theirs).
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicId, TopicParti
 from raftlog.transactions import TransactionKey
 
 CHANGE_TIMEOUT_S = 30.0
-"""Beyond what the broker itself waits for the quorum."""
+"""Seconds beyond the time that the broker waits for the quorum."""
 MAX_LISTED = 10_000
-"""Transactions in one answer."""
+"""The maximum number of transactions in one answer."""
 MAX_PLACES = 1_000
-"""Partitions of one transaction that are told of."""
+"""The maximum number of partitions listed for one transaction."""
 PLACES_PER_TURN = 2_000
-"""Looked at before the loop gets its turn: some milliseconds."""
+"""The number of partitions examined before the handler yields to the event loop: some milliseconds."""
 MAX_POSITIONS = 10_000
-"""In one answer."""
+"""The maximum number of positions in one answer."""
 _PARTITION_COST = 128
-"""A partition of a transaction takes about as long as parsing this many bytes."""
+"""A partition of a transaction takes about as long as parsing this number of bytes."""
 _POSITION_COST = 16
-"""A position that is looked at, likewise."""
+"""The same for an examined position."""
 
 
 # --- Begin and end ---------------------------------------------------------------------------------------------------
 
 
 async def initialize(request: web.Request) -> web.StreamResponse:
-    """A producer of this name begins; earlier ones are fenced."""
+    """Initialize a producer of this name; earlier ones are fenced."""
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, InitializeProducer)
@@ -83,7 +83,7 @@ async def initialize(request: web.Request) -> web.StreamResponse:
 
 
 async def open_block(request: web.Request) -> web.StreamResponse:
-    """Producer ids without a name."""
+    """Return a block of producer ids without a transactional id."""
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, OpenBlock)
@@ -94,7 +94,7 @@ async def open_block(request: web.Request) -> web.StreamResponse:
 
 
 async def retire_block(request: web.Request) -> web.StreamResponse:
-    """What is undecided in it is aborted for good. One that is not there (any more) is retired already."""
+    """Retire a block; its undecided transactions are aborted permanently. An unknown block counts as retired."""
     context = context_of(request)
     Query(request)
     name = _name("a block", request.match_info["name"])
@@ -103,7 +103,7 @@ async def retire_block(request: web.Request) -> web.StreamResponse:
 
 
 async def commit(request: web.Request) -> web.StreamResponse:
-    """All of it, or nothing (S13)."""
+    """Commit as a whole or not at all (S13)."""
     context = context_of(request)
     Query(request)
     content_type(request, allowed=(JSON_TYPE,))
@@ -120,12 +120,13 @@ async def _commit(context: ApiContext, wanted: WantedCommit, within_s: float) ->
     try:
         return await service.commit(wanted, visible_within_s=within_s), within_s > 0
     except NotVisibleYet as late:
-        # It is decided, and never asked about again: the quorum may be gone by now, and what it kept of this forgotten.
+        # It is decided and is not proposed again: the quorum may be unreachable, and its record of this may have
+        # expired.
         return late.going_on, False
 
 
 async def abort(request: web.Request) -> web.StreamResponse:
-    """Ends without a trace."""
+    """Abort the transactions."""
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, AbortTransactions)
@@ -165,7 +166,7 @@ def _parse_commit(body: bytes) -> tuple[WantedCommit, int]:
     if not (outputs or groups or positions or block):
         raise InvalidRequest("invalid_request", "a commit names transactions, offsets of groups, positions or a block")
     if groups and not outputs:
-        # Its retry would find the offsets moved, and hear that nothing was done.
+        # A retry would find the offsets moved, and wrongly report that nothing was applied.
         told = "offsets of groups are committed with a transaction; without one commit them as the group's offsets"
         raise InvalidRequest("invalid_request", told)
     return WantedCommit(outputs, groups, positions, block), asked.visible_within_ms
@@ -175,7 +176,7 @@ def _parse_commit(body: bytes) -> tuple[WantedCommit, int]:
 
 
 async def list_transactions(request: web.Request) -> web.StreamResponse:
-    """Open in partitions that this node leads, or committed and not shown everywhere yet."""
+    """List transactions that are open in partitions of this leader, or committed and not yet visible everywhere."""
     context = context_of(request)
     Query(request)
     await context.catch_up("a transaction")
@@ -193,7 +194,7 @@ async def list_transactions(request: web.Request) -> web.StreamResponse:
 
 
 async def describe_transaction(request: web.Request) -> web.StreamResponse:
-    """What a named producer is at: its transaction that is under way, else the last one that it ended."""
+    """Describe a named producer's transaction in progress, or else its last one."""
     context = context_of(request)
     Query(request)
     name = _name("a transactional id", request.match_info["transactional_id"])
@@ -208,7 +209,7 @@ async def describe_transaction(request: web.Request) -> web.StreamResponse:
 
 
 async def describe_position(request: web.Request) -> web.StreamResponse:
-    """A named position, as the quorum has it now (S7)."""
+    """Return a named position (linearizable, S7)."""
     context = context_of(request)
     Query(request)
     name = _name("a position", request.match_info["name"])
@@ -218,7 +219,7 @@ async def describe_position(request: web.Request) -> web.StreamResponse:
 
 
 async def list_positions(request: web.Request) -> web.StreamResponse:
-    """Named positions by name, a bounded number, as the quorum has them now (S7)."""
+    """List a bounded number of named positions by name (linearizable, S7)."""
     context = context_of(request)
     prefix = Query(request, ("prefix",)).text("prefix") or ""
     await context.catch_up("a position")
@@ -235,7 +236,7 @@ def _encode_positions(positions: list[tuple[str, int]], prefix: str) -> bytes:
 
 
 async def remove_position(request: web.Request) -> web.StreamResponse:
-    """Forget it where it stands at `value`: work that it was for may be published again."""
+    """Remove a position if it stands at `value`: the work that it stood for may be published again."""
     context = context_of(request)
     query = Query(request, ("value",))
     name = _name("a position", request.match_info["name"])
@@ -250,7 +251,8 @@ _Places = dict[TopicPartition, OpenTransaction | None]
 
 
 async def _under_way(context: ApiContext) -> dict[TransactionKey, _Places]:
-    """Transaction → where it is open here, or its marker is not reported yet: at most so many, and each at so many."""
+    """Return transaction → partitions where it is open here or its marker is not reported yet; both numbers are
+    bounded."""
     found: dict[TransactionKey, _Places] = {}
     for one in context.service.transactions.open_here():
         _note(found, one.key, one.topic_partition, one)
@@ -278,7 +280,7 @@ def _note(
 
 
 async def _places_of(context: ApiContext, key: TransactionKey) -> _Places:
-    """The same of one transaction."""
+    """Return the same for one transaction."""
     found = {one.topic_partition: one for one in context.service.transactions.open_here() if one.key == key}
     places: _Places = dict(list(found.items())[:MAX_PLACES])
     known = context.service.view.transactions
@@ -321,7 +323,7 @@ def _describe(context: ApiContext, key: TransactionKey, places: _Places) -> Tran
 
 
 def _state(view: ClusterView, key: TransactionKey, has_places: bool) -> TransactionState:
-    """In Kafka's words: prepared is decided and not shown everywhere yet."""
+    """Return the state in Kafka's words: *prepared* is decided and not yet visible everywhere."""
     standing = view.transactions.standing(key).value
     if standing == "committed" or view.transactions.unmarked_count(key):
         return "PrepareCommit" if has_places else "CompleteCommit"

@@ -1,4 +1,4 @@
-"""`POST /v1/quorum/voters`: a node becomes a voter of the metadata quorum, or a voter ceases to be one."""
+"""`POST /v1/quorum/voters`: add or remove a voter of the metadata quorum."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from http_api.web.replies import json_reply
 from raftlog.config import majority
 
 CHANGE_TIMEOUT_S = 30.0
-"""Beyond what the node itself waits for the quorum."""
+"""Seconds beyond the time that the node itself waits for the quorum."""
 
 
 class ChangeVoters(msgspec.Struct, forbid_unknown_fields=True):
     action: Literal["add", "remove"]
     node: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     plan: bool = False
-    """Change nothing: say what would be."""
+    """Change nothing and return the outcome."""
 
 
 class VotersChanged(msgspec.Struct):
@@ -31,13 +31,13 @@ class VotersChanged(msgspec.Struct):
     voters: tuple[int, ...]
     failures_survived_before: int
     failures_survived: int
-    """How many of the voters may fail at once."""
+    """The number of voters that may fail at once."""
     index: int | None
-    """Of the change in the metadata log; null where nothing was to be changed."""
+    """The metadata index of the change; null if there was nothing to change."""
 
 
 async def change_voters(request: web.Request) -> web.StreamResponse:
-    """Answers when the voters after the change have agreed to it."""
+    """Change the voters; answers once the voters after the change have agreed to it."""
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, ChangeVoters)

@@ -1,7 +1,7 @@
-"""What the HTTP API asks of the broker about consumer groups.
+"""The broker's port for consumer groups.
 
-`raftlog/broker/changes/groups.py` is the real one. What groups *are* is read from the view (`view.groups`), after
-`catch_up` where it must be what the quorum has decided by now (S7).
+`raftlog/broker/changes/groups.py` implements it. The state of groups is read from the view (`view.groups`), after
+`catch_up` where the answer must be linearizable (S7).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raftlog.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class WantedMembership:
-    """A consumer that joins."""
+    """A consumer that asks to join."""
 
     group_id: str
     member_id: str
@@ -31,7 +31,7 @@ class WantedMembership:
 
 
 class WantedOffset(NamedTuple):
-    """Where to go on in one partition. A tuple: there are ten thousand a second."""
+    """The next offset to read in one partition. A tuple, because there are ten thousand a second."""
 
     topic_partition: TopicPartition
     offset: int
@@ -40,16 +40,16 @@ class WantedOffset(NamedTuple):
 
 
 class GroupService(Protocol):
-    """Changes are decided when a call returns, and the view shows them. All raise `InvalidRequest` for what is refused
-    and `RetriableError` (`outcome_unknown`, `quorum_unavailable`, `overloaded`)."""
+    """When a call returns, its change is decided and visible in the view. Every call raises `InvalidRequest` if the
+    change is refused, and `RetriableError` (`outcome_unknown`, `quorum_unavailable`, `overloaded`)."""
 
     async def join(self, wanted: WantedMembership) -> int:
-        """The member's incarnation."""
+        """Return the member's incarnation."""
         ...
 
     async def heartbeat(self, group_id: str, member_id: str, incarnation: int) -> None:
-        """The coordinator has heard of the member. Raises `unknown_member`, `member_fenced`, or `not_coordinator` where
-        none answers."""
+        """Renew the member's session with the coordinator. Raises `unknown_member`, `member_fenced`, or
+        `not_coordinator` if no coordinator answers."""
         ...
 
     async def leave(self, group_id: str, member_id: str, incarnation: int) -> None: ...
@@ -61,13 +61,13 @@ class GroupService(Protocol):
     def commit(
         self, group_id: str, member_id: str, incarnation: int, generation: int, offsets: Sequence[WantedOffset]
     ) -> asyncio.Future[int]:
-        """All of them or none; lowers nothing. With no member id: for a group that has no members. It goes on to its
-        end when the call has returned, whether or not somebody waits for the future, which may be settled by others."""
+        """Commit all of these offsets or none; no offset is lowered. Without a member id the group must have no
+        members. The commit completes even if the caller abandons the returned future."""
         ...
 
     async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset], expected: Sequence[int]) -> None:
-        """All of them or none; lower or higher. The group must have no members, be at `epoch` (-1: not be), and have
-        committed just what is `expected` in each of these partitions (-1: nothing)."""
+        """Set all of these offsets or none, lower or higher. The group must have no members and be at `epoch` (-1: must
+        not exist), and its committed offset in each partition must equal `expected` (-1: none)."""
         ...
 
     async def delete(self, group_id: str) -> None: ...

@@ -1,7 +1,7 @@
-"""What the HTTP API asks of the broker about moving replicas and leaderships: the second half of its port.
+"""The broker's port for moving replicas and leaderships.
 
-`raftlog/broker/changes/moves.py` is the real one. What fails for one partition is in the answers, since one request
-names many; what fails for all is raised.
+`raftlog/broker/changes/moves.py` implements it. A request names many partitions: the failure of one is part of the
+answers, and a failure of all is raised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raftlog.model import BrokerId, ReplicationThrottle, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class WantedReassignment:
-    """Where a partition's replicas are to be, the preferred leader first; None: where they were before."""
+    """The wanted replicas of a partition, the preferred leader first; None cancels its reassignment."""
 
     topic_partition: TopicPartition
     target_replicas: tuple[BrokerId, ...] | None
@@ -24,7 +24,7 @@ class WantedReassignment:
 
 @dataclass(frozen=True, slots=True)
 class SuggestedMove:
-    """A partition's replicas as they are and as a plan wants them, the preferred leader first."""
+    """A partition's present replicas and those that a plan suggests, the preferred leader first."""
 
     topic_partition: TopicPartition
     replicas: tuple[BrokerId, ...]
@@ -33,7 +33,7 @@ class SuggestedMove:
 
 @dataclass(frozen=True, slots=True)
 class LocalReplica:
-    """One replica on the node that was asked."""
+    """One replica on this node."""
 
     topic_partition: TopicPartition
     size_bytes: int
@@ -43,36 +43,37 @@ class LocalReplica:
 
 
 class MoveService(Protocol):
-    """Plans, reassignments, elections and brokers that go."""
+    """Plans, reassignments, elections, and the removal of brokers."""
 
     async def plan(self, drain: Sequence[BrokerId]) -> list[SuggestedMove]:
-        """Moves that empty these brokers; with none named, moves that balance the cluster. Changes nothing. Raises
-        `InvalidRequest` for what cannot be drained."""
+        """Return moves that empty these brokers, or that balance the cluster if none is named. Changes nothing. Raises
+        `InvalidRequest` if a broker cannot be drained."""
         ...
 
     async def reassign(
         self, wanted: Sequence[WantedReassignment], throttle: ReplicationThrottle | None = None
     ) -> list[RaftlogError | None]:
-        """Ask for these, or cancel them. None: decided. With a `throttle` all moves copy at its rates from now on,
-        until none is left; with nothing wanted it changes the rates of what is under way. Raises `InvalidRequest`
-        (`no_reassignment_in_progress`) where nothing is, `RetriableError` where the quorum does not answer."""
+        """Start or cancel reassignments; None for a partition means decided. With a `throttle`, all moves copy at its
+        rates until none is left; with nothing wanted, only the rates of the moves in progress change. Raises
+        `InvalidRequest` (`no_reassignment_in_progress`) if there are none, and `RetriableError` if the quorum does
+        not answer."""
         ...
 
     async def elect_preferred(self, asked: Sequence[TopicPartition]) -> list[RaftlogError | None]:
-        """Give each to the first of its replicas, where that is in sync. None: it leads."""
+        """Elect the first replica of each partition, if it is in sync. None for a partition: it leads."""
         ...
 
     async def elect_unclean(
         self, asked: Sequence[TopicPartition], candidate: BrokerId | None
     ) -> list[RaftlogError | None]:
-        """Give each to a live replica, although records may be lost by it: `candidate`, or whoever reported the
-        greatest log. None: it leads."""
+        """Elect a live replica of each partition at the risk of losing records: `candidate`, or the one that reported
+        the longest log. None for a partition: it leads."""
         ...
 
     async def unregister(self, broker_id: BrokerId) -> None:
-        """Forget a broker that stopped and holds nothing. Raises `InvalidRequest` or `RetriableError`."""
+        """Remove a broker that has stopped and holds no replica. Raises `InvalidRequest` or `RetriableError`."""
         ...
 
     def replicas(self) -> list[LocalReplica]:
-        """The replicas on this node, sorted."""
+        """Return the replicas on this node, sorted."""
         ...

@@ -1,6 +1,6 @@
-"""What the HTTP API asks of the broker about checking what lies on its disk.
+"""The broker's port for scrubbing: checking the replicas on its disk.
 
-`raftlog/broker/service.py` is the real one.
+`raftlog/broker/service.py` implements it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raftlog.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ScrubProgress:
-    """How far the check that was asked for last is."""
+    """The progress of the scrub that was requested last."""
 
     running: bool
     replicas: int
@@ -22,14 +22,14 @@ class ScrubProgress:
     total_bytes: int
     bytes_read: int
     findings: Sequence[tuple[TopicPartition, str]]
-    """Whose, and what: file, byte, what is wrong."""
+    """The partition of each finding, and its text: file, byte, what is wrong."""
 
 
 class ScrubService(Protocol):
     """This node's own replicas."""
 
     def scrub_now(self, wanted: Collection[TopicPartition]) -> None:
-        """Check these soon, as far as they are in service here; adds to a check that is under way."""
+        """Schedule a scrub of these partitions, as far as they are in service here; adds to one in progress."""
         ...
 
     def scrub_progress(self) -> ScrubProgress: ...

@@ -1,8 +1,8 @@
-"""What the HTTP API asks of the broker behind it: the port between translating and deciding.
+"""The broker's port: what the HTTP API needs from the broker behind it.
 
-`http_api` imports no broker; `raftlog/broker/service.py` is the real `BrokerService` and tests bring a small one of
-their own. Every call raises a `RaftlogError` whose code says whose fault it is; per-partition failures of `produce`,
-`fetch` and `offsets` are in the answers instead, since one request names many partitions.
+`http_api` imports no broker; `raftlog/broker/service.py` implements `BrokerService`, and tests bring a small fake.
+Every call raises a `RaftlogError` whose code says whose fault it is; a request of `produce`, `fetch` or `offsets`
+names many partitions, so their failures are part of the answers instead.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from .transactions import TransactionService
 
 @dataclass(frozen=True, slots=True)
 class EventLoop:
-    """How long a node's event loop was held at a stretch, since it takes requests. Milliseconds of the wall clock, or
-    of the processor time of the loop's own thread."""
+    """The longest times that a callback blocked the node's event loop since the node started to take requests.
+    Milliseconds of the wall clock, or of the processor time of the loop's own thread."""
 
     stalls: int
-    """Turns of 20 ms and more."""
+    """The number of callbacks that took 20 ms or more."""
     worst_ms: float
     worst_processor_ms: float
     stalls_last_minute: int
@@ -54,17 +54,19 @@ class EventLoop:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a node knows about itself and the cluster. `problems` is empty when all is well, else one line each."""
+    """The health of a node and of the cluster as it knows it: `problems` has one line each, and is empty if all is
+    well."""
 
     ready: bool
-    """It is registered, unfenced and follows the metadata log: it can take requests."""
+    """Whether the node is registered, unfenced and follows the metadata log, and so can take requests."""
     problems: tuple[str, ...]
     event_loop: EventLoop | None = None
-    """Not measured where it is None."""
+    """None if it is not measured."""
 
 
 class BrokerService(Protocol):
-    """The broker as the API sees it: any node takes any request and forwards it, one hop at most, to who decides."""
+    """The broker as the API sees it. Any node takes any request, and forwards it at most once to the node that
+    decides."""
 
     @property
     def node_id(self) -> BrokerId: ...
@@ -74,44 +76,44 @@ class BrokerService(Protocol):
 
     @property
     def knows_cluster(self) -> bool:
-        """The view shows this process's own registration. Before, it is of the past or empty: what is not in it may
-        exist all the same, so nobody may be told that it does not."""
+        """Whether the view shows this process's own registration. Before that it is stale or empty: something that it
+        lacks may still exist, so no request may be refused because of it."""
         ...
 
     @property
     def view(self) -> ClusterView:
-        """The cluster as this node knows it now."""
+        """The cluster as this node knows it."""
         ...
 
     async def catch_up(self) -> bool:
-        """Bring `view` to all that the quorum has decided by now (S7). False: the quorum did not answer in time."""
+        """Bring `view` up to date with the quorum (S7). Returns False if the quorum did not answer in time."""
         ...
 
     async def produce(self, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
-        """Append one batch for each of the request's partitions, wherever they are led. Waits as `acks` says, at most
+        """Append one batch to each partition of the request, whichever node leads it. Waits as `acks` asks, at most
         `timeout_ms`."""
         ...
 
     async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
-        """Batches of many partitions, long-polled. The parts are the body; each `FileRegion` must be released."""
+        """Long-poll batches of many partitions. The parts are the body; each `FileRegion` must be released."""
         ...
 
     async def offsets(self, request: OffsetsRequest) -> OffsetsResponse:
-        """Offsets by position or time."""
+        """Return offsets by position or time."""
         ...
 
     async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Delete the records below an offset, partition by partition; waits until every in-sync replica has it on
+        """Delete the records below an offset in each partition. Waits until every in-sync replica has the deletion on
         disk, at most `timeout_ms`."""
         ...
 
     async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
-        """A producer id that nobody else has."""
+        """Return a producer id that is not in use."""
         ...
 
     async def change_voters(self, action: Literal["add", "remove"], node_id: int, *, plan: bool) -> VotersChange:
-        """Make one node a voter of the metadata quorum, or take one voter out; with `plan` only say what would become
-        of it. Returns when the voters after the change have agreed to it.
+        """Add a node to the voters of the metadata quorum, or remove one; with `plan` only describe the outcome.
+        Returns when the voters after the change have agreed to it.
 
         Raises `InvalidRequest` (`not_a_voter`, `quorum_majority_at_risk`, `invalid_request`) or `RetriableError`
         (`voter_not_caught_up`, `quorum_change_in_progress`, `quorum_unavailable`, `outcome_unknown`).
@@ -119,10 +121,10 @@ class BrokerService(Protocol):
         ...
 
     async def finalize_feature_level(self, level: int | None, *, plan: bool) -> FeatureLevelChange:
-        """Raise the cluster's feature level for good, to the highest that every node understands where `level` is None;
-        with `plan` only say to which.
+        """Raise the cluster's feature level permanently, to the highest that every node understands if `level` is None;
+        with `plan` only return the level.
 
-        Raises `InvalidRequest` (`unsupported_version`) naming the node that is too old, or not there, or
+        Raises `InvalidRequest` (`unsupported_version`) with the name of the node that is too old or absent, or
         `RetriableError` (`quorum_unavailable`, `outcome_unknown`).
         """
         ...
@@ -131,12 +133,12 @@ class BrokerService(Protocol):
 
     @property
     def topics(self) -> TopicService:
-        """Topics are made, changed and deleted."""
+        """Creation, alteration and deletion of topics."""
         ...
 
     @property
     def moves(self) -> MoveService:
-        """Reassignments, elections by hand, brokers that go."""
+        """Reassignments, manual elections, removal of brokers."""
         ...
 
     @property
@@ -146,14 +148,14 @@ class BrokerService(Protocol):
 
     @property
     def transactions(self) -> TransactionService:
-        """What makes records of many partitions show together."""
+        """Transactions: records of many partitions that become visible together."""
         ...
 
     @property
     def scrubs(self) -> ScrubService:
-        """Checking what lies on this node's disk."""
+        """Scrubbing of this node's replicas."""
         ...
 
     async def quorum_status(self) -> QuorumStatus:
-        """As the quorum's leader sees it where it can be asked, otherwise as this node does."""
+        """Return the status that the quorum's leader reports, or this node's own if the leader cannot be reached."""
         ...

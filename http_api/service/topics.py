@@ -1,4 +1,4 @@
-"""What the HTTP API asks of the broker about topics. `raftlog/broker/changes/topics.py` is the real one."""
+"""The broker's port for topics. `raftlog/broker/changes/topics.py` implements it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from raftlog.model import TopicId
 
 
 class TopicService(Protocol):
-    """Topics are made, changed and deleted."""
+    """Creation, alteration and deletion of topics."""
 
     async def create(
         self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
     ) -> None:
-        """Returns when the topic is decided and this node's view shows it with leaders elected (or two seconds passed).
+        """Create a topic. Returns when this node's view shows it with elected leaders, or two seconds after the
+        decision.
 
         Raises `InvalidRequest` (`topic_exists`, `invalid_config`, `invalid_topic_name`, `invalid_request`) or
         `RetriableError`.
@@ -22,14 +23,14 @@ class TopicService(Protocol):
         ...
 
     async def delete(self, name: str, meant: TopicId | None = None) -> None:
-        """The topic `meant`, where that is given, and no other that has the name by now. Raises `InvalidRequest`
+        """Delete the topic of this name; if `meant` is given, only the topic with that id. Raises `InvalidRequest`
         (`unknown_topic`) or `RetriableError`."""
         ...
 
     async def alter(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
-        """Set some settings and put others back to their defaults."""
+        """Set some settings and reset others to their defaults."""
         ...
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
-        """Grow to `partition_count` partitions; fewer than now is refused."""
+        """Grow the topic to `partition_count` partitions; a smaller number than the present one is refused."""
         ...

@@ -1,7 +1,7 @@
-"""What the HTTP API asks of the broker about transactions.
+"""The broker's port for transactions.
 
-`raftlog/broker/changes/transactions.py` is the real one. What transactions *are* is read from the view
-(`view.transactions`), after `catch_up` where it must be what the quorum has decided by now (S7).
+`raftlog/broker/changes/transactions.py` implements it. The state of transactions is read from the view
+(`view.transactions`), after `catch_up` where the answer must be linearizable (S7).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftlog.transactions import TransactionKey
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """`[first, first + count)`: each id is good for one transaction, of epoch 0."""
+    """The producer ids `[first, first + count)`, each valid for one transaction, of epoch 0."""
 
     first: ProducerId
     count: int
@@ -25,7 +25,8 @@ class ProducerIdBlock:
 
 @dataclass(frozen=True, slots=True)
 class WantedOutput:
-    """What one transaction wrote: for each partition the end (exclusive) of its last acknowledged batch."""
+    """The partitions that one transaction wrote, each with the end offset (exclusive) of its last acknowledged
+    batch."""
 
     key: TransactionKey
     end_offsets: tuple[tuple[TopicPartition, Offset], ...]
@@ -33,7 +34,8 @@ class WantedOutput:
 
 @dataclass(frozen=True, slots=True)
 class WantedMove:
-    """A group's offset goes from `start` to `end`. Refused unless it is at `start` (-1: nothing is committed there)."""
+    """A move of a group's offset from `start` to `end`. Refused unless the offset is at `start` (-1: none
+    committed)."""
 
     topic_partition: TopicPartition
     start: int
@@ -44,7 +46,7 @@ class WantedMove:
 
 @dataclass(frozen=True, slots=True)
 class WantedGroupOffsets:
-    """Consumed by one member of one group; no member id: of a group that has no members."""
+    """Offsets consumed by one member of a group; without a member id, of a group that has no members."""
 
     group_id: str
     member_id: str
@@ -55,7 +57,7 @@ class WantedGroupOffsets:
 
 @dataclass(frozen=True, slots=True)
 class WantedPosition:
-    """A named counter goes from `current` (-1: there is none) up to `new`."""
+    """An advance of a named counter from `current` (-1: it does not exist) to `new`."""
 
     name: str
     current: int
@@ -64,40 +66,42 @@ class WantedPosition:
 
 @dataclass(frozen=True, slots=True)
 class WantedCommit:
-    """All of it, or nothing."""
+    """The content of one commit, applied as a whole or not at all."""
 
     outputs: tuple[WantedOutput, ...]
     group_offsets: tuple[WantedGroupOffsets, ...] = ()
     positions: tuple[WantedPosition, ...] = ()
     block: str = ""
-    """The name of a block that is retired with it: whatever of its ids this does not commit is aborted for good."""
+    """The name of a block that is retired with the commit: ids of it that this does not commit are aborted
+    permanently."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """Records of a transaction in one partition, and no marker for them yet."""
+    """Records of a transaction in one partition that have no marker yet."""
 
     key: TransactionKey
     topic_partition: TopicPartition
     first_offset: Offset
     started_ms: int = -1
-    """When the first of them came, by this node's clock; -1: that was before it led the partition."""
+    """The arrival of the first record by this node's clock, in ms; -1 if it arrived before this node led the
+    partition."""
 
 
 class NotVisibleYet(RetriableError):
-    """A commit is decided, and its markers did not come within the time that was given for them."""
+    """The commit is decided, but its markers were not written within the time allowed."""
 
     def __init__(self, going_on: tuple[TransactionKey, ...]) -> None:
-        """`going_on`: the commit's answer."""
+        """`going_on`: the answer of the commit itself."""
         detail = "the transaction is committed, and not visible in all of its partitions yet"
         super().__init__("request_timed_out", detail)
         self.going_on = going_on
 
 
 class TransactionService(Protocol):
-    """Changes are decided when a call returns, and the view shows them; but for those of `commit` and `abort`, which it
-    shows a moment later, or after `catch_up`. All raise `InvalidRequest` for what is refused and `RetriableError`
-    (`outcome_unknown`, `quorum_unavailable`, `overloaded`); each may be tried again as it was."""
+    """When a call returns, its change is decided and visible in the view; changes by `commit` and `abort` become
+    visible a moment later, or after `catch_up`. Every call raises `InvalidRequest` if the change is refused, and
+    `RetriableError` (`outcome_unknown`, `quorum_unavailable`, `overloaded`); every call may be retried unchanged."""
 
     async def initialize(
         self,
@@ -106,33 +110,35 @@ class TransactionService(Protocol):
         attempt: bytes | None = None,
         after: TransactionKey | None = None,
     ) -> TransactionKey:
-        """A producer of this name begins: earlier ones are fenced, what they left undecided is aborted. `attempt` (16
-        bytes): the same one again is answered as the first, or `producer_fenced` where another one came since; `after`:
-        its last transaction, likewise."""
+        """Initialize a producer of this name: earlier producers are fenced and their undecided transactions aborted. A
+        retry with the same `attempt` (16 bytes) gets the first answer again, or `producer_fenced` if another producer
+        has come since; `after`, the producer's last transaction, makes a retry recognizable likewise."""
         ...
 
     async def open_block(self, name: str, count: int, timeout_ms: int) -> ProducerIdBlock:
-        """Producer ids without a name. The same `name` (empty: none) gets the same block until it is retired."""
+        """Return a block of producer ids without a transactional id. A block's `name` (empty: none) returns the same
+        block until it is retired."""
         ...
 
     async def retire_block(self, name: str) -> None:
-        """What is undecided in it is aborted for good."""
+        """Retire the block; its undecided transactions are aborted permanently."""
         ...
 
     async def remove_position(self, name: str, value: int) -> None:
-        """Forget it where it stands at `value`. Raises `InvalidRequest` (`offset_moved`)."""
+        """Remove the position if it stands at `value`. Raises `InvalidRequest` (`offset_moved`) otherwise."""
         ...
 
     async def commit(self, wanted: WantedCommit, *, visible_within_s: float = 0) -> tuple[TransactionKey, ...]:
-        """The keys with which the named producers among `wanted.outputs` go on, in their order; unnamed ones have
-        none. With `visible_within_s` it also waits for all markers; raises `NotVisibleYet` where they do not come in
-        time (it is committed all the same)."""
+        """Commit, and return the next keys of the named producers in `wanted.outputs`, in order; unnamed producers have
+        none. With `visible_within_s` the call also waits for all markers, and raises `NotVisibleYet` if they are late
+        (the transaction is committed nonetheless)."""
         ...
 
     def open_here(self) -> Sequence[OpenTransaction]:
-        """What is open in partitions that this node leads, a bounded number."""
+        """Return the open transactions in partitions that this node leads, a bounded number of them."""
         ...
 
     async def abort(self, keys: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
-        """The same for an end without a trace. Raises `transaction_committed` where one is committed."""
+        """Abort, with the same answer as `commit`. Raises `transaction_committed` if one of them is already
+        committed."""
         ...

@@ -1,10 +1,11 @@
-"""Reading a request's body: bounded in bytes as it comes, in bytes when decompressed, and in time.
+"""Request bodies: bounded in bytes on the wire, in bytes once decompressed, and in time.
 
-A body that is too large is refused before it is there, where its length is announced, else at the first byte too many
-(`body_too_large`); a decompression bomb likewise, since output is made in bounded pieces; a body that trickles is
-refused at its deadline (`slow_request`). The deadline moves with what comes, so that honest slow lines get through.
+A body that is too large is refused (`body_too_large`) before it arrives if its length is announced, otherwise at the
+first byte beyond the bound; so is a decompression bomb, because output is produced in bounded pieces. A body that
+trickles is refused at its deadline (`slow_request`). The deadline moves with the bytes received, so that an honest
+slow connection succeeds.
 
-Messages of `raftlog/wire.py` as HTTP/1.1 bodies.
+The binary messages of `raftlog/wire.py` are read here as HTTP/1.1 bodies, too.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ T = TypeVar("T")
 JSON_TYPE = "application/json"
 _ENCODINGS = "gzip, deflate, identity"
 _MOST_GZIP_MEMBERS = 64
-"""Each copies what follows it: thousands of empty ones would be work without bytes to show for it."""
+"""Each member copies the rest of the body: thousands of empty members would cost work without any output."""
 
 
 def content_type(request: web.Request, *, allowed: tuple[str, ...]) -> str:
-    """The body's media type, which is one of `allowed`. Raises `InvalidRequest("unsupported_media_type")`."""
+    """Return the body's media type, one of `allowed`. Raises `InvalidRequest("unsupported_media_type")`."""
     given = request.headers.get("Content-Type")
     if given is None:
         raise InvalidRequest("unsupported_media_type", f"Content-Type is missing; it can be {' or '.join(allowed)}")
-    # Not `request.content_type`: it takes what is no media type for octets.
+    # Not `request.content_type`: it reads an invalid media type as `application/octet-stream`.
     media_type = given.partition(";")[0].strip().lower()
     if media_type not in allowed:
         raise InvalidRequest(
@@ -49,7 +50,7 @@ def content_type(request: web.Request, *, allowed: tuple[str, ...]) -> str:
 
 
 async def read_body(request: web.Request, context: ApiContext, most: int | None = None) -> bytes:
-    """The whole body, decompressed, of at most `most` bytes. Raises `InvalidRequest` (`body_too_large`,
+    """Return the whole body, decompressed, of at most `most` bytes. Raises `InvalidRequest` (`body_too_large`,
     `unsupported_media_type`, `invalid_request`) or `RetriableError` (`slow_request`, `overloaded`)."""
     _check_transfer_coding(request)
     encoding = _content_encoding(request)
@@ -63,14 +64,14 @@ async def read_body(request: web.Request, context: ApiContext, most: int | None 
 
 
 async def read_json(request: web.Request, context: ApiContext, model: type[T]) -> T:
-    """The body, a small one, as a `model`. Raises as `read_body` and `decode_json`."""
+    """Return the body, a small one, as a `model`. Raises as `read_body` and `decode_json`."""
     content_type(request, allowed=(JSON_TYPE,))
     return decode_json(await read_body(request, context, SMALL_BODY_BYTES), model)
 
 
 def decode_json(body: bytes, model: type[T]) -> T:
-    """`body` as a `model`. Raises `InvalidRequest`: `invalid_json` for what is no JSON, `invalid_request` for another
-    shape."""
+    """Decode `body` as a `model`. Raises `InvalidRequest`: `invalid_json` if it is not JSON, `invalid_request` if it
+    has another shape."""
     try:
         return msgspec.json.decode(body, type=model)
     except msgspec.ValidationError as error:
@@ -84,7 +85,7 @@ def decode_json(body: bytes, model: type[T]) -> T:
 async def _read_in_time(request: web.Request, context: ApiContext, limit: int) -> bytes:
     content = request.content
     if content.is_eof() and content.exception() is None:
-        # It came with the head, as small ones do: there is nothing to wait for.
+        # A small body arrives with the head: there is nothing to wait for.
         body = content.read_nowait()
         if len(body) > limit:
             raise _too_large(limit)
@@ -114,7 +115,8 @@ async def _read_in_time(request: web.Request, context: ApiContext, limit: int) -
 
 
 def _check_transfer_coding(request: web.Request) -> None:
-    """aiohttp undoes `chunked`, and takes what is coded otherwise before that for the body itself."""
+    """Refuse other transfer codings than `chunked`: aiohttp removes that one, and would take any coding below it for
+    the body itself."""
     given = request.headers.get("Transfer-Encoding", "chunked")
     if given.strip().lower() != "chunked":
         raise InvalidRequest("invalid_request", f"Transfer-Encoding is {given[:64]!r}; only chunked is taken")
@@ -134,7 +136,7 @@ def _content_encoding(request: web.Request) -> str:
 
 
 async def _decompress(request: web.Request, context: ApiContext, inflater: Inflater) -> bytes:
-    """The first `OFFLOAD_BYTES` of a small body here, the rest in a thread: nobody knows how much there is."""
+    """Decompress the first `OFFLOAD_BYTES` of a small body here and the rest in a thread: its final size is unknown."""
     pieces = [await context.threads.run(inflater.compressed, inflater.read, OFFLOAD_BYTES)]
     context.hold(request, len(pieces[0]))
     while not inflater.ended:
@@ -145,12 +147,12 @@ async def _decompress(request: web.Request, context: ApiContext, inflater: Infla
 
 
 class Inflater:
-    """A compressed body, decompressed piece by piece and at most to `limit` bytes."""
+    """A compressed body, decompressed in pieces up to `limit` bytes."""
 
     def __init__(self, body: bytes, encoding: str, limit: int) -> None:
         self.ended = False
         self.compressed = len(body)
-        """Bytes that there were."""
+        """The size of the compressed body in bytes."""
         self._rest = body
         self._encoding = encoding
         self._limit = limit
@@ -159,7 +161,8 @@ class Inflater:
         self._inflate = self._member()
 
     def read(self, most: int) -> bytes:
-        """Up to `most` bytes more. Raises `InvalidRequest`: broken, cut or beyond the limit."""
+        """Return up to `most` further bytes. Raises `InvalidRequest` if the body is broken, truncated or beyond the
+        limit."""
         pieces: list[bytes] = []
         room = most
         try:
@@ -180,7 +183,7 @@ class Inflater:
         return b"".join(pieces)
 
     def _next_member(self) -> None:
-        """A gzip body may be several, one after the other (RFC 1952, 2.2)."""
+        """Begin the next member of a gzip body, which may consist of several (RFC 1952, 2.2)."""
         self._rest = self._inflate.unused_data
         if not self._rest:
             self.ended = True
@@ -207,7 +210,7 @@ R = TypeVar("R", ProduceRequest, FetchRequest, OffsetsRequest)
 
 
 def decode_message(body: bytes, kind: type[R]) -> tuple[R, memoryview]:
-    """Head and body of a request of this kind. Raises `InvalidRequest`."""
+    """Decode a request of this kind into its head and body. Raises `InvalidRequest`."""
     message, rest = decode_request(body)
     if not isinstance(message, kind):
         raise InvalidRequest("invalid_request", f"this path takes a {kind.__name__}, not a {type(message).__name__}")
@@ -215,7 +218,7 @@ def decode_message(body: bytes, kind: type[R]) -> tuple[R, memoryview]:
 
 
 def raw_reply(answer: Response) -> web.Response:
-    """An answer without a body of batches."""
+    """Return an answer that carries no batches."""
     (head,) = encode(answer)
     assert isinstance(head, bytes)
     return web.Response(body=head, content_type=CONTENT_TYPE)

@@ -1,6 +1,6 @@
-"""What the handlers of one API share: the broker, the limits, the codec threads and what is held and under way.
+"""State shared by the handlers of one API: the broker, the limits, the codec threads, and the requests in progress.
 
-Everything that grows with the number or size of requests is counted here, and refused as `overloaded` above its bound.
+Everything that grows with the number or size of requests is counted here and refused as `overloaded` beyond its bound.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 HELD_BYTES: web.RequestKey[int] = web.RequestKey("held_bytes", int)
-"""Bytes that a request makes the node hold."""
+"""The bytes that a request makes the node hold."""
 
 WRITE: web.RequestKey[asyncio.Task[Any]] = web.RequestKey("write", asyncio.Task)
-"""What a request makes the broker do with them, perhaps for longer than its client stays."""
+"""The broker's write of these bytes, which may outlast the client's connection."""
 
 
 DECISION_TIMEOUT_S = 30.0
-"""Beyond what the broker itself waits for the quorum."""
+"""Seconds beyond the time that the broker itself waits for the quorum."""
 
 
 def wall_ms() -> int:
-    """The time that records without one are given: milliseconds since 1970."""
+    """Return the timestamp for records without one: milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 class CodecThreads:
-    """A few threads for what would hold the loop: parsing, encoding, (de)compressing and reading larger bodies."""
+    """Threads for work that would block the event loop: parsing, encoding, (de)compressing and reading larger
+    bodies."""
 
     def __init__(self, threads: int, queue: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="http-codec")
@@ -49,7 +50,7 @@ class CodecThreads:
         self._under_way = 0
 
     async def run(self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`work(...)`: here if it is about at most `OFFLOAD_BYTES`, else in a thread.
+        """Run `work(...)`: here if it concerns at most `OFFLOAD_BYTES`, otherwise in a thread.
 
         Raises what `work` raises, and `RetriableError("overloaded")` when too much waits already.
         """
@@ -68,7 +69,7 @@ class CodecThreads:
         self._under_way -= 1
 
     def close(self) -> None:
-        """Drop what waits; what runs is awaited (it is bounded)."""
+        """Drop the waiting work and await the running work, which is bounded."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -78,7 +79,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) ->
 
 
 class ApiContext:
-    """One running API."""
+    """The shared state of one running API."""
 
     def __init__(
         self, service: BrokerService, policy: HostPolicy, limits: Limits, clock_ms: Callable[[], int] = wall_ms
@@ -89,13 +90,13 @@ class ApiContext:
         self.clock_ms = clock_ms
         self.threads = CodecThreads(limits.codec_threads, limits.codec_queue)
         self.decisions = Patience(DECISION_TIMEOUT_S)
-        """What the broker was asked to bring to the quorum, and has begun to."""
+        """Changes that the broker has begun to propose to the quorum."""
         self.log = structlog.get_logger(__name__).bind()
-        """Bound once: a line below the log's level then costs next to nothing."""
+        """Bound once, so that a line below the log's level costs almost nothing."""
         self.requests_under_way = 0
         self.closing = False
         self.polls: set[asyncio.Timeout] = set()
-        """Deadlines of the long polls under way."""
+        """The deadlines of the long polls in progress."""
         self._held_bytes = 0
         self._turn = 0
         self._writes: set[asyncio.Task[Any]] = set()
@@ -104,7 +105,7 @@ class ApiContext:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of bodies in memory."""
+        """Return the bytes of bodies in memory."""
         return self._held_bytes
 
     def hold(self, request: web.Request, count: int) -> None:
@@ -115,7 +116,8 @@ class ApiContext:
         request[HELD_BYTES] = request.get(HELD_BYTES, 0) + count
 
     def release(self, request: web.Request) -> None:
-        """The request is answered, or its client left: what it held is free once its write has ended."""
+        """Release the request's bytes: it is answered, or its client has left. They are freed once its write has
+        ended."""
         held = request.get(HELD_BYTES, 0)
         if not held:
             return
@@ -129,27 +131,27 @@ class ApiContext:
     # --- Topics and partitions ---------------------------------------------------------------------------------------
 
     async def catch_up(self, what: str, *, code: str = "quorum_unavailable") -> None:
-        """Bring the view up to date before somebody is told that `what` does not exist: another node may just have
-        made it (S7). Raises `RetriableError` with this code where the quorum does not answer."""
+        """Bring the view up to date before `what` is reported as unknown: another node may just have created it (S7).
+        Raises `RetriableError` with this code if the quorum does not answer."""
         if not await self.service.catch_up():
             raise RetriableError(code, f"{what} is not known here, and the quorum is silent")
 
     def next_turn(self) -> int:
-        """A number that rises with every request that needs one: where records without a key go in turn."""
+        """Return a number that rises with each call: it spreads records without a key over the partitions."""
         self._turn += 1
         return self._turn
 
     # --- Writes ------------------------------------------------------------------------------------------------------
 
     async def finish(self, write: Coroutine[Any, Any, T], within_s: float, *, holder: web.Request | None = None) -> T:
-        """Await something that changes the cluster; it goes on to its end although the client may leave meanwhile.
-        `holder`: the request whose bytes it needs until then.
+        """Await a change of the cluster, which completes even if the client disconnects. `holder`: the request whose
+        bytes it needs until then.
 
-        Raises what it raises, and `RetriableError("request_timed_out")` after `within_s` seconds: a bound for a broker
-        that has lost the request, far beyond the deadline that the broker itself keeps.
+        Raises the change's own errors, and `RetriableError("request_timed_out")` after `within_s` seconds: a bound for
+        a broker that has lost the request, far beyond the broker's own deadline.
         """
         most = self.limits.max_concurrent_requests
-        if len(self._writes) >= most:  # More than requests: some have lost their clients.
+        if len(self._writes) >= most:  # There may be more than requests: some have lost their clients.
             write.close()
             raise RetriableError("overloaded", f"{most} requests are under way, although some clients have left")
         task = asyncio.get_running_loop().create_task(write)
@@ -162,19 +164,19 @@ class ApiContext:
                 return await asyncio.shield(task)
         except TimeoutError:
             if task.done():
-                return task.result()  # Both came in one turn of the loop.
+                return task.result()  # Both completed in one iteration of the event loop.
             task.cancel()
             raise RetriableError("request_timed_out", f"no outcome was known after {within_s:.0f} s") from None
 
     def _write_done(self, task: asyncio.Task[Any]) -> None:
         self._writes.discard(task)
         error = None if task.cancelled() else task.exception()
-        # Retrieved: when the client has left there is nobody to tell. But for a bug there is the node itself.
+        # Retrieve the exception: the client may have left. A bug is still reported by the node.
         if error is not None and not isinstance(error, RaftlogError):
             task.get_loop().call_exception_handler({"message": "a write broke", "exception": error, "task": task})
 
     def stop_taking_requests(self) -> None:
-        """Further requests are told to go elsewhere, long polls end; the others have a little time."""
+        """Refuse further requests and end long polls; other requests get a short time to complete."""
         self.closing = True
         now = asyncio.get_running_loop().time()
         for deadline in self.polls:
@@ -182,7 +184,7 @@ class ApiContext:
                 deadline.reschedule(now)
 
     async def close(self) -> None:
-        """After the last request."""
+        """Release all resources after the last request."""
         for task in list(self._writes):
             task.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
@@ -194,5 +196,5 @@ CONTEXT: web.AppKey[ApiContext] = web.AppKey("context", ApiContext)
 
 
 def context_of(request: web.Request) -> ApiContext:
-    """The API that this request came to."""
+    """Return the API that received this request."""
     return request.app[CONTEXT]

@@ -1,8 +1,8 @@
-"""Which names a request may call the node by, and which pages may send one: a page from elsewhere must not reach a log.
+"""Allowed `Host` names and `Origin` pages: a foreign web page must not reach a log through a user's browser.
 
-A browser sends requests of any page to any address, a name that its owner points at 127.0.0.1 included (DNS
-rebinding). So `Host` must be a name of ours, and `Origin`, where there is one, the same place or one that the operator
-allowed. Programs send no `Origin`; that is fine.
+A browser sends the requests of any page to any address, including a name that its owner points at 127.0.0.1 (DNS
+rebinding). So `Host` must be one of the node's names, and `Origin`, if present, the same place or one that the
+operator allowed. Programs send no `Origin`, which is accepted.
 
 Pure.
 """
@@ -20,8 +20,8 @@ _AUTHORITY = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<po
 
 @lru_cache(maxsize=64)
 def host_name(authority: str) -> str | None:
-    """The name in `name`, `name:port`, `[v6]` or `[v6]:port`: lower case, without final dot, an address of IPv6 in its
-    shortest form. None where the text is none of these."""
+    """Return the name in `name`, `name:port`, `[v6]` or `[v6]:port`: lower case, without a final dot, an IPv6 address
+    in its shortest form. None if the text is none of these."""
     match = _AUTHORITY.fullmatch(authority.strip())
     if match is None:
         return None
@@ -32,7 +32,7 @@ def host_name(authority: str) -> str | None:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a name can only mean this machine."""
+    """Return whether a name can only mean this machine."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -43,15 +43,15 @@ def is_loopback(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
-    """The names and origins that are allowed. Loopback names always are."""
+    """The allowed names and origins. Loopback names are always allowed."""
 
     hosts: frozenset[str]
     origins: frozenset[str]
 
     @classmethod
     def of(cls, hosts: Iterable[str], origins: Iterable[str]) -> HostPolicy:
-        """`hosts`: listen, advertised and further names, with or without a port. `origins`: `scheme://name[:port]`.
-        Raises `ValueError` for text that is no host name."""
+        """Return the policy for `hosts` (listen, advertised and further names, with or without a port) and `origins`
+        (`scheme://name[:port]`). Raises `ValueError` for text that is not a host name."""
         names = []
         for host in hosts:
             name = host_name(host) or _bare_ipv6(host)
@@ -61,17 +61,17 @@ class HostPolicy:
         return cls(frozenset(names), frozenset(origin.rstrip("/").lower() for origin in origins))
 
     def allows_host(self, authority: str) -> bool:
-        """Whether a `Host` header names this node."""
+        """Return whether a `Host` header names this node."""
         name = host_name(authority)
         return name is not None and (name in self.hosts or is_loopback(name))
 
     def allows_origin(self, origin: str, authority: str) -> bool:
-        """Whether a page from `origin` may use the API that it reached as `authority` (which is an allowed host)."""
+        """Return whether a page from `origin` may use the API that it reached as `authority`, an allowed host."""
         origin = origin.strip().lower()
         return origin in self.origins or self.is_same(origin, authority)
 
     def is_same(self, origin: str, authority: str) -> bool:
-        """Whether the page came from this very place."""
+        """Return whether the page was loaded from this node itself."""
         return origin.lower() in {f"http://{authority.strip().lower()}", f"https://{authority.strip().lower()}"}
 
 

@@ -10,23 +10,23 @@ OFFLOAD_BYTES = 256 * KIB
 """Bodies above this are parsed, encoded and compressed in a thread, so that no call holds the loop for 20 ms."""
 
 SLICE_BYTES = 256 * KIB
-"""Threads parse and encode in slices of about this size: a call into C keeps the interpreter's lock while it runs."""
+"""Threads parse and encode in slices of about this size, because a call into C holds the GIL while it runs."""
 
 SLICE_RECORDS = 4_096
-"""And of at most so many records."""
+"""The maximum number of records in a slice."""
 
 MAX_RECORD_JSON_BYTES = 4 * MAX_BATCH_BYTES
 """A record as JSON: escapes and base64 make it longer than it is in a batch. A slice has at least one record, so this
 also bounds how long a call may take."""
 
 SMALL_BODY_BYTES = 256 * KIB
-"""The most for bodies that are parsed at once, on the loop: what is done to topics is short."""
+"""The maximum for bodies that are parsed on the event loop: requests about topics are short."""
 
 COMMIT_BODY_BYTES = 2 * MIB
-"""The most for a commit of transactions, some hundred thousand offsets. It is one document, decoded in one call."""
+"""The maximum for a commit of transactions, some hundred thousand offsets: one document, decoded in one call."""
 
 PIECE_BYTES = 256 * KIB
-"""Written to the transport at once: what the socket does not take is copied."""
+"""The size of one write to the transport, which copies what the socket does not take."""
 
 SMALL_REGION_BYTES = 16 * KIB
 """Regions of files up to this are read and joined: a `sendfile` of its own costs more than the copy."""
@@ -39,40 +39,41 @@ DEFAULT_READ_RECORDS = 10_000
 MAX_READ_RECORDS = 100_000
 
 MAX_RECORDS_PER_REQUEST = 200_000
-"""The smallest records are 12 bytes of JSON: without a bound one body would make a million and a half objects, and each
-full garbage collection, which holds the loop, would visit them all."""
+"""The smallest records are 12 bytes of JSON: without a bound one body would create a million and a half objects, and
+each full garbage collection, which blocks the event loop, would visit them all."""
 
 OFFSETS_LISTED = 1_000
-"""Up to this many records the answer to a produce request lists every offset, unless told otherwise."""
+"""Up to this number of records the answer to a produce request lists every offset, unless the request says
+otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one client, and all together, may make a node hold. Tests set smaller ones."""
+    """Bounds on what one client, and all clients together, may make a node hold. Tests set smaller ones."""
 
     max_body_bytes: int = MAX_REQUEST_BYTES
-    """A body, as it came and when decompressed."""
+    """The size of a body, both on the wire and decompressed."""
     max_held_bytes: int = 256 * MIB
-    """Bodies of all requests under way; above it: `overloaded`."""
+    """The bodies of all requests in progress; above it: `overloaded`."""
     max_concurrent_requests: int = 1_024
-    """Long polls included; above it: `overloaded`. Health and readiness are answered always."""
+    """Requests in progress, long polls included; above it: `overloaded`. Health and readiness are always answered."""
     max_connections: int = 4_096
-    """A further one is told `overloaded` and closed."""
+    """A further connection is answered `overloaded` and closed."""
     max_line_bytes: int = 8_190
     """The request line, and each header field."""
     max_header_fields: int = 64
     body_timeout_s: float = 20.0
-    """A body must have come by then, plus the time that what came takes at `body_min_bytes_per_s`."""
+    """The deadline of a body, plus the time that the received bytes take at `body_min_bytes_per_s`."""
     body_min_bytes_per_s: int = 64 * KIB
     write_timeout_s: float = 30.0
-    """How long a reader may take for a piece of an answer, plus the time that it takes at `write_min_bytes_per_s`."""
+    """The time in which a client must read a piece of an answer, plus its time at `write_min_bytes_per_s`."""
     write_min_bytes_per_s: int = 64 * KIB
     keepalive_timeout_s: float = 75.0
-    """An idle connection is closed, and so is one that has not sent a whole header by then."""
+    """An idle connection is closed after this time, and so is one that has not sent a whole header."""
     linger_s: float = 5.0
-    """How long the rest of a refused body is read and dropped, so that the client sees the answer."""
+    """The time for which the rest of a refused body is read and discarded, so that the client sees the answer."""
     codec_threads: int = 2
     codec_queue: int = 64
     """Bodies waiting for a codec thread; above it: `overloaded`."""
     shutdown_timeout_s: float = 5.0
-    """What requests under way have when the API is closed; then they are cancelled."""
+    """The time that requests in progress get when the API closes; then they are cancelled."""

@@ -1,8 +1,9 @@
-"""What surrounds every request: an id, the check of host and origin, the bound on requests, errors, the write deadline.
+"""The middleware of every request: its id, the check of host and origin, the bound on requests, errors, write
+deadlines.
 
-Every answer goes out from here, and every failure becomes a problem here: a `RaftlogError` with its own code, aiohttp's
-refusals with theirs, anything unexpected as `internal_error`, with a line in the log that the request id finds. What
-happens before a request is one (bytes that are no HTTP) is in `server.py`.
+Every answer leaves from here, and every failure becomes a problem document here: a `RaftlogError` with its own code,
+aiohttp's refusals with theirs, anything unexpected as `internal_error` with a log line that the request id finds.
+Bytes that are not HTTP are answered in `server.py`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from .replies import send_in_time
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ALWAYS_ANSWERED = frozenset({"/v1/health", "/v1/ready"})
-"""Whoever watches the node must see it when it is overloaded, too."""
+"""Monitoring must get an answer from an overloaded node, too."""
 
 ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json"})
-"""What a node can tell before it knows the cluster: why it does not."""
+"""Answered before the node knows the cluster: they explain why it does not."""
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -41,13 +42,13 @@ _EXPOSED = (
 _PREFLIGHT_S = 600
 
 _ids = random.Random()
-"""Request ids are told apart, not kept secret: the system's random numbers would be a call into the kernel each."""
+"""Request ids must be distinct, not secret: the system's random numbers would cost a system call each."""
 
 _log = structlog.get_logger(__name__)
 
 
 def request_id_of(request: web.BaseRequest) -> str:
-    """The client's `X-Request-Id` where it is a sane one, otherwise a new one; the same for the whole request."""
+    """Return the client's `X-Request-Id` if it is valid, otherwise a new id; the same for the whole request."""
     known = request.get(REQUEST_ID)
     if known is None:
         given = request.headers.get("X-Request-Id", "")
@@ -58,11 +59,11 @@ def request_id_of(request: web.BaseRequest) -> str:
 
 @web.middleware
 async def answer_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The outermost layer."""
+    """Answer a request; the outermost middleware."""
     context = context_of(request)
     loop = asyncio.get_running_loop()
     started = loop.time()
-    # A request has a task of its own, so what is bound here ends with it.
+    # A request has a task of its own, so these context variables end with it.
     structlog.contextvars.bind_contextvars(request_id=request_id_of(request))
     try:
         response = await _respond(request, handler, context)
@@ -78,7 +79,7 @@ async def answer_request(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 async def _respond(request: web.Request, handler: Handler, context: ApiContext) -> web.StreamResponse:
-    """The handler's answer, or a problem."""
+    """Return the handler's answer, or a problem document."""
     try:
         check_sender(request, context)
         if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
@@ -100,7 +101,7 @@ async def _respond(request: web.Request, handler: Handler, context: ApiContext) 
 
 
 async def bounded(request: web.Request, handler: Handler, context: ApiContext) -> web.StreamResponse:
-    """One of a bounded number of requests under way."""
+    """Count the request among the bounded number in progress."""
     if context.closing:
         raise RetriableError("shutting_down", "the node is shutting down")
     if not context.service.knows_cluster and request.path not in ANSWERED_WITHOUT_VIEW:
@@ -117,9 +118,9 @@ async def bounded(request: web.Request, handler: Handler, context: ApiContext) -
 
 
 async def _know_topic(request: web.Request, context: ApiContext) -> None:
-    """A topic, or a partition of it, that another node has just made may not be in this node's view yet: nobody is told
-    that it does not exist before the quorum was asked. The same goes for a caller that knows another topic by this
-    name: one of the two was deleted. Raises `RetriableError` where the quorum does not answer."""
+    """Catch up with the quorum before a topic or partition is reported as unknown: another node may just have created
+    it, and this node's view may be stale. The same holds if the caller knows another topic by this name, because one of
+    the two was deleted. Raises `RetriableError` if the quorum does not answer."""
     name = request.match_info.get("topic")
     if name is None:
         return
@@ -134,11 +135,12 @@ async def _know_topic(request: web.Request, context: ApiContext) -> None:
 
 
 def check_sender(request: web.BaseRequest, context: ApiContext) -> None:
-    """Whether the request names this node and comes from an allowed page, if from one. Raises `InvalidRequest`."""
+    """Check that the request names this node and, if it comes from a page, that the page is allowed. Raises
+    `InvalidRequest`."""
     hosts = request.headers.getall("Host", [])
     origins = request.headers.getall("Origin", [])
     if request.version < HttpVersion11 and not hosts and not origins:
-        return  # Health checks of load balancers; a browser always names the host.
+        return  # Health checks of load balancers omit the host; a browser always sends it.
     if len(hosts) != 1:
         raise InvalidRequest("invalid_request", f"a request has one Host header, not {len(hosts)}")
     policy = context.policy
@@ -154,7 +156,7 @@ def check_sender(request: web.BaseRequest, context: ApiContext) -> None:
 
 
 def _preflight(request: web.Request) -> web.Response:
-    """A browser asks whether an allowed page may send a request that forms cannot (Fetch standard, CORS preflight)."""
+    """Answer a CORS preflight of an allowed page (Fetch standard)."""
     return web.Response(
         status=204,
         headers={
@@ -166,7 +168,7 @@ def _preflight(request: web.Request) -> web.Response:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """What every answer carries. Called when its headers are about to be sent."""
+    """Add the headers that every answer carries, just before they are sent."""
     headers = response.headers
     headers.setdefault("X-Request-Id", request_id_of(request))
     headers.setdefault("Cache-Control", "no-store")

@@ -1,4 +1,4 @@
-"""Which media type an answer has (RFC 9110, 12.5.1)."""
+"""Content negotiation: the media type of an answer (RFC 9110, 12.5.1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from raftlog.errors import InvalidRequest
 
 
 def negotiate(request: web.Request, offered: tuple[str, ...]) -> str:
-    """The offered media type that `Accept` likes best; the first among equals, and where there is no `Accept`.
+    """Return the offered media type that `Accept` prefers; the first among equals, and if there is no `Accept`.
 
     Raises `InvalidRequest("not_acceptable")`.
     """
@@ -23,7 +23,7 @@ def negotiate(request: web.Request, offered: tuple[str, ...]) -> str:
 
 
 def _range(text: str) -> tuple[str, float]:
-    """A media range and its weight."""
+    """Parse a media range and its weight."""
     media_range, *parameters = (part.strip() for part in text.split(";"))
     for parameter in parameters:
         name, _, value = parameter.partition("=")
@@ -36,7 +36,7 @@ def _range(text: str) -> tuple[str, float]:
 
 
 def _quality(media_type: str, ranges: list[tuple[str, float]]) -> float:
-    """The weight of the most specific range that covers `media_type`."""
+    """Return the weight of the most specific range that covers `media_type`."""
     kind = media_type.partition("/")[0]
     for covering in (media_type, f"{kind}/*", "*/*"):
         weights = [weight for media_range, weight in ranges if media_range == covering]

@@ -1,7 +1,7 @@
-"""How long requests wait for what was decided elsewhere: one timer for all of them, however many there are.
+"""The deadline of requests that wait for a decision made elsewhere: one timer for all of them.
 
-A timer of its own for each of a thousand requests a second costs more than what they wait for, and next to none of them
-ever goes off. All who wait here wait equally long, so the first to come is the first to be overdue.
+A timer for each of a thousand requests a second would cost more than the decisions themselves, and almost none of them
+would ever fire. All waits have the same length, so the first to begin is the first to be overdue.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 
 class Patience:
-    """Of one API. Belongs to one loop."""
+    """The waits of one API. Belongs to one event loop."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._line: deque[tuple[float, asyncio.Future[Any]]] = deque()
-        """(when it is overdue by the loop's clock, what is waited for), the oldest first."""
+        """(deadline by the loop's clock, the awaited future), the oldest first."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, decided: asyncio.Future[T]) -> T:
-        """What `decided` will tell. It is cancelled with its caller and fails when it is overdue, so whoever settles
-        it must look first whether that is still to be done.
+        """Await `decided`. It is cancelled with its caller and fails at its deadline, so the code that sets its result
+        must first check that it is still pending.
 
-        Raises what it is told, and `RetriableError("request_timed_out")`.
+        Raises the future's own exception, and `RetriableError("request_timed_out")`.
         """
         if not decided.done():
             loop = asyncio.get_running_loop()
@@ -40,14 +40,14 @@ class Patience:
         return await decided
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Cancel the timer; no request waits any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._line.clear()
 
     def _look(self) -> None:
-        """End what is overdue; come again when the next one is."""
+        """Fail the overdue waits, and set the timer for the next one."""
         loop = asyncio.get_running_loop()
         self._timer = None
         while self._line and (self._line[0][1].done() or self._line[0][0] <= loop.time()):

@@ -1,7 +1,7 @@
-"""Errors as RFC 9457 problem documents: every failure of the API, aiohttp's own included, becomes one here.
+"""Problem documents (RFC 9457): every failure of the API, aiohttp's own included, becomes one.
 
 `type` is `urn:raftlog:problem:` and the stable code, `status` the code's, from the one table `raftlog.errors.CODES`.
-Beside RFC 9457's members there are `code`, `retriable`, `applied` (may it have happened all the same?) and
+Beside RFC 9457's members there are `code`, `retriable`, `applied` (whether the request may have taken effect) and
 `request_id`; an `ApiError` adds members of its own. A retriable problem carries `Retry-After`.
 """
 
@@ -17,7 +17,7 @@ from raftlog.errors import CODES, Applied, InvalidRequest, NotLeader, RaftlogErr
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
-"""Elections and take-overs are done within two seconds."""
+"""Seconds; elections and take-overs complete within two."""
 
 TITLES: dict[str, str] = {
     "invalid_request": "The request is malformed",
@@ -101,13 +101,13 @@ _CODE_OF_STATUS = {
     413: "body_too_large",
     415: "unsupported_media_type",
 }
-"""What aiohttp itself raises. Its other refusals (400, 417, ...) are `invalid_request`."""
+"""The codes for errors that aiohttp raises. Its other refusals (400, 417, ...) are `invalid_request`."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class ApiError(RaftlogError):
-    """An error with members of its own for the problem document, and perhaps headers."""
+    """An error with additional members for the problem document, and optional headers."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class ApiError(RaftlogError):
 
 
 def problem(error: RaftlogError, request_id: str) -> web.Response:
-    """The answer to a request that failed with `error`."""
+    """Return the answer to a request that failed with `error`."""
     code = CODES[error.code]
     document: dict[str, Any] = {
         "type": f"urn:raftlog:problem:{error.code}",
@@ -147,7 +147,7 @@ def problem(error: RaftlogError, request_id: str) -> web.Response:
 
 
 def error_of_http(error: web.HTTPException, path: str) -> RaftlogError:
-    """What aiohttp refused, in our words."""
+    """Return the `RaftlogError` for a refusal by aiohttp."""
     if error.status >= 500:
         return RaftlogError("internal_error", error.reason)
     code = _CODE_OF_STATUS.get(error.status, "invalid_request")
@@ -161,7 +161,7 @@ def error_of_http(error: web.HTTPException, path: str) -> RaftlogError:
 
 
 def error_member(error: RaftlogError) -> dict[str, Any]:
-    """An error of one part of a request, as a member of a larger document."""
+    """Return the error of one part of a request as a member of a larger document."""
     members: dict[str, Any] = {
         "code": error.code,
         "detail": error.detail,
@@ -174,12 +174,13 @@ def error_member(error: RaftlogError) -> dict[str, Any]:
 
 
 def worst(errors: list[RaftlogError]) -> RaftlogError:
-    """The one to tell when several parts failed: what no retry mends, then what may have happened, then the first."""
+    """Return the most important error of several parts: one that no retry can cure, then one with an unknown outcome,
+    then the first."""
     return min(errors, key=lambda error: (error.retriable, error.applied is Applied.NO))
 
 
 def partly(errors: list[RaftlogError], parts: int) -> dict[str, Any]:
-    """Members of the problem document for a request with `parts` parts, of which those with `errors` failed. The worst
-    error alone may say that nothing was applied, which would not be true of the other parts."""
+    """Return the problem document's members for a request of which some of its `parts` failed with `errors`. The worst
+    error alone might state that nothing was applied, which would be false for the other parts."""
     certain = len(errors) == parts and all(error.applied is Applied.NO for error in errors)
     return {} if certain else {"applied": Applied.UNKNOWN.value}

@@ -1,6 +1,5 @@
-"""A request's query parameters and path segments, typed: what is unknown, repeated or out of range is refused by
-name.
-"""
+"""Typed query parameters and path segments of a request; unknown, repeated and out-of-range ones are refused by
+name."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from raftlog.model import PartitionRecord, TopicPartition, TopicRecord
 
 MAX_INT64 = 2**63 - 1
 MAX_OFFSET = 2**62
-"""The greatest that a fetch request can carry."""
+"""The greatest offset that a fetch request can carry."""
 _NO_QUERY: MultiMapping[str] = MultiDict()
 TOPIC_ID = "topic_id"
-"""The query's parameter with the id of the topic that the path names."""
+"""The query parameter with the id of the topic in the path."""
 _HEXADECIMAL_ID = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,40}", re.ASCII)
 
@@ -30,8 +29,8 @@ class Query:
     def __init__(
         self, request: web.Request, allowed: Collection[str] = (), *, repeatable: Collection[str] = ()
     ) -> None:
-        """Raises `InvalidRequest` for a parameter that is in neither list or, in the first, comes twice."""
-        # An address without a query, as most have, need not be taken apart.
+        """Raises `InvalidRequest` for a parameter that is in neither list, or that is in the first and repeated."""
+        # Most addresses have no query, and need not be parsed.
         self._query = request.query if "?" in request.raw_path else _NO_QUERY
         for name in self._query:
             if name in repeatable:
@@ -43,33 +42,33 @@ class Query:
                 raise InvalidRequest("invalid_request", f"query parameter {name} is given twice")
 
     def text(self, name: str) -> str | None:
-        """The parameter as it is; None where absent."""
+        """Return the parameter's text, or None if it is absent."""
         return self._query.get(name)
 
     def texts(self, name: str) -> list[str]:
-        """All values of a repeatable parameter."""
+        """Return all values of a repeatable parameter."""
         return self._query.getall(name, [])
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
-        """One of `choices`."""
+        """Return the parameter, one of `choices`."""
         text = self._query.get(name, default)
         if text not in choices:
             raise InvalidRequest("invalid_request", f"{name} must be {' or '.join(choices)}, not {text[:64]!r}")
         return text
 
     def integer(self, name: str, low: int, high: int, default: int) -> int:
-        """A whole number within `low..high`."""
+        """Return the parameter as an integer within `low..high`."""
         text = self._query.get(name)
         return default if text is None else integer(name, text, low, high)
 
     def timestamp(self, name: str) -> int | None:
-        """Milliseconds since 1970. Raises `InvalidRequest("timestamp_out_of_range")`."""
+        """Return the parameter as milliseconds since 1970. Raises `InvalidRequest("timestamp_out_of_range")`."""
         text = self._query.get(name)
         return None if text is None else timestamp(name, text)
 
 
 def integer(name: str, text: str, low: int, high: int) -> int:
-    """`text` as a whole number within `low..high`. Raises `InvalidRequest` naming it."""
+    """Return `text` as an integer within `low..high`. Raises `InvalidRequest` with its name."""
     if not _WHOLE_NUMBER.fullmatch(text) or not low <= int(text) <= high:
         raise InvalidRequest(
             "invalid_request", f"{name} must be a whole number between {low} and {high}, not {text[:64]!r}"
@@ -78,7 +77,7 @@ def integer(name: str, text: str, low: int, high: int) -> int:
 
 
 def timestamp(name: str, text: str) -> int:
-    """`text` as milliseconds since 1970. Raises `InvalidRequest`: for a number that is none,
+    """Return `text` as milliseconds since 1970. Raises `InvalidRequest`, for a number out of range
     `timestamp_out_of_range`."""
     if not _WHOLE_NUMBER.fullmatch(text):
         raise InvalidRequest("invalid_request", f"{name} must be milliseconds since 1970, not {text[:64]!r}")
@@ -86,7 +85,7 @@ def timestamp(name: str, text: str) -> int:
 
 
 def check_timestamp(name: str, milliseconds: int) -> int:
-    """`milliseconds`, if a record can have them. Raises `InvalidRequest("timestamp_out_of_range")`."""
+    """Return `milliseconds` if a record can have that timestamp. Raises `InvalidRequest("timestamp_out_of_range")`."""
     if not 0 <= milliseconds <= MAX_INT64:
         raise InvalidRequest(
             "timestamp_out_of_range", f"{name} must be between 0 and {MAX_INT64} ms since 1970, not {milliseconds}"
@@ -95,7 +94,7 @@ def check_timestamp(name: str, milliseconds: int) -> int:
 
 
 def topic_of(request: web.Request, service: BrokerService) -> TopicRecord:
-    """The topic that the path names. Raises `InvalidRequest("unknown_topic")`."""
+    """Return the topic in the path. Raises `InvalidRequest("unknown_topic")`."""
     name = request.match_info["topic"]
     topic = service.view.topic(name)
     if topic is None:
@@ -104,7 +103,7 @@ def topic_of(request: web.Request, service: BrokerService) -> TopicRecord:
 
 
 def topic_meant(request: web.Request, service: BrokerService) -> TopicRecord:
-    """The same, if it is the one of the query's `topic_id`, where that is given. Raises `InvalidRequest`."""
+    """Return the topic in the path; if the query has a `topic_id`, it must match. Raises `InvalidRequest`."""
     topic = topic_of(request, service)
     if is_another(request, topic):
         gone = f"topic {topic.name!r} of the id {request.query[TOPIC_ID][:64]} was deleted; the present one is another"
@@ -113,7 +112,7 @@ def topic_meant(request: web.Request, service: BrokerService) -> TopicRecord:
 
 
 def is_another(request: web.Request, topic: TopicRecord) -> bool:
-    """The query's `topic_id` is that of another topic. Raises `InvalidRequest` for one that is no id."""
+    """Return whether the query's `topic_id` belongs to another topic. Raises `InvalidRequest` if it is not an id."""
     given = request.query.get(TOPIC_ID) if "?" in request.raw_path else None
     if given is None:
         return False
@@ -123,7 +122,7 @@ def is_another(request: web.Request, topic: TopicRecord) -> bool:
 
 
 def partition_of(request: web.Request, service: BrokerService, topic: TopicRecord) -> PartitionRecord:
-    """The partition that the path names. Raises `InvalidRequest("unknown_partition")`."""
+    """Return the partition in the path. Raises `InvalidRequest("unknown_partition")`."""
     text = request.match_info["partition"]
     number = integer("the partition", text, 0, 2**31 - 1)
     partition = service.view.partition(TopicPartition(topic.topic_id, number))
@@ -133,7 +132,7 @@ def partition_of(request: web.Request, service: BrokerService, topic: TopicRecor
 
 
 def unknown_partition(topic: TopicRecord, number: int) -> InvalidRequest:
-    """The error that says so."""
+    """Return the error for an unknown partition."""
     return InvalidRequest(
         "unknown_partition", f"topic {topic.name!r} has partitions 0 to {topic.partition_count - 1}, not {number}"
     )

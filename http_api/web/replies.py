@@ -1,4 +1,4 @@
-"""Answers in JSON, and sending: every piece of an answer has a deadline."""
+"""JSON answers, and sending: every piece of an answer has a deadline."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .context import ApiContext
 from .limits import PIECE_BYTES
 
 GZIP_FROM_BYTES = 1024
-"""Smaller bodies fit a packet as they are."""
+"""Smaller bodies fit into one packet uncompressed."""
 _GZIP_LEVEL = 1
-"""JSON of records shrinks to a fraction at the fastest level already."""
+"""The fastest level already reduces JSON of records to a fraction."""
 _GZIP_COST = 16
-"""Compressing a byte takes about as long as parsing so many: larger bodies are compressed in a thread."""
+"""Compressing a byte takes about as long as parsing this number of bytes; larger bodies are compressed in a thread."""
 
 
 def json_reply(document: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A JSON answer."""
+    """Return a JSON answer."""
     return web.Response(status=status, body=codec.encode(document), content_type=JSON_TYPE, headers=headers)
 
 
@@ -38,7 +38,7 @@ async def bulk_reply(
     *,
     status: int = 200,
 ) -> web.Response:
-    """A larger answer, compressed for those who accept that."""
+    """Return a larger answer, compressed if the client accepts that."""
     response = web.Response(status=status, content_type=media_type, headers={**headers, "Vary": "Accept-Encoding"})
     if len(body) >= GZIP_FROM_BYTES and accepts_gzip(request.headers.get("Accept-Encoding", "")):
         body = await context.threads.run(_GZIP_COST * len(body), _gzip, body)
@@ -48,11 +48,11 @@ async def bulk_reply(
 
 
 async def send_in_time(request: web.Request, context: ApiContext, response: web.Response) -> web.StreamResponse:
-    """Send an answer to a reader that takes it in time. Raises `ConnectionResetError` where it does not."""
+    """Send an answer within its deadline. Raises `ConnectionResetError` if the client reads too slowly."""
     body = response.body if isinstance(response.body, bytes) else b""
     sent: web.StreamResponse = response
     if len(body) <= GZIP_FROM_BYTES and _has_no_backlog(request):
-        # The transport takes it whole, so nobody is waited for.
+        # The transport takes it whole, so there is nothing to wait for.
         await response.prepare(request)
         await response.write_eof()
         return response
@@ -62,7 +62,7 @@ async def send_in_time(request: web.Request, context: ApiContext, response: web.
                 await response.prepare(request)
                 await response.write_eof()
         else:
-            # As one piece it would be copied twice before its first byte is sent.
+            # In one piece it would be copied twice before its first byte is sent.
             sent = web.StreamResponse(status=response.status, headers=response.headers)
             sent.content_length = len(body)
             async with asyncio.timeout(write_deadline(context, 0)):
@@ -77,7 +77,7 @@ async def send_in_time(request: web.Request, context: ApiContext, response: web.
 
 
 def _has_no_backlog(request: web.Request) -> bool:
-    """Everything that was written before has gone to the socket."""
+    """Return whether everything written before has reached the socket."""
     transport = request.transport
     return transport is not None and not transport.get_write_buffer_size()
 
@@ -92,12 +92,12 @@ async def write_in_time(response: web.StreamResponse, context: ApiContext, data:
 
 
 def write_deadline(context: ApiContext, size: int) -> float:
-    """Seconds that a reader has for this many bytes."""
+    """Return the seconds that a client has to read this many bytes."""
     return context.limits.write_timeout_s + size / context.limits.write_min_bytes_per_s
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether an `Accept-Encoding` header asks for gzip by name (RFC 9110, 12.5.3)."""
+    """Return whether an `Accept-Encoding` header names gzip (RFC 9110, 12.5.3)."""
     for choice in accept_encoding.lower().split(","):
         name, _, parameters = choice.partition(";")
         if name.strip() in {"gzip", "x-gzip"}:

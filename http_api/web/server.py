@@ -1,8 +1,8 @@
-"""aiohttp's server with our bounds and our errors: connections, bytes that are no HTTP, `Expect`.
+"""aiohttp's server with the API's bounds and errors: connections, bytes that are not HTTP, `Expect`.
 
-aiohttp answers some things before or beside an application's middleware, in plain text: malformed requests, refusals
-of `Expect`, what escapes. Here they become problem documents as well. Bodies reach us as they were sent: decompressing
-is bounded by `bodies.py`.
+aiohttp answers some failures outside an application's middleware, in plain text: malformed requests, refusals of
+`Expect`, escaped exceptions. Here they become problem documents as well. Bodies arrive undecoded: `bodies.py`
+decompresses them within bounds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class ApiProtocol(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to what is no HTTP (400) and to what escaped the middleware (500). The connection is closed."""
+        """Answer bytes that are not HTTP (400) and exceptions that escaped the middleware (500). The connection is
+        closed."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is on its way already; another cannot follow")
         error: RaftlogError
@@ -81,13 +82,13 @@ class ApiProtocol(web.RequestHandler):
 
 
 class ApiServer(web.Server):
-    """Makes a protocol for each connection and counts them."""
+    """Creates a protocol for each connection, and counts them."""
 
     def __init__(
         self, inner: web.Server, limits: Limits, most_connections: Callable[[], int | None], **options: Any
     ) -> None:
-        """`inner` is the server that aiohttp made of the application: its handlers are ours. `most_connections`: how
-        many there may be now, where that is less than the limits say."""
+        """`inner` is the server that aiohttp built from the application. `most_connections`: the number of connections
+        allowed at present, if that is less than the limit."""
         super().__init__(
             inner.request_handler,
             request_factory=inner.request_factory,
@@ -101,7 +102,7 @@ class ApiServer(web.Server):
 
     @property
     def refusal(self) -> bytes:
-        """The answer to a connection that is one too many."""
+        """Return the answer to a connection beyond the limit."""
         refused = problem(RetriableError("overloaded", f"{self._most} connections are open"), "none").body
         assert isinstance(refused, bytes)
         return _TOO_MANY % (len(refused), refused)
@@ -112,7 +113,7 @@ class ApiServer(web.Server):
         return most if bound is None else min(most, bound)
 
     def has_too_many(self) -> bool:
-        """Whether the connection that was just made is one too many."""
+        """Return whether the connection that was just made is beyond the limit."""
         return self._open > self._most
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
@@ -152,7 +153,7 @@ class ApiRunner(web.AppRunner):
 
 
 class ApiSite(web.BaseSite):
-    """Where it listens, on a server of ours."""
+    """The listening address, on a `PacedServer`."""
 
     __slots__ = ("_host", "_on_short", "_port")
 
@@ -182,9 +183,10 @@ class ApiSite(web.BaseSite):
 
 
 async def expect(request: web.Request) -> web.StreamResponse | None:
-    """`Expect: 100-continue`: a body from elsewhere, or announced too large, is refused before it is sent.
+    """Handle `Expect: 100-continue`: a body from a foreign page, or announced as too large, is refused before it is
+    sent.
 
-    aiohttp asks this before the middleware.
+    aiohttp calls this before the middleware.
     """
     if request.version != HttpVersion11:
         return None
@@ -201,5 +203,5 @@ async def expect(request: web.Request) -> web.StreamResponse | None:
         refusal.force_close()
         return refusal
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # The answer itself has not begun.
+    request.writer.output_size = 0  # The answer itself has not started.
     return None
