@@ -1,8 +1,8 @@
-"""The carrier of the data plane: HTTP/2 with a DATA path of its own.
+"""The transport of the data plane: HTTP/2 with its own path for DATA frames.
 
 Messages (a list of buffers and file regions, sent in order and never joined) flow both ways over streams; a stream is
-named by its path. Any HTTP/2 client can speak to it: `POST` with a body of messages, each preceded by its length as
-u32 big-endian.
+named by its path. Any HTTP/2 client can use it: `POST` with a body of messages, each preceded by its length as u32
+big-endian.
 
 Serving and dialing::
 
@@ -16,18 +16,16 @@ Serving and dialing::
 
     listener = Http2Listener({"/echo": lambda stream: Echo()})
     port = await listener.start("127.0.0.1", 0)
-
     connection = await connect("127.0.0.1", port)
     stream = connection.open_stream("/echo", {"raftlog-node": "1"}, handler)
     stream.send([b"hello"])                                # handler.on_message(stream, b"you said hello") follows
     stream.end()                                           # handler.on_closed(stream, "ended") follows
-
     dialer = ReconnectingDialer("127.0.0.1", port, "/echo", handler, random=random.Random(), on_opened=opened)
     await dialer.close()
     await listener.close(grace=1.0)
 
-Everything belongs to the thread of the connection's loop, and no call blocks. `README.md` beside this file tells how
-it is built and why.
+All calls belong to the thread of the connection's loop, and none blocks. `README.md` in this folder explains the
+design.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a peer said first: is it TLS, and for which name?
+"""A peer's first bytes: whether they are TLS, and for which server name.
 
-A TLS client begins with a ClientHello, in the clear, and in it is the server name that it wants (RFC 8446 section
-4.1.2, RFC 6066 section 3). A listener that looks at it before the handshake can choose the loop on which the
-connection is to live: afterwards it cannot be moved, because its encryption is bound to a transport. And it can tell
-somebody who speaks plain HTTP/2 so, instead of sending a TLS alert.
+A TLS client begins with a ClientHello in the clear, which contains the server name that it wants (RFC 8446 section
+4.1.2, RFC 6066 section 3). A listener that reads it before the handshake can choose the loop on which the connection
+will live; afterwards the connection cannot move, because its encryption is bound to a transport. The listener can also
+answer a plain HTTP/2 peer properly instead of sending a TLS alert.
 
-Nothing is trusted here: a name chooses a thread, never a right. Bytes that are no hello have no name.
+Nothing here is trusted: a name chooses a thread, never a right. Bytes that are no ClientHello have no name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 RECORD_HEADER_BYTES = 5
 MAX_FIRST_BYTES = RECORD_HEADER_BYTES + 2**14
-"""RFC 8446 section 5.1: no record is longer. More is never looked at."""
+"""Limit of bytes to look at: no TLS record is longer (RFC 8446 section 5.1)."""
 
 _HANDSHAKE_RECORD = 22
 _CLIENT_HELLO = 1
@@ -23,14 +23,17 @@ _SERVER_NAME = 0
 
 @dataclass(frozen=True, slots=True)
 class FirstBytes:
-    """`server_name` is empty where there is none, or none that could be read."""
+    """The kind of a peer's first bytes.
+
+    `server_name` is empty if there is none, or none that could be read.
+    """
 
     is_tls: bool
     server_name: str = ""
 
 
 def first_bytes(data: bytes) -> FirstBytes | None:
-    """What these are, or None while there are too few of them to tell."""
+    """Classify the first bytes; return None while there are too few of them."""
     if not data:
         return None
     if data[0] != _HANDSHAKE_RECORD:
@@ -43,11 +46,11 @@ def first_bytes(data: bytes) -> FirstBytes | None:
     try:
         return FirstBytes(True, _server_name(_Reader(data[RECORD_HEADER_BYTES:end])))
     except (IndexError, UnicodeDecodeError):
-        return FirstBytes(True)  # the handshake says what is wrong with it
+        return FirstBytes(True)  # the handshake reports what is wrong with it
 
 
 class _Reader:
-    """Fields of a TLS structure, one after the other. Raises `IndexError` beyond its end."""
+    """Reads the fields of a TLS structure in order. Raises `IndexError` beyond its end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -67,7 +70,7 @@ class _Reader:
         return int.from_bytes(self.take(width))
 
     def vector(self, width: int) -> _Reader:
-        """A field that begins with its own length."""
+        """Read a field that begins with its own length."""
         return _Reader(self.take(self.number(width)))
 
 
@@ -91,7 +94,7 @@ def _server_name(record: _Reader) -> str:
 
 
 def _first_name(names: _Reader) -> str:
-    """There may be one name of each type, and the only type is the host name's, 0."""
+    """Return the host name; it is the only type of name (0), and there may be one of each type."""
     if names.number(1) != 0:
         return ""
     name = names.vector(2)

@@ -1,8 +1,8 @@
-"""One HTTP/2 connection as its user sees it: streams, their handlers, and what HTTP says to requests.
+"""One HTTP/2 connection as its user sees it: streams, their handlers, and HTTP's answers to requests.
 
-A handler is never called from within its own call to `send`, `end` or `reset`: events wait for the next turn of the
-loop. An exception of a handler that is not a peer's or caller's fault is a bug of ours: it ends the connection and
-reaches the loop's exception handler.
+A handler is never called from within its own call to `send`, `end` or `reset`: events wait for the next iteration of
+the loop. A handler's exception that is not a `RaftlogError` is a bug: it ends the connection and reaches the loop's
+exception handler.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .transport import ConnectionShell
 
 TLS_REFUSED = "the peer speaks TLS and this listener does not: give this node the [tls] settings that its peers have"
 _HANDSHAKE_RECORD = 22
-"""RFC 8446 section 5.1: the first byte of who speaks TLS."""
+"""The first byte of a TLS handshake (RFC 8446 section 5.1)."""
 _NOT_HTTP2_TEXT = b'This port speaks HTTP/2 only: with prior knowledge, or under TLS with ALPN "h2".\n'
 NOT_HTTP2_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
@@ -43,24 +43,32 @@ NOT_HTTP2_ANSWER = (
 
 
 class StreamHandler(Protocol):
-    """What the user of a stream is told, on the connection's loop. No call may block."""
+    """Receives a stream's events on the connection's loop. No call may block."""
 
     def on_message(self, stream: Http2Stream, message: memoryview) -> None:
-        """One whole message, without its prefix; the bytes are the handler's to keep. A `RaftlogError` raised here
-        resets the stream; a `RemoteProtocolError` closes the connection."""
+        """Handle one whole message, without its prefix; the handler may keep the bytes.
+
+        A `RaftlogError` raised here resets the stream; a `RemoteProtocolError` closes the connection.
+        """
         ...
 
     def on_ended(self, stream: Http2Stream) -> None:
-        """The peer sends nothing more. Our side stays open until `end` or `reset`."""
+        """Handle the end of the peer's side. This side stays open until `end` or `reset`."""
         ...
 
     def on_closed(self, stream: Http2Stream, reason: str) -> None:
-        """Nothing flows any more. Called once, and last; `reason` is "ended" when both sides ended on purpose."""
+        """Handle the end of both sides. Called once, and last.
+
+        `reason` is "ended" if both sides ended on purpose.
+        """
         ...
 
 
 class Http2Connection:
-    """A connection, of either side. All calls belong to the thread of its loop; none blocks."""
+    """A connection, of either side.
+
+    All calls belong to the thread of its loop; none blocks.
+    """
 
     def __init__(
         self,
@@ -74,8 +82,11 @@ class Http2Connection:
         on_connected: Callable[[Http2Connection], None] | None = None,
         on_closed: Callable[[Http2Connection, str], None] | None = None,
     ) -> None:
-        """A listener's connection has acceptors, a dialer's an authority. `on_connected` is called when there is a
-        transport, once. `listener_loop`: to which the acceptors belong, apart from those of `loop_for_path`."""
+        """Prepare a connection; a listener's has acceptors, a dialer's an authority.
+
+        `on_connected` is called once, when there is a transport. `listener_loop`: the loop of the acceptors, except
+        those in `loop_for_path`.
+        """
         self._core = ConnectionCore(client=acceptors is None, limits=limits, now=loop.time())
         self._shell = ConnectionShell(
             loop,
@@ -87,15 +98,15 @@ class Http2Connection:
             on_lost=self._lost,
         )
         self._streams: dict[int, Http2Stream] = {}
-        """By their ids: those that have a handler, or are about to get one, and were not told that they are closed."""
+        """Streams by id: those with a handler, or about to get one, whose handler was not notified of their end."""
         self.on_drained: Callable[[], None] | None = None
-        """Called in a later turn when most of what had to wait was taken by the kernel."""
+        """Called in a later iteration when the kernel has taken most of what was queued."""
         self.on_closed = on_closed
         """Called once, after every stream's `on_closed`."""
         self.on_ready: Callable[[], None] | None = None
         """Called when the peer has shown that it speaks HTTP/2."""
         self.on_goaway: Callable[[Http2Connection, str], None] | None = None
-        """Called when the peer wants no more new streams."""
+        """Called when the peer accepts no more new streams."""
         self._on_connected = on_connected
         self._authority = authority
         self._acceptors = acceptors or {}
@@ -103,62 +114,64 @@ class Http2Connection:
         self._listener_loop = listener_loop or loop
         self._first_request = True
         self._muted = False
-        """We closed it: messages that had arrived before are not handed on."""
+        """Whether this side closed it: messages that had arrived before are dropped."""
         self._gone = asyncio.Event()
 
     # --- For users ---------------------------------------------------------------------------------------------------
 
     @property
     def protocol(self) -> asyncio.BufferedProtocol:
-        """What the loop is handed to serve this connection."""
+        """The protocol object that serves this connection in an event loop."""
         return self._shell
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Whose thread all calls belong to."""
+        """The loop to whose thread all calls belong."""
         return self._shell.loop
 
     @property
     def closed(self) -> bool:
-        """No stream can be opened, and nothing will be received."""
+        """Whether no stream can be opened and nothing will be received."""
         return self._shell.closed
 
     @property
     def can_move(self) -> bool:
-        """TLS state is bound to its loop's transport: such a connection stays where it is."""
+        """Whether it can move to another loop; a TLS connection cannot, as its state is bound to its transport."""
         return self._shell.can_move
 
     @property
     def peer_address(self) -> str:
-        """`host:port` of the other end, for people; empty until there is a transport."""
+        """`host:port` of the other end, for display; empty until there is a transport."""
         return self._shell.peer_address
 
     @property
     def peer_said(self) -> str:
-        """In its GOAWAY."""
+        """Text of the peer's GOAWAY."""
         return self._shell.peer_said
 
     @property
     def queued_bytes(self) -> int:
-        """Everything that waits to be sent, of all streams."""
+        """Bytes waiting to be sent, on all streams."""
         return self._shell.queued_bytes
 
     @property
     def stream_count(self) -> int:
-        """Streams that are open at least one way."""
+        """Number of streams that are open in at least one direction."""
         return len(self._core.streams)
 
     def get_extra_info(self, name: str) -> Any:
-        """As the transport's: `peername`, `ssl_object`, `peercert`."""
+        """Return the transport's `peername`, `ssl_object` or `peercert`."""
         return self._shell.get_extra_info(name)
 
     def pause_reading(self) -> None:
-        """Look at nothing from this peer until `resume_reading`: what holds back a peer that sends too much. Not for
-        long, since its PINGs go unanswered meanwhile."""
+        """Stop reading from this peer until `resume_reading`, to hold back a peer that sends too much.
+
+        Keep it short: the peer's PINGs go unanswered meanwhile.
+        """
         self._shell.pause_reading()
 
     def resume_reading(self) -> None:
-        """See `pause_reading`."""
+        """Continue reading after `pause_reading`."""
         self._shell.resume_reading()
 
     def open_stream(
@@ -168,16 +181,17 @@ class Http2Connection:
         handler: StreamHandler,
         on_accepted: Callable[[Http2Stream], None] | None = None,
     ) -> Http2Stream:
-        """Send a request; messages may be sent at once. `on_accepted` is called when the peer has answered 200; a
-        refusal is an `on_closed` whose reason names status, code and detail.
+        """Send a request and return its stream; messages may be sent at once.
 
-        Raises `RetriableError` (`connection_lost`, `overloaded`), `InvalidRequest` for headers that HTTP/2 forbids.
+        `on_accepted` is called when the peer has answered 200. After a refusal, `on_closed` is called with a reason
+        that contains status, code and detail. Raises `RetriableError` (`connection_lost`, `overloaded`), or
+        `InvalidRequest` for headers that HTTP/2 forbids.
         """
         fields = dict(headers)
         scheme = "https" if self.get_extra_info("sslcontext") is not None else "http"
         try:
             state = self._core.open_stream(path, self._authority, scheme, fields.items())
-        except InvalidRequest:  # HPACK's state is lost with it, and so the connection
+        except InvalidRequest:  # HPACK's state is lost with it, and so is the connection
             self._shell.flush()
             raise
         stream = Http2Stream(self, state, path, fields)
@@ -188,7 +202,7 @@ class Http2Connection:
         return stream
 
     def go_away(self, reason: str = "shutting down") -> None:
-        """Take no new streams; the connection closes when the last one is over and sent."""
+        """Accept no new streams; the connection closes when the last one has ended and everything is sent."""
         unsent = self._core.peer_ready and (self._core.outbox.output or self.queued_bytes)
         if self._core.streams or unsent:
             self._core.go_away(ErrorCode.NO_ERROR, reason)
@@ -197,38 +211,40 @@ class Http2Connection:
         self._shell.flush()
 
     def close(self, reason: str = "closed by us") -> None:
-        """Say GOAWAY and close; what is queued is given up. Every stream's `on_closed` follows, then the connection's.
-        Closing twice does nothing."""
+        """Send GOAWAY and close; queued messages are dropped. Closing twice does nothing.
+
+        Every stream's `on_closed` follows, then the connection's.
+        """
         self._muted = True
         self._core.fail(ErrorCode.NO_ERROR, reason)
         self._shell.flush()
 
     def abort(self, reason: str) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without a GOAWAY."""
         self._shell.abort(reason)
 
     async def wait_closed(self) -> None:
-        """Until the sockets are closed and everybody was told; after `close` at most `linger_s` and a little."""
+        """Wait until the sockets are closed and all handlers notified; after `close`, little more than `linger_s`."""
         await self._gone.wait()
 
     async def give_up(self, reason: str) -> None:
-        """Drop the connection, or what there is of it, and wait until that is done."""
+        """Drop the connection, even one being established, and wait until that is done."""
         self.abort(reason)
         if self._shell.attached:
             await self._gone.wait()
 
     def send(self, state: StreamState, parts: Sequence[Part]) -> None:
-        """See `Http2Stream.send`."""
+        """Send a message (`Http2Stream.send`)."""
         self._core.send(state, parts)
         self._shell.flush()
 
     def end_stream(self, state: StreamState) -> None:
-        """See `Http2Stream.end`."""
+        """End a stream (`Http2Stream.end`)."""
         self._core.end(state)
         self._shell.flush()
 
     def reset_stream(self, state: StreamState, code: ErrorCode) -> None:
-        """See `Http2Stream.reset`."""
+        """Reset a stream (`Http2Stream.reset`)."""
         self._core.reset(state, code, "reset by us")
         self._shell.flush()
 
@@ -269,7 +285,7 @@ class Http2Connection:
             self._shell.close_if_finished()
         elif isinstance(event, NotHttp2):
             tls = event.first_bytes[0] == _HANDSHAKE_RECORD
-            # To TLS this is a wrong version number: the usual sign that the other end speaks in the clear.
+            # To TLS, this is a wrong version number: the usual sign of a peer without TLS.
             if tls or event.first_bytes[:1].isalpha():
                 self._shell.say_plain(NOT_HTTP2_ANSWER)
             self._shell.close_gently(TLS_REFUSED if tls else "the peer does not speak HTTP/2")
@@ -279,7 +295,7 @@ class Http2Connection:
     def _on_message(self, event: MessageReceived) -> None:
         stream = self._streams.get(event.stream.id)
         if stream is None or stream.handler is None or stream.muted or self._muted:
-            return  # refused, or given up by us meanwhile
+            return  # refused, or reset by this side meanwhile
         try:
             stream.handler.on_message(stream, event.message)
         except RemoteProtocolError as error:
@@ -327,7 +343,7 @@ class Http2Connection:
             self._core.refuse(event.stream, 404, detail, _told("not_found", detail))
         elif event.method != "POST":
             headers = [("allow", "POST"), *_told("method_not_allowed")]
-            self._core.refuse(event.stream, 405, f"{path} takes POST only, with messages as its content", headers)
+            self._core.refuse(event.stream, 405, f"{path} accepts only POST, with messages as its content", headers)
         elif not event.stream.closed:
             self._accept(event, acceptor)
 
@@ -345,7 +361,10 @@ class Http2Connection:
 
 
 class Http2Stream:
-    """One stream, of either side. All calls belong to the thread of the connection's loop; none blocks."""
+    """One stream, of either side.
+
+    All calls belong to the thread of the connection's loop; none blocks.
+    """
 
     __slots__ = ("_connection", "_headers", "_path", "_state", "handler", "muted", "on_accepted", "peer_node", "status")
 
@@ -356,21 +375,21 @@ class Http2Stream:
         self._headers = headers
         self.handler: StreamHandler | None = None
         self.muted = False
-        """We reset it: messages that had arrived before are not handed on."""
+        """Whether this side reset it: messages that had arrived before are dropped."""
         self.peer_node = -1
-        """Id of the node that the peer's certificate proves it to be; -1 where nobody has asked for one."""
+        """Node id that the peer's certificate proves; -1 if no certificate was required."""
         self.status: int | None = None
-        """Of the peer's response, on a stream that we opened, once it is known."""
+        """Status of the peer's response, on a stream that this side opened; None until it is known."""
         self.on_accepted: Callable[[Http2Stream], None] | None = None
 
     @property
     def path(self) -> str:
-        """Of the request, query included."""
+        """Path of the request, including the query."""
         return self._path
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The request's header fields, names in lower case, pseudo fields left out."""
+        """The request's header fields, with names in lower case and without pseudo fields."""
         return self._headers
 
     @property
@@ -379,29 +398,29 @@ class Http2Stream:
 
     @property
     def closed(self) -> bool:
-        """`on_closed` was called or is about to be: what is sent now is dropped."""
+        """Whether `on_closed` was called or is about to be: messages sent from now on are dropped."""
         return self._state.closed
 
     @property
     def queued_bytes(self) -> int:
-        """Waiting in this stream's queue, for a window or for its turn. See also `Http2Connection.queued_bytes`."""
+        """Bytes waiting in this stream's queue for a window or its turn (see also `Http2Connection.queued_bytes`)."""
         return self._state.queued_bytes
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Queue one message made of these parts. Buffers must not change until they are sent, and are not copied
-        unless small; file regions go by `sendfile`. Every region is released once, whatever happens.
+        """Queue one message made of these parts.
 
-        A message on a closed or ended stream is dropped. Raises `InvalidRequest` (`body_too_large`) for a message
-        that is longer than the peer takes.
+        Buffers must not change until they are sent, and are not copied unless small; file regions are sent with
+        `sendfile`. Every region is released exactly once, in any case. A message on a closed or ended stream is
+        dropped. Raises `InvalidRequest` (`body_too_large`) for a message longer than the peer accepts.
         """
         self._connection.send(self._state, parts)
 
     def end(self) -> None:
-        """Nothing more will be sent; what is queued still is."""
+        """End this side once everything queued is sent."""
         self._connection.end_stream(self._state)
 
     def reset(self, code: int = ErrorCode.CANCEL) -> None:
-        """End both ways at once; what is queued is given up. `on_closed` follows."""
+        """End both sides at once; queued messages are dropped. `on_closed` follows."""
         self.muted = True
         self._connection.reset_stream(self._state, ErrorCode(code))
 
@@ -410,11 +429,13 @@ class Http2Stream:
 
 
 StreamAcceptor: TypeAlias = Callable[[Http2Stream], StreamHandler]
-"""Called with a stream that a peer opened; a `RaftlogError` refuses it, with its code's HTTP status. Messages may be
-sent once it has returned: the response's headers go first."""
+"""Called with a stream that a peer opened; a `RaftlogError` refuses it, with its code's HTTP status.
+
+Messages may be sent once it has returned: the response's headers go first.
+"""
 
 
 def _told(code: str, detail: str = "") -> list[tuple[str, str]]:
-    """A refusal's code and text as header fields; what a header field cannot hold becomes `?`."""
+    """Return a refusal's code and text as header fields; `?` replaces characters that a field cannot contain."""
     text = "".join(character if " " <= character <= "~" else "?" for character in detail[:300]).strip()
     return [(ERROR_HEADER, code), *([(DETAIL_HEADER, text)] if text else [])]

@@ -1,13 +1,14 @@
-"""One HTTP/2 connection, sans I/O: bytes in, events and bytes out. With `raftlog/http2/h2_setup.py` the only home of
-`h2`.
+"""One HTTP/2 connection, sans I/O: bytes in, events and bytes out.
 
-Theory of operation. `h2` keeps everything but DATA, WINDOW_UPDATE and GOAWAY: SETTINGS, HEADERS with HPACK and their
-validation, PING, RST_STREAM, PRIORITY, and each stream's state. It is handed single, complete, small frames and never
-sees a payload. DATA is judged in `raftlog/http2/inbound.py`, cut into messages in `raftlog/http2/receiving.py` and
-`raftlog/http2/messages.py`, and made in `raftlog/http2/sending.py`; the windows are counted there and nowhere else.
-`h2` is told that a side of a stream ended, so its states stay true.
+With `raftlog/http2/h2_setup.py`, it is the only user of `h2`.
 
-Whatever arrives, `received` raises nothing: a broken rule becomes a GOAWAY with RFC 9113's code in the output and a
+Theory of operation. `h2` handles everything but DATA, WINDOW_UPDATE and GOAWAY: SETTINGS, HEADERS with HPACK and their
+validation, PING, RST_STREAM, PRIORITY, and each stream's state. It gets single, complete, small frames and never sees a
+payload. DATA is validated in `raftlog/http2/inbound.py`, cut into messages in `raftlog/http2/receiving.py` and
+`raftlog/http2/messages.py`, and built in `raftlog/http2/sending.py`; windows are counted there and nowhere else. `h2`
+is notified when a side of a stream ends, so that its states stay correct.
+
+`received` raises nothing, whatever arrives: a broken rule becomes a GOAWAY with RFC 9113's code in the output and a
 `ConnectionFailed` event, after which input is ignored. A rule broken on one stream only resets that stream.
 """
 
@@ -71,26 +72,26 @@ Headers = Iterable[tuple[str, str]]
 class ConnectionCore:
     """Protocol state of one connection, for either role. Times are seconds of any one monotonic clock.
 
-    Invariant: `streams` holds exactly the streams for which no `StreamClosed` was told.
+    Invariant: `streams` contains exactly the streams without a `StreamClosed` event so far.
     """
 
     def __init__(self, *, client: bool, limits: Http2Limits, now: float) -> None:
         self.limits = limits
         self.client = client
         self.events: deque[Event] = deque()
-        """What happened and was not yet handled, oldest first."""
+        """Events that were not handled yet, oldest first."""
         self.streams: dict[int, StreamState] = {}
         self.outbox = Outbox()
         self.peer_ready = False
-        """The peer's SETTINGS are known."""
+        """Whether the peer's SETTINGS have arrived."""
         self.closing = False
-        """A GOAWAY was sent or received: no new streams."""
+        """Whether a GOAWAY was sent or received: no new streams."""
         self.failed = False
-        """The connection is over: nothing is sent but what is in the output."""
+        """Whether the connection is over: nothing is sent except the output."""
         self._inbound = Inbound(self, client=client, limits=limits, now=now)
         self._keepalive = Keepalive(limits, now, serves=not client)
         self._newest_seen = 0
-        """The peer's newest stream at the last look at the deadlines."""
+        """The peer's newest stream id at the last check of the deadlines."""
         self._pings = 0
         self._h2 = new_h2(client, limits)
         self._h2.initiate_connection()
@@ -103,8 +104,11 @@ class ConnectionCore:
     # --- Output ------------------------------------------------------------------------------------------------------
 
     def take_output(self, room: int) -> list[Part]:
-        """Pieces to send, in order: all control frames, and DATA until about `room` bytes of it. Nothing before the
-        peer's preface: until then it may be somebody who expects to be answered in HTTP/1.1."""
+        """Return pieces to send, in order: all control frames, and about `room` bytes of DATA.
+
+        Nothing is returned before the peer's preface: until then it may be an HTTP/1.1 client, which expects an answer
+        in HTTP/1.1.
+        """
         outbox = self.outbox
         outbox.room = room
         if self._inbound.awaits_preface:
@@ -119,8 +123,11 @@ class ConnectionCore:
         return output
 
     def open_stream(self, path: str, authority: str, scheme: str, headers: Headers) -> StreamState:
-        """A new stream with a POST request. Raises `RetriableError` (`connection_lost`, `overloaded`) when the
-        connection takes none, `InvalidRequest` for headers that HTTP/2 forbids."""
+        """Open a stream with a POST request.
+
+        Raises `RetriableError` (`connection_lost`, `overloaded`) if the connection accepts no more streams, and
+        `InvalidRequest` for headers that HTTP/2 forbids.
+        """
         assert self.client
         if self.failed or self.closing:
             raise RetriableError("connection_lost", "the connection is closing")
@@ -129,7 +136,7 @@ class ConnectionCore:
             stream_id = self._h2.get_next_available_stream_id()
             self._h2.send_headers(stream_id, [*request, *self._own_headers(), *headers])
         except TooManyStreamsError as error:
-            raise RetriableError("overloaded", f"the peer takes no more streams: {error}") from None
+            raise RetriableError("overloaded", f"the peer accepts no more streams: {error}") from None
         except NoAvailableStreamIDError:
             raise RetriableError("connection_lost", "the connection has used up its stream ids") from None
         except ProtocolError as error:
@@ -139,7 +146,7 @@ class ConnectionCore:
         return self._add_stream(stream_id)
 
     def respond(self, stream: StreamState) -> None:
-        """200: messages may flow. Those that came with the request are told now."""
+        """Answer 200: messages may flow. Those that came with the request are delivered now."""
         self._answer(stream, 200, self._own_headers())
         try:
             self._inbound.accepted(stream)
@@ -147,7 +154,7 @@ class ConnectionCore:
             self.fail(error.code, error.detail)
 
     def refuse(self, stream: StreamState, status: int, text: str, headers: Headers = ()) -> None:
-        """An answer that ends the stream, with a line of text for people."""
+        """Answer with an error that ends the stream, and a line of text."""
         if stream.closed or self.failed:
             return
         if not self._inbound.ration():
@@ -156,19 +163,19 @@ class ConnectionCore:
         body = text.encode("utf-8", "replace")[:1000] + b"\n"
         plain = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))]
         if len(body) > min(self.outbox.window, stream.send_window):
-            plain, body = [], b""  # a window shrunk on purpose: the status must do
+            plain, body = [], b""  # a window shrunk on purpose: the status must suffice
         self._answer(stream, status, [*plain, *headers])
         if body:
             self.outbox.window -= len(body)
             stream.send_window -= len(body)
             self._write(FRAME_HEADER.pack(len(body) << 8 | DATA, 0, stream.id) + body)
-        # What the peer still sends is thrown away. RFC 9113 section 8.1 lets us ask it to stop by a RST_STREAM, but
-        # then some clients (curl 7.88) throw away the answer instead.
+        # Content that still arrives is discarded. RFC 9113 section 8.1 allows us to stop it with RST_STREAM, but then
+        # some clients (curl 7.88) discard the answer instead.
         self._end_local(stream)
         self._inbound.refused(stream)
 
     def send(self, stream: StreamState, parts: Sequence[Part]) -> None:
-        """One message. On a stream that is over it is dropped. Raises `InvalidRequest` (`body_too_large`)."""
+        """Queue one message; drop it if the stream is over. Raises `InvalidRequest` (`body_too_large`)."""
         normal, total = normalize(parts)
         if stream.closed or stream.local_ended or stream.end_wanted or self.failed:
             release_regions(normal)
@@ -176,11 +183,11 @@ class ConnectionCore:
         assert self.client or stream.answered, "a message before the response's headers"
         if total > stream.peer_max_message_bytes:
             release_regions(normal)
-            raise InvalidRequest("body_too_large", f"a message of {total} bytes is more than the peer takes")
+            raise InvalidRequest("body_too_large", f"a message of {total} bytes exceeds the peer's limit")
         self.outbox.send(stream, normal, total)
 
     def end(self, stream: StreamState) -> None:
-        """Nothing more will be sent on this stream, once its queue is sent."""
+        """End this side of the stream once its queue is sent."""
         if stream.closed or stream.end_wanted or self.failed:
             return
         stream.end_wanted = True
@@ -188,7 +195,7 @@ class ConnectionCore:
             self._end_local(stream)
 
     def reset(self, stream: StreamState, code: ErrorCode, reason: str) -> None:
-        """End both ways at once, giving up what is queued."""
+        """End both sides at once, and drop what is queued."""
         if stream.closed or self.failed:
             return
         with contextlib.suppress(StreamClosedError):  # `h2` saw both ends already: the peer needs no RST_STREAM
@@ -197,13 +204,13 @@ class ConnectionCore:
         self._close_stream(stream, reason)
 
     def go_away(self, code: ErrorCode, reason: str) -> None:
-        """No new streams; open ones may finish."""
+        """Announce that no new streams are accepted; open ones may finish."""
         if not self.closing:
             self.closing = True
             self._write(goaway(self._h2.highest_inbound_stream_id, code, reason))
 
     def fail(self, code: ErrorCode, reason: str) -> None:
-        """Say GOAWAY and end everything. The shell closes the socket when the output is sent."""
+        """Send GOAWAY and end everything. The shell closes the socket once the output is sent."""
         if self.failed:
             return
         self._write(goaway(self._h2.highest_inbound_stream_id, code, reason))
@@ -211,16 +218,16 @@ class ConnectionCore:
         self.abandon(reason)
 
     def abandon(self, reason: str) -> None:
-        """The connection is gone: all streams are over, nothing more will be sent."""
+        """End all streams after the loss of the connection; nothing more is sent."""
         self.failed = self.closing = True
         for stream in list(self.streams.values()):
             self._close_stream(stream, reason)
-        self._inbound.ignore()  # what follows finds an empty buffer: nothing that is in there now will be looked at
+        self._inbound.ignore()  # the buffer's content will not be processed: the reader finds it empty
 
     # --- Input -------------------------------------------------------------------------------------------------------
 
     def get_buffer(self) -> memoryview:
-        """Where to put the next bytes. Never empty, and valid until `received`."""
+        """Return the buffer for the next bytes: never empty, and valid until `received`."""
         try:
             return self._inbound.reader.get_buffer()
         except Http2Error as error:
@@ -229,11 +236,14 @@ class ConnectionCore:
 
     @property
     def behind(self) -> bool:
-        """That was much at once: call `received(0, now)` after a while, and `get_buffer` only when this is false."""
+        """Whether input remains because one read brought much work.
+
+        Then call `received(0, now)` after a while, and `get_buffer` only once this is false.
+        """
         return self._inbound.reader.behind
 
     def received(self, count: int, now: float) -> None:
-        """`count` bytes were put there."""
+        """Process `count` bytes in the buffer."""
         if self.failed:
             self._inbound.ignore()
             return
@@ -244,7 +254,7 @@ class ConnectionCore:
             self.fail(error.code, error.detail)
 
     def on_time(self, now: float, *, reading: bool = True) -> None:
-        """Look at the deadlines. `reading` is false while the shell has stopped reading on purpose."""
+        """Check the deadlines. `reading` is false while the shell has stopped reading on purpose."""
         if self.failed:
             return
         newest, self._newest_seen = self._newest_seen, self._h2.highest_inbound_stream_id
@@ -260,7 +270,7 @@ class ConnectionCore:
             self.fail(ErrorCode.NO_ERROR, verdict.value)
 
     def next_time(self, now: float, *, reading: bool) -> float:
-        """When to call `on_time` again."""
+        """Return the time of the next `on_time` call."""
         return self._keepalive.next_check(now, ready=self.peer_ready, reading=reading)
 
     # --- For `Inbound` -----------------------------------------------------------------------------------------------
@@ -289,7 +299,7 @@ class ConnectionCore:
         self.events.append(GoAwayReceived(code, said))
         if self.client:
             for stream in [stream for stream in self.streams.values() if stream.id > last_stream_id]:
-                self._close_stream(stream, f"the peer went away before it saw the request: {said}")
+                self._close_stream(stream, f"the peer sent GOAWAY before it saw the request: {said}")
 
     # --- Details -----------------------------------------------------------------------------------------------------
 
@@ -343,7 +353,7 @@ class ConnectionCore:
         frame_bytes = changed.get(SettingCodes.MAX_FRAME_SIZE)
         if frame_bytes is not None:
             self.outbox.max_frame_bytes = frame_bytes
-        if SettingCodes.HEADER_TABLE_SIZE in changed:  # a table as large as the peer likes would be our memory
+        if SettingCodes.HEADER_TABLE_SIZE in changed:  # bounded: it is this side's memory
             self._h2.encoder.header_table_size = min(changed[SettingCodes.HEADER_TABLE_SIZE], MAX_HEADER_TABLE_BYTES)
         window = changed.get(SettingCodes.INITIAL_WINDOW_SIZE)
         if window is not None:

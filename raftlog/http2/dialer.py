@@ -1,4 +1,4 @@
-"""The side that connects: once (`connect`), or for as long as a peer should be reached (`ReconnectingDialer`)."""
+"""The connecting side: one connection (`connect`), or one kept open until it is closed (`ReconnectingDialer`)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .tls import CUT_SHORT, DialTls, explain
 SHORTEST_DELAY_S = 0.1
 LONGEST_DELAY_S = 2.0
 TELL_AGAIN_S = 60.0
-"""A peer that stays away for the same reason is told of this often."""
+"""Seconds between log lines about a peer that stays unreachable for the same reason."""
 TOLD_CHARACTERS = 500
-"""Of a reason, which may be the peer's own words."""
+"""Limit of a reason in the log, which may be the peer's own text, in characters."""
 
 
 async def connect(
@@ -30,11 +30,11 @@ async def connect(
     ssl: ssl_module.SSLContext | DialTls | None = None,
     on_closed: Callable[[Http2Connection, str], None] | None = None,
 ) -> Http2Connection:
-    """A connection whose peer has shown that it speaks HTTP/2, on the running loop.
+    """Connect on the running loop, and return a connection whose peer has shown that it speaks HTTP/2.
 
-    Raises `RetriableError` (`connection_lost`) with what went wrong: nobody listens there, it does not speak HTTP/2,
-    its certificate is not trusted or another's, `host` is no name, this end has no thread to resolve it with, or
-    `connect_timeout_s` passed.
+    Raises `RetriableError` (`connection_lost`) with the reason: no listener there, the peer does not speak HTTP/2, its
+    certificate is not trusted or belongs to another, `host` cannot be resolved, this process has no thread to resolve
+    it with, or `connect_timeout_s` passed.
     """
     limits = limits or Http2Limits()
     loop = asyncio.get_running_loop()
@@ -65,8 +65,8 @@ async def connect(
             if tls is not None:
                 tls.check(connection.get_extra_info("peercert"))
             await ready
-            if connection.peer_said:  # with its first bytes: nothing can be asked of it
-                raise RetriableError("connection_lost", f"the peer goes away: {connection.peer_said}")
+            if connection.peer_said:  # with its first bytes: nothing can be requested
+                raise RetriableError("connection_lost", f"the peer sent GOAWAY: {connection.peer_said}")
     except BaseException as error:
         connection.on_closed = None
         ready.cancel()
@@ -79,7 +79,7 @@ async def connect(
 
 def _why(error: BaseException, tls: DialTls | None) -> str:
     if isinstance(error, RaftlogError):
-        # TLS 1.3: this end is done with the handshake before the other has looked at its certificate.
+        # TLS 1.3: this end finishes the handshake before the peer has checked its certificate.
         unsaid = tls is not None and error.detail.startswith(("connection lost", "the peer closed the connection"))
         return f"{CUT_SHORT} ({error.detail})" if unsaid else error.detail
     if isinstance(error, TimeoutError):
@@ -91,9 +91,9 @@ def _why(error: BaseException, tls: DialTls | None) -> str:
 class ReconnectingDialer:
     """Keeps one connection with one long-lived stream to a peer, until `close`.
 
-    When either is lost (or refused), both are given up and a new attempt follows after a random delay: at first up to
-    0.2 s, twice that after each further failure, never below 0.1 s or above 2 s. Randomness keeps the brokers that
-    lost the same peer from coming back all at once.
+    If either is lost or refused, both are dropped, and a new attempt follows after a random delay: at first up to 0.2
+    s, doubled after each further failure, never below 0.1 s or above 2 s. The random delays keep brokers that lost the
+    same peer from reconnecting all at once.
     """
 
     def __init__(
@@ -110,9 +110,11 @@ class ReconnectingDialer:
         on_opened: Callable[[Http2Stream], None] | None = None,
         on_closed: Callable[[str], None] | None = None,
     ) -> None:
-        """Starts at once, on the running loop. `on_opened` is called when the peer has accepted a stream; `handler`
-        is told of that stream's messages and its `on_closed`. `on_closed` is called with the reason after each lost
-        stream and after each failed attempt."""
+        """Start at once, on the running loop.
+
+        `on_opened` is called when the peer has accepted a stream; `handler` gets that stream's messages and its
+        `on_closed`. `on_closed` is called with the reason after each lost stream and after each failed attempt.
+        """
         self._host = host
         self._port = port
         self._path = path
@@ -133,11 +135,11 @@ class ReconnectingDialer:
 
     @property
     def stream(self) -> Http2Stream | None:
-        """The stream, while the peer has accepted it and it is open."""
+        """The stream, while it is open and accepted by the peer."""
         return self._stream
 
     async def close(self) -> None:
-        """Close the connection and stay away. The handler's `on_closed` has been called when this returns."""
+        """Close the connection and stop reconnecting. On return, the handler's `on_closed` has been called."""
         self._closing = True
         task, self._task = self._task, None
         if task is None:
@@ -146,7 +148,7 @@ class ReconnectingDialer:
         await asyncio.wait([task])
 
     def delay_s(self) -> float:
-        """How long to wait before the next attempt."""
+        """Return the delay before the next attempt, in seconds."""
         longest = min(LONGEST_DELAY_S, 0.2 * 2.0 ** min(self._failures, 10))
         return self._random.uniform(SHORTEST_DELAY_S, longest)
 
@@ -161,7 +163,7 @@ class ReconnectingDialer:
             await asyncio.sleep(delay)
 
     async def _once(self) -> str:
-        """One connection's life. Returns why it ended."""
+        """Serve one connection, and return the reason of its end."""
         loop = asyncio.get_running_loop()
         over: asyncio.Future[str] = loop.create_future()
 
@@ -184,7 +186,7 @@ class ReconnectingDialer:
             self._opened(stream)
 
         try:
-            connection.on_goaway = lambda _, reason: end(f"the peer goes away: {reason}")
+            connection.on_goaway = lambda _, reason: end(f"the peer sent GOAWAY: {reason}")
             connection.open_stream(self._path, self._headers, _Watched(self._handler, end), opened)
             return await over
         except RetriableError as error:
@@ -195,7 +197,7 @@ class ReconnectingDialer:
             await connection.wait_closed()
 
     def _tell(self, reason: str) -> None:
-        """One line for each reason, not for each attempt: a peer may be down for days."""
+        """Log one line per reason, not per attempt: a peer may be down for days."""
         now = asyncio.get_running_loop().time()
         told, told_at = self._told
         if reason == told and now - told_at < TELL_AGAIN_S:
@@ -212,15 +214,15 @@ class ReconnectingDialer:
 
 
 def _report(task: asyncio.Task[None]) -> None:
-    """A callback of the user's raised: that is a bug, and must not die unseen with the task."""
+    """Report an exception of the user's callback: it is a bug and must not vanish with the task."""
     error = None if task.cancelled() else task.exception()
     if error is not None:
-        message = "a callback of ReconnectingDialer failed; it dials no more"
+        message = "a callback of ReconnectingDialer failed; it no longer reconnects"
         task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})
 
 
 class _Watched:
-    """The user's handler, and the end of its stream."""
+    """The user's handler, plus the notification of the stream's end."""
 
     def __init__(self, handler: StreamHandler, end: Callable[[str], None]) -> None:
         self._handler = handler

@@ -1,4 +1,4 @@
-"""What the sans-I/O core tells its shell. `stream` is the core's own record."""
+"""Events from the sans-I/O core to its shell; `stream` is the core's own state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ResponseReceived:
 
 @dataclass(slots=True)
 class MessageReceived:
-    """One whole message. The bytes are the receiver's to keep."""
+    """One whole message; the receiver may keep the bytes."""
 
     stream: StreamState
     message: memoryview
@@ -44,7 +44,7 @@ class StreamEnded:
 
 @dataclass(slots=True)
 class StreamClosed:
-    """Nothing flows either way any more. Comes once for each stream, and last."""
+    """Both sides of the stream have ended. The last event of each stream, exactly once."""
 
     stream: StreamState
     reason: str
@@ -57,14 +57,14 @@ class PeerReady:
 
 @dataclass(slots=True)
 class NotHttp2:
-    """The peer's first bytes are no HTTP/2 preface; here is what there was of them, at most 256."""
+    """The peer's first bytes are no HTTP/2 preface; at most 256 of them are attached."""
 
     first_bytes: bytes
 
 
 @dataclass(slots=True)
 class GoAwayReceived:
-    """The peer takes no new streams."""
+    """The peer accepts no new streams."""
 
     code: int
     reason: str
@@ -72,7 +72,7 @@ class GoAwayReceived:
 
 @dataclass(slots=True)
 class ConnectionFailed:
-    """The core gave up; what it wanted to say is in its output. Send that, then close."""
+    """The core has failed. The shell sends the remaining output, then closes."""
 
     code: int
     reason: str

@@ -1,8 +1,8 @@
-"""The few frames that are written and read by hand, and RFC 9113's numbers for all of them.
+"""The frames that are written and parsed by hand, and RFC 9113's numbers for all of them.
 
-DATA, WINDOW_UPDATE and GOAWAY never pass through the `h2` library: DATA because of its cost, WINDOW_UPDATE because
-whoever counts DATA must count windows too, GOAWAY because `h2` treats one as the end of everything, while open streams
-may finish. All other frames are made and read by `h2` (`raftlog/http2/core.py`).
+DATA, WINDOW_UPDATE and GOAWAY never pass through the `h2` library: DATA because of its cost; WINDOW_UPDATE because the
+code that counts DATA must count windows, too; GOAWAY because `h2` treats one as the end of everything, while open
+streams may finish. All other frames are built and parsed by `h2` (`raftlog/http2/core.py`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import struct
 from collections.abc import Iterable
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""RFC 9113 section 3.4: what a client sends first."""
+"""The client's first bytes (RFC 9113 section 3.4)."""
 
 HEADER_BYTES = 9
 PREFIX_BYTES = 4
-"""Each message begins with its length: u32, big-endian, not counting itself."""
+"""Size of a message's length prefix: u32, big-endian, not counting itself."""
 
 FRAME_HEADER = struct.Struct(">IBI")
 """Length and type in one word (`length << 8 | type`), flags, stream id."""
@@ -35,20 +35,20 @@ STREAM_ID_MASK = 2**31 - 1
 
 SETTING_BYTES = 6
 KNOWN_SETTINGS = frozenset(number.to_bytes(2, "big") for number in range(1, 7))
-"""RFC 9113 section 6.5.2: identifiers that mean something here."""
+"""Setting identifiers that have a meaning here (RFC 9113 section 6.5.2)."""
 
 CONTENT_TYPE = "application/octet-stream"
-"""Of both directions of a stream: what its messages are is the path's business."""
+"""Content type of both directions of a stream; the path determines the format of its messages."""
 MAX_MESSAGE_HEADER = "raftlog-max-message-bytes"
-"""Header field in which each side announces the longest message that it takes."""
+"""Header field in which each side announces the longest message that it accepts."""
 ERROR_HEADER = "raftlog-error"
-"""Header field of a refusal: the stable code (`raftlog/errors.py`)."""
+"""Header field of a refusal: the stable error code (`raftlog/errors.py`)."""
 DETAIL_HEADER = "raftlog-detail"
-"""Header field of a refusal: its text for people."""
+"""Header field of a refusal: its text."""
 
 
 class ErrorCode(enum.IntEnum):
-    """RFC 9113 section 7: why a stream was reset or a connection closed."""
+    """Reasons for resetting a stream or closing a connection (RFC 9113 section 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -67,12 +67,15 @@ class ErrorCode(enum.IntEnum):
 
 
 def error_name(code: int) -> str:
-    """The code's name; peers may send numbers that have none."""
+    """Return the code's name; peers may send numbers without one."""
     return ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
 
 
 class Http2Error(Exception):
-    """The peer broke the protocol: the connection ends with this code. Never leaves the sans-I/O core."""
+    """The peer broke the protocol: the connection ends with this code.
+
+    It never leaves the sans-I/O core.
+    """
 
     def __init__(self, code: ErrorCode, detail: str) -> None:
         super().__init__(detail)
@@ -81,18 +84,18 @@ class Http2Error(Exception):
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """WINDOW_UPDATE; stream 0 is the connection."""
+    """Build a WINDOW_UPDATE frame; stream 0 is the connection."""
     return FRAME_HEADER.pack(4 << 8 | WINDOW_UPDATE, 0, stream_id) + PREFIX.pack(increment)
 
 
 def goaway(last_stream_id: int, code: int, detail: str) -> bytes:
-    """GOAWAY with a text for people, at most 200 bytes of it."""
+    """Build a GOAWAY frame with at most 200 bytes of text."""
     debug = detail.encode("utf-8", "replace")[:200]
     return FRAME_HEADER.pack((8 + len(debug)) << 8 | GOAWAY, 0, 0) + _WORD_PAIR.pack(last_stream_id, code) + debug
 
 
 def parse_window_update(payload: bytes) -> int:
-    """The increment. Raises `Http2Error`."""
+    """Return the increment. Raises `Http2Error`."""
     if len(payload) != 4:
         raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE must have 4 bytes")
     (increment,) = PREFIX.unpack(payload)
@@ -100,7 +103,7 @@ def parse_window_update(payload: bytes) -> int:
 
 
 def parse_goaway(payload: bytes) -> tuple[int, int, str]:
-    """Last stream id, code, text. Raises `Http2Error`."""
+    """Return last stream id, code and text. Raises `Http2Error`."""
     if len(payload) < 8:
         raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY must have at least 8 bytes")
     last_stream_id, code = _WORD_PAIR.unpack_from(payload)
@@ -108,8 +111,11 @@ def parse_goaway(payload: bytes) -> tuple[int, int, str]:
 
 
 def known_settings(frame: bytes) -> bytes:
-    """A SETTINGS frame without the identifiers that are to be ignored: `h2` keeps a history of each, and walks through
-    all of them with each frame. What is malformed stays as it is, to be refused."""
+    """Return a SETTINGS frame without unknown identifiers, which must be ignored.
+
+    `h2` would keep a history of each and walk through all of them with each frame. A malformed frame is returned
+    unchanged, to be refused.
+    """
     word, flags, stream_id = FRAME_HEADER.unpack_from(frame)
     if flags & FLAG_ACK or (len(frame) - HEADER_BYTES) % SETTING_BYTES:
         return frame
@@ -119,7 +125,10 @@ def known_settings(frame: bytes) -> bytes:
 
 
 def split_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Pseudo header fields, and the others; a repeated field's values are joined (RFC 9110 section 5.3)."""
+    """Return the pseudo header fields and the others.
+
+    A repeated field's values are joined (RFC 9110 section 5.3).
+    """
     pseudo: dict[str, str] = {}
     headers: dict[str, str] = {}
     for name_bytes, value_bytes in raw:
@@ -132,13 +141,13 @@ def split_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], d
 
 
 def parse_status(text: str) -> int:
-    """Of a response. Raises `Http2Error`."""
+    """Return the status of a response. Raises `Http2Error`."""
     if not (len(text) == 3 and text.isascii() and text.isdecimal()):
-        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"a response with the status {text[:20]!r}")
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"a response with the invalid status {text[:20]!r}")
     return int(text)
 
 
 def announced_limit(headers: dict[str, str]) -> int:
-    """The longest message that the peer says it takes; what the prefix can say, where it says nothing."""
+    """Return the peer's limit of a message, in bytes; without one, the limit of the prefix."""
     text = headers.get(MAX_MESSAGE_HEADER, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else 2**32 - 1

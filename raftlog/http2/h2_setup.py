@@ -1,7 +1,7 @@
-"""How the `h2` library is set up, and the two places where it is told what it did not see.
+"""Setup of the `h2` library, and the two places that update it about frames that it did not see.
 
-`h2` is used through its public classes; `local_settings`, `max_inbound_frame_size`, `decoder`, `streams` and a
-stream's `state_machine` are attributes that it documents or keeps without underscore.
+`h2` is used through its public classes; `local_settings`, `max_inbound_frame_size`, `decoder`, `streams` and a stream's
+`state_machine` are attributes that are documented or have no underscore.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from h2.stream import StreamInputs, StreamState
 from .limits import Http2Limits
 
 MAX_HEADER_TABLE_BYTES = 4096
-"""HPACK state kept for what we send: RFC 7541's default, whatever the peer would allow."""
+"""Limit of the HPACK table for what is sent, in bytes: RFC 7541's default, even if the peer allows more."""
 
 
 class Connection(H2Connection):
-    """Remembers how a bounded number of streams was closed: 65,536 of them, as by default, are 6 MB a connection."""
+    """Remembers how a bounded number of streams was closed.
+
+    The default of 65,536 takes 6 MB per connection.
+    """
 
     MAX_CLOSED_STREAMS = 1024
 
@@ -27,7 +30,7 @@ _PEER_MAY_SEND = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
 
 def new_h2(client: bool, limits: Http2Limits) -> H2Connection:
-    """With our numbers as *initial* settings: they are in the first bytes sent, not a round trip later."""
+    """Return a connection with our limits as *initial* settings: in the first bytes, not a round trip later."""
     connection = Connection(H2Configuration(client_side=client, header_encoding=None))
     connection.local_settings = Settings(
         client=client,
@@ -45,15 +48,21 @@ def new_h2(client: bool, limits: Http2Limits) -> H2Connection:
 
 
 def enforce_ourselves(connection: H2Connection) -> None:
-    """Once the settings are announced: `h2` would end the connection over one stream too many, which a peer may open
-    before it has seen the number. We refuse such streams one by one."""
+    """Disable `h2`'s own limit of streams, once the settings are announced.
+
+    `h2` would end the connection because of one stream too many, which a peer may open before it has seen the limit.
+    Such streams are refused one by one instead.
+    """
     enforced = {SettingCodes.MAX_CONCURRENT_STREAMS: 2**31, SettingCodes.ENABLE_PUSH: 0}
     connection.local_settings = Settings(client=connection.config.client_side, initial_values=enforced)
 
 
 def peer_ended(connection: H2Connection, stream_id: int) -> None:
-    """END_STREAM came on DATA. `h2` saw none of it, so its check of content-length would be wrong: only its state is
-    moved. Where it saw the end itself (trailers) there is nothing to do."""
+    """Handle END_STREAM on a DATA frame.
+
+    `h2` saw none of the DATA, so its check of content-length would be wrong: only its state is changed. If it saw the
+    end itself (trailers), there is nothing to do.
+    """
     machine = connection.streams[stream_id].state_machine
     if machine.state in _PEER_MAY_SEND:
         machine.process_input(StreamInputs.RECV_END_STREAM)

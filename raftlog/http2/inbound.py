@@ -1,13 +1,13 @@
-"""Received bytes, judged: every rule that is not `h2`'s to check, and all of DATA.
+"""Validation of received bytes: every rule that `h2` does not check, and all of DATA.
 
 * The preface, and SETTINGS as the first frame (RFC 9113 section 3.4).
 * A header block is bounded, and nothing comes between its frames (section 6.10).
-* Frames that make work and carry nothing are rationed: rapid reset, floods of PING, SETTINGS, PRIORITY, CONTINUATION,
-  empty DATA, unknown types. DATA and WINDOW_UPDATE are not rationed: they answer to windows, and cost no answer.
+* Frames that cause work without content are rate-limited: rapid reset, floods of PING, SETTINGS, PRIORITY,
+  CONTINUATION, empty DATA, unknown types. DATA and WINDOW_UPDATE are not: windows limit them, and they need no answer.
 * DATA: windows, padding, `content-length`, states of streams (section 5.1), and then messages.
 
-A rule of the connection raises `Http2Error` (which `ConnectionCore.received` turns into a GOAWAY), a rule of one
-stream resets that stream.
+A violated rule of the connection raises `Http2Error` (which `ConnectionCore.received` turns into a GOAWAY); a violated
+rule of one stream resets that stream.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ NOT_HTTP2_BYTES = 256
 
 
 class InboundOwner(Protocol):
-    """What `Inbound` needs of the connection."""
+    """The interface of the connection to `Inbound`."""
 
     events: deque[Event]
     streams: dict[int, StreamState]
     outbox: Outbox
 
     def is_idle(self, stream_id: int) -> bool:
-        """Nobody has opened a stream of this number yet."""
+        """Whether no stream with this number has been opened yet."""
         ...
 
     def control(self, kind: int, frame: bytes) -> None:
-        """A frame for `h2`. Raises `Http2Error`."""
+        """Pass a frame to `h2`. Raises `Http2Error`."""
         ...
 
     def peer_ended(self, stream: StreamState) -> None:
-        """END_STREAM, and all before it was in order."""
+        """Handle END_STREAM after valid content."""
         ...
 
     def peer_goes_away(self, last_stream_id: int, code: int, reason: str) -> None: ...
@@ -85,18 +85,18 @@ class Inbound:
         self._control = RateLimit(limits.control_frames_per_second, limits.control_frames_burst, now)
         self._now = now
         self._preface = b"" if client else PREFACE
-        """What the peer must send before any frame."""
+        """Bytes that the peer must send before any frame."""
         self.awaits_preface = bool(self._preface)
-        """It is not known yet whether the peer speaks HTTP/2 at all."""
+        """Whether it is still unknown if the peer speaks HTTP/2."""
         self._settings_seen = False
         self._header_stream = 0
-        """Whose header block is being received; 0: nobody's."""
+        """Id of the stream whose header block is being received; 0: none."""
         self._header_block_bytes = 0
         self._window = limits.window_bytes
         self._low_window = limits.window_bytes // 2
 
     def opening(self) -> bytes:
-        """What raises the connection's window from what RFC 9113 gives it to ours."""
+        """Return the frame that raises the connection's window from RFC 9113's default to ours."""
         increment = self._limits.window_bytes - DEFAULT_WINDOW
         return window_update(0, increment) if increment else b""
 
@@ -104,7 +104,7 @@ class Inbound:
         return MessageAssembler(self._limits.max_message_bytes, self._budget)
 
     def received(self, count: int, now: float) -> None:
-        """Raises `Http2Error`."""
+        """Process received bytes. Raises `Http2Error`."""
         self._now = now
         if self._preface:
             self.reader.stage(count)
@@ -118,17 +118,17 @@ class Inbound:
         self.reader.received(count)
 
     def ignore(self) -> None:
-        """The connection is over: forget what was put into the buffer."""
+        """Discard the buffer after the end of the connection."""
         self.reader.drop_all()
 
     def forget(self, stream: StreamState) -> None:
-        """The stream is over."""
+        """Forget a stream that is over."""
         self._drop_early(stream)
         stream.assembler.discard()
         self.reader.forget(stream)
 
     def accepted(self, stream: StreamState) -> None:
-        """The request was answered: what came with it is messages. Raises `Http2Error`."""
+        """Deliver the messages that came with a request, after it was accepted. Raises `Http2Error`."""
         if not stream.closed and (stream.early or stream.early_end):
             early = bytes(stream.early)
             self._drop_early(stream)
@@ -136,14 +136,14 @@ class Inbound:
                 self.data_ended(stream)
 
     def refused(self, stream: StreamState) -> None:
-        """The request was answered with an error: what comes with it is nothing to us."""
+        """Discard the content of a request that was answered with an error."""
         self._drop_early(stream)
         stream.refused = True
         if stream.early_end and not stream.closed:
             self._owner.peer_ended(stream)
 
     def ration(self) -> bool:
-        """Count one thing that made work and carried nothing. False: that was too many."""
+        """Count one frame that caused work without content; return False if there were too many."""
         return self._control.allow(self._now)
 
     # --- For the frame reader ----------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Inbound:
             if owner.is_idle(stream_id):
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"DATA on idle stream {stream_id}")
             self._ration_empty(length)
-            return None  # it was closed while this was under way
+            return None  # it was closed while this frame was in flight
         stream.receive_window -= length
         if stream.receive_window < self._low_window:
             self._reopen_stream(stream, bool(ends))
@@ -185,7 +185,7 @@ class Inbound:
         if stream.content_left is not None:
             stream.content_left -= length
             if stream.content_left < 0:
-                self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "more content than content-length says")
+                self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "more content than content-length announces")
                 return False
         return True
 
@@ -220,7 +220,7 @@ class Inbound:
         elif not stream.assembler.at_boundary:
             self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "the stream ended in the middle of a message")
         elif stream.content_left:
-            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "less content than content-length says")
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "less content than content-length announces")
         else:
             self._owner.peer_ended(stream)
 
@@ -244,7 +244,7 @@ class Inbound:
             self._ration("control frames")
             if kind == SETTINGS:
                 frame = known_settings(frame)
-            if kind < CONTINUATION:  # RFC 9113 section 4.1: types that nobody knows are ignored
+            if kind < CONTINUATION:  # unknown types are ignored (RFC 9113 section 4.1)
                 self._owner.control(kind, frame)
 
     def _drop_early(self, stream: StreamState) -> None:
@@ -267,7 +267,7 @@ class Inbound:
         return True
 
     def _check_first_frame(self) -> None:
-        """Whoever dials a port of something else is told so, not what its bytes would mean as frames."""
+        """Report a peer that is no HTTP/2 server as such, rather than its bytes misread as frames."""
         staged = bytes(self.reader.staged()[:NOT_HTTP2_BYTES])
         if len(staged) >= HEADER_BYTES and staged[3] != SETTINGS:
             said = f"the peer does not speak HTTP/2, its first bytes are {staged[:60]!r}"
@@ -286,7 +286,7 @@ class Inbound:
         self._owner.control(kind, frame)
 
     def _ration_headers(self, stream_id: int) -> None:
-        """A header block on a stream that the peer has ended, or that is over, makes `h2` reset the stream."""
+        """Rate-limit header blocks on ended or closed streams: each makes `h2` reset the stream."""
         stream = self._owner.streams.get(stream_id)
         over = not self._owner.is_idle(stream_id) if stream is None else stream.remote_ended or stream.early_end
         if over:

@@ -1,4 +1,4 @@
-"""When a connection has been silent, half-open or idle for too long. Pure: the time goes in, a verdict comes out."""
+"""Detection of silent, half-open and idle connections. Pure: the time goes in, a verdict comes out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .limits import Http2Limits
 
 
 class Verdict(enum.Enum):
-    """What is due."""
+    """The action that is due."""
 
     NOTHING = "nothing"
     PING = "ping"
@@ -18,26 +18,32 @@ class Verdict(enum.Enum):
 
 
 class Keepalive:
-    """Deadlines of one connection. Bytes of any kind prove that the peer lives: its PING answer may be queued."""
+    """Deadlines of one connection.
+
+    Bytes of any kind prove that the peer is alive: its answer to a PING may still be queued.
+    """
 
     __slots__ = ("_idle_since", "_last_received", "_limits", "_opened", "_ping_due", "_ping_sent", "_serves")
 
     def __init__(self, limits: Http2Limits, now: float, *, serves: bool) -> None:
         self._limits = limits
         self._serves = serves
-        """A dialer's owner decides when its connection is no longer wanted; a listener nobody tells."""
+        """Whether this is a listener's connection; a dialer's owner decides itself when to close an idle one."""
         self._opened = self._idle_since = self._last_received = now
         self._ping_due = now + limits.ping_interval_s
         self._ping_sent: float | None = None
 
     def received(self, now: float) -> None:
-        """Bytes arrived."""
+        """Note that bytes arrived."""
         self._last_received = now
         self._ping_sent = None
 
     def check(self, now: float, *, ready: bool, used: bool, reading: bool) -> Verdict:
-        """What is due now. `used`: there is a stream, or was since the last look. `reading` is false while our own side
-        has stopped looking at the socket."""
+        """Return what is due now.
+
+        `used`: whether there is a stream, or was since the last check. `reading`: false while this side has stopped
+        reading.
+        """
         limits = self._limits
         if used:
             self._idle_since = now
@@ -57,8 +63,11 @@ class Keepalive:
         return Verdict.NOTHING
 
     def next_check(self, now: float, *, ready: bool, reading: bool) -> float:
-        """When to look again: at the next deadline. A listener looks four times as often as its idle connections need,
-        so that one is closed not much later than it should be."""
+        """Return the time of the next check: the next deadline.
+
+        A listener checks four times per idle timeout, so that an idle connection is closed not much later than it
+        should be.
+        """
         limits = self._limits
         if not ready:
             due = min(self._opened + limits.handshake_timeout_s, now + limits.ping_interval_s)

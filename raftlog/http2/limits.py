@@ -1,7 +1,7 @@
-"""Every bound of the carrier, in one value that listener and dialer are given.
+"""Every limit of the transport, in one value for listener and dialer.
 
-A number here is either announced to the peer (RFC 9113 section 6.5.2) or enforced by us whatever the peer believes.
-Both ends of a raftlog cluster use the defaults; tests and cautious installations bring their own.
+A limit is either announced to the peer (RFC 9113 section 6.5.2) or enforced regardless of what the peer believes. Both
+ends of a raftlog cluster use the defaults; tests and cautious installations set their own.
 """
 
 from __future__ import annotations
@@ -11,69 +11,81 @@ from dataclasses import dataclass
 from ..config import KIB, MAX_WIRE_MESSAGE_BYTES, MIB
 
 LARGEST_WINDOW = 2**31 - 1
-"""RFC 9113 section 6.9.1: a flow-control window may not grow beyond this."""
+"""Limit of a flow-control window, in bytes (RFC 9113 section 6.9.1)."""
 
 LARGEST_FRAME = 2**24 - 1
-"""RFC 9113 section 4.2: the largest `SETTINGS_MAX_FRAME_SIZE`."""
+"""The largest `SETTINGS_MAX_FRAME_SIZE` (RFC 9113 section 4.2)."""
 
 SMALLEST_FRAME = 2**14
-"""RFC 9113 section 4.2: what a peer takes before it has announced anything, and the smallest it may announce."""
+"""Frame size that every peer accepts before announcing another, and the smallest it may announce (section 4.2)."""
 
 DEFAULT_WINDOW = 65_535
-"""RFC 9113 section 6.9.2: the initial window of a connection, and of a stream where nothing was announced."""
+"""Initial window of a connection, and of a stream without an announced one (RFC 9113 section 6.9.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """Bounds of one connection. Times in seconds, sizes in bytes."""
+    """Limits of one connection.
+
+    Times are in seconds, sizes in bytes.
+    """
 
     max_frame_bytes: int = LARGEST_FRAME
-    """Announced: so that a message of ours is one DATA frame. Other frames have a bound of their own."""
+    """Announced, so that a message is a single DATA frame. Other frames have their own limit."""
     window_bytes: int = LARGEST_WINDOW
-    """Announced, for each stream and for the connection. Received bytes are handed on at once, so what bounds memory is
-    the reader's pace (`pause_reading`), not this."""
+    """Announced, for each stream and for the connection.
+
+    Received bytes are delivered at once, so memory is bounded by the reader's pace (`pause_reading`), not by this.
+    """
     max_message_bytes: int = MAX_WIRE_MESSAGE_BYTES
     """Announced in a header field; a longer message fails the connection before any of it is buffered."""
     max_partial_bytes: int = 2 * MAX_WIRE_MESSAGE_BYTES
-    """Unfinished messages held for all streams of a connection; the stream that would go beyond is reset."""
+    """Unfinished messages of all streams of a connection; a stream that would exceed it is reset."""
     max_queued_bytes: int = 256 * MIB
-    """What may wait to be sent on a connection. A peer that reads too slowly for that is cut off: credits above this
-    layer keep honest peers far below."""
+    """Bytes waiting to be sent on a connection.
+
+    A peer that reads too slowly for it is disconnected; credits above this layer keep honest peers far below.
+    """
     max_queued_pieces: int = 100_000
-    """The same, counted: the smallest frames and messages cost more memory than their bytes."""
+    """The same limit as a count: the smallest frames and messages cost more memory than their bytes."""
     max_control_frame_bytes: int = 16 * KIB
-    """Largest frame that is not DATA: also what peers assume who were told nothing."""
+    """Largest frame other than DATA; also what peers assume before any announcement."""
     max_header_block_bytes: int = 32 * KIB
-    """HEADERS and its CONTINUATIONs together, still compressed."""
+    """HEADERS and its CONTINUATIONs together, compressed."""
     max_header_list_bytes: int = 16 * KIB
-    """Announced: the same, decompressed. Ours are below 1 KiB."""
+    """Announced: the same, decompressed. Raftlog's own are below 1 KiB."""
     max_concurrent_streams: int = 128
-    """Announced; streams above are refused one by one, since a peer may not have seen the number yet."""
+    """Announced; streams above it are refused one by one, since a peer may not have seen the number yet."""
     control_frames_per_second: float = 500.0
-    """Frames that cost us work or an answer and carry nothing: PING, SETTINGS, RST_STREAM, PRIORITY, empty DATA,
-    CONTINUATION, requests that we had to refuse. Ours send a handful a minute."""
+    """Frames per second that cause work or an answer without content.
+
+    PING, SETTINGS, RST_STREAM, PRIORITY, empty DATA, CONTINUATION, refused requests. Raftlog's own connections send a
+    handful per minute.
+    """
     control_frames_burst: int = 2_000
-    """So many may come at once: a client that cancels a thousand requests is no attacker."""
+    """Such frames at once: a client that cancels a thousand requests is no attacker."""
     connect_timeout_s: float = 3.0
-    """Of a dialer, until the peer has shown that it speaks HTTP/2."""
+    """A dialer's deadline for the peer to show that it speaks HTTP/2."""
     handshake_timeout_s: float = 5.0
-    """Until the peer has sent its preface and SETTINGS: half-open connections end here."""
+    """Deadline for the peer's preface and SETTINGS, which ends half-open connections."""
     ping_interval_s: float = 10.0
     ping_timeout_s: float = 5.0
-    """After a PING, bytes of any kind must arrive within this."""
+    """Time after a PING within which bytes of any kind must arrive."""
     idle_timeout_s: float = 300.0
-    """A listener closes a connection that had no stream for so long."""
+    """Time without a stream after which a listener closes a connection."""
     stall_timeout_s: float = 30.0
-    """Bytes wait to be sent and the peer took none for so long: it is cut off."""
+    """Time for which a peer may take none of the waiting bytes before it is disconnected."""
     linger_s: float = 1.0
-    """After the last bytes of ours: so long we go on reading, so that no RST overtakes the GOAWAY."""
+    """Time for which input is still read after the last output, so that no RST overtakes the GOAWAY."""
     max_connections: int = 4_096
-    """Of one listener, those included whose TLS handshake is under way; further ones are closed at once."""
+    """Connections of one listener, including TLS handshakes; further ones are closed at once."""
     max_handshakes: int = 512
-    """TLS handshakes under way at a listener; beyond it the oldest is given up for the newest."""
+    """TLS handshakes in progress at a listener; beyond it, the oldest gives way to the newest."""
     moved_handshakes_per_second: float = 20.0
-    """TLS handshakes that a server name may bring to another loop; those beyond stay on the listener's. Anybody can ask
-    for them, and each is a millisecond of work."""
+    """TLS handshakes per second that a server name may move to another loop; others stay on the listener's.
+
+    Any peer can request them, and each takes a millisecond.
+    """
     moved_handshakes_burst: int = 100
 
     @property
@@ -107,7 +119,7 @@ class Http2Limits:
 
 
 class RateLimit:
-    """A token bucket: `rate` a second on average, `burst` at once."""
+    """A token bucket: `rate` per second on average, `burst` at once."""
 
     __slots__ = ("_burst", "_last", "_rate", "_tokens")
 
@@ -118,7 +130,7 @@ class RateLimit:
         self._last = now
 
     def allow(self, now: float) -> bool:
-        """Take one token; false when there is none."""
+        """Take one token; return False if there is none."""
         if now > self._last:
             self._tokens = min(self._burst, self._tokens + (now - self._last) * self._rate)
             self._last = now

@@ -1,4 +1,4 @@
-"""Where peers and native clients connect: one port, streams told apart by path."""
+"""The accepting side: one port for peers and native clients, with streams distinguished by path."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ BACKLOG = 512
 
 
 class Http2Listener:
-    """Accepts connections and gives each stream to the acceptor of its path.
+    """Accepts connections and passes each stream to the acceptor of its path.
 
-    `loop_for_path`: a plain connection whose first request names such a path is handed to that other thread's running
-    loop, with all its state, and served there from then on; its acceptor is called there. Under TLS a connection cannot
-    be moved, because its encryption is bound to the transport; `loop_for_name` has it shaken hands with on that loop
-    where it asks for such a server name. Another path of `loop_for_path` is served on the listener's loop then.
+    * `loop_for_path`: a plain connection whose first request names such a path moves to that thread's running loop,
+      with all its state, and is served there from then on; its acceptor is called there.
+    * `loop_for_name`: a TLS connection cannot move, because its encryption is bound to the transport. TLS handshakes
+      whose server name matches run on that loop. A path of `loop_for_path` requested on the listener's loop is then
+      served there.
     """
 
     def __init__(
@@ -38,9 +39,12 @@ class Http2Listener:
         most_connections: Callable[[], int | None] = lambda: None,
         on_short: Callable[[OSError], None] = lambda error: None,
     ) -> None:
-        """`ssl`: a source is asked anew for each connection. `on_refused(address, reason)` is told of connections that
-        came to nothing because of TLS, on the listener's loop. `most_connections`: how many there may be now, where
-        that is less than the limits say; `on_short` is told when accepting rests, since no descriptor is left."""
+        """Configure the listener.
+
+        `ssl`: a source is called for each connection. `on_refused(address, reason)` reports connections that failed
+        because of TLS, on the listener's loop. `most_connections`: the present limit of connections, if below the one
+        in `limits`. `on_short` is called when accepting pauses because no file descriptor is left.
+        """
         self._acceptors = acceptors
         self._limits = limits or Http2Limits()
         self._loop_for_path = loop_for_path or {}
@@ -49,18 +53,18 @@ class Http2Listener:
         self._on_short = on_short
         self._door = None if ssl is None else self._new_door(source_of(ssl), loop_for_name or {})
         self._connections: dict[Http2Connection, None] = {}
-        """In order of arrival; those that live on other loops included."""
+        """Connections in order of arrival, including those on other loops."""
         self._server: PacedServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._emptied = asyncio.Event()
 
     @property
     def connection_count(self) -> int:
-        """Those included whose TLS handshake is under way."""
+        """Number of connections, including TLS handshakes in progress."""
         return len(self._connections) + (self._door.under_way if self._door else 0)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which is a free one where `port` is 0. Raises `OSError`."""
+        """Listen, and return the port (a free one if `port` is 0). Raises `OSError`."""
         assert self._loop is None, "started twice"
         loop = self._loop = asyncio.get_running_loop()
         protocol = self._door.protocol if self._door else lambda: self._new_connection(loop).protocol
@@ -69,8 +73,10 @@ class Http2Listener:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self, grace: float = 1.0) -> None:
-        """Stop listening and say GOAWAY: connections without streams close now, others when their streams have ended,
-        the rest after `grace` seconds. Returns when all are closed."""
+        """Stop listening and send GOAWAY; return once all connections are closed.
+
+        Connections without streams close now, others when their streams have ended, the rest after `grace` seconds.
+        """
         server, self._server = self._server, None
         if server is None:
             return
@@ -104,7 +110,7 @@ class Http2Listener:
         return self._has(self.connection_count)
 
     def _has(self, connections: int) -> bool:
-        """So many are all that it takes."""
+        """Whether this number of connections is the limit."""
         most = self._most_connections()
         most = self._limits.max_connections if most is None else min(most, self._limits.max_connections)
         return connections >= most or self._server is None
@@ -121,12 +127,12 @@ class Http2Listener:
         )
 
     def _connected(self, connection: Http2Connection) -> None:
-        """On the connection's own thread."""
+        """Register a connection; runs on the connection's own thread."""
         if connection.loop is self._loop:
             self._take_in(connection)
             return
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # our loop is closed: nobody counts any more
+        with contextlib.suppress(RuntimeError):  # the listener's loop is closed: there is nothing to count
             self._loop.call_soon_threadsafe(self._take_in, connection)
 
     def _take_in(self, connection: Http2Connection) -> None:
@@ -135,7 +141,7 @@ class Http2Listener:
         self._connections[connection] = None
 
     def _tell(self, connection: Http2Connection, step: Callable[[Http2Connection], None]) -> None:
-        """On the connection's own thread."""
+        """Run `step` on the connection's own thread."""
         if connection.loop is self._loop:
             step(connection)
             return
@@ -151,7 +157,7 @@ class Http2Listener:
             self._forget(connection)
             return
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # our loop is closed: nobody counts any more
+        with contextlib.suppress(RuntimeError):  # the listener's loop is closed: there is nothing to count
             self._loop.call_soon_threadsafe(self._forget, connection)
 
     def _forget(self, connection: Http2Connection) -> None:
@@ -165,4 +171,4 @@ def _abort(connection: Http2Connection) -> None:
 
 
 def _refuse(connection: Http2Connection) -> None:
-    connection.abort("the listener takes no more connections")
+    connection.abort("the listener accepts no more connections")

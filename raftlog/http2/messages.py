@@ -1,12 +1,12 @@
-"""Messages out of DATA: each has a length prefix of its own, frame boundaries mean nothing.
+"""Messages out of DATA frames: each has its own length prefix, and frame boundaries are irrelevant.
 
-A frame that is exactly one message is the common case and takes a shorter way (`receiving.py`). Everything else comes
-here: prefixes cut in two, many messages in a frame, one message over many frames. A message of known length gets one
-buffer of its own; the kernel may write the rest of it straight there (`room`, `filled`).
+A frame that is exactly one message is the common case and takes a shortcut (`receiving.py`). All others are handled
+here: split prefixes, several messages in a frame, one message over many frames. A message of known length gets its own
+buffer; the kernel may write the rest of it straight into it (`room`, `filled`).
 
 Memory follows what was received, not what was announced: a buffer begins with at most `FIRST_BYTES` and grows by
-`GROW_BYTES`, so a peer that announces much and sends little costs little. All unfinished messages of a connection
-share one `PartialBudget`.
+`GROW_BYTES`, so a peer that announces much and sends little costs little. All unfinished messages of a connection share
+one `PartialBudget`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from ..ports import FileRegion, Part
 from .frames import PREFIX, PREFIX_BYTES, ErrorCode, Http2Error
 
 FIRST_BYTES = 2 * MIB + 256 * KIB
-"""A replication push (1 MiB) or what a consumer gets of a partition (2 MiB), with its head, is allocated at once."""
+"""Initial size of a buffer, in bytes.
+
+A replication push (1 MiB) or a consumer's part of a partition (2 MiB), with its header, is allocated at once.
+"""
 GROW_BYTES = 2 * MIB
 _ZEROS = bytes(GROW_BYTES)
-"""To grow by: made anew each time they cost more than what is received over them."""
+"""Zeros to grow buffers with: allocating them each time costs more than receiving over them."""
 
 
 class PartialOverflow(Exception):
-    """The unfinished messages of the connection are too many: the stream that asked for more is reset."""
+    """The connection has too many unfinished messages: the stream that needs more is reset."""
 
 
 class PartialBudget:
-    """Bytes held for unfinished messages of one connection.
+    """Bytes held for the unfinished messages of one connection.
 
     Invariant: 0 <= used <= limit.
     """
@@ -41,7 +44,7 @@ class PartialBudget:
         self.used = 0
 
     def take(self, count: int) -> None:
-        """Raises `PartialOverflow` when there is not so much left."""
+        """Take `count` bytes. Raises `PartialOverflow` if fewer are left."""
         if self.used + count > self.limit:
             raise PartialOverflow
         self.used += count
@@ -52,7 +55,7 @@ class PartialBudget:
 
 
 class MessageAssembler:
-    """The bytes of one stream → its messages.
+    """Turns the bytes of one stream into messages.
 
     Invariant: `_filled <= len(_buffer) <= _length` while a message is unfinished.
     """
@@ -64,25 +67,25 @@ class MessageAssembler:
         self._budget = budget
         self._prefix = b""
         self._length = -1
-        """Of the message that is being received; -1 between messages."""
+        """Length of the message that is being received; -1 between messages."""
         self._buffer = bytearray()
         self._filled = 0
         self._room: memoryview | None = None
 
     @property
     def at_boundary(self) -> bool:
-        """Nothing of a next message has been received."""
+        """Whether nothing of a next message has been received."""
         return self._length < 0 and not self._prefix
 
     def check_length(self, length: int) -> None:
-        """Raises `Http2Error` for a message longer than was announced as our limit."""
+        """Raise `Http2Error` for a message longer than the limit that this side announced."""
         if length > self._limit:
             raise Http2Error(
                 ErrorCode.ENHANCE_YOUR_CALM, f"message of {length} bytes announced, the limit is {self._limit}"
             )
 
     def feed(self, data: memoryview) -> list[memoryview]:
-        """Messages finished by these bytes, which are copied. Raises `Http2Error`, `PartialOverflow`."""
+        """Copy these bytes, and return the messages that they complete. Raises `Http2Error`, `PartialOverflow`."""
         messages: list[memoryview] = []
         position, end = 0, len(data)
         while position < end:
@@ -90,7 +93,7 @@ class MessageAssembler:
                 position = self._take_prefix(data, position)
                 if self._length < 0:
                     break
-                if self._length <= end - position:  # whole in this piece: no buffer to keep
+                if self._length <= end - position:  # complete within this piece: no buffer needed
                     messages.append(memoryview(bytes(data[position : position + self._length])))
                     position += self._length
                     self._length = -1
@@ -107,26 +110,29 @@ class MessageAssembler:
         return messages
 
     def wanted(self) -> int:
-        """Bytes still missing of a message whose length is known, else 0."""
+        """Return the number of bytes missing of a message whose length is known, else 0."""
         return self._length - self._filled if self._length > 0 else 0
 
     def room(self, count: int) -> memoryview:
-        """Where up to `count` more bytes of the message may go; then call `filled`. Raises `PartialOverflow`."""
+        """Return a buffer for up to `count` more bytes of the message; then call `filled`.
+
+        Raises `PartialOverflow`.
+        """
         if self._filled == len(self._buffer):
             self._grow(self._filled + 1)
         self._room = memoryview(self._buffer)[self._filled : self._filled + count]
         return self._room
 
     def filled(self, count: int) -> memoryview | None:
-        """So many bytes were written into `room`. The message, if that was all of it."""
+        """Report `count` bytes received into the buffer; return the message once complete."""
         assert self._room is not None
-        self._room.release()  # a bytearray that is looked at cannot grow
+        self._room.release()  # a bytearray with an exported view cannot grow
         self._room = None
         self._filled += count
         return self._finish() if self._filled == self._length else None
 
     def discard(self) -> None:
-        """Forget an unfinished message."""
+        """Drop an unfinished message."""
         if self._buffer:
             self._budget.give_back(len(self._buffer))
         self._prefix = b""
@@ -167,7 +173,7 @@ class MessageAssembler:
 
 
 def normalize(parts: Sequence[Part]) -> tuple[list[Part], int]:
-    """Parts whose `len` counts bytes, empty ones left out, and how many bytes there are together."""
+    """Return the parts with `len` in bytes and without empty ones, and their total size."""
     normal: list[Part] = []
     total = 0
     for part in parts:
@@ -179,7 +185,7 @@ def normalize(parts: Sequence[Part]) -> tuple[list[Part], int]:
         else:
             if type(part) is memoryview and (part.itemsize != 1 or part.ndim != 1):
                 part = part.cast("B")
-            length = len(part)  # type: ignore[arg-type]  # not a region: nobody inherits from that class
+            length = len(part)  # type: ignore[arg-type] # not a region: that class has no subclasses
             if not length:
                 continue
         normal.append(part)
@@ -188,7 +194,7 @@ def normalize(parts: Sequence[Part]) -> tuple[list[Part], int]:
 
 
 def release_regions(parts: Sequence[Part]) -> None:
-    """Give up the file regions among these parts."""
+    """Release the file regions among these parts."""
     for part in parts:
         if isinstance(part, FileRegion):
             part.release()

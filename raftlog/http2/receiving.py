@@ -1,9 +1,9 @@
-"""Bytes → frames. DATA goes to its stream's messages, everything else whole to the core.
+"""Bytes into frames: DATA goes to its stream's messages, everything else goes whole to the core.
 
-Bytes arrive in a staging buffer, many small frames at a time. When a large message is under way, `get_buffer` names
-the place in the message's own buffer instead, and the kernel writes it there: no copy in Python. Frames that are not
-DATA are small (`max_control_frame_bytes`) and wait in the staging buffer until they are complete. Work on one buffer
-is bounded (`WORK`): what is `behind` waits there for the next call of `received`.
+Bytes arrive in a staging buffer, many small frames at a time. While a large message is being received, `get_buffer`
+returns the message's own buffer instead, and the kernel writes into it: no copy in Python. Other frames than DATA are
+small (`max_control_frame_bytes`) and wait in the staging buffer until they are complete. Work on one buffer is bounded
+(`WORK`): the rest waits there for the next call of `received` (`behind`).
 """
 
 from __future__ import annotations
@@ -29,55 +29,61 @@ from .stream_table import StreamState
 
 FIRST_STAGING_BYTES = 32 * 1024
 STAGING_BYTES = 128 * 1024
-"""Once a read has filled the first one: an idle connection need not hold as much."""
+"""Size of the staging buffer once a read has filled the first one: idle connections do not need as much."""
 WORK = 1000
-"""What is done before the loop's other callbacks have their turn, in units of some 10 us: a frame that is handled by
-hand, a message. A full buffer of the smallest frames would hold the loop for a tenth of a second."""
+"""Work done before the loop's other callbacks run, in units of some 10 us: a message, or a frame handled by hand.
+
+A full buffer of the smallest frames would otherwise block the loop for a tenth of a second.
+"""
 CONTROL_WORK = 25
-"""Of a frame that goes to `h2`."""
+"""Work of a frame that goes to `h2`, in the same units."""
 PIECE_BYTES = 8 * 1024
-"""So much of a DATA frame in the staging buffer is looked at at once, since it may be 2,000 messages; but all of one
-message, which costs nothing but a copy."""
+"""Bytes of a DATA frame in the staging buffer that are processed at once, since they may be 2,000 messages.
+
+All bytes of a single message are processed at once, which only costs a copy.
+"""
 DIRECT_BYTES = 32 * 1024
-"""From this many missing bytes on, the kernel writes into the message's own buffer: below, one more call costs more
-than the copy."""
+"""Missing bytes from which on the kernel writes into the message's own buffer.
+
+Below it, one more call costs more than the copy.
+"""
 
 
 class FrameSink(Protocol):
-    """What the core does with frames. All methods but `message` may raise `Http2Error`."""
+    """Receives the frames. All methods but `message` may raise `Http2Error`."""
 
     def data_begins(self, stream_id: int, length: int, flags: int) -> StreamState | None:
-        """A DATA frame's header: the stream that its payload is for, or None to throw it away."""
+        """Handle a DATA frame's header: return the stream of its payload, or None to discard it."""
         ...
 
     def data_counted(self, stream: StreamState, length: int, ends: bool) -> bool:
-        """So many bytes of it are content, perhaps the last. False: throw them away."""
+        """Handle `length` bytes of content, the last ones if `ends`; return False to discard them."""
         ...
 
     def data_received(self, stream: StreamState, data: memoryview) -> bool:
-        """Some of the payload. False: throw the rest away."""
+        """Handle a part of the payload; return False to discard the rest."""
         ...
 
     def message(self, stream: StreamState, message: memoryview) -> None: ...
 
     def overflow(self, stream: StreamState) -> None:
-        """There is no memory left for this stream's message: the stream must end, and be forgotten."""
+        """Handle a lack of memory for this stream's message: end the stream, and forget it."""
         ...
 
     def data_ended(self, stream: StreamState) -> None:
-        """END_STREAM, after all of the payload."""
+        """Handle END_STREAM, after all of the payload."""
         ...
 
     def frame(self, kind: int, flags: int, stream_id: int, frame: bytes) -> None:
-        """A whole frame that is not DATA, header included."""
+        """Handle a whole frame other than DATA, header included."""
         ...
 
 
 class FrameReader:
-    """Cuts what was received into frames.
+    """Cuts received bytes into frames.
 
-    Invariant: `_start <= _end <= STAGING_BYTES`; outside of `received`, at most one incomplete control frame or
-    header lies between them, unless the reader is `behind`.
+    Invariant: `_start <= _end <= STAGING_BYTES`; outside of `received`, at most one incomplete control frame or header
+    lies between them, unless the reader is `behind`.
     """
 
     def __init__(self, limits: Http2Limits, sink: FrameSink) -> None:
@@ -88,17 +94,20 @@ class FrameReader:
         self._start = self._end = 0
         self._stream: StreamState | None = None
         self._data_left = 0
-        """Content of the current DATA frame that has not arrived."""
+        """Bytes of the current DATA frame's content that have not arrived."""
         self._skip_left = 0
-        """Padding, or payload that nobody wants."""
+        """Bytes of padding or unwanted payload to skip."""
         self._ends_stream = False
         self._direct = False
         self._work_left = WORK
         self.behind = False
-        """There is more in the buffer to be looked at: call `received(0)`, and no `get_buffer` before."""
+        """Whether the buffer has unprocessed bytes: call `received(0)` before `get_buffer`."""
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; then call `received`, or this again when there were none. Never empty."""
+        """Return the buffer for the next bytes, which is never empty.
+
+        Then call `received`, or this again if there were none.
+        """
         self._direct = False
         stream = self._stream
         if stream is not None and self._data_left >= DIRECT_BYTES and self._start == self._end:
@@ -119,7 +128,7 @@ class FrameReader:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """`count` bytes were put where `get_buffer` said. Raises `Http2Error`."""
+        """Process `count` bytes in the buffer. Raises `Http2Error`."""
         self._work_left = WORK
         if not self._direct:
             self._end += count
@@ -140,23 +149,23 @@ class FrameReader:
             self._data_done()
 
     def worked(self, units: int) -> None:
-        """The sink did more than a frame's work."""
+        """Count additional work of the sink."""
         self._work_left -= units
 
     def stage(self, count: int) -> None:
-        """`count` bytes were put where `get_buffer` said, and are not to be looked at yet."""
+        """Add `count` bytes in the buffer without processing them yet."""
         self._end += count
 
     def staged(self) -> memoryview:
-        """What was received and not understood yet."""
+        """Return the received bytes that are not processed yet."""
         return self._view[self._start : self._end]
 
     def drop_staged(self, count: int) -> None:
-        """The first bytes of `staged` were dealt with otherwise (the preface)."""
+        """Drop the first of the `staged` bytes, which were processed elsewhere (the preface)."""
         self._start += count
 
     def drop_all(self) -> None:
-        """Nobody is interested any more."""
+        """Drop everything."""
         self._start = self._end = self._data_left = self._skip_left = 0
         self._stream = None
         self._direct = False
@@ -164,8 +173,10 @@ class FrameReader:
         self.behind = False
 
     def forget(self, stream: StreamState) -> None:
-        """The stream is over: the rest of its frame is of no use. Not to be called between `get_buffer` and
-        `received`."""
+        """Skip the rest of the frame of a stream that is over.
+
+        Not to be called between `get_buffer` and `received`.
+        """
         if self._stream is stream:
             self._skip_left += self._data_left
             self._stream = None
@@ -173,7 +184,7 @@ class FrameReader:
             self._ends_stream = False
 
     def _compact(self, into: bytearray | None = None) -> None:
-        """Move what is incomplete to the front, of a larger buffer if one is given."""
+        """Move the incomplete rest to the front, of a larger buffer if one is given."""
         rest = self.staged()
         self._end -= self._start
         self._start = 0
@@ -192,7 +203,7 @@ class FrameReader:
                 self._skip_left -= count
                 self._start += count
             elif not self._next_frame():
-                self._work_left = WORK  # the rest of a frame is missing, not work
+                self._work_left = WORK  # the rest of a frame is missing, so there is no work left
                 return
 
     def _take_content(self) -> None:
@@ -215,7 +226,7 @@ class FrameReader:
             self._sink.data_ended(stream)
 
     def _next_frame(self) -> bool:
-        """One frame, or the beginning of one. False: more bytes are needed."""
+        """Process one frame or its beginning; return False if more bytes are needed."""
         start = self._start
         available = self._end - self._start
         if available < HEADER_BYTES:
@@ -225,12 +236,12 @@ class FrameReader:
         stream_id &= STREAM_ID_MASK
         if kind == DATA:
             if length > self._limits.max_frame_bytes:
-                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"DATA frame of {length} bytes")
+                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"a DATA frame of {length} bytes")
             if not flags and PREFIX_BYTES <= length <= available - HEADER_BYTES:
                 return self._plain_frame(stream_id, length)
             return self._data_frame(stream_id, length, flags, available)
         if length > self._limits.max_control_frame_bytes:
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"frame of type {kind} with {length} bytes")
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"a frame of type {kind} with {length} bytes")
         end = start + HEADER_BYTES + length
         if end > self._end:
             return False
@@ -241,7 +252,7 @@ class FrameReader:
         return True
 
     def _plain_frame(self, stream_id: int, length: int) -> bool:
-        """A whole DATA frame without flags: mostly just one message."""
+        """Process a whole DATA frame without flags: usually exactly one message."""
         sink = self._sink
         start = self._start + HEADER_BYTES
         stream = sink.data_begins(stream_id, length, 0)
@@ -265,7 +276,7 @@ class FrameReader:
     def _data_frame(self, stream_id: int, length: int, flags: int, available: int) -> bool:
         padded = bool(flags & FLAG_PADDED)
         if padded and length and available == HEADER_BYTES:
-            return False  # the padding's length must be there to know what is content
+            return False  # the length of the padding must be there to know the content
         content = length
         padding = 0
         start = self._start + HEADER_BYTES

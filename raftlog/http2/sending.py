@@ -1,12 +1,12 @@
-"""Messages → DATA frames, within the peer's frame size and windows. The one owner of the windows that we send into.
+"""Messages into DATA frames, within the peer's frame size and windows. The only owner of the windows for sending.
 
-A message that fits goes out at once as one frame whose header and prefix are one piece of 13 bytes, followed by the
-caller's own buffers. What does not fit (a peer with 16 KiB frames, an empty window, a full socket) waits in its
-stream's queue; streams with something to send take turns, a frame each, so that bulk on one delays the others by one
-frame. A frame never holds parts of two messages: a receiver like ours then has one message a frame.
+A message that fits goes out at once as one frame, whose header and prefix are one piece of 13 bytes, followed by the
+caller's own buffers. A message that does not fit (a peer with 16 KiB frames, an empty window, a full socket) waits in
+its stream's queue; streams with queued messages take turns, one frame each, so that bulk on one delays the others by
+one frame. A frame never contains parts of two messages: so a receiver like ours gets one message per frame.
 
-Nothing is joined that is larger than `JOIN_BYTES`, and nothing is copied: pieces are memoryviews, and a file region
-is cut into regions that share one `release`.
+Nothing larger than `JOIN_BYTES` is joined, and nothing is copied: pieces are memoryviews, and a file region is cut into
+regions that share one `release`.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from .messages import release_regions
 from .stream_table import QueuedMessage, StreamState
 
 JOIN_BYTES = 4096
-"""A message up to this size is copied into one piece: cheaper than handing the kernel three."""
+"""Size up to which a message is copied into one piece, in bytes: cheaper than passing three to the kernel."""
 
 
 class Outbox:
-    """What is to be sent on one connection.
+    """The send queues of one connection.
 
     Invariant: `queued_bytes` is the sum of `queued_bytes` over all streams, `queued_messages` that of their queues.
+
     Invariant: a stream is in the ring if and only if its queue is not empty.
     """
 
     def __init__(self) -> None:
         self.output: list[Part] = []
-        """Pieces in wire order, for the shell to take. Control frames are put here too."""
+        """Pieces in wire order, for the shell to take; includes control frames."""
         self.room = 0
-        """How many bytes of DATA the shell wants now; the shell sets it, each frame lowers it."""
+        """Bytes of DATA that the shell can take now; the shell sets it, each frame lowers it."""
         self.window = DEFAULT_WINDOW
-        """Of the connection. May not be changed by SETTINGS."""
+        """The connection's window, in bytes, which SETTINGS may not change."""
         self.max_frame_bytes = SMALLEST_FRAME
         self.initial_window = DEFAULT_WINDOW
         self.queued_bytes = 0
         self.queued_messages = 0
         self.framed_bytes = 0
-        """Of DATA, since the beginning: what the peer's windows have let through."""
+        """Bytes of DATA framed since the beginning: what the peer's windows have allowed."""
         self.ended: list[StreamState] = []
-        """Streams whose queue ran empty and that are to end: the core says END_STREAM."""
+        """Streams whose queue ran empty and that are to end: the core sends END_STREAM."""
         self._ring: deque[StreamState] = deque()
 
     def send(self, stream: StreamState, parts: list[Part], total: int) -> None:
-        """One message of `total` bytes: into frames at once where possible, else into the stream's queue."""
+        """Frame one message of `total` bytes at once if possible, else queue it on its stream."""
         size = total + PREFIX_BYTES
         if (
             stream.queue
@@ -73,7 +74,7 @@ class Outbox:
             self.output.extend(parts)
 
     def fill(self) -> None:
-        """Frames from the queues until there is no room, or nothing that a window lets through."""
+        """Frame queued messages until there is no room, or no window allows more."""
         blocked = 0
         while self.room > 0 and self.window > 0 and blocked < len(self._ring):
             stream = self._ring[0]
@@ -92,7 +93,7 @@ class Outbox:
                 self.ended.append(stream)
 
     def drop(self, stream: StreamState) -> None:
-        """The stream is over: what waits for it is given up."""
+        """Drop the queue of a stream that is over."""
         if not stream.in_ring:
             return
         self._ring.remove(stream)
@@ -105,7 +106,7 @@ class Outbox:
             release_regions(list(message.parts))
 
     def connection_window_opened(self, increment: int) -> None:
-        """WINDOW_UPDATE for the connection. Raises `Http2Error`."""
+        """Handle WINDOW_UPDATE for the connection. Raises `Http2Error`."""
         if increment == 0:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 for the connection")
         self.window += increment
@@ -113,7 +114,7 @@ class Outbox:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window grew beyond 2^31-1")
 
     def initial_window_changed(self, size: int, streams: list[StreamState]) -> None:
-        """SETTINGS changed the window of all streams, the open ones included. Raises `Http2Error`."""
+        """Handle a change of all streams' windows by SETTINGS, including open ones. Raises `Http2Error`."""
         delta = size - self.initial_window
         self.initial_window = size
         for stream in streams:
@@ -149,7 +150,10 @@ class Outbox:
 
 
 class SharedRelease:
-    """One `release` for several pieces of a region: called when the last piece was sent or given up."""
+    """One `release` for several pieces of a region.
+
+    It is called when the last piece was sent or dropped.
+    """
 
     __slots__ = ("_holders", "_release")
 
@@ -168,7 +172,7 @@ class SharedRelease:
 
 
 def take(parts: deque[Part], count: int, into: list[Part]) -> None:
-    """Move the first `count` bytes of `parts` to `into`, cutting the piece at the border in two."""
+    """Move the first `count` bytes of `parts` to `into`, splitting a piece at the border."""
     while count:
         part = parts[0]
         length = part.length if isinstance(part, FileRegion) else len(part)
@@ -188,7 +192,7 @@ def take(parts: deque[Part], count: int, into: list[Part]) -> None:
 
 
 def _cut_region(region: FileRegion, count: int) -> tuple[FileRegion, FileRegion]:
-    # The method's object tells whether this region is itself a piece: then the share is already counted.
+    # The bound method's object shows whether this region is itself a piece: then its share is already counted.
     shared = getattr(region.release, "__self__", None)
     if not isinstance(shared, SharedRelease):
         shared = SharedRelease(region.release)

@@ -1,4 +1,4 @@
-"""What the core knows of one stream, both ways."""
+"""The core's state of one stream, for both directions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .messages import MessageAssembler
 
 
 class QueuedMessage:
-    """A message, prefix included, that has not been put into frames yet, or not all of it."""
+    """A message with its prefix that is not, or not completely, framed yet."""
 
     __slots__ = ("left", "parts")
 
@@ -23,7 +23,8 @@ class StreamState:
     """One stream of a connection. The core writes it, the shell reads it.
 
     Invariant: `queued_bytes` is the sum of `left` over `queue`.
-    Invariant: `send_window` may be negative (RFC 9113 section 6.9.2: SETTINGS shrank it), then nothing is sent.
+
+    Invariant: if `send_window` is negative (SETTINGS shrank it, RFC 9113 section 6.9.2), nothing is sent.
     """
 
     __slots__ = (
@@ -52,19 +53,19 @@ class StreamState:
         self.receive_window = receive_window
         self.send_window = send_window
         self.early = bytearray()
-        """Content that came before the request was answered: nobody knows yet whether it is messages."""
+        """Content that came before the request was answered, so it is unknown whether it is messages."""
         self.early_end = False
         self.answered = False
-        """Response headers were sent (listener) or received (dialer)."""
+        """Whether response headers were sent (listener) or received (dialer)."""
         self.refused = False
-        """We answered with an error: what it carries is thrown away."""
+        """Whether this side answered with an error: the stream's content is discarded."""
         self.remote_ended = False
         self.local_ended = False
         self.closed = False
         self.content_left: int | None = None
-        """What a `content-length` still promises."""
+        """Bytes that a `content-length` header still announces."""
         self.end_wanted = False
-        """Our side ends once the queue is sent."""
+        """Whether this side ends once the queue is sent."""
         self.in_ring = False
         self.queue: deque[QueuedMessage] = deque()
         self.queued_bytes = 0

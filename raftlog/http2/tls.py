@@ -1,10 +1,10 @@
-"""What is different under TLS: bytes pass through Python and the loop's `ssl`, so there is no `sendfile`.
+"""The differences under TLS: bytes pass through Python and the loop's `ssl`, so there is no `sendfile`.
 
 `TransportWriter` is to a TLS transport what `raftlog.system.zero_copy.SocketWriter` is to a socket. File regions are
-read in pieces and written like buffers; nothing is joined. A piece that the page cache has is read at once, another one
-by a thread, one at a time for each connection: the disk never holds the loop.
+read in pieces and written like buffers; nothing is joined. A piece in the page cache is read at once, others by a
+thread, one at a time per connection: the disk never blocks the loop.
 
-`DialTls` is how a dialer speaks TLS to one peer, `explain` turns what `ssl` says into whose fault it is.
+`DialTls` is a dialer's TLS configuration for one peer; `explain` says for an error of `ssl` which end has to be fixed.
 """
 
 from __future__ import annotations
@@ -23,41 +23,48 @@ from .messages import release_regions
 ALPN = "h2"
 HIGH_WATER_BYTES = 512 * 1024
 PIECE_BYTES = 256 * 1024
-"""Is read from a file, or encrypted, at once."""
+"""Bytes that are read from a file, or encrypted, at once."""
 TURN_BYTES = 4 * 1024 * 1024
-"""After so many bytes the loop's other callbacks have their turn."""
+"""Bytes after which the loop's other callbacks run."""
 
 
 ContextSource: TypeAlias = Callable[[], ssl.SSLContext]
-"""Asked anew for each connection, so that new certificates need no restart. May be called by several threads; what it
-gives was made by `prepare` and is not changed any more."""
+"""Called for each connection, so that new certificates need no restart.
+
+Several threads may call it; the context that it returns was made by `prepare` and does not change any more.
+"""
 
 
 def prepare(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The context, offering HTTP/2 and nothing else (RFC 9113 section 3.2). Before its first connection."""
+    """Make the context offer HTTP/2 only (RFC 9113 section 3.2), and return it.
+
+    Must be called before the context's first connection.
+    """
     context.set_alpn_protocols([ALPN])
     context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
     return context
 
 
 def _anybody(certificate: Mapping[str, Any] | None) -> None:
-    """The context's own checks are enough."""
+    """Accept the certificate: the context's own checks suffice."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialTls:
-    """TLS to one peer."""
+    """The TLS configuration for one peer."""
 
     context: ContextSource
     server_name: str | None = None
-    """Sent in the clear; None: the host that is dialed. See `client_hello.py`."""
+    """Server name sent in the clear; None: the host that is dialed. See `client_hello.py`."""
     check: Callable[[Mapping[str, Any] | None], None] = _anybody
-    """Given the peer's verified certificate, as `ssl.SSLSocket.getpeercert` has it; raises a `RaftlogError` where this
-    is somebody else. Nothing of the peer's was looked at before."""
+    """Check of the peer's verified certificate, in the format of `ssl.SSLSocket.getpeercert`.
+
+    Raises a `RaftlogError` if the peer is not the right one. No other bytes of the peer were processed before.
+    """
 
     @staticmethod
     def of(given: ssl.SSLContext | DialTls) -> DialTls:
-        """A bare context means: whoever it trusts."""
+        """Wrap a bare context, which accepts every peer that it trusts."""
         if isinstance(given, DialTls):
             return given
         context = prepare(given)
@@ -65,7 +72,7 @@ class DialTls:
 
 
 def source_of(given: ssl.SSLContext | ContextSource) -> ContextSource:
-    """A bare context is itself for ever."""
+    """Wrap a bare context as a source that never changes."""
     if not isinstance(given, ssl.SSLContext):
         return given
     context = prepare(given)
@@ -83,7 +90,7 @@ CUT_SHORT = "it ended the TLS handshake: it speaks no TLS, or does not take this
 
 
 def explain(error: BaseException) -> str:
-    """What went wrong in a TLS handshake, for the log of the end where it was noticed. "It" is the peer."""
+    """Return a text for a failed TLS handshake, for the log of the end that noticed. "It" is the peer."""
     text = str(error) or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted here: {text}"
@@ -100,13 +107,13 @@ def explain(error: BaseException) -> str:
 
 
 def speaks_h2(transport: asyncio.BaseTransport) -> bool:
-    """Whether the handshake agreed on HTTP/2; true for a plain connection, where it is known beforehand."""
+    """Whether the handshake agreed on HTTP/2; true for a plain connection, where that is agreed in advance."""
     connection = transport.get_extra_info("ssl_object")
     return connection is None or connection.selected_alpn_protocol() == ALPN
 
 
 class TransportWriter:
-    """Parts → a TLS transport. Same interface as `SocketWriter`, `detach` apart."""
+    """Writes parts to a TLS transport, with `SocketWriter`'s interface except `detach`."""
 
     def __init__(
         self, transport: asyncio.WriteTransport, *, refill: Callable[[], None], failed: Callable[[str], None]
@@ -119,7 +126,7 @@ class TransportWriter:
         self._region_sent = 0
         self._paused = self._closed = self._turn_due = False
         self._reading: FileRegion | None = None
-        """A thread reads from this one, the head of the queue."""
+        """The region that a thread is reading: the head of the queue."""
         self._accepted = 0
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
@@ -145,12 +152,12 @@ class TransportWriter:
             self._queued += part.length if isinstance(part, FileRegion) else len(part)
 
     def send(self, parts: Sequence[Part]) -> None:
-        """`extend` and `flush`."""
+        """Call `extend`, then `flush`."""
         self.extend(parts)
         self.flush()
 
     def pause(self) -> None:
-        """The transport holds enough."""
+        """Stop writing: the transport's buffer is full."""
         self._paused = True
 
     def resume(self) -> None:
@@ -172,7 +179,7 @@ class TransportWriter:
                 self._fail(error)
 
     def shutdown(self) -> None:
-        """TLS ends both ways at once: `close` of the transport says so, after what was written."""
+        """Do nothing: TLS ends both directions at once, when the transport is closed after what was written."""
 
     def close(self) -> None:
         if self._closed:
@@ -181,7 +188,7 @@ class TransportWriter:
         parts, self._queue = list(self._queue), deque()
         self._queued = 0
         if self._reading is not None:
-            del parts[0]  # whoever holds a region holds its file open: the thread is not done with it
+            del parts[0]  # the thread still reads it, and a region keeps its file open
         release_regions(parts)
 
     def _fail(self, error: Exception) -> None:
@@ -239,7 +246,7 @@ class TransportWriter:
         self._reading = None
         if self._closed:
             region.release()
-            done.exception()  # nobody waits for what became of it
+            done.exception()  # the result is not needed
             return
         try:
             self._write_piece(region, done.result(), wanted)

@@ -1,12 +1,12 @@
-"""Before a TLS connection is one: accepting, looking at the first bytes, the handshake.
+"""Before a TLS connection exists: accepting, looking at the first bytes, the handshake.
 
-asyncio's own TLS server tells nobody of handshakes that are under way or have failed. Here each is counted, has a
-deadline, and ends in a connection or in a reason. When too many are under way the oldest gives way: a handshake of an
-honest peer takes milliseconds, one that was begun to occupy a place takes until its deadline.
+asyncio's own TLS server reports neither handshakes in progress nor failed ones. Here each is counted, has a deadline,
+and ends in a connection or in a reason. If too many are in progress, the oldest gives way: an honest peer's handshake
+takes milliseconds, one that was begun to occupy a slot takes until its deadline.
 
-The first bytes are looked at and left in the socket (`MSG_PEEK`). They choose the loop
-(`raftlog/http2/client_hello.py`), and the handshake happens there; a plain connection is served just far enough to be
-told that TLS is spoken here.
+The first bytes are examined and left in the socket (`MSG_PEEK`). They choose the loop
+(`raftlog/http2/client_hello.py`), and the handshake happens there. A plain connection is served only to report that
+this listener requires TLS.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from .tls import ContextSource, explain
 from .transport import peer_address
 
 PEEK_AGAIN_S = 0.01
-"""A hello that came in part is looked at again after this: what was only looked at stays readable all the time."""
+"""Seconds before an incomplete hello is examined again.
+
+The socket stays readable meanwhile, so readiness cannot be waited for.
+"""
 
 PLAIN_REFUSED = "this listener speaks TLS only, and the peer does not: give the peer its [tls] settings"
 
 
 class TlsDoor:
-    """Sockets that were accepted → connections. Belongs to the listener's loop.
+    """Turns accepted sockets into connections. Belongs to the listener's loop.
 
-    Invariant: every socket that came in is closed, or is a connection's, or has a task in `_arrivals`.
+    Invariant: every accepted socket is closed, or belongs to a connection, or has a task in `_arrivals`.
     """
 
     def __init__(
@@ -47,8 +50,11 @@ class TlsDoor:
         full: Callable[[], bool],
         on_refused: Callable[[str, str], None],
     ) -> None:
-        """`context` is asked anew for each handshake; `full` tells whether the listener has all the connections that it
-        takes. `on_refused(address, reason)` is told of each that came to nothing."""
+        """Configure the callbacks.
+
+        `context` is called for each handshake; `full` returns whether the listener has its maximum of connections.
+        `on_refused(address, reason)` reports each socket that did not become a connection.
+        """
         self._context = context
         self._limits = limits
         self._new_connection = new_connection
@@ -57,19 +63,19 @@ class TlsDoor:
         self._full = full
         self._moved = RateLimit(limits.moved_handshakes_per_second, limits.moved_handshakes_burst, 0.0)
         self._arrivals: dict[asyncio.Task[None], str] = {}
-        """With their addresses, oldest first."""
+        """Handshakes in progress with their addresses, oldest first."""
 
     @property
     def under_way(self) -> int:
-        """How many are neither served nor refused yet."""
+        """Number of sockets that are neither served nor refused yet."""
         return len(self._arrivals)
 
     def protocol(self) -> asyncio.Protocol:
-        """For `loop.create_server`: an accepted connection, before anything of it is read."""
+        """Return a protocol for `loop.create_server`: it takes an accepted connection before anything is read."""
         return _Accepted(self._arrived)
 
     async def close(self) -> None:
-        """Give up all that are under way."""
+        """Cancel all handshakes in progress."""
         arrivals = list(self._arrivals)
         for task in arrivals:
             task.cancel()
@@ -80,18 +86,20 @@ class TlsDoor:
         address = peer_address(transport)
         if self._full():
             transport.abort()
-            self._on_refused(address, "the listener takes no more connections")
+            self._on_refused(address, "the listener accepts no more connections")
             return
         try:
             sock = duplicate_socket(transport)
-        except OSError as error:  # no descriptor is left
+        except OSError as error:  # no file descriptor is left
             self._on_refused(address, f"it cannot be served: {error}")
             return
         finally:
             transport.abort()  # the duplicate keeps the connection
         if len(self._arrivals) >= self._limits.max_handshakes:
             oldest = next(iter(self._arrivals))
-            self._on_refused(self._arrivals.pop(oldest), "its handshake gave way to newer ones: too many are under way")
+            self._on_refused(
+                self._arrivals.pop(oldest), "its handshake gave way to newer ones: too many are in progress"
+            )
             oldest.cancel()
         task = asyncio.get_running_loop().create_task(self._admit(sock, address))
         self._arrivals[task] = address
@@ -101,7 +109,7 @@ class TlsDoor:
         self._arrivals.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            message = "a connection could not be taken in"
+            message = "a connection could not be accepted"
             task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})
 
     async def _admit(self, sock: socket.socket, address: str) -> None:
@@ -129,7 +137,7 @@ class TlsDoor:
                 sock.close()
 
     async def _handshake(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop that is to serve it."""
+        """Run the handshake on the loop that will serve the connection."""
         connection = self._new_connection(loop)
         await loop.connect_accepted_socket(
             lambda: connection.protocol,
@@ -140,7 +148,7 @@ class TlsDoor:
         )
 
     async def _tell_plain_peer(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-        """A GOAWAY that says why for HTTP/2, `connection.py`'s answer for HTTP/1.1, nothing for others."""
+        """Answer with a GOAWAY and its reason for HTTP/2, `connection.py`'s answer for HTTP/1.1, nothing for others."""
         connection = self._new_connection(loop)
         connection.on_ready = lambda: connection.close(PLAIN_REFUSED)
         await loop.connect_accepted_socket(lambda: connection.protocol, sock)
@@ -157,7 +165,7 @@ class _Accepted(asyncio.Protocol):
 
 
 async def _on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    """Run it on that loop, which may be another thread's."""
+    """Run `work` on that loop, which may be another thread's."""
     if loop is asyncio.get_running_loop():
         await work
         return
@@ -176,7 +184,7 @@ async def _peek(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> FirstBy
         with contextlib.suppress(BlockingIOError, InterruptedError):
             data = sock.recv(MAX_FIRST_BYTES, socket.MSG_PEEK)
             if not data:
-                raise ConnectionResetError("it closed the connection without a word")
+                raise ConnectionResetError("it closed the connection without sending anything")
         found = first_bytes(data)
         if found is not None:
             return found

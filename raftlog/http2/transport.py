@@ -1,21 +1,22 @@
 """The asyncio half of one HTTP/2 connection: reading, writing, timers, closing, and moving to another loop.
 
-Reading is asyncio's (`BufferedProtocol`, into buffers that the core names); writing is `SocketWriter`'s on a plain
+Reading is asyncio's (`BufferedProtocol`, into buffers that the core provides); writing is `SocketWriter`'s on a plain
 connection and `TransportWriter`'s under TLS.
 
-What arrived in one read is handled in slices (`TURN_S`, `receiving.WORK`), and nothing more is read before that is
-done: thousands of tiny frames do not hold the loop.
+The input of one read is handled in slices (`TURN_S`, `receiving.WORK`), and nothing more is read until that is done:
+thousands of tiny frames do not block the loop.
 
-What is sent in one event of the loop, be it what this connection received, another one or a worker's result, goes out
-together at its end (`raftlog/system/loop_events.py`): one system call. What is sent outside of events goes out in the
-loop's next turn. The writer holds about `HIGH_WATER_BYTES` of frames, the rest waits in the core's per-stream queues:
-so a PING's answer and another stream's message overtake bulk, and a reset stream's queue need not be sent.
+Everything sent during one event of the loop, whether that is input of this connection, of another one or a worker's
+result, goes out together at its end (`raftlog/system/loop_events.py`): one system call. Output outside of events goes
+out in the next iteration. The writer holds about `HIGH_WATER_BYTES` of frames, the rest waits in the core's per-stream
+queues: so the answer to a PING and another stream's messages overtake bulk, and a reset stream's queue need not be
+sent.
 
-Closing: the last output (a GOAWAY) is sent, then the sending direction is shut, then input is read and ignored until
-the peer closes or `linger_s` is over; closing at once would make the kernel send a RST that overtakes the GOAWAY.
+Closing: the last output (a GOAWAY) is sent, then the sending direction is shut down, then input is read and ignored
+until the peer closes or `linger_s` is over; closing at once would make the kernel send a RST that overtakes the GOAWAY.
 
-Moving: the old loop stops and forgets the connection completely before the new loop hears of it, so only one thread
-ever touches it.
+Moving: the old loop stops and forgets the connection completely before the new loop gets it, so only one thread ever
+uses it.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ from .tls import TransportWriter, speaks_h2
 
 HIGH_WATER_BYTES = 1024 * 1024
 TURN_S = 0.01
-"""After so long the loop's other callbacks have their turn; one call of a handler's may take longer."""
+"""Seconds after which the loop's other callbacks run; a single call of a handler may take longer."""
 SHORTEST_TICK_S = 0.01
 
 
 class Phase(enum.Enum):
-    """How far closing has come."""
+    """The phase of closing."""
 
     OPEN = enum.auto()
     FLUSHING = enum.auto()
-    """The last output is on its way."""
+    """The last output is being sent."""
     LINGERING = enum.auto()
-    """All is said; the peer's end is awaited."""
+    """Everything is sent; the peer's end is awaited."""
     CLOSED = enum.auto()
 
 
 class ConnectionShell(asyncio.BufferedProtocol):
-    """Moves bytes between a transport and a `ConnectionCore`, and hands the core's events to `on_event`, one by one."""
+    """Moves bytes between a transport and a `ConnectionCore`, and passes the core's events to `on_event`."""
 
     def __init__(
         self,
@@ -68,9 +69,12 @@ class ConnectionShell(asyncio.BufferedProtocol):
         on_drained: Callable[[], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        """`on_connected`: there is a transport now, at first, and again on another loop. `on_drained` is called in a
-        later turn when most of what had to wait was taken by the kernel. `on_lost`: the connection is over; called
-        once, with the reason."""
+        """Configure the callbacks.
+
+        `on_connected`: there is a transport, at first, and again on another loop. `on_drained` is called in a later
+        iteration when the kernel has taken most of what was queued. `on_lost` is called once, with the reason, when the
+        connection is over.
+        """
         self._loop = loop
         self._core = core
         self._limits = limits
@@ -80,7 +84,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self.peer_address = ""
         self.peer_said = ""
-        """In its GOAWAY."""
+        """Text of the peer's GOAWAY."""
         self._aborted = False
         self._reason = ""
         self._phase = Phase.OPEN
@@ -88,19 +92,19 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._writer: SocketWriter | TransportWriter | None = None
         self._events = events_of(loop)
         self._dispatching = False
-        """Events of the core are being handled, by `_dispatch`."""
+        """Whether `_dispatch` is handling events of the core."""
         self._flush_due = False
-        """Output waits for the end of this event."""
+        """Whether output waits for the end of the current event."""
         self._wake_due = False
         self._behind = False
-        """Something had to wait, and `on_drained` is owed."""
+        """Whether something had to wait, so that `on_drained` must be called."""
         self._timer: asyncio.TimerHandle | None = None
         self._reading = True
-        """As the transport was told last."""
+        """Whether the transport was last told to read."""
         self._reading_wanted = True
-        """By the user, see `pause_reading`."""
+        """Whether the user wants to read (`pause_reading`)."""
         self._catching_up = False
-        """What was received waits to be handled; nothing is read meanwhile."""
+        """Whether received input waits to be handled; nothing is read meanwhile."""
         self._progress: tuple[int, int] | None = None
         self._progress_at = loop.time()
         self._move_to: asyncio.AbstractEventLoop | None = None
@@ -111,41 +115,43 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """No stream can be opened, and nothing will be received."""
+        """Whether no stream can be opened and nothing will be received."""
         return self._phase is Phase.CLOSED or self._core.failed
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Whose thread all calls belong to."""
+        """The loop to whose thread all calls belong."""
         return self._loop
 
     @property
     def queued_bytes(self) -> int:
-        """Everything that waits to be sent, of all streams."""
+        """Bytes waiting to be sent, on all streams."""
         return self._core.outbox.queued_bytes + (self._writer.backlog if self._writer else 0)
 
     @property
     def attached(self) -> bool:
-        """There is a transport, or was one that is not told to be gone."""
+        """Whether there is a transport, or was one whose end is not reported yet."""
         return self._transport is not None
 
     def get_extra_info(self, name: str) -> Any:
-        """As the transport's: `peername`, `ssl_object`, `peercert`."""
+        """Return the transport's `peername`, `ssl_object` or `peercert`."""
         return self._transport.get_extra_info(name) if self._transport else None
 
     def pause_reading(self) -> None:
-        """Look at nothing from this peer until `resume_reading`: what holds back a peer that sends too much. Not for
-        long, since its PINGs go unanswered meanwhile."""
+        """Stop reading from this peer until `resume_reading`, to hold back a peer that sends too much.
+
+        Keep it short: the peer's PINGs go unanswered meanwhile.
+        """
         self._reading_wanted = False
         self._set_reading()
 
     def resume_reading(self) -> None:
-        """See `pause_reading`."""
+        """Continue reading after `pause_reading`."""
         self._reading_wanted = True
         self._set_reading()
 
     def abort(self, reason: str) -> None:
-        """Drop the connection without a word."""
+        """Drop the connection without a GOAWAY."""
         self._aborted = True
         self._reason = self._reason or reason
         self._abandon()
@@ -153,22 +159,22 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def flush(self) -> None:
-        """After a call of the user's: send at the end of this event. Events of ours wait for the next turn."""
+        """Send at the end of this event, after a call of the user's. Events wait for the next iteration."""
         if self._core.events and not self._dispatching:
             self._wake()
         if self._core.outbox.room <= 0:
-            self._write()  # what waits for the end of an event is bounded, too
+            self._write()  # the output waiting for the end of an event is bounded, too
         elif not self._flush_due:
             self._flush_due = True
             self._events.at_end(self._flush_now)
 
     def say_plain(self, answer: bytes) -> None:
-        """Send bytes that are not HTTP/2, to a peer that speaks something else."""
+        """Send bytes that are not HTTP/2, to a peer that speaks another protocol."""
         if self._writer is not None:
             self._writer.extend([answer])
             self._writer.flush()
 
-    # --- asyncio's side ----------------------------------------------------------------------------------------------
+    # --- For asyncio -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -183,7 +189,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         else:
             try:
                 sock = duplicate_socket(transport)
-            except OSError as error:  # no descriptor is left
+            except OSError as error:  # no file descriptor is left
                 self.abort(f"the connection cannot be served: {error}")
                 return
             self._writer = SocketWriter(self._loop, sock, refill=self._refill, failed=self.abort)
@@ -238,7 +244,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         finally:
             self._on_lost(self._reason)
 
-    # --- Turns of the loop --------------------------------------------------------------------------------------------
+    # --- Iterations of the loop ---------------------------------------------------------------------------------------
 
     def _on_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop is not self._loop:
@@ -261,7 +267,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         clock = self._loop.time
         on_event = self._on_event
         if self._dispatching or (self._transport is None and self._phase is not Phase.CLOSED):
-            return  # or: it is between two loops
+            return  # re-entrant call, or the connection is between two loops
         if not events:
             self.close_if_finished()
         self._dispatching = True
@@ -280,10 +286,10 @@ class ConnectionShell(asyncio.BufferedProtocol):
         finally:
             self._dispatching = False
             if events and self._phase is Phase.CLOSED:
-                self._wake()  # a handler raised; the others are told all the same
+                self._wake()  # a handler raised; the others get their events nevertheless
 
     def _handled(self) -> None:
-        """Events were handled, for now: answer, and go on reading if those were all."""
+        """After events were handled: send the answers, and continue reading if none are left."""
         if self._move_to is not None:
             self._leave(self._move_to)
             return
@@ -348,7 +354,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self._said_all()
 
     def _refill(self) -> None:
-        """Frames from the core into the writer, as far as the writer wants them. The writer calls this, too."""
+        """Move frames from the core into the writer, as far as it has room. The writer calls this, too."""
         writer = self._writer
         outbox = self._core.outbox
         assert writer is not None
@@ -377,21 +383,26 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._core.on_time(now, reading=self._transport.is_reading())
         self._set_timer(now)
         if self._stalled(now):
-            self.abort(f"the peer took nothing for {self._limits.stall_timeout_s} s")
+            self.abort(f"the peer accepted no data for {self._limits.stall_timeout_s} s")
         if self._core.events or self._core.behind or self._core.closing or self._core.outbox.output:
             self._wake()
 
     def _set_timer(self, now: float) -> None:
-        """To the next deadline and not sooner: an idle node has dozens of connections, and each would wake it."""
+        """Set the timer to the next deadline, no earlier.
+
+        An idle node has dozens of connections, and each early timer would wake it.
+        """
         assert self._transport is not None
         due = self._core.next_time(now, reading=self._transport.is_reading())
         watched = self._limits.stall_timeout_s / (4 if self.queued_bytes else 2)
         self._timer = self._loop.call_at(max(min(due, now + watched), now + SHORTEST_TICK_S), self._on_tick)
 
     def _stalled(self, now: float) -> bool:
-        """Nothing of what waits was taken for long, be it the socket that is full or a window that is shut. Our own
-        PINGs, which a socket with room takes at once, are no progress. Only what was seen to wait counts: bytes that
-        were queued after the last look have until the next."""
+        """Whether nothing of what waits was accepted for too long, because of a full socket or a closed window.
+
+        Our own PINGs, which a socket with room accepts at once, are no progress. Only what was seen waiting counts:
+        bytes queued after the last check have until the next one.
+        """
         writer = self._writer
         assert writer is not None
         waits = self.queued_bytes > 0
@@ -401,7 +412,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         return now - self._progress_at >= self._limits.stall_timeout_s
 
     def _abandon(self) -> None:
-        """Nothing more can be sent."""
+        """Give up everything that is not sent."""
         self._core.abandon(self._reason)
         if self._writer is not None:
             self._writer.close()
@@ -410,7 +421,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
     # --- Closing -----------------------------------------------------------------------------------------------------
 
     def close_gently(self, reason: str) -> None:
-        """Send what is in the output, then close."""
+        """Send the remaining output, then close."""
         self._reason = self._reason or reason
         if self._phase is not Phase.OPEN:
             return
@@ -422,11 +433,11 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._wake()
 
     def close_if_finished(self) -> None:
-        """After a GOAWAY of either side, the connection goes with its last stream, once all of that is sent."""
+        """After a GOAWAY of either side, close with the last stream, once everything is sent."""
         core = self._core
         if core.closing and not (core.streams or core.failed or core.outbox.output or self.queued_bytes):
             if self.peer_said:
-                self._reason = self._reason or f"the peer went away: {self.peer_said}"
+                self._reason = self._reason or f"the peer sent GOAWAY: {self.peer_said}"
             core.fail(ErrorCode.NO_ERROR, "the last stream ended")
 
     def _said_all(self) -> None:
@@ -441,11 +452,11 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     @property
     def can_move(self) -> bool:
-        """TLS state is bound to its loop's transport: such a connection stays where it is."""
+        """Whether it can move to another loop; a TLS connection cannot, as its state is bound to its transport."""
         return isinstance(self._writer, SocketWriter)
 
     def move_to(self, target: asyncio.AbstractEventLoop) -> None:
-        """Leave for that loop before another event is handled."""
+        """Move to that loop before another event is handled."""
         self._move_to = target
 
     def _leave(self, target: asyncio.AbstractEventLoop) -> None:
@@ -455,7 +466,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._timer.cancel()
         sock, self._moved_parts = writer.detach()
         transport.pause_reading()
-        transport.set_protocol(asyncio.Protocol())  # it ends for itself; the duplicate keeps the connection
+        transport.set_protocol(asyncio.Protocol())  # it ends on its own; the duplicate keeps the connection
         transport.abort()
         self._transport = self._writer = self._timer = self._move_to = None
         self._flush_due = self._wake_due = self._catching_up = False
@@ -473,7 +484,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
             await self._loop.connect_accepted_socket(lambda: self, sock)
         except OSError as error:
             self._failed_to_arrive(sock, str(error))
-        except Exception as error:  # a bug: those who use the connection would wait for a word of it
+        except Exception as error:  # a bug: the connection's users would wait for its end
             self._failed_to_arrive(sock, repr(error))
             raise
         finally:
@@ -488,7 +499,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
 
 def peer_address(transport: asyncio.BaseTransport) -> str:
-    """`host:port` of the other end, for people."""
+    """Return `host:port` of the other end, for display."""
     peername = transport.get_extra_info("peername")
     if isinstance(peername, tuple) and len(peername) >= 2:
         host, port = peername[:2]

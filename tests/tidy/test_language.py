@@ -65,7 +65,6 @@ LEFT: Mapping[str, int] = {
     "partitions/opening": 13,
     "partitions/upkeep": 52,
     "raftlog/cli": 93,
-    "raftlog/http2": 85,
     "spark_source": 27,
     "spark_source/driver": 13,
     "spark_source/options": 1,

@@ -86,7 +86,7 @@ async def test_pings_keep_a_quiet_connection_alive() -> None:
     ("limits", "megabytes", "reason"),
     [
         (Http2Limits(max_queued_bytes=20 << 20), 1000, "the peer reads too slowly"),
-        (Http2Limits(stall_timeout_s=0.3), 16, "the peer took nothing for 0.3 s"),
+        (Http2Limits(stall_timeout_s=0.3), 16, "the peer accepted no data for 0.3 s"),
     ],
     ids=["bytes", "time"],
 )
@@ -126,7 +126,7 @@ async def test_a_peer_whose_window_stays_shut_is_cut_off() -> None:
             while len(server.accepted) < 1 or not server.accepted[0].closed.done():
                 writer.write(raw_frame(6, 1, 0, b"8 bytes!"))
                 await asyncio.sleep(0.02)
-        assert await server.accepted[0].reason() == "the peer took nothing for 0.4 s"
+        assert await server.accepted[0].reason() == "the peer accepted no data for 0.4 s"
 
 
 async def test_many_small_answers_that_are_not_taken_are_bounded_by_their_number() -> None:

@@ -54,7 +54,7 @@ async def test_handshakes_under_way_count_as_connections(tls: Contexts) -> None:
             await until(lambda: server.listener.connection_count == 2)
             with pytest.raises(RetriableError):
                 await server.dial(ssl=tls[1])
-            assert refused == ["the listener takes no more connections"]
+            assert refused == ["the listener accepts no more connections"]
         await until(lambda: server.listener.connection_count == 0)
         connection = await server.dial(ssl=tls[1])
         assert server.listener.connection_count == 1

@@ -137,7 +137,7 @@ def test_the_peers_goaway_closes_streams_that_it_never_saw() -> None:
     goaway, closed = peer.events()
     assert isinstance(goaway, GoAwayReceived) and goaway.reason == "NO_ERROR moving"
     assert isinstance(closed, StreamClosed) and closed.stream is second
-    assert closed.reason == "the peer went away before it saw the request: NO_ERROR moving"
+    assert closed.reason == "the peer sent GOAWAY before it saw the request: NO_ERROR moving"
     with pytest.raises(RetriableError):
         peer.core.open_stream("/x", "a", "http", [])
     peer.feed(data_frame(1, prefixed(b"last words")))
