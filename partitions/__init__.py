@@ -1,1 +1,1 @@
-"""One replica and its log: leader and follower cores, segments, recovery, the replication protocol."""
+"""One broker's replicas and their logs: replication, fetches, storage, recovery and upkeep."""

@@ -1,8 +1,9 @@
-"""All replicas of one broker: topic partition → driver, fed by the metadata view, asked by the broker.
+"""All replicas of one broker: topic partition → driver, fed by the metadata view, called by the broker.
 
-Callback style, one thread, the world by constructor: the simulator runs this as it is. A broker acts on no partition
-before its view includes its own registration (`on_registered`): what is older than that speaks of an earlier life.
-From then on every record of the view that names this broker as a replica has a driver here, as soon as its log is open.
+Callbacks on one thread, with all services passed to the constructor, so the simulator runs it unchanged. A broker acts
+on no partition before its view includes its own registration (`on_registered`): older records describe an earlier
+process. From then on every partition whose record names this broker as a replica has a driver here, as soon as its log
+is open.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ __all__ = ["Cancellable", "Dialer", "MetadataChange", "PartitionManager", "Produ
 
 
 class PartitionManager:
-    """See the module. `propose_isr` brings a proposal to the quorum and calls back, once, with its fate."""
+    """All replicas of one broker. `propose_isr` sends a proposal to the quorum, and calls back once with its fate."""
 
     def __init__(
         self,
@@ -72,9 +73,9 @@ class PartitionManager:
         transactions: TransactionPorts | None = None,
         catch_up: CatchUp = own_word_counts,
     ) -> None:
-        """`cluster_clock` stamps records and makes them old. `log_worker` writes and fsyncs, so no read of a cold file
-        ever waits in front of an acknowledgement; `worker` does all else that blocks. `on_replica_offline` hears of a
-        replica taken out of service, and if it is elected all the same. `catch_up` confirms leaders to readers."""
+        """`log_worker` writes and fsyncs, so that no read of a cold file delays an acknowledgement; `worker` does all
+        other blocking work. `on_replica_offline` is called for a replica taken out of service, and if it is elected.
+        `cluster_clock` stamps records and judges their age; `catch_up` confirms leaders to readers."""
         self._node_id = node_id
         self._clock, self._cluster_clock, self._random = clock, cluster_clock, random
         self._scheduler, self._worker = scheduler, worker
@@ -120,32 +121,34 @@ class PartitionManager:
         )
 
     room: DiskRoom
-    """On its disk, which may be filled. To be set before `load` where it may not."""
+    """The room on the disk, without a reserve by default. To set a reserve, replace it before `load`."""
     on_new_replica: Callable[[], None] = staticmethod(lambda: None)
     """Called for each replica that comes into service. To be set before `load`."""
 
     # --- The life of a broker ---
 
     def load(self, *, clean_shutdown: bool) -> list[ReplicaReport]:
-        """Open every replica found on disk, recovering it first, and say what was found: the reports of this process's
-        registration. Blocks; called once, before anything else. Raises `DiskFailed` or `DiskFull`."""
+        """Recover and open every replica found on disk, and return the reports for this process's registration.
+
+        Blocks; called once, before anything else. Raises `DiskFailed` or `DiskFull`.
+        """
         return self._shelf.load(clean_shutdown=clean_shutdown)
 
     def on_registered(self, incarnation: Incarnation) -> None:
-        """The quorum registered this process as this incarnation."""
+        """Begin: the quorum registered this process as this incarnation."""
         deque(self.begin_in_steps(incarnation), maxlen=0)
 
     def begin_in_steps(self, incarnation: Incarnation) -> Iterator[None]:
-        """The same, a slice at a time; nothing else of the metadata may be handed in before it has ended."""
+        """Begin in slices; no other metadata may be passed in before it has ended."""
         self._registered = incarnation
         yield from self._begin()
 
     def on_metadata(self, changes: Sequence[MetadataChange]) -> None:
-        """The view moved on, in the order of the quorum's log."""
+        """Apply changes of the view, in the order of the quorum's log."""
         deque(self.follow(changes), maxlen=0)
 
     def follow(self, changes: Sequence[MetadataChange]) -> Iterator[None]:
-        """The same, a slice at a time; nothing else of the metadata may be handed in before it has ended."""
+        """Apply changes in slices; no other metadata may be passed in before it has ended."""
         touched = self._view.apply(changes)
         if not self._closing:
             if touched.moves:
@@ -153,8 +156,10 @@ class PartitionManager:
             yield from self._act(touched) if self._active else self._begin()
 
     def close(self, done: Callable[[bool], None], *, clean: bool = True) -> None:
-        """Stop: every waiting request gets its answer, links close, logs are written out and closed. `done(True)`
-        means that all of it is on disk, so that a clean-shutdown marker would be true."""
+        """Stop: answer every waiting request, close links, write out and close logs.
+
+        `done(True)` means that everything is on disk, so that a clean-shutdown marker would be true.
+        """
         self._closing = True
         self.compactor.close()
         self.fetches.close()
@@ -166,22 +171,22 @@ class PartitionManager:
 
     @property
     def incarnation(self) -> Incarnation:
-        """This process's own; `NO_INCARNATION` before it is registered."""
+        """This process's own incarnation; `NO_INCARNATION` before it is registered."""
         return self._registered
 
     @property
     def active(self) -> bool:
-        """The view includes this broker's registration, and no later one of its name."""
+        """Whether the view includes this broker's registration, and no later one of its id."""
         return self._active
 
     @property
     def accepted(self) -> LinkHandler:
-        """Handler of replication links that followers dialed to us; the hello names the peer."""
+        """The handler of replication links that followers dialed; the hello names the peer."""
         return self._server
 
     @property
     def dialed(self) -> LinkHandler:
-        """Handler of replication links that the `Dialer` opened; `link.peer` is whom it meant to reach."""
+        """The handler of replication links that the `Dialer` opened; `link.peer` is the broker that it dialed."""
         return self._client
 
     # --- Requests ---
@@ -196,10 +201,12 @@ class PartitionManager:
         timeout_ms: int | None = None,
         resent: bool = False,
     ) -> None:
-        """Append one batch; its bytes must not change from now on. `done` is called exactly once, perhaps before this
-        returns: with the answer as `acks` asks, or with what went wrong (whose `applied` tells whether it may have
-        been appended), at the latest after `timeout_ms` (default `timing.produce_timeout_ms`), give or take a tick:
-        then with `request_timed_out`. `resent`: an earlier attempt may have been appended."""
+        """Append one batch; its bytes must not change from now on. `resent`: an earlier attempt may have been appended.
+
+        `done` is called exactly once, perhaps before this returns: with the answer that `acks` requires, or with an
+        error, whose `applied` says whether the batch may have been appended. After `timeout_ms` (default
+        `timing.produce_timeout_ms`), to within a tick, it gets `request_timed_out`.
+        """
         driver = self._drivers.get(topic_partition)
         config = self._view.config(topic_partition.topic_id)
         if driver is None or config is None:
@@ -218,10 +225,12 @@ class PartitionManager:
         max_wait_ms: int,
         isolation: int = 0,
     ) -> Cancellable:
-        """Long poll: answered once, perhaps before this returns, in the order asked, as soon as `min_bytes` are there,
-        a partition failed or moved, or the wait is over. Errors are per partition. The parts are the body; whoever gets
-        them sends or releases every region. `isolation` 1 ends at the last stable offset, and the answers say what is
-        aborted (S13)."""
+        """Begin a long poll, answered once, perhaps before this returns, in the requested order.
+
+        It is answered as soon as `min_bytes` are there, a partition failed or moved, or the wait is over. Errors are
+        per partition. The parts are the body; their receiver sends or releases every region. `isolation` 1 ends at the
+        last stable offset, and the answers have the aborted ranges (S13).
+        """
         wait_ms = 0 if self._closing else max_wait_ms
         return self.fetches.fetch(
             partitions, done, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=wait_ms, isolation=isolation
@@ -230,7 +239,7 @@ class PartitionManager:
     def find_offset(
         self, tp: TopicPartition, timestamp_ms: int, done: Callable[[FoundOffset], None], *, isolation: int = 0
     ) -> None:
-        """Latest (`wire.TIMESTAMP_LATEST`), earliest, or the first record at or after a time. Errors are in it."""
+        """Find the latest offset (`wire.TIMESTAMP_LATEST`), the earliest, or the first at or after a time."""
         driver = self._drivers.get(tp)
         if driver is None:
             done(not_found(tp, self.missing(tp)))
@@ -240,15 +249,15 @@ class PartitionManager:
     def fetch_session(
         self, current: FetchSession | None, request: SessionFetchRequest, done: SessionDone
     ) -> FetchSession:
-        """A long poll of a session; see `FetchSessions.fetch`."""
+        """Poll a fetch session (`FetchSessions.fetch`)."""
         return self.fetches.sessions.fetch(current, request, done)
 
     def close_session(self, session: FetchSession | None) -> None:
-        """Its stream is gone."""
+        """Close a session whose stream is gone."""
         self.fetches.sessions.close_session(session)
 
     def delete_records(self, tp: TopicPartition, before: Offset, done: DeleteDone, timeout_ms: int) -> None:
-        """See `PartitionDriver.delete_records`."""
+        """Delete records (`PartitionDriver.delete_records`)."""
         driver = self._drivers.get(tp)
         if driver is None:
             done(self.missing(tp))
@@ -256,11 +265,13 @@ class PartitionManager:
             driver.delete_records(before, done, timeout_ms)
 
     def on_transactions(self, touched: Iterable[TopicPartition] | None) -> None:
-        """Something was decided about transactions: what is open here is asked about soon, and of the partitions
-        touched (None: of all) what the quorum waits for. An abort need name none."""
+        """Note decisions about transactions: open ones are checked soon.
+
+        Of the touched partitions (None: all), so are the commits that the quorum waits for. An abort need not name any.
+        """
         self.transactions.news(touched)
 
-    # --- Where others find replicas ---
+    # --- Lookups of replicas ---
 
     @property
     def drivers(self) -> Mapping[TopicPartition, PartitionDriver]:
@@ -268,20 +279,20 @@ class PartitionManager:
         return MappingProxyType(self._drivers)
 
     def replica_count(self) -> int:
-        """Replicas whose logs are open, or are about to be."""
+        """Return the number of replicas whose logs are open, or will be soon."""
         return len(self._drivers) + self._shelf.count()
 
     def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None:
         return self._drivers.get(topic_partition)
 
     def missing(self, topic_partition: TopicPartition) -> RaftlogError:
-        """Why there is no driver for it."""
+        """Return the error for a partition without a driver."""
         if not self._active:
             return RetriableError("leader_not_available", "this broker has no place in the cluster yet, or no longer")
         return self._view.missing(topic_partition, self._node_id)
 
     def refusal(self, topic_partition: TopicPartition) -> str:
-        """What a follower is told where there is no driver; empty where there may be one soon."""
+        """Return a follower's error code for a partition without a driver; empty if there may be one soon."""
         return "replica_not_available" if self._shelf.failure(topic_partition) else ""
 
     # --- Following the view ---
@@ -290,7 +301,7 @@ class PartitionManager:
         return self._registered if self._active else None
 
     def _begin(self) -> Iterator[None]:
-        """Act from now on, if the view includes our own registration: on everything that it has."""
+        """Begin to act on the whole view, if it includes this broker's own registration."""
         own = self._view.brokers.get(self._node_id)
         if self._active or self._closing or own is None or own.incarnation != self._registered:
             return
@@ -305,7 +316,7 @@ class PartitionManager:
         self._shelf.set_strays_aside(self._view.partitions)
         self._server.on_view(self._drivers)
         self.compactor.start()
-        # Nodes that start together do not pass over their disks together.
+        # Spread over time, so that nodes that start together do not delete at the same moment.
         self._scheduler.call_later(self._retention_seconds * self._random.uniform(0.5, 1.0), self._retain)
 
     def _act(self, touched: Touched) -> Iterator[None]:
@@ -329,7 +340,7 @@ class PartitionManager:
             yield
 
     def place(self, tp: TopicPartition) -> None:
-        """Make what is here fit the record of a partition."""
+        """Make the replica fit the partition's record."""
         record, config = self._view.partitions.get(tp), self._view.config(tp.topic_id)
         if record is None or config is None or self._node_id not in record.replicas:
             self.remove(tp, "not_leader" if record else "unknown_topic")
@@ -387,19 +398,19 @@ class PartitionManager:
             self._shelf.remove(tp, None, keep_seconds=keep)
 
     def cannot_lead(self, tp: TopicPartition) -> bool:
-        """This broker's replica could not exercise its leadership now, if it has it."""
+        """Whether this broker's replica could not exercise a leadership now."""
         driver = self._drivers.get(tp)
         if self.resets.is_barred(tp):
             return True
         return bool(driver.replica.offline if driver is not None else self._shelf.failure(tp))
 
     def waits_for_epoch(self, tp: TopicPartition) -> bool:
-        """The replica is in service again, and would lead in a later leader epoch."""
+        """Whether the replica is in service again, and would lead in a later leader epoch."""
         driver = self._drivers.get(tp)
         return driver is not None and not driver.replica.offline and self.resets.is_barred(tp)
 
     def _place_late(self, tp: TopicPartition) -> None:
-        """It was opened, or could not be, or its folder is gone, or it may hear of newer records again."""
+        """Place a replica whose log was opened or failed to, was removed, or whose records were held back."""
         if self._active and not self._closing:
             self.place(tp)
             self._server.on_replica(tp)
@@ -426,12 +437,12 @@ class PartitionManager:
     # --- For people and for tests ---
 
     def status(self) -> list[str]:
-        """One line a replica, sorted, then one a link."""
+        """Return one line for each replica, sorted, then one for each link."""
         lines = [str(driver) for _, driver in sorted(self._drivers.items())]
         return lines + self._shelf.status() + self._client.status() + self._server.status()
 
     def out_of_service(self) -> list[str]:
-        """One line for each replica that this broker has and cannot serve until its next start."""
+        """Return one line for each replica that this broker has and cannot serve until its next start."""
         found = [(tp, driver.replica.offline) for tp, driver in self._drivers.items() if driver.replica.offline]
         for tp, why in self._shelf.failures():
             record = self._view.partitions.get(tp)
@@ -440,7 +451,7 @@ class PartitionManager:
         return [f"{self._view.name(tp)} is offline: {why}" for tp, why in sorted(found)]
 
     def hindered(self) -> list[str]:
-        """One line for each replica that takes no writes for now, since its disk is full or the process is short."""
+        """Return one line for each replica that takes no writes now: a full disk, no memory or no descriptors."""
         found = ((tp, driver) for tp, driver in self._drivers.items() if driver.log.hindered is not None)
         return [
             f"{driver.name} is not written for now: {driver.log.hindered.detail}"
@@ -449,6 +460,6 @@ class PartitionManager:
         ]
 
     def check_invariants(self) -> None:
-        """Raises `InvariantViolation` for what must not be between any two events."""
+        """Raise `InvariantViolation` if an invariant between two events does not hold."""
         for driver in self._drivers.values():
             driver.check_invariants()

@@ -1,6 +1,6 @@
-"""What a broker's replicas need of the metadata view: topics with their settings, brokers, partitions.
+"""The part of the metadata view that a broker's replicas need: topics with their settings, brokers, partitions.
 
-Fed with records in the order of the quorum's log.
+It receives records in the order of the quorum's log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raftlog.model import (
 
 @dataclass(frozen=True, slots=True)
 class TopicRemoved:
-    """The topic is no more; a later one of the same name has another id."""
+    """The topic was deleted; a later one of the same name has another id."""
 
     topic_id: TopicId
 
@@ -41,30 +41,30 @@ MetadataChange: TypeAlias = BrokerRecord | TopicRecord | PartitionRecord | Topic
 
 @dataclass(slots=True)
 class Touched:
-    """What changed, each once, in the order it first changed."""
+    """The entries that changed, each once, in the order of their first change."""
 
     brokers: dict[BrokerId, None] = field(default_factory=dict)
     topics: dict[TopicId, None] = field(default_factory=dict)
     partitions: dict[TopicPartition, None] = field(default_factory=dict)
     removed: dict[TopicPartition, None] = field(default_factory=dict)
     moves: bool = False
-    """Who sends to replicas that are being added, or how fast."""
+    """Whether the senders to replicas that are being added, or the rates, changed."""
 
 
 class PartitionView:
-    """The latest record of everything."""
+    """The latest record of every broker, topic and partition."""
 
     def __init__(self) -> None:
         self.brokers: dict[BrokerId, BrokerRecord] = {}
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
         self.throttle = UNTHROTTLED
         self._adding: dict[TopicPartition, None] = {}
-        """Partitions with replicas that a reassignment added."""
+        """Partitions with replicas that a reassignment is adding."""
         self._topics: dict[TopicId, tuple[TopicRecord, TopicConfig]] = {}
         self._of_topic: dict[TopicId, dict[TopicPartition, None]] = {}
 
     def apply(self, changes: Sequence[MetadataChange]) -> Touched:
-        """Take the changes over; several of one partition count as one, the last."""
+        """Apply the changes; of several for one partition, the last counts."""
         touched = Touched()
         for change in changes:
             if isinstance(change, BrokerRecord):
@@ -106,12 +106,12 @@ class PartitionView:
             self._adding.pop(tp, None)
 
     def config(self, topic_id: TopicId) -> TopicConfig | None:
-        """The topic's settings; None where it is unknown."""
+        """Return the topic's settings; None if it is unknown."""
         entry = self._topics.get(topic_id)
         return entry[1] if entry else None
 
     def leaders_of_added(self) -> dict[BrokerId, int]:
-        """For each broker to which replicas are being added, and are not in sync: how many others send to it."""
+        """Return, for each broker with added replicas that are not in sync, the number of brokers that send to it."""
         leaders: dict[BrokerId, set[BrokerId]] = {}
         for tp in self._adding:
             record = self.partitions[tp]
@@ -121,21 +121,21 @@ class PartitionView:
         return {broker: len(senders) for broker, senders in leaders.items()}
 
     def name(self, topic_partition: TopicPartition) -> str:
-        """For people: `orders/3`."""
+        """Return the name for people: `orders/3`."""
         entry = self._topics.get(topic_partition.topic_id)
         return f"{entry[0].name}/{topic_partition.partition}" if entry else str(topic_partition)
 
     def of_topic(self, topic_id: TopicId) -> list[TopicPartition]:
-        """The topic's partitions, sorted."""
+        """Return the topic's partitions, sorted."""
         return sorted(self._of_topic.get(topic_id, {}), key=_number)
 
     def all_sorted(self) -> Iterator[TopicPartition]:
-        """All partitions, topic by topic: sorting them all would take too long at once."""
+        """Iterate over all partitions, topic by topic: sorting them all at once would take too long."""
         for topic_id in sorted(self._of_topic):
             yield from self.of_topic(topic_id)
 
     def missing(self, topic_partition: TopicPartition, node_id: BrokerId) -> RaftlogError:
-        """Why a request for this partition finds no replica at this broker."""
+        """Return the error for a request whose partition has no replica at this broker."""
         record = self.partitions.get(topic_partition)
         name = self.name(topic_partition)
         if record is None:
@@ -156,10 +156,13 @@ def consequences(
     remove: Callable[[TopicPartition, str], None],
     place: Callable[[TopicPartition], None],
 ) -> Iterator[Callable[[], None]]:
-    """What a broker has to do when its view of the partitions moved on, as single steps in order: there may be a
-    hundred thousand. Each is made only when it is asked for, so it sees what those before it did. What is done for a
-    partition is right whatever was done before: `configure` takes its topic's settings over, `remove` drops what is not
-    here any more, `place` makes what is here fit its record."""
+    """Yield what a broker has to do after changes of its view, as single steps in order: there may be a hundred
+    thousand.
+
+    Each step is made only when it is requested, so it sees the effects of those before it. Every step is idempotent and
+    independent of order: `configure` applies the topic's settings, `remove` drops a replica that is no longer here,
+    `place` makes a replica fit its record.
+    """
     for topic_id in touched.topics:
         for tp in view.of_topic(topic_id):
             yield partial(configure, tp)
@@ -168,7 +171,7 @@ def consequences(
         yield partial(remove, tp, "unknown_topic")
     for tp in touched.partitions:
         yield partial(place, tp)
-    # After the records: what a command decided about a broker and its partitions is not to be proposed once more.
+    # After the records: a change of a broker and its partitions must not lead to a redundant proposal.
     for broker in touched.brokers:
         for driver in list(drivers.values()):
             if drivers.get(driver.topic_partition) is driver:

@@ -1,1 +1,1 @@
-"""Opening logs at a start: replica folders, and many logs in batches."""
+"""The logs that are not in service: replica folders, opening and closing in batches, removal."""

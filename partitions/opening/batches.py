@@ -1,8 +1,8 @@
-"""Opening and closing replicas: few have a piece of a worker's time each, many run together
+"""Opening and closing replicas: a few run as separate jobs of the worker, many run together
 (`partitions/files/durable.py`).
 
-What is asked for in one turn of the loop, and while a round is on its way, makes the next round. One runs at a time, so
-that cold reads and other work of the same threads are not behind thousands of replicas.
+The requests of one turn of the loop, and those that arrive during a round, make the next round. One round runs at a
+time, so that cold reads and other work of the same threads do not queue behind thousands of replicas.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from raftlog.ports import Disk, Scheduler, Worker
 from raftlog.slices import all_in_turns
 
 RESULTS_PER_TURN = 16
-"""Replicas of a round that are told of in one turn: a driver is made for each, some hundred microseconds."""
+"""Replicas of a round that are reported in one turn: each gets a driver, some hundred microseconds."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[T]):
-    """Opening or closing one replica."""
+    """The opening or closing of one replica."""
 
     steps: Callable[[bool], Steps[T]]
-    """Begins it; True: together with others."""
+    """Begins the work; True: together with others."""
     shares_syncs: Callable[[], bool]
-    """Whether one call of the disk covers it. May block. Raises nothing."""
+    """Whether one call of the disk syncs the replica. May block. Raises nothing."""
 
 
 def run_all(disk: Disk, pieces: Sequence[Piece[T]]) -> list[T | Exception]:
-    """Each to its end, together where they are many; what it returned or raised. Blocks."""
+    """Run all pieces to their ends, together if they are many, and return their results or errors. Blocks."""
     outcomes: dict[int, T | Exception] = {}
     shared = []
     many = worth_one_call(len(pieces))
@@ -51,7 +51,10 @@ def run_all(disk: Disk, pieces: Sequence[Piece[T]]) -> list[T | Exception]:
 
 
 class ReplicaRounds:
-    """Invariant: while nothing is starting or running, nothing waits."""
+    """The rounds of opening and closing.
+
+    Invariant: while nothing is starting or running, nothing waits.
+    """
 
     def __init__(self, disk: Disk, scheduler: Scheduler, worker: Worker) -> None:
         self._disk = disk
@@ -61,7 +64,7 @@ class ReplicaRounds:
         self._starting = self._running = False
 
     def submit(self, piece: Piece[T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """`done(result, None)` or `done(None, error)`, as a worker's, in a later turn."""
+        """Run the piece on a worker; call `done(result, None)` or `done(None, error)` in a later turn."""
         self._waiting.append((piece, done))
         if not self._starting:
             self._starting = True

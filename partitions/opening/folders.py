@@ -1,11 +1,12 @@
-"""Where replicas lie on disk: found at the start, opened, set aside, removed. All of it blocks; a worker runs it.
+"""The folders of replicas: found at the start, opened, set aside, removed. All of it blocks; a worker runs it.
 
     partitions/<topic id>-<n>/             a replica
-    partitions/<topic id>-<n>/flush-os     this replica is kept as `flush=os`: an unclean stop may have lost anything
-    partitions-removed/<topic id>-<n>.<k>/ no longer a replica; deleted some time later
+    partitions/<topic id>-<n>/flush-os     the replica has `flush=os`: an unclean stop may have lost anything
+    partitions-removed/<topic id>-<n>.<k>/ a former replica; deleted some time later
 
 A folder is renamed before it is deleted, so that a crash never leaves half a replica under its own name. A stray folder
-(of a topic that the cluster does not know) is kept for an hour, for somebody to notice; a deleted topic's goes at once.
+(of a topic that the cluster does not know) is kept for an hour, so that an operator may notice it; a deleted topic's is
+deleted at once.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ REMOVED_FOLDER = "partitions-removed"
 
 @dataclass(slots=True)
 class OpenedReplica:
-    """A replica's log, recovered, and what recovery found."""
+    """A replica's log, recovered, and the outcome of its recovery."""
 
     topic_partition: TopicPartition
     log: PartitionLog
     producers: ProducerStates
     recovery: Recovery
     set_aside: list[str]
-    """What was, now or earlier, and lies in its folder (`partitions/files/quarantine.py`)."""
+    """The quarantined files in its folder, of this recovery and earlier ones (`partitions/files/quarantine.py`)."""
 
     @property
     def report(self) -> ReplicaReport:
-        """What the broker says of it when it registers."""
+        """The replica's report for the broker's registration."""
         recovery = self.recovery
         return ReplicaReport(
             self.topic_partition,
@@ -53,12 +54,12 @@ class OpenedReplica:
 
 
 def folder_of(topic_partition: TopicPartition) -> str:
-    """Path of the replica's folder."""
+    """Return the path of the replica's folder."""
     return f"{FOLDER}/{topic_partition.directory_name}"
 
 
 def parse_folder_name(name: str) -> TopicPartition | None:
-    """The replica that such a folder holds; None for a name that none has."""
+    """Return the replica that a folder of this name holds; None for any other name."""
     topic, _, partition = name.rpartition("-")
     if len(topic) != 32 or not partition.isascii() or not partition.isdigit():
         return None
@@ -70,27 +71,27 @@ def parse_folder_name(name: str) -> TopicPartition | None:
 
 
 def prepare_folders(disk: Disk) -> None:
-    """The folders of replicas are there, and will be after a power loss: before any replica is in them."""
+    """Create the folders of replicas, durably, before any replica is in them."""
     disk.make_directory(FOLDER)
     disk.make_directory(REMOVED_FOLDER)
     disk.fsync_directory("")
 
 
 def find_replicas(disk: Disk) -> list[TopicPartition]:
-    """Every replica on disk, sorted."""
+    """Return every replica on disk, sorted."""
     found = [parse_folder_name(name) for name in disk.list(FOLDER)]
     return sorted(tp for tp in found if tp is not None)
 
 
 def shares_syncs(disk: Disk, topic_partition: TopicPartition) -> bool:
-    """Whether one call of the disk covers the replica, which may not be there yet."""
+    """Whether one call of the disk syncs the replica, which may not exist yet."""
     try:
         try:
             return disk.syncs_all(folder_of(topic_partition))
         except FileNotFoundError:
             return disk.syncs_all(FOLDER)
     except DiskError:
-        return False  # It will fail by itself.
+        return False  # Opening the replica will report the error.
 
 
 def open_steps(
@@ -103,9 +104,11 @@ def open_steps(
     clean_shutdown: bool,
     bounds: ProducerBounds = DEFAULT_BOUNDS,
 ) -> Steps[OpenedReplica]:
-    """Open a replica, or begin one, from barrier to barrier (`partitions/files/durable.py`); recover it first. `config`
-    None: the topic's settings are not known yet, only (by the marker) how it was flushed; whoever takes the replica
-    configures its log. Raises `DiskError`."""
+    """Return the steps that recover and open a replica, or create one (`partitions/files/durable.py`).
+
+    If `config` is None, only the flush mode is known yet (by the marker), and the replica's taker configures its log.
+    The steps raise `DiskError`.
+    """
     path = folder_of(topic_partition)
     if config is None:
         config = replace(TopicConfig(), flush="os" if disk.exists(f"{path}/{FLUSH_OS_NAME}") else "fsync")
@@ -117,7 +120,7 @@ def open_steps(
 
 
 def set_aside(disk: Disk, topic_partition: TopicPartition) -> str:
-    """Take the folder out of the replicas; returns its new path. An absent folder is fine. The log is closed."""
+    """Move the folder of a closed log away from the replicas, and return its new path. The folder may be absent."""
     number = 0
     while disk.exists(target := f"{REMOVED_FOLDER}/{topic_partition.directory_name}.{number}"):
         number += 1
@@ -129,12 +132,12 @@ def set_aside(disk: Disk, topic_partition: TopicPartition) -> str:
 
 
 def delete_set_aside(disk: Disk, path: str) -> None:
-    """Delete a folder that `set_aside` made."""
+    """Delete a folder that `set_aside` moved."""
     assert path.startswith(REMOVED_FOLDER + "/"), path
     disk.remove(path)
     disk.fsync_directory(REMOVED_FOLDER)
 
 
 def find_set_aside(disk: Disk) -> list[str]:
-    """What an earlier life set aside and did not delete."""
+    """Return the folders that an earlier process set aside and did not delete."""
     return [f"{REMOVED_FOLDER}/{name}" for name in disk.list(REMOVED_FOLDER)]

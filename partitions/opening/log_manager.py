@@ -3,10 +3,10 @@
 Every replica of the broker is either with its driver or here, in one of these states:
 
     loaded     its log is open and waits for the view to name it
-    opening    a worker opens or begins it
+    opening    a worker opens or creates it
     removing   its folder is set aside and deleted
-    failed     it could not be opened; it stays so until the next start (what was only hindered, by a full disk say, is
-               tried again)
+    failed     it could not be opened, and stays so until the next start (if it was only hindered, by a full disk for
+               example, it is retried)
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ from .folders import (
 )
 
 STRAY_SECONDS = 3600.0
-"""How long a stray folder is kept, out of the way, for somebody to notice."""
+"""How long a stray folder is kept, set aside, so that an operator may notice it."""
 
 MOVED_SECONDS = 60.0
-"""How long a replica that was moved to other brokers is kept, out of the way: time to stop a mistake, not to keep a
-disk full."""
+"""How long a replica that was moved to other brokers is kept, set aside.
+
+Long enough to stop a mistake, short enough not to keep a disk full.
+"""
 
 HINDERED_RETRY_SECONDS = 5.0
 
@@ -54,7 +56,10 @@ T = TypeVar("T")
 
 
 class ReplicaShelf:
-    """See the module. `on_change` is told of a replica that can be taken, or begun anew, or could not be opened."""
+    """The logs of a broker that are not in service.
+
+    `on_change` is called for a replica that can be taken, or created again, or could not be opened.
+    """
 
     def __init__(
         self,
@@ -83,16 +88,18 @@ class ReplicaShelf:
         self._removing: dict[TopicPartition, None] = {}
         self._failed: dict[TopicPartition, str] = {}
         self._again: dict[TopicPartition, Callable[[bool], Steps[OpenedReplica]]] = {}
-        """How to open those that were only hindered."""
+        """The steps to open those that were only hindered."""
         self._spoiled: dict[TopicPartition, list[str]] = {}
-        """What lies set aside in the folders of replicas that were taken."""
+        """The quarantined files in the folders of replicas that were taken."""
         self._closing = False
 
     def load(self, *, clean_shutdown: bool) -> list[ReplicaReport]:
-        """Open everything found on disk. Blocks. What a broken disk does not give is left out, as if it were not there:
-        the quorum then does not count on that replica, and the others are served (S9).
+        """Open every replica found on disk. Blocks.
 
-        Raises `DiskHindered`, and `DiskFailed` where not even the folders can be listed."""
+        A replica that a broken disk cannot read is left out, as if it did not exist: the quorum then does not count on
+        it, and the others are served (S9). Raises `DiskHindered`, and `DiskFailed` if not even the folders can be
+        listed.
+        """
         prepare_folders(self._disk)
         found = find_replicas(self._disk)
         for first in range(0, len(found), TOGETHER_MAX):
@@ -111,7 +118,7 @@ class ReplicaShelf:
         return [opened.report for opened in in_order(self._loaded)]
 
     def take(self, tp: TopicPartition, config: TopicConfig) -> OpenedReplica | None:
-        """The replica's open log, which is the caller's now. None: `on_change` tells when to ask again, if ever."""
+        """Hand over the replica's open log; None if it is not open: `on_change` reports when to retry, if ever."""
         opened = self._loaded.pop(tp, None)
         if opened is None:
             if tp not in self._opening and tp not in self._removing and tp not in self._failed and not self._closing:
@@ -123,15 +130,13 @@ class ReplicaShelf:
         return opened
 
     def in_sync(self, tp: TopicPartition) -> None:
-        """The replica follows a leader that has all of it, and so has the replica: of what was set aside enough stays
-        for somebody to look at."""
+        """Prune the quarantined files of a replica that is in sync; a bounded part stays for inspection."""
         names, path = self._spoiled.pop(tp, None), folder_of(tp)
         if names:
             self._worker.submit(partial(prune_quarantined, self._disk, path, names), self._note_error(path, "pruning"))
 
     def losses_are_reported(self) -> Iterator[Callable[[], None]]:
-        """The quorum has accepted a registration with this shelf's reports: no later start need repeat them. In steps,
-        each to be called."""
+        """Yield steps that stop the reports of losses: the quorum has accepted a registration with them."""
         for opened in in_order(self._loaded):
             if opened.recovery.cut_or_quarantined:
                 yield partial(self._loss_is_reported, opened)
@@ -141,16 +146,19 @@ class ReplicaShelf:
         self._writer.dirty(opened.log, lambda: None)
 
     def failure(self, tp: TopicPartition) -> str:
-        """Why the replica could not be opened; empty where it was, or will be."""
+        """Return why the replica could not be opened; empty if it was, or will be."""
         return self._failed.get(tp, "")
 
     def failures(self) -> list[tuple[TopicPartition, str]]:
-        """Every replica that could not be opened, and why."""
+        """Return every replica that could not be opened, and the reason."""
         return sorted(self._failed.items())
 
     def remove(self, tp: TopicPartition, log: PartitionLog | None, *, keep_seconds: float = 0.0) -> None:
-        """This broker has this replica no longer: close what is open, set the folder aside and delete it after
-        `keep_seconds`. `log` is the caller's, or None where the replica is here, if anywhere."""
+        """Remove a replica that this broker no longer has: close its log, set the folder aside, and delete it later.
+
+        `keep_seconds` is the time until the deletion. `log` is the caller's, or None if the replica is here, if
+        anywhere.
+        """
         self._again.pop(tp, None)
         self._spoiled.pop(tp, None)
         if log is None:
@@ -161,15 +169,17 @@ class ReplicaShelf:
             self._discard(tp, log, keep_seconds=keep_seconds)
 
     def set_strays_aside(self, known: Collection[TopicPartition]) -> None:
-        """The view is complete: whatever was found on disk and is not in it belongs to nobody."""
+        """Set aside every replica on disk that the complete view does not know."""
         for tp in [tp for tp in self._loaded if tp not in known]:
             self._logger.warning("stray replica set aside", partition=str(tp), kept_seconds=STRAY_SECONDS)
             self._removing[tp] = None
             self._discard(tp, self._loaded.pop(tp).log, keep_seconds=STRAY_SECONDS)
 
     def reopen(self, tp: TopicPartition, log: PartitionLog, suspects: Collection[Offset]) -> None:
-        """Damage was found at these offsets, and nobody counts on the replica: recover it, and open it again. The log
-        is closed here; the quorum was told already of what recovery will find."""
+        """Recover a damaged replica that no longer counts, and open it again; `suspects` are the damaged offsets.
+
+        The log is closed here. The quorum knows already what recovery will lose.
+        """
         config = log.config
         self._opening[tp] = None
         log.close(clean=False)
@@ -183,8 +193,11 @@ class ReplicaShelf:
         self._writer.forget(log, lambda: self._open(tp, steps))
 
     def reopen_as_it_is(self, tp: TopicPartition, log: PartitionLog, pause: float) -> None:
-        """Nothing was found to be wrong with the disk, and the quorum counts on the replica: close the log, and open it
-        again after `pause` seconds. A recovery that loses anything (S6, S9) is refused; the next start reports it."""
+        """Close the log of a replica that counts, with no known fault of the disk, and open it again after `pause`
+        seconds.
+
+        If the recovery loses anything (S6, S9) the replica is not opened; the next start reports the loss.
+        """
         config = log.config
         self._opening[tp] = None
         log.close(clean=False)
@@ -206,17 +219,17 @@ class ReplicaShelf:
         self._writer.forget(log, later)
 
     def give_up(self, tp: TopicPartition, log: PartitionLog, reason: str) -> None:
-        """The replica stays out of service until the next start."""
+        """Keep the replica out of service until the next start."""
         self._failed[tp] = reason
         log.close(clean=False)
         self._writer.forget(log, lambda: None)
 
     def put_back(self, tp: TopicPartition, log: PartitionLog) -> None:
-        """A driver ended with the broker: its log is to be closed with the others."""
+        """Take back the log of a driver that ended with the broker, to close it with the others."""
         self._returned[tp] = log
 
     def close(self, done: Callable[[bool], None], *, clean: bool) -> None:
-        """Close every log; `done(True)` when each was closed as asked."""
+        """Close every log; `done(True)` means that each was closed as asked."""
         self._closing = True
         logs = [opened.log for opened in in_order(self._loaded)]
         logs += in_order(self._returned)
@@ -242,11 +255,11 @@ class ReplicaShelf:
         self._writer.when_idle(close_all)
 
     def count(self) -> int:
-        """Of those that are open or are being opened."""
+        """Return the number of logs that are open or being opened."""
         return len(self._loaded) + len(self._opening)
 
     def status(self) -> list[str]:
-        """One line for each replica that is not in service and should be."""
+        """Return one line for each replica that is not in service and should be."""
         lines = [f"{tp} opening" for tp in sorted(self._opening)]
         lines += [f"{tp} removing" for tp in sorted(self._removing)]
         return lines + [f"{tp} failed {reason}" for tp, reason in sorted(self._failed.items())]
@@ -295,8 +308,10 @@ class ReplicaShelf:
         self._on_change(tp)
 
     def _discard(self, tp: TopicPartition, log: PartitionLog, *, keep_seconds: float) -> None:
-        """The folder keeps its name until no job of the log runs any more: a job opens files by name, and a replica
-        that comes back at once would find them in its own folder."""
+        """Close a log, and set its folder aside once no job of the log runs any more.
+
+        A job opens files by name, and a replica that returns at once would get its files in its own folder.
+        """
         log.close(clean=False)
 
         def move() -> None:
@@ -338,6 +353,6 @@ class ReplicaShelf:
 
 
 def in_order(by_partition: Mapping[TopicPartition, T]) -> list[T]:
-    """The values, by topic and number: the keys are compared as tuples, and the values never."""
+    """Return the values by topic and number: the keys are compared as tuples, the values never."""
     keys = sorted(by_partition, key=lambda tp: (tp.topic_id, tp.partition))
     return [by_partition[tp] for tp in keys]

@@ -1,1 +1,1 @@
-"""Background work on replicas: ticks, disk room, compaction, scrubbing, repair, transaction checks."""
+"""Background work on replicas: ticks, disk room, compaction, scrubbing, repair, resets, transaction checks."""

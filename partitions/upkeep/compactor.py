@@ -1,12 +1,11 @@
-"""Compaction's shell: looks now and then which log is the dirtiest, and takes it through a pass, piece by piece.
+"""The shell of compaction: periodically selects the dirtiest log, and takes it through a pass, piece by piece.
 
-One pass at a time on a node. A worker does a piece (about a megabyte), the owner's thread puts finished segments in
-their place, and between two pieces there is a pause as long as the rate allows: compaction has all the time there is,
-whoever produces and reads has not. While a worker is at a piece the log's folder is held (`LogWriter.hold`), so that
-nobody moves it away beneath.
+A node runs one pass at a time. A worker does a piece (about a megabyte), the owner's thread exchanges finished
+segments, and between two pieces there is a pause that keeps the rate: compaction can wait, producers and consumers
+cannot. While a worker is at a piece the log's folder is held (`LogWriter.hold`), so that it is not moved away.
 
-A pass ends early when its log does: closed, moved away, failed. What it had finished stays, the rest is cleared away.
-A log whose pass did not get on, for whatever reason, is passed over for a while: others have their turn.
+A pass ends early when its log does: closed, moved away, failed. Its finished segments stay, the rest is removed. A log
+whose pass made no progress, for whatever reason, is skipped for a while, so that others have their turn.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from raftlog.ports import Logger, Scheduler, Worker
 from raftlog.system.cluster_clock import ClusterClock
 
 CHECK_SECONDS = 15.0
-"""As Kafka's cleaner."""
+"""The interval of the check, as in Kafka's cleaner."""
 
 BYTES_PER_SECOND = 32 * MIB
-"""Read by compaction, at most."""
+"""Bound on the rate at which compaction reads."""
 
 RESTS = 8
-"""Times that a log is passed over after a pass that did not get on: two minutes."""
+"""The number of checks that skip a log after a pass without progress: two minutes."""
 
 
 class Compactor:
-    """See the module. `drivers` gives the replicas in service."""
+    """The compactor of a node. `drivers` returns the replicas in service."""
 
     def __init__(
         self,
@@ -55,20 +54,20 @@ class Compactor:
         self._busy = False
         self._closed = False
         self._resting: WeakKeyDictionary[PartitionDriver, int] = WeakKeyDictionary()
-        """How often each is still passed over."""
+        """Driver → the number of checks that still skip it."""
         self.passes = 0
-        """That came to their end."""
+        """Passes that were completed."""
 
     def start(self) -> None:
-        """Look every `CHECK_SECONDS` from now on."""
+        """Check every `CHECK_SECONDS` from now on."""
         self._scheduler.call_later(CHECK_SECONDS, self._check)
 
     def close(self) -> None:
-        """Nothing begins any more; a piece under way is the last."""
+        """Begin nothing any more; a piece in flight is the last."""
         self._closed = True
 
     def look(self) -> bool:
-        """Begin a pass over the dirtiest log, if there is one and none is under way. Whether one began."""
+        """Begin a pass over the dirtiest log, if there is one and none is in progress; return whether one began."""
         now_ms = self._clock.expiry_ms()
         compacted = [driver for driver in self._drivers() if driver.log.config.compacts]
         if not compacted or self._busy or self._closed:
@@ -107,7 +106,7 @@ class Compactor:
 
     def _next(self, driver: PartitionDriver, run: CompactionRun) -> None:
         if self._closed or driver.closed or not self._writer.hold(driver.log):
-            # Its folder is not ours any more; recovery removes what lies there.
+            # Its folder is no longer available; recovery removes the leftovers.
             self._busy = False
             return
         try:
@@ -117,7 +116,7 @@ class Compactor:
             raise
 
     def _over(self, driver: PartitionDriver) -> None:
-        """Nothing of the pass is under way any more."""
+        """End the pass: nothing of it is in flight any more."""
         self._busy = False
         self._writer.give_back(driver.log)
 
@@ -127,7 +126,7 @@ class Compactor:
         try:
             if error is None and isinstance(piece, CleanedSegment) and not driver.closed:
                 self._replace(driver, piece)
-        except Exception as failed:  # noqa: BLE001  whatever it is ends the pass, and the driver is told
+        except Exception as failed:  # noqa: BLE001  any error ends the pass, and is passed to the driver
             error = failed
         if isinstance(piece, Finished) or error is not None:
             self._end(driver, run, piece, error)
@@ -139,7 +138,7 @@ class Compactor:
 
     def _replace(self, driver: PartitionDriver, cleaned: CleanedSegment) -> None:
         if not driver.replace_segment(cleaned):
-            # What comes after it in the pass may rest on what it no longer holds.
+            # Later pieces of the pass may rest on records that this segment lacks.
             raise RetriableError("offset_not_available", f"segment {cleaned.base_offset} changed meanwhile")
         self._logger.info(
             "segment compacted",
@@ -153,7 +152,7 @@ class Compactor:
     def _end(
         self, driver: PartitionDriver, run: CompactionRun, piece: Piece | None, error: BaseException | None
     ) -> None:
-        """The pass is over: note how far it came, or clear away what it left."""
+        """End the pass: record how far it came, or remove what it left."""
         if not isinstance(piece, Finished) or piece.end <= run.plan.first_dirty:
             self._resting[driver] = RESTS
 

@@ -1,7 +1,7 @@
-"""What there is to check in the folder of a replica whose node is stopped: the plan that a running log makes of itself.
+"""The check of a stopped node's replica: a plan like that which a running log makes of itself.
 
-Nothing is changed, and nothing is decided: recovery does that at the next start, by its own table, and finds at least
-what is found here, since it reads every segment whose index it cannot trust.
+The check changes and decides nothing: recovery does that at the next start, by its own table. It finds at least the
+same damage, since it reads every segment whose index it cannot trust.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .scrub_plan import PlannedSegment, ScrubPlan
 
 
 def check_folder(disk: Disk, path: str) -> FolderCheck:
-    """A check of the stopped replica in folder `path`, not yet run; what the folder as a whole shows is in it.
+    """Return a check of the stopped replica in folder `path`, not yet run, with the findings of the folder as a whole.
 
-    Raises `DiskFailed`, `FileNotFoundError` where a file goes meanwhile.
+    Raises `DiskFailed`, and `FileNotFoundError` if a file disappears meanwhile.
     """
     checkpoint = _checkpoint(disk, path)
     start = Offset(0) if checkpoint is None else checkpoint.log_start_offset
@@ -47,8 +47,8 @@ def check_folder(disk: Disk, path: str) -> FolderCheck:
     for number, base in enumerate(bases):
         last = number + 1 == len(bases)
         end = bases[number + 1] if not last else recovery_point if closed_clean else None
-        # After a crash the indexes of what lies behind the recovery point may not have been written any more. Those of
-        # the last segment may cover any beginning of it, and are made anew where they are damaged.
+        # After a crash the indexes of segments behind the recovery point may not have been written. Those of the last
+        # segment may cover any beginning of it, and are rebuilt if they are damaged.
         indexed = not last and end is not None and (closed_clean or end <= recovery_point)
         size = None if end is None else _size(disk, path, base)
         segments.append(PlannedSegment(base_offset=base, end_offset=end, size=size, indexed=indexed))
@@ -61,8 +61,10 @@ def check_folder(disk: Disk, path: str) -> FolderCheck:
 def _without_leftovers(
     disk: Disk, path: str, bases: Sequence[Offset], start: Offset, epochs: LeaderEpochHistory
 ) -> list[Offset]:
-    """A crash leaves segments below the start, and some that compaction has put into the one before them: the next
-    start removes them."""
+    """Return the bases without segments that the next start removes.
+
+    A crash leaves segments below the start, and segments that compaction has merged into the one before them.
+    """
     kept: list[Offset] = []
     reached = Offset(0)
     for base, successor in pairwise([*bases, None]):
@@ -75,7 +77,7 @@ def _without_leftovers(
 
 
 def _end(disk: Disk, path: str, base: Offset, epochs: LeaderEpochHistory) -> Offset:
-    """Where a segment ends by its index, or else by its batches; its base where those are damaged."""
+    """Return a segment's end by its index, else by its batches; its base if those are damaged."""
     index = read_index(disk, path, base, interval_bytes=0)
     if index is None:
         with contextlib.closing(disk.open(f"{path}/{segment_name(base)}")) as file:
@@ -87,7 +89,7 @@ def _end(disk: Disk, path: str, base: Offset, epochs: LeaderEpochHistory) -> Off
 
 
 def _gaps(bases: Sequence[Offset], start: Offset, checkpoint: LogCheckpoint | None) -> list[Finding]:
-    """The log as a whole: that it begins where it should. Where a segment ends too early its own check says so."""
+    """Check that the log begins where it should. A segment that ends too early is reported by its own check."""
     if not bases:
         if checkpoint is not None and (
             checkpoint.emptying or (checkpoint.closed_clean and not checkpoint.recovery_point)
@@ -102,7 +104,7 @@ def _gaps(bases: Sequence[Offset], start: Offset, checkpoint: LogCheckpoint | No
 
 def _checkpoint(disk: Disk, path: str) -> LogCheckpoint | None:
     content = read_file(disk, f"{path}/{CHECKPOINT_NAME}")
-    with contextlib.suppress(DamagedFile):  # The check of that file says so.
+    with contextlib.suppress(DamagedFile):  # The check of that file reports the damage.
         return None if content is None else LogCheckpoint.decode(content)
     return None
 
@@ -116,7 +118,7 @@ def _epochs(disk: Disk, path: str, bases: Sequence[Offset]) -> LeaderEpochHistor
 
 
 def _learned_epochs(disk: Disk, path: str, bases: Sequence[Offset]) -> LeaderEpochHistory:
-    """Without a history the batches can only be held against one another: their epochs must not fall."""
+    """Learn the epochs from the batches: without a history, the only rule is that they must not fall."""
     epochs = LeaderEpochHistory()
     for base in bases:
         with contextlib.closing(disk.open(f"{path}/{segment_name(base)}")) as file:

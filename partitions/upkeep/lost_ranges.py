@@ -1,10 +1,10 @@
-"""Which records of a damaged log are lost: the offsets that no read gives any more.
+"""The search for the lost records of a damaged log: the offsets that no read returns any more.
 
-The search goes as reads do: from batch to batch by their headers, each batch with its CRC, and where a header is bad on
-from the next batch that the segment's index knows. So what it calls lost is what a reader has to seek over, no less; a
-batch that is whole and that nothing leads to is lost with the others.
+The search proceeds as reads do: from batch to batch by their headers, each batch with its CRC; behind a bad header it
+continues with the next batch that the segment's index knows. So the lost ranges are exactly what a reader has to skip;
+a whole batch that cannot be reached is lost with the others.
 
-It goes in steps of bounded bytes, for a worker that has other work too, and changes nothing.
+It runs in steps of bounded bytes, for a worker that has other work too, and changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .scrub_plan import PlannedSegment, ScrubPlan
 
 STEP_BYTES = 4 * MIB
 STEP_BATCHES = 2_000
-"""Looked at in one step: some tens of milliseconds."""
+"""Bounds of one step: some tens of milliseconds."""
 
 _WINDOW_BYTES = 256 * KIB
 
@@ -35,7 +35,7 @@ RANGES_SHOWN = 8
 
 
 class LostRange(NamedTuple):
-    """Offsets from `first` up to, and without, `end`."""
+    """The offsets from `first` up to `end`, exclusive."""
 
     first: Offset
     end: Offset
@@ -45,19 +45,19 @@ class LostRange(NamedTuple):
 
 
 class LossSearch:
-    """Of some segments of one log. Belongs to one worker at a time."""
+    """The search in some segments of one log. For one worker at a time."""
 
     def __init__(self, plan: ScrubPlan, damaged: Collection[Offset], interval_bytes: int) -> None:
-        """`damaged` are base offsets of segments; what of them the plan does not know is left alone."""
+        """`damaged` are base offsets of segments; those that the plan does not have are skipped."""
         self.lost: list[LostRange] = []
-        """As far as it has come, in order; neighbours are one range."""
+        """The ranges found so far, in order; adjacent ones are merged."""
         self.damaged = frozenset(damaged)
         self._plan = plan
         self._interval_bytes = interval_bytes
         self._work = self._run([s for s in plan.segments if s.base_offset in damaged and s.end_offset is not None])
 
     def step(self) -> bool:
-        """Look at some more; False: that was all. Blocks."""
+        """Search on; return False when all is done. Blocks."""
         left = STEP_BYTES
         least = STEP_BYTES // STEP_BATCHES
         for size in self._work:
@@ -104,7 +104,7 @@ class LossSearch:
 
 
 class _Batches:
-    """Of one file, read through a window."""
+    """The batches of one file, read through a window."""
 
     def __init__(self, file: File, plan: ScrubPlan) -> None:
         self._file = file
@@ -113,7 +113,7 @@ class _Batches:
         self._window_at = 0
 
     def header_at(self, position: int, offset: Offset) -> BatchHeader | None:
-        """The header that begins here, if it is the one of the batch at this offset."""
+        """Return the header at `position` if it belongs to the batch at this offset."""
         try:
             data = self._read(position, HEADER_BYTES)
             header = parse_header(data)
@@ -123,7 +123,7 @@ class _Batches:
         return header
 
     def is_whole(self, position: int, header: BatchHeader) -> bool:
-        """All of its bytes are as they were written."""
+        """Whether all of the batch's bytes are as they were written."""
         try:
             check_crc(self._read(position, header.total_bytes))
         except (CorruptBatch, DiskFailed):
@@ -131,13 +131,13 @@ class _Batches:
         return True
 
     def _read(self, position: int, length: int) -> bytes:
-        """Fewer at the end of the file. Raises `DiskFailed`."""
+        """Read `length` bytes, fewer at the end of the file. Raises `DiskFailed`."""
         within = position - self._window_at
         if not 0 <= within <= len(self._window) - length:
             try:
                 self._window = self._file.pread(max(length, _WINDOW_BYTES), position)
             except DiskFailed:
-                # A sector in what follows: it is not to cost what lies before it.
+                # A later sector may be bad; it must not cost the bytes before it.
                 self._window = self._file.pread(length, position)
             self._window_at = position
             within = 0
@@ -154,13 +154,13 @@ def _behind(position: FilePosition, header: BatchHeader) -> FilePosition:
 
 
 def _leads_on(batches: _Batches, position: FilePosition, header: BatchHeader, end: Offset) -> bool:
-    """Whether a batch that is not whole still says the truth about where it ends."""
+    """Whether the header of a damaged batch still gives its true end."""
     behind = Offset(header.end_offset)
     return behind == end or (behind < end and batches.header_at(_behind(position, header), behind) is not None)
 
 
 def _by_index(batches: _Batches, index: OffsetIndex | None, offset: Offset) -> tuple[Offset, FilePosition] | None:
-    """Where the next batch begins that the index knows and that is there."""
+    """Return the place of the next batch that the index knows and that is there."""
     entry = index.after(offset) if index is not None else None
     while index is not None and entry is not None and batches.header_at(entry[1], entry[0]) is None:
         entry = index.after(entry[0])
@@ -168,7 +168,7 @@ def _by_index(batches: _Batches, index: OffsetIndex | None, offset: Offset) -> t
 
 
 def describe(lost: Collection[LostRange]) -> str:
-    """For people: `offsets 3 to 7, 12 (6 in all)`."""
+    """Return a text for people: `offsets 3 to 7, 12 (6 in all)`."""
     shown = ", ".join(map(str, list(lost)[:RANGES_SHOWN]))
-    more = f" and {len(lost) - RANGES_SHOWN} ranges more" if len(lost) > RANGES_SHOWN else ""
+    more = f" and {len(lost) - RANGES_SHOWN} more ranges" if len(lost) > RANGES_SHOWN else ""
     return f"offsets {shown}{more} ({sum(one.end - one.first for one in lost)} in all)"

@@ -1,18 +1,19 @@
-"""From damage that was found in a running replica to a replica that is whole again, without a restart.
+"""The repair of damage found in a running replica, without a restart.
 
-    found        by the scrubber, a read or a follower's request. The damaged segment is only read with its CRCs from
-                 now on; the rest is served as before
-    asking       the quorum is asked to count on this replica no more (`ReportLoss`). Meanwhile the replica hears of no
-                 newer record: it must not join an epoch with what it is about to lose
-    accepted     it leads no longer, left the ISR, and the leader epoch rose. Now, and not before, the log is closed and
-                 recovered like after a crash: set aside from the damage on; then it is opened, follows the leader and
-                 fetches again what it lost (S6, S9)
-    last copy    nobody else has the data. Nothing is cut: what is good stays readable, and appends go on. Which records
-                 are lost is looked up (`lost_ranges.py`) and told, loudly. Asked again every half minute, in case
-                 somebody came back
-    again        the quorum did not answer, or in another epoch: asked again soon, then less often
+    found        by the scrubber, a read or a follower's request. From now on the damaged segment is read only with its
+                 CRCs checked; the rest is served as before
+    asking       the quorum is asked not to count on this replica any more (`ReportLoss`). Meanwhile the replica gets no
+                 newer record: it must not join an epoch with the data that it is about to lose
+    accepted     the replica no longer leads, has left the ISR, and the leader epoch rose. Only now the log is closed
+                 and recovered as after a crash: everything from the damage on is set aside. Then it is opened, follows
+                 the leader and fetches what it lost (S6, S9)
+    last copy    no other replica has the data. Nothing is cut: the good part stays readable, and appends continue. The
+                 lost records are determined (`lost_ranges.py`) and reported, prominently. The quorum is asked again
+                 every half minute, in case another replica has returned
+    again        the quorum did not answer, or in another epoch: it is asked again soon, then less often
 
-A log that failed because of the damage (nothing can be read around it) goes the same way; it serves nothing meanwhile.
+A log that failed because of the damage (nothing can be read around it) takes the same steps; it serves nothing
+meanwhile.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from .lost_ranges import LossSearch, LostRange, describe
 from .scrub_plan import plan_of_log
 
 ASK_AGAIN_SECONDS = 1.0
-"""Doubled each time, up to the next: a disk that fails as a whole has many replicas, and the quorum has more to do."""
+"""Seconds; doubled each time, up to the next constant: a disk that fails as a whole has many replicas."""
 
 LAST_COPY_SECONDS = 30.0
 
 
 class LossAnswer(enum.Enum):
-    """What the quorum said to a report of damage."""
+    """The quorum's answer to a report of damage."""
 
     ACCEPTED = "accepted"
-    """Nobody counts on the replica; this broker's view shows it."""
+    """The replica no longer counts, and this broker's view shows it."""
     LAST_COPY = "last copy"
     """No other live replica has the data."""
     AGAIN = "again"
-    """No answer, or the record was another by then."""
+    """No answer, or the record had changed."""
 
 
 ReportLoss: TypeAlias = Callable[[TopicPartition, LeaderEpoch, Callable[[LossAnswer], None]], None]
@@ -59,17 +60,17 @@ class _Repair:
     suspects: set[Offset] = field(default_factory=set)
     """Offsets in the damaged segments."""
     answer: LossAnswer | None = LossAnswer.AGAIN
-    """The last; None while the quorum is asked."""
+    """The last answer; None while the quorum is asked."""
     seconds: float = ASK_AGAIN_SECONDS
-    """Until it is asked again."""
+    """The time until the quorum is asked again."""
     searched: frozenset[Offset] = frozenset()
-    """The suspects among which lost records were, or are being, looked for."""
+    """The suspects in which lost records were, or are being, searched."""
     lost: Sequence[LostRange] | None = None
-    """What was found; None while that is not known."""
+    """The lost ranges; None while they are unknown."""
 
 
 class ReplicaRepairs:
-    """Those of one broker. See the module.
+    """The repairs of one broker.
 
     Invariant: a replica is withdrawn only after the quorum accepted the report of its loss.
     """
@@ -85,9 +86,11 @@ class ReplicaRepairs:
         place: Callable[[TopicPartition], None],
         offline: Callable[[TopicPartition, str], None] | None,
     ) -> None:
-        """`drivers` are the broker's: who is withdrawn is taken out. `place` makes a driver fit the newest record.
-        `offline` is told of replicas that cannot be repaired so. Without `report_loss` every damage takes its replica
-        offline, and a restart repairs it."""
+        """`drivers` are the broker's: a withdrawn one is removed. `place` makes a driver fit the newest record.
+
+        `offline` is called for replicas that cannot be repaired this way. Without `report_loss`, damage takes its
+        replica offline, and a restart repairs it.
+        """
         self._drivers = drivers
         self._scheduler = scheduler
         self._worker = worker
@@ -103,14 +106,14 @@ class ReplicaRepairs:
     # --- Events ---
 
     def on_damage(self, driver: PartitionDriver, error: LogDamaged) -> bool:
-        """A read of the log in service met damage. True: it is dealt with here, and the log lives on."""
+        """Handle damage that a read of the log in service met. True: it is handled here, and the log lives on."""
         if self._report_loss is None:
             return False
         self._begin(driver, error)
         return True
 
     def on_offline(self, tp: TopicPartition, reason: str) -> None:
-        """A replica went out of service (and is told again whenever it is elected all the same)."""
+        """Handle a replica that went out of service; called again each time that it is elected all the same."""
         driver = self._drivers.get(tp)
         if self._report_loss is not None and driver is not None and isinstance(driver.log.failed, LogDamaged):
             self._begin(driver, driver.log.failed)
@@ -118,12 +121,12 @@ class ReplicaRepairs:
             self._offline(tp, reason)
 
     def holds(self, driver: PartitionDriver) -> bool:
-        """Whether this replica must not hear of newer records now."""
+        """Whether newer records must be kept from this replica now."""
         repair = self._repairs.get(driver.topic_partition)
         return repair is not None and repair.driver is driver and repair.answer is None
 
     def status(self) -> list[str]:
-        """One line for each damaged replica, for people."""
+        """Return one line for each damaged replica, for people."""
         lines = []
         for repair in self._repairs.values():
             last = repair.answer is LossAnswer.LAST_COPY
@@ -151,7 +154,7 @@ class ReplicaRepairs:
         if not self._goes_on(repair):
             return
         if driver.replica.record is None or not driver.log.is_damaged:
-            # Truncated, or below the log's start by now: what was damaged is no part of the log any more.
+            # Truncated, or below the log's start: the damaged segment is no longer part of the log.
             del self._repairs[driver.topic_partition]
             return
         repair.answer = None
@@ -178,7 +181,7 @@ class ReplicaRepairs:
         self._ask_later(repair, LAST_COPY_SECONDS if answer is LossAnswer.LAST_COPY else seconds)
 
     def _look_for_losses(self, repair: _Repair) -> None:
-        """Once for each set of damaged segments: it reads all of them."""
+        """Search for lost records, once for each set of damaged segments: the search reads all of them."""
         if repair.searched == repair.suspects or repair.driver.log.failed is not None:
             return
         repair.searched, repair.lost = frozenset(repair.suspects), None
@@ -190,7 +193,7 @@ class ReplicaRepairs:
                 return
             if error is not None:
                 if isinstance(error, DiskHindered | MemoryError):
-                    repair.searched = frozenset()  # Once more, when the quorum is asked again.
+                    repair.searched = frozenset()  # Retried when the quorum is asked again.
                 self._logger.error("lost records not found", partition=repair.driver.name, error=str(error))
             elif more:
                 self._worker.submit(search.step, stepped)
@@ -206,7 +209,7 @@ class ReplicaRepairs:
             self._logger.error("records lost", partition=repair.driver.name, lost=describe(repair.lost))
 
     def _goes_on(self, repair: _Repair) -> bool:
-        """False where the replica was removed meanwhile, or the broker stops."""
+        """Whether the repair continues; False if the replica was removed meanwhile, or the broker stops."""
         tp = repair.driver.topic_partition
         if self._drivers.get(tp) is repair.driver:
             return True

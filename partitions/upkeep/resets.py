@@ -1,18 +1,19 @@
-"""A replica that met an exception which nobody foresaw: it is thrown away, and opened again from its disk.
+"""Replicas that met an unforeseen exception: each is discarded, and opened again from its disk.
 
-In the middle of an event a replica may be half updated (a batch is in the log, and its producer's state does not know
-it yet: a resend would be appended twice, S1). So it serves nothing from then on. What is on its disk is whole, as after
-a crash of the process, and a new replica begins from there.
+In the middle of an event a replica may be half updated (a batch is in the log, but not yet in its producer's state: a
+resend would be appended twice, S1). So it serves nothing from then on. Its disk is consistent, as after a crash of the
+process, and a new replica begins from there.
 
-    thrown away   whoever waited is answered that the outcome is unknown; its log is closed when the last job has ended
-    reopened      after a pause that doubles, recovered as after a crash. A recovery that finds a loss does not count:
-                  the quorum was told nothing of it, and the next start tells. The replica stays out of service then
-    barred        where it led: its log may end before what it pushed to followers in this leader epoch, and would give
-                  their offsets to other batches (S4). It waits for a later epoch, under itself or another (S5)
-    given up      after `MOST_RESETS` within `WINDOW_SECONDS`: out of service until the next start, and a problem of the
+    discarded     waiting requests get an unknown outcome; its log is closed when the last job has ended
+    reopened      after a pause that doubles, recovered as after a crash. If the recovery finds a loss, the replica is
+                  not opened: the quorum does not know of the loss, and the next start reports it. The replica stays out
+                  of service until then
+    barred        if it led: its log may end before what it pushed to followers in this leader epoch, and would give
+                  their offsets to other batches (S4). It waits for a later epoch, as leader or follower (S5)
+    given up      after `MOST_RESETS` within `WINDOW_SECONDS`: out of service until the next start, and a problem in the
                   node's health
 
-A call that the process had no descriptor or memory for (`DiskHindered`) goes the same way, without being counted.
+A call for which the process had no descriptor or memory (`DiskHindered`) has the same consequences, but is not counted.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from .ticks import ReplicaTicks
 MOST_RESETS = 5
 WINDOW_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 0.5
-"""Doubled with each reset within the window."""
+"""The pause before the first reopening; doubled with each reset within the window."""
 
 
 class ReplicaResets:
-    """Those of one broker. See the module.
+    """The resets of one broker.
 
-    Invariant: a replica that was thrown away is in no driver that anybody is given.
+    Invariant: a discarded replica is not in any driver map.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class ReplicaResets:
         ticks: ReplicaTicks,
         cannot_lead: Callable[[TopicPartition, str], None] | None,
     ) -> None:
-        """`drivers` are the broker's: who is thrown away is taken out, and gets no more `ticks`. `cannot_lead` is told
-        of a leadership that cannot be exercised."""
+        """`drivers` are the broker's: a discarded one is removed, and gets no more `ticks`.
+
+        `cannot_lead` is called for a leadership that cannot be exercised.
+        """
         self._node_id = node_id
         self._drivers = drivers
         self._clock = clock
@@ -60,14 +63,14 @@ class ReplicaResets:
         self._ticks = ticks
         self._cannot_lead = cannot_lead or (lambda topic_partition, reason: None)
         self._times: dict[TopicPartition, deque[float]] = {}
-        """When each was reset, within the window."""
+        """Replica → the times of its resets within the window."""
         self._barred: dict[TopicPartition, LeaderEpoch] = {}
-        """It must not lead in this epoch, nor in an earlier one."""
+        """Replica → the epoch up to which it must not lead."""
         self.resets = 0
-        """Since the start."""
+        """Resets since the start."""
 
     def on_broken(self, driver: PartitionDriver, error: BaseException, led: LeaderEpoch | None) -> None:
-        """The driver is closed, and its state in doubt; it led in this epoch, if any."""
+        """Handle a closed driver whose state is in doubt; it led in the epoch `led`, if any."""
         tp = driver.topic_partition
         if self._drivers.get(tp) is not driver:
             return
@@ -89,7 +92,7 @@ class ReplicaResets:
             self._cannot_lead(tp, reason)
 
     def bars(self, record: PartitionRecord) -> bool:
-        """Whether the replica must not be told of this record: it would lead where it led before."""
+        """Whether this record must be kept from the replica: it would lead in an epoch in which it led before."""
         barred = self._barred.get(record.topic_partition)
         if barred is None:
             return False
@@ -99,16 +102,16 @@ class ReplicaResets:
         return record.leader == self._node_id
 
     def is_barred(self, tp: TopicPartition) -> bool:
-        """Whether the replica waits for a later leader epoch, as far as it was told."""
+        """Whether the replica waits for a later leader epoch, as far as it knows."""
         return tp in self._barred
 
     def forget(self, tp: TopicPartition) -> None:
-        """This broker has the replica no longer."""
+        """Drop the state of a replica that this broker no longer has."""
         self._barred.pop(tp, None)
         self._times.pop(tp, None)
 
     def _counted(self, tp: TopicPartition, error: BaseException) -> int:
-        """How often it was reset within the window, this one included; 0 where that says nothing of the replica."""
+        """Count a reset, and return the resets within the window; 0 if the error says nothing about the replica."""
         if isinstance(error, DiskHindered | MemoryError):
             return 0
         now = self._clock.monotonic()

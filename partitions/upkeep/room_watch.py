@@ -1,4 +1,4 @@
-"""Looks at the room on the disk every second, and tells when it has become short or is so no longer."""
+"""The watch of the disk: measures the free room every second, and notifies when it becomes short or recovers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LOOK_SECONDS = 1.0
 
 
 class RoomWatch:
-    """One node's. Lives on its loop.
+    """The watch of one node, on its loop.
 
-    Invariant: the disk is asked by one piece of work at a time: one that does not answer is not asked again.
+    Invariant: at most one query of the disk is in flight: a disk that does not answer is not asked again.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class RoomWatch:
         logger: Logger,
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change`: `room.short` is another than it was. It is told so of each change, not before the next look."""
+        """`on_change` is called after each change of `room.short`, at the next measurement."""
         self._room = room
         self._disk = disk
         self._scheduler = scheduler
@@ -37,12 +37,12 @@ class RoomWatch:
         self._closed = False
 
     def look_here(self) -> None:
-        """The first look, before anything is served. Blocks. Raises `DiskFailed`."""
+        """Measure once, before anything is served. Blocks. Raises `DiskFailed`."""
         self._room.begin_look()
         self._room.looked(self._disk.space())
 
     def start(self) -> None:
-        """And look again and again, until `close`."""
+        """Measure periodically from now on, until `close`."""
         if not self._closed:
             try:
                 self._tell()
@@ -68,7 +68,7 @@ class RoomWatch:
                 self._failing = False
                 self._room.looked(space)
             elif not self._failing:
-                # What was known of the room stands; the disk's writes tell what is wrong with it.
+                # The last known values stay; the disk's writes will report its fault.
                 self._failing = True
                 self._logger.error("the room on the disk is not known", error=str(error))
         finally:

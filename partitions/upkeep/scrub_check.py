@@ -1,14 +1,14 @@
-"""Reading a replica's folder to see whether it still is what was written: bytes in, findings out, nothing changed.
+"""The check of a replica's folder against what was written: bytes in, findings out, nothing changed.
 
-A check goes in steps of bounded bytes, so that whoever runs it (the scrubber on a worker, `raftlog partition verify`
-on a stopped node) decides how fast. Per file:
+A check runs in steps of bounded bytes, so that its caller (the scrubber on a worker, `raftlog partition verify` on a
+stopped node) sets the pace. Per file:
 
-* a segment: every batch whole, CRC and all, at its place by its neighbour and the leader epochs (`check_whole`), up to
-  where the log is known to be settled, and no further: what is being written now is nobody's to judge;
-* the two indexes of a sealed segment: the envelope's CRC, the segment's own, and covering exactly it;
-* leader epochs, checkpoint, producer snapshots: the envelope's CRC, and a payload that makes sense.
+* a segment: every whole batch, with its CRC and its place by its neighbour and the leader epochs (`check_whole`), up to
+  the settled end and no further: data that is being written cannot be judged;
+* the two indexes of a sealed segment: the envelope's CRC, the right segment, and exact coverage;
+* leader epochs, checkpoint, producer snapshots: the envelope's CRC, and a valid payload.
 
-The first damage of a segment ends its check: behind it nothing says where the next batch begins.
+The first damage of a segment ends its check: behind it the start of the next batch is unknown.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from .scrub_plan import PlannedSegment, ScrubPlan
 NOWHERE = Offset(-1)
 
 FINDINGS_MAX = 100
-"""More of one replica are counted, not kept."""
+"""Bound on the findings that are kept for one replica."""
 
 SMALL_BATCH_BYTES = 2 * KIB
-"""Checking a batch takes some microseconds, whatever its size: about the time of so many bytes' CRC and copy."""
+"""The least bytes that a batch counts for: its check takes some microseconds, whatever its size."""
 
 _READ_BYTES = 1 * MIB
 
 
 class What(enum.Enum):
-    """The kind of file that is damaged: it decides what follows."""
+    """The kind of file that is damaged: it decides the consequence."""
 
     SEGMENT = "segment"
-    """Records. Set aside from the damage on, and read again from a peer."""
+    """Records: set aside from the damage on, and fetched again from a peer."""
     INDEX = "index"
-    """Made again from the segment."""
+    """Rebuilt from the segment."""
     LEADER_EPOCHS = "leader epochs"
-    """Written again from memory; after a stop, made again from the batches, and the replica does not vouch."""
+    """Written again from memory; after a stop, rebuilt from the batches, and the replica does not vouch."""
     CHECKPOINT = "checkpoint"
-    """The same."""
+    """As for leader epochs."""
     PRODUCERS = "producer snapshot"
-    """Removed: an older one, and more batches, give the same state."""
+    """Removed: an older one, with more batches, gives the same state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class Finding:
     """Its name in the replica's folder."""
     detail: str
     base_offset: Offset = NOWHERE
-    """Of the segment that it belongs to; -1 where there is none."""
+    """The base of its segment; -1 if there is none."""
     offset: Offset = NOWHERE
-    """The first record that cannot be vouched for; -1 where no record is in question."""
+    """The first record that cannot be vouched for; -1 if no record is in question."""
     position: int = -1
-    """Bytes into the file."""
+    """The position in the file, in bytes."""
 
     def __str__(self) -> str:
         where = f" at byte {self.position}" if self.position >= 0 else ""
@@ -89,24 +89,24 @@ class Finding:
 
 @dataclass(slots=True)
 class FolderCheck:
-    """One pass over a replica. See the module.
+    """One pass over a replica's folder.
 
     Invariant: `findings` never shrinks; once `done`, `step` does nothing.
     """
 
     plan: ScrubPlan
     in_service: bool = False
-    """The log lives: an index that is absent is made anew in memory when somebody needs it, and no finding."""
+    """Whether the log is in service: then an absent index is rebuilt in memory on demand, and is no finding."""
     findings: list[Finding] = field(default_factory=list)
     bytes_read: int = 0
     done: bool = False
     _work: Generator[int, None, None] | None = None
 
     def step(self, max_bytes: int) -> int:
-        """Read on: at least one file or one batch, then until `max_bytes` are read or all is done. What it cost, in
-        bytes: a small batch counts as `SMALL_BATCH_BYTES`, since it takes as long. Blocks.
+        """Check at least one file or one batch, then go on until `max_bytes` are read or all is done. Blocks.
 
-        Bytes that cannot be read are a finding. Raises `DiskFailed` where not even a file can be opened.
+        Returns the cost in bytes: a small batch counts as `SMALL_BATCH_BYTES`, since it takes as long. Unreadable bytes
+        are a finding. Raises `DiskFailed` if not even a file can be opened.
         """
         if self._work is None:
             self._work = self._run()
@@ -121,7 +121,7 @@ class FolderCheck:
         return cost
 
     def run(self, on_read: Callable[[int], None] | None = None) -> list[Finding]:
-        """All of it, at once."""
+        """Run the whole check, and return its findings."""
         while not self.done:
             before = self.bytes_read
             self.step(_READ_BYTES)
@@ -130,7 +130,7 @@ class FolderCheck:
         return self.findings
 
     def close(self) -> None:
-        """Nobody goes on with it: let go of the file that it is in. Not while a step runs."""
+        """Abandon the check, and close its file. Not while a step runs."""
         self.done = True
         if self._work is not None:
             self._work.close()
@@ -171,7 +171,7 @@ class FolderCheck:
         return len(content)
 
     def _index(self, segment: PlannedSegment) -> int:
-        """Each of the two by itself, so that the finding names the right one."""
+        """Check the two index files separately, so that the finding names the right one."""
         read = 0
         offsets_name, times_name = index_names(segment.base_offset)
         for name in (offsets_name, times_name):
@@ -204,7 +204,7 @@ class FolderCheck:
     # --- Findings ---
 
     def _read(self, what: What, name: str, base_offset: Offset = NOWHERE) -> bytes | None:
-        """A small file's content; None where there is none to judge."""
+        """Return a small file's content; None if there is none to judge."""
         try:
             content = read_file(self.plan.disk, f"{self.plan.path}/{name}")
         except DiskFailed as error:
@@ -215,7 +215,7 @@ class FolderCheck:
         return content
 
     def _may_be_absent(self, what: What) -> bool:
-        """Of the snapshots any may be missing."""
+        """Whether a file of this kind may be absent; any snapshot may."""
         if what is What.LEADER_EPOCHS:
             return self.plan.never_written
         return what is What.PRODUCERS or (self.in_service and what is What.INDEX)
@@ -226,7 +226,7 @@ class FolderCheck:
 
 
 class _SegmentCheck:
-    """From batch to batch through one segment."""
+    """The walk from batch to batch through one segment."""
 
     def __init__(
         self, file: File, name: str, segment: PlannedSegment, plan: ScrubPlan, find: Callable[[Finding], None]
@@ -241,7 +241,7 @@ class _SegmentCheck:
         self._chunk_position = 0
 
     def run(self) -> Generator[int, None, None]:
-        """Yields the bytes of each batch; where one is damaged, what was read for it."""
+        """Yield the bytes of each batch; for a damaged one, the bytes read for it."""
         position, offset = 0, self._segment.base_offset
         while self._goes_on(position, offset):
             try:
@@ -271,14 +271,14 @@ class _SegmentCheck:
         return offset < self._segment.end_offset
 
     def _batch(self, position: int, offset: Offset) -> tuple[int, Offset]:
-        """The size of the batch at `position`, and where it ends. Raises `CorruptBatch`."""
+        """Return the size of the batch at `position`, and its end offset. Raises `CorruptBatch`."""
         header = parse_header(self._bytes(position, HEADER_BYTES))
         check_placement(header, offset, self._epochs.epoch_at(offset))
         check_crc(self._bytes(position, header.total_bytes))
         return header.total_bytes, Offset(header.end_offset)
 
     def _bytes(self, position: int, length: int) -> memoryview:
-        """Raises `CorruptBatch` where the file ends before that."""
+        """Read bytes. Raises `CorruptBatch` if the file ends before that."""
         within = position - self._chunk_position
         if not 0 <= within <= len(self._chunk) - length:
             self._chunk = memoryview(self._file.pread(max(length, _READ_BYTES), position))
@@ -289,7 +289,7 @@ class _SegmentCheck:
         return self._chunk[within : within + length]
 
     def _is_torn(self, position: int, offset: Offset) -> bool:
-        """Whether what begins here is what a crash leaves of a write: the beginning of a batch, or zeros."""
+        """Whether the bytes here are the remainder of a write after a crash: the beginning of a batch, or zeros."""
         if self._torn_from is None or offset < self._torn_from:
             return False
         size = self._file.size()

@@ -1,6 +1,6 @@
-"""A plan of a check: which files of a log can be checked, and how far; `plan_of_log` makes one of a log in service.
+"""The plan of a check: the files of a log that can be checked, and how far; `plan_of_log` makes one for a running log.
 
-Of a log in service it is whole sealed segments, and of the last one what is settled.
+For a log in service these are whole sealed segments, and the settled part of the last one.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from raftlog.ports import Disk
 
 @dataclass(frozen=True, slots=True)
 class PlannedSegment:
-    """What of a segment can be checked."""
+    """The part of a segment that can be checked."""
 
     base_offset: Offset
     end_offset: Offset | None
-    """Settled up to here. None: nobody knows, it goes to the end of the file (the last segment of a stopped node)."""
+    """The settled end. None: unknown, the check goes to the end of the file (the last segment of a stopped node)."""
     size: int | None
-    """Bytes of the file when it is sealed; None while it grows (or may: only the batches up to `end_offset` count)."""
+    """Bytes of the file if it is sealed; None if it may grow: then only the batches up to `end_offset` count."""
     indexed: bool
-    """Its index files are there, and complete."""
+    """Whether its index files exist, and are complete."""
     owner: object = None
-    """Whose it is, for the log's owner to compare; nobody else looks."""
+    """The segment's object, for the log's owner to compare; opaque to all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubPlan:
-    """A log as it was when this was made, for any thread: names, numbers and copies."""
+    """A log at one moment, for any thread: names, numbers and copies."""
 
     disk: Disk
     path: str
     epochs: LeaderEpochHistory
     segments: Sequence[PlannedSegment]
     torn_from: Offset | None = None
-    """A stopped node's log that was not closed clean may end inside a batch from here on: a crash, no damage."""
+    """The offset from which on the log may end inside a batch: a stopped node's log after a crash, without damage."""
 
     never_written: bool = False
-    """No batch is in a file, so far: there need be no leader epochs."""
+    """No batch is in a file yet: leader epochs may be absent."""
 
     @property
     def total_bytes(self) -> int:
-        """About how much there is to read: for a progress bar."""
+        """The approximate number of bytes to read: for a progress bar."""
         return sum(segment.size or 0 for segment in self.segments)
 
 
 def plan_of_log(log: PartitionLog) -> ScrubPlan:
-    """What of this log can be checked now, for a worker: the batches below `settled_end_offset`."""
+    """Return the plan of what can be checked now, for a worker: the batches below `settled_end_offset`."""
     settled = log.settled_end_offset
     planned = []
     for segment in log.segments.all:
@@ -77,13 +77,14 @@ def plan_of_log(log: PartitionLog) -> ScrubPlan:
 
 
 def still_stands(plan: ScrubPlan, base_offset: Offset, log: PartitionLog) -> bool:
-    """Whether a finding is about the log as it is now. `base_offset` is that of the finding's segment; -1 where it is
-    about none, and always true.
+    """Whether a finding is about the log as it is now.
 
-    The log's memory is ahead of its files: what was read is what the plan says as long as the segment, by then, still
-    is the log's and still reaches as far. What was cut off it never grows again, and what compaction put in its place
-    is another. What became of *other* segments says nothing: where retention removes one now and then, no finding would
-    ever count.
+    `base_offset` is that of the finding's segment; -1 if it concerns none, and then the finding always stands.
+
+    The log's memory is ahead of its files: the plan describes the bytes read as long as the segment still belongs to
+    the log and still reaches as far. A segment never grows again after a cut, and compaction replaces it by another
+    object. *Other* segments do not matter: if they did, a log whose retention removes one now and then would never have
+    a valid finding.
     """
     for planned in plan.segments:
         if planned.base_offset == base_offset:

@@ -1,15 +1,15 @@
-"""The scrubber: every byte of every replica is read again and again, slowly, so that rot is found while others know.
+"""The scrubber: reads every byte of every replica periodically, slowly, so that rot is found while others have copies.
 
-One replica after the other, in steps of about a megabyte on a worker's thread, with pauses that keep the rate below
-`bytes_per_second`; then nothing at all until the next pass is due. Each process begins its passes at a replica that it
-draws, so that one that is started often gets around, too. `scrub_now` puts replicas in front, at a higher rate, also of
-the one that is being read.
+It reads one replica after the other, in steps of about a megabyte on a worker's thread, with pauses that keep the rate
+below `bytes_per_second`; then nothing until the next pass is due. Each process begins its passes at a random replica,
+so that a process that is restarted often covers all of them, too. `scrub_now` puts replicas first, at a higher rate,
+including the one that is being read.
 
-    damaged                       what follows
-    a segment                     the log is told (`damage_found`): its replica repairs itself from a peer (S9)
-    an index                      removed: it is made anew in memory, and on disk at the next start
+    damaged                       consequence
+    a segment                     the log gets `damage_found`: its replica repairs itself from a peer (S9)
+    an index                      removed: rebuilt in memory, and on disk at the next start
     leader epochs, checkpoint     written again from memory
-    a producer snapshot           removed: an older one does, with more batches
+    a producer snapshot           removed: an older one is used, with more batches
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from .scrub_check import Finding, FolderCheck, What
 from .scrub_plan import ScrubPlan, plan_of_log, still_stands
 
 STEP_BYTES = 1 * MIB
-"""One worker's turn: a millisecond or two where the page cache has it."""
+"""One step of a worker: a millisecond or two if the page cache has it."""
 
 NOW_BYTES_PER_SECOND = 64 * MIB
-"""For who waits for the end: fast, and still no more than a part of a core."""
+"""The rate while a caller waits for the end: fast, but only a part of a core."""
 
 FIRST_PASS_SECONDS = (60.0, 120.0)
-"""Nodes that start together have better things to do, and do not pass over their disks together."""
+"""The range of the delay before the first pass: nodes that start together have other work, and spread their passes."""
 
 AFTER_ERROR_SECONDS = 1.0
-"""An exception that nobody foresaw ends the check of one replica. The others are read on, after a while."""
+"""The pause after an unforeseen exception, which ends the check of one replica only."""
 
 FINDINGS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A finding, and whose it is. `name` is for people: `orders/3`."""
+    """A finding and its replica. `name` is for people: `orders/3`."""
 
     topic_partition: TopicPartition
     name: str
@@ -57,10 +57,10 @@ class Found:
 
 @dataclass(slots=True)
 class ScrubRun:
-    """What was asked for with `scrub_now`, and how far it is."""
+    """The progress of a `scrub_now`."""
 
     wanted: int = 0
-    """Replicas."""
+    """Number of replicas."""
     done: int = 0
     total_bytes: int = 0
     bytes_read: int = 0
@@ -79,13 +79,13 @@ class _Scrub:
     check: FolderCheck
     urgent: bool
     told: int = 0
-    """Findings that were dealt with."""
+    """The number of findings that were handled."""
 
 
 class Scrubber:
-    """Of one broker. See the module.
+    """The scrubber of one broker.
 
-    Invariant: at most one step is under way, and while one is no timer of ours is.
+    Invariant: at most one step is in flight, and while one is, no timer is set.
     """
 
     def __init__(
@@ -100,8 +100,7 @@ class Scrubber:
         bytes_per_second: int,
         interval_seconds: float,
     ) -> None:
-        """`bytes_per_second` 0: only `scrub_now` reads anything. `interval_seconds`: from the end of a pass to the
-        beginning of the next."""
+        """`bytes_per_second` 0: only `scrub_now` reads. `interval_seconds`: from the end of a pass to the next."""
         self._drivers = drivers
         self._disk = disk
         self._scheduler = scheduler
@@ -114,27 +113,27 @@ class Scrubber:
         self._urgent: deque[TopicPartition] = deque()
         self._current: _Scrub | None = None
         self._parked: _Scrub | None = None
-        """One of the pass, while urgent ones are read."""
+        """The replica of the pass, while urgent ones are read."""
         self._passing = False
         self._stepping = False
         self._timer: Timer | None = None
-        """A pause is on."""
+        """Set during a pause."""
         self._debt = 0
-        """Read since the last pause, in bytes."""
+        """The bytes read since the last pause."""
         self.run = ScrubRun()
-        """The latest that was asked for."""
+        """The latest `scrub_now`."""
         self.passes = 0
-        """Completed since the start."""
+        """Passes completed since the start."""
         self.findings = 0
-        """Since the start."""
+        """Findings since the start."""
 
     def start(self) -> None:
-        """Begin the first pass in a while."""
+        """Schedule the first pass."""
         if self._bytes_per_second:
             self._scheduler.call_later(self._random.uniform(*FIRST_PASS_SECONDS), self._begin_pass)
 
     def scrub_now(self, wanted: Collection[TopicPartition]) -> ScrubRun:
-        """Check these replicas first, as far as they are in service here. Adds to the run that is under way."""
+        """Check these replicas first, as far as they are in service here. Adds to the run in progress."""
         if not self.run.running:
             self.run = ScrubRun()
         drivers = self._drivers()
@@ -146,7 +145,7 @@ class Scrubber:
         self._go_on()
         return self.run
 
-    # --- Whose turn it is ---
+    # --- Turns ---
 
     def _begin_pass(self) -> None:
         replicas = sorted(self._drivers())
@@ -161,8 +160,10 @@ class Scrubber:
         self._scheduler.call_later(self._interval_seconds, self._begin_pass)
 
     def _go_on(self) -> None:
-        """Begin, where nothing is being read. Who asked does not wait for a pause of the pass: at a low rate it is
-        long."""
+        """Begin a step unless one is in flight.
+
+        Urgent replicas do not wait for a pause of the pass: at a low rate it is long.
+        """
         if self._timer is not None and self._urgent and not (self._current and self._current.urgent):
             self._timer.cancel()
             self._timer = None
@@ -170,22 +171,22 @@ class Scrubber:
             self._advance()
 
     def _turn(self) -> _Scrub | None:
-        """Whose next step it is; None: nobody's."""
+        """Return the check that has the next step; None if there is none."""
         current = self._current
         if self._urgent and current is not None and not current.urgent:
-            # A replica may take the pass hours.
+            # A replica of the pass may take hours.
             self._parked = current
             self._current = None
         while (scrub := self._current or self._next()) is not None:
             self._current = scrub
-            # Also the end of all reading when the broker stops: then no replica is in service.
+            # This also ends all reading when the broker stops: then no replica is in service.
             if self._in_service(scrub.driver.topic_partition) is scrub.driver:
                 return scrub
             self._end(scrub)
         return None
 
     def _next(self) -> _Scrub | None:
-        """Another replica."""
+        """Return the check of another replica."""
         while self._urgent or self._parked or self._queue:
             if self._parked is not None and not self._urgent:
                 parked, self._parked = self._parked, None
@@ -208,7 +209,7 @@ class Scrubber:
         return None if driver is None or driver.log.failed is not None else driver
 
     def _end(self, scrub: _Scrub) -> None:
-        """Nothing more of this replica."""
+        """End the check of this replica."""
         self._current = None
         self.run.done += scrub.urgent
         scrub.check.close()
@@ -227,7 +228,7 @@ class Scrubber:
                 )
                 self._stepping = True
         except BaseException:
-            # The loop reports it. Whatever replica it was about is not looked at again in this pass.
+            # The loop reports it. The replica that caused it is not checked again in this pass.
             self._timer = self._scheduler.call_later(AFTER_ERROR_SECONDS, self._advance)
             raise
 
@@ -258,7 +259,7 @@ class Scrubber:
             driver.on_load_failed(error)
 
     def _pause(self, cost: int, *, urgent: bool) -> None:
-        """Many small replicas make one pause, not many."""
+        """Pause by the bytes read: many small replicas make one pause, not many."""
         self._debt += cost
         rate = NOW_BYTES_PER_SECOND if urgent else self._bytes_per_second
         seconds = 0.0
@@ -273,7 +274,7 @@ class Scrubber:
         plan = scrub.check.plan
         log = driver.log
         if not still_stands(plan, finding.base_offset, log):
-            return  # What it is about is no part of the log any more.
+            return  # The file is no longer part of the log.
         self.findings += 1
         if scrub.urgent and len(self.run.findings) < FINDINGS_MAX:
             self.run.findings.append(Found(driver.topic_partition, driver.name, finding))
@@ -283,7 +284,7 @@ class Scrubber:
                 driver.on_load_failed(log.damage_in(finding.base_offset, f"{plan.path}/{finding}"))
             case What.LEADER_EPOCHS | What.CHECKPOINT:
                 log.rewrite_small_files()
-                driver.configure(log.config)  # Nothing else is due, so the writer has to be told.
+                driver.configure(log.config)  # Nothing else is due, so this schedules the job.
             case What.INDEX:
                 self._remove(plan, index_names(finding.base_offset))
             case What.PRODUCERS:

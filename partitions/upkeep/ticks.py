@@ -1,7 +1,7 @@
-"""Time passes for those replicas that wait for it: deadlines, lag, retries.
+"""Ticks for the replicas that wait for time to pass: deadlines, lag, retries.
 
-A replica says that it waits (`want`) and is ticked until it is quiet; while nobody waits, nobody is woken, which is
-what lets a node with many idle partitions sleep.
+A replica requests ticks (`want`) and gets them until it is quiet. While no replica waits, there are no wakeups, so a
+node with many idle partitions can sleep.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from raftlog.ports import Clock, Scheduler
 from raftlog.slices import in_turns
 
 TICK_SECONDS = 0.1
-"""How precisely deadlines, lag and retries are kept."""
+"""The precision of deadlines, lag and retries, in seconds."""
 
 
 class ReplicaTicks:
@@ -23,19 +23,19 @@ class ReplicaTicks:
         self._waiting: dict[PartitionDriver, None] = {}
         self._due = False
         self._passing = False
-        """A tick of many is not through with all of them."""
+        """Whether the previous tick has not reached all replicas yet."""
 
     def want(self, driver: PartitionDriver) -> None:
-        """Tick it until it is quiet."""
+        """Tick this replica until it is quiet."""
         self._waiting[driver] = None
         self._arm()
 
     def drop(self, driver: PartitionDriver) -> None:
-        """It is closed."""
+        """Stop ticking a replica that is closed."""
         self._waiting.pop(driver, None)
 
     def clear(self) -> None:
-        """All are closed."""
+        """Stop ticking all replicas."""
         self._waiting.clear()
 
     def _arm(self) -> None:
@@ -45,7 +45,7 @@ class ReplicaTicks:
 
     def _tick(self) -> None:
         self._due = False
-        # First the next one: time must not stand still for all because of a bug in one.
+        # The next tick is scheduled first: a bug in one replica must not stop the ticks of all.
         self._arm()
         if not self._passing:
             self._passing = True

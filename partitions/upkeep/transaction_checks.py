@@ -1,8 +1,8 @@
-"""When leaders look at their open transactions: soon after there is news, some at a time, and never all in one turn.
+"""The schedule of leaders' checks of their open transactions: soon after news, some at a time, never all in one turn.
 
-News of a decision says little about where it matters: an abort names no partition, and a commit ends what lies in
-those that it does not name. So every partition that is led here and has something open looks (`look_at_transactions`).
-A turn has one bounded look (or some that find nothing); between two turns there is a pause, so that a stream of
+News of a decision does not name all partitions that it concerns: an abort names none, and a commit ends batches in
+partitions that it does not name. So every led partition with an open transaction is checked (`look_at_transactions`).
+A turn has one bounded check (or some that find nothing). Between two turns there is a pause, so that a stream of
 decisions over many open transactions takes a part of the loop's time and not all of it.
 """
 
@@ -17,16 +17,16 @@ from raftlog.model import TopicPartition
 from raftlog.ports import Scheduler
 
 PAUSE_SECONDS = 0.004
-"""Between two turns: a look takes a millisecond or two."""
+"""Seconds between two turns: a check takes a millisecond or two."""
 
 WORK_A_TURN = 1_000
-"""Transactions that are asked about in one turn, and a look more: some milliseconds."""
+"""Transactions checked in one turn, to within one check: some milliseconds."""
 WORK_OF_A_LOOK = 4
-"""A look that finds nothing takes as long as so many transactions."""
+"""The cost of a check that finds nothing, in transactions."""
 
 
 class TransactionLooks:
-    """Of all partitions of a broker."""
+    """The checks of all partitions of a broker."""
 
     def __init__(
         self, ports: TransactionPorts, scheduler: Scheduler, drivers: Mapping[TopicPartition, PartitionDriver]
@@ -36,21 +36,21 @@ class TransactionLooks:
         self._drivers = drivers
         self._due: dict[PartitionDriver, None] = {}
         self._watched: dict[PartitionDriver, None] = {}
-        """Those where something may be open."""
+        """Drivers that may have open transactions."""
         self._turn_due = False
 
     def want(self, driver: PartitionDriver) -> None:
-        """Look at this one soon."""
+        """Check this driver soon."""
         self._watched[driver] = None
         self._due[driver] = None
         self._arm(0.0)
 
     def watch(self, driver: PartitionDriver) -> None:
-        """Something is open in it: it is to hear of news."""
+        """Check this driver at news: it has open transactions."""
         self._watched[driver] = None
 
     def news(self, touched: Iterable[TopicPartition] | None) -> None:
-        """See `PartitionManager.on_transactions`."""
+        """Schedule checks after decisions (`PartitionManager.on_transactions`)."""
         named = self._drivers.values() if touched is None else map(self._drivers.get, touched)
         for driver in (*named, *self._watched):
             leader = None if driver is None or driver.closed else driver.replica.leader
@@ -61,7 +61,7 @@ class TransactionLooks:
         self._arm(0.0)
 
     def open_transactions(self, limit: int) -> list[LeftOpen]:
-        """What is open in partitions that are led here, at most so many."""
+        """Return at most `limit` transactions that are open in partitions led here."""
         found: list[LeftOpen] = []
         for driver in list(self._watched):
             leader = None if driver.closed else driver.replica.leader

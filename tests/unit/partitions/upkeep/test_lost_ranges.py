@@ -151,4 +151,4 @@ def test_more_damage_is_looked_for_again_and_what_retention_removed_is_not_told(
 def test_many_ranges_are_counted_not_listed() -> None:
     many = [LostRange(Offset(10 * number), Offset(10 * number + 2)) for number in range(20)]
     text = describe(many)
-    assert "0 to 1, 10 to 11" in text and "12 ranges more (40 in all)" in text and len(text) < 200
+    assert "0 to 1, 10 to 11" in text and "12 more ranges (40 in all)" in text and len(text) < 200
