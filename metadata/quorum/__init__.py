@@ -1,1 +1,1 @@
-"""The quorum node: proposals, questions, links to its peers, the state machine's driver."""
+"""The quorum node: proposals, questions to the leader, links to its peers, and the driver of the state machine."""

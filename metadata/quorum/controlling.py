@@ -1,9 +1,10 @@
-"""The controller's place in a node: made when the node begins to lead, asked what to do, dropped when it leads no more.
+"""The controller's life within a node: it is created when the node begins to lead, asked for decisions, and dropped
+when the node stops leading.
 
-Every term has a controller of its own, with empty sessions: it grants everyone a full session before it fences anybody.
-What it decides is proposed with its term, and is refused where it is applied in another. Beside it is the keeper of the
-cluster's time, also one a term; since when the image has had its present time is known on every node, so that a new
-controller goes on from there.
+Every term has a controller of its own, with empty sessions: it grants every broker a full session before it fences
+any. Its decisions are proposed with its term, and are refused if they are applied in another. Beside it is the keeper
+of the cluster's time, also one per term. Every node knows since when its image has had the present time, so a new
+controller continues from there.
 """
 
 from __future__ import annotations
@@ -21,41 +22,45 @@ from raftlog.model import NO_TIME, BrokerId, Incarnation
 from .port import Outcome
 
 DECIDE_EVERY = 0.01
-"""Seconds: a decision costs little when nothing changed, but not nothing."""
+"""The shortest interval between decisions, in seconds: a decision costs little when nothing changed, but not
+nothing."""
 
 LOOK_EVERY = 0.05
-"""Seconds: what only time brings about (the end of a session, of a patience) is seen soon enough by then."""
+"""The longest interval between decisions, in seconds: early enough for changes that only time causes, such as the end
+of a session."""
 
 
 class Controlling:
-    """One node's turns as controller."""
+    """The controllers of one node, term after term."""
 
     def __init__(self, session: float, submit: Callable[[bytes, bool, Callable[[Outcome], None]], None]) -> None:
-        """`session`: a broker's, in seconds. `submit(envelope, urgent, done)` hands a proposal to the engine."""
+        """`session` is a broker's session in seconds. `submit(envelope, urgent, done)` passes a proposal to the
+        engine."""
         self._session = session
         self._submit = submit
         self._controller: Controller | None = None
         self._keeper = TimeKeeper(-1)
         self._image: ClusterImage | None = None
         self._time = NO_TIME
-        """The image's."""
+        """The image's cluster time."""
         self._time_at = 0.0
-        """Since when this node has known it."""
+        """When this node first saw that time."""
         self._term = -1
         self._decided_at = float("-inf")
 
     @property
     def active(self) -> bool:
-        """This node is the controller."""
+        """Whether this node is the controller."""
         return self._controller is not None
 
     @property
     def next_due(self) -> float:
-        """When to look again even if nothing happens."""
+        """When the next decision is due even if nothing happens."""
         return math.inf if self._controller is None else self._decided_at + LOOK_EVERY
 
     def update(self, leads: bool, term: int, image: ClusterImage, now: float) -> None:
-        """This node leads `term` and has applied what was committed before, or it does not."""
+        """Start or drop the controller: `leads` says whether this node leads `term` and has applied what was
+        committed before it."""
         self._image = image
         if image.time is not self._time:
             self._time = image.time
@@ -77,7 +82,8 @@ class Controlling:
         stopping: bool,
         wall_ms: int,
     ) -> bool | None:
-        """A broker's sign of life: whether its incarnation is the registered one. None: this is not the controller."""
+        """Process a broker's heartbeat. Returns whether its incarnation is the registered one, or None if this node
+        is not the controller."""
         if self._controller is None:
             return None
         known = self._controller.heartbeat(broker_id, incarnation, applied_index, now, stopping=stopping)
@@ -86,7 +92,7 @@ class Controlling:
         return known
 
     def decide(self, now: float, voters: Sequence[BrokerId]) -> bool:
-        """Propose what is due. Returns whether anything was."""
+        """Propose the decisions that are due. Returns whether there were any."""
         controller = self._controller
         if controller is None or now < self._decided_at + DECIDE_EVERY:
             return False

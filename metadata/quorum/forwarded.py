@@ -1,7 +1,8 @@
-"""Proposals that peers sent to this node, because it leads: into the engine, and the outcome back.
+"""Proposals that peers forwarded to this node, because it leads: into the engine, and the outcome back.
 
-How many a peer may have here, and how many bytes, is bounded, and so are the bytes of all peers together; one more is
-refused, and its proposer tries again. The lease ends with the outcome, whether the peer is still there or not.
+The number and bytes of one peer's proposals are bounded, and so are the bytes of all peers together. A further
+proposal is refused, and its proposer retries. A proposal stops counting when its outcome is known, whether the peer
+is still connected or not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .port import Fate, Outcome
 from .protocol import Propose, Proposed
 
 DETAIL_CHARACTERS = 1_024
-"""Of the reason for a refusal: what `Proposed` has room for."""
+"""The most characters of a refusal's reason: the room for it in `Proposed`."""
 
 
 @dataclass(slots=True)
@@ -29,7 +30,7 @@ class _Held:
 
 
 class Forwarded:
-    """Those that have no outcome yet."""
+    """The forwarded proposals without an outcome."""
 
     def __init__(
         self,
@@ -37,28 +38,30 @@ class Forwarded:
         submit: Callable[[bytes, bool, Callable[[Outcome], None]], None],
         send: Callable[[BrokerId, Proposed], None],
     ) -> None:
-        """`submit(envelope, urgent, done)` hands one to this node's engine; `send` sends an answer to a peer."""
+        """`submit(envelope, urgent, done)` passes a proposal to this node's engine; `send` sends an answer to a
+        peer."""
         self._limits = limits
         self._submit = submit
         self._send = send
         self._held: dict[BrokerId, _Held] = {}
         self._size = 0
-        """Bytes of all of them."""
+        """The bytes of all of them."""
 
     def on_propose(self, peer: BrokerId, frame: Propose) -> None:
-        """Raises `RemoteProtocolError`."""
-        # What does not decode would stop every node that applies it; the controller's commands are never forwarded.
+        """Accept or refuse a peer's proposal. Raises `RemoteProtocolError` if the peer may not make it."""
+        # An envelope that does not decode would stop every node that applies it. The controller's commands are never
+        # forwarded.
         envelope = decode(frame.envelope)
         if envelope.term is not None or protocol.is_controllers(envelope.command):
-            raise RemoteProtocolError(f"node {peer} proposes what only the controller may")
+            raise RemoteProtocolError(f"node {peer} proposed a command that only the controller may propose")
         author = protocol.author(envelope.command)
         if author not in (None, peer):
-            raise RemoteProtocolError(f"node {peer} proposes in the name of broker {author}")
+            raise RemoteProtocolError(f"node {peer} proposed a command in the name of broker {author}")
         size = len(frame.envelope)
         held = self._held.get(peer, _Held())
         room = self._limits.have_room(held.count, held.size + size, urgent=frame.urgent)
         if not room or self._size + size > self._limits.forwarded_bytes_max:
-            self._send(peer, Proposed(frame.request_id, Fate.REFUSED.value, detail="too many proposals wait"))
+            self._send(peer, Proposed(frame.request_id, Fate.REFUSED.value, detail="too many proposals are undecided"))
             return
         self._hold(peer, 1, size)
 

@@ -1,8 +1,8 @@
-"""The way into this node's engine: urgent proposals first, and each one's outcome back to whoever brought it.
+"""The entrance to this node's engine: urgent proposals first, and the outcome of each back to its proposer.
 
-Registrations, fences, elections and ISR changes go before what else waits, so that a burst of topic creations (or, one
-day, of offset commits) does not hold up a failover. Both lanes are drained every tick, the second one by a bounded
-number.
+Registrations, fences, elections and ISR changes go before all other waiting proposals, so that a burst of topic
+creations or offset commits does not delay a failover. Both lanes are drained in every tick, the second one up to a
+bound.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from metadata.raft.engine import Committed, InstalledSnapshot, Lost
 from .port import Fate, Outcome
 
 OTHERS_PER_TICK = 500
-"""Proposals that are not urgent and enter the log in one tick..."""
+"""The most non-urgent proposals that enter the log in one tick..."""
 
 OTHERS_BYTES_PER_TICK = 1024 * 1024
-"""...and how many bytes they may have, the last one apart."""
+"""...and the bytes after which no other one does."""
 
 
 def is_urgent(command: Command) -> bool:
-    """Whether it goes before what else waits."""
+    """Return whether the command goes before other waiting proposals."""
     return isinstance(
         command,
         AlterIsr | ElectLeaders | FenceBroker | UnfenceBroker | RegisterBroker | ReportLoss | RenewLeadership | NoOp,
@@ -34,27 +34,27 @@ def is_urgent(command: Command) -> bool:
 
 
 class Lanes:
-    """Two queues in front of one engine, and the outcomes of what went through them."""
+    """The two queues in front of one engine, and the callbacks of the proposals that went through them."""
 
     def __init__(self, propose: Callable[[bytes, int], None]) -> None:
-        """`propose(command, token)`: the engine's."""
+        """`propose(command, token)` is the engine's."""
         self._propose = propose
         self._urgent: deque[tuple[bytes, Callable[[Outcome], None]]] = deque()
         self._others: deque[tuple[bytes, Callable[[Outcome], None]]] = deque()
         self._waiting: dict[int, Callable[[Outcome], None]] = {}
-        """By token: in the engine."""
+        """Token → callback of each proposal in the engine."""
         self._next_token = 1
 
     def __bool__(self) -> bool:
-        """Something waits to enter the engine."""
+        """Return whether any proposal waits to enter the engine."""
         return bool(self._urgent or self._others)
 
     def submit(self, envelope: bytes, urgent: bool, done: Callable[[Outcome], None]) -> None:
-        """Queue a proposal. `done` is called once, or never where the node stops first."""
+        """Queue a proposal. `done` is called once, or never if the node stops first."""
         (self._urgent if urgent else self._others).append((envelope, done))
 
     def drain(self) -> None:
-        """Hand over what is due."""
+        """Pass the queued proposals to the engine, within the bounds of a tick."""
         while self._urgent:
             self._enter(*self._urgent.popleft())
         size = 0
@@ -69,19 +69,19 @@ class Lanes:
         self._propose(envelope, self.expect(done))
 
     def expect(self, done: Callable[[Outcome], None]) -> int:
-        """A token for what its caller hands to the engine by itself; `done` gets its outcome."""
+        """Return a token for an entry that the caller passes to the engine itself; `done` gets its outcome."""
         token = self._next_token
         self._next_token += 1
         self._waiting[token] = done
         return token
 
     def lost(self, lost: Lost) -> None:
-        """A proposal gets no answer here."""
+        """End a proposal that will not be decided here."""
         detail = "this node does not lead the quorum" if lost.certain else "this node no longer leads the quorum"
         fate = Fate.REFUSED if lost.certain else Fate.UNKNOWN
         self._waiting.pop(lost.token)(Outcome(fate, detail=detail))
 
     def applied(self, applied: Committed | InstalledSnapshot, result: CommandResult | None) -> None:
-        """An entry was applied; if it was proposed here, its proposer hears of it."""
+        """Notify the proposer of an applied entry if it was proposed here."""
         if isinstance(applied, Committed) and applied.token is not None:
             self._waiting.pop(applied.token)(Outcome(Fate.APPLIED, applied.index, result))

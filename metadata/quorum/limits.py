@@ -1,4 +1,4 @@
-"""What bounds a quorum node's memory and disk."""
+"""The bounds of a quorum node's memory and disk."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from raftlog.config import MIB
 
 @dataclass(frozen=True, slots=True)
 class QuorumLimits:
-    """What bounds memory and disk."""
+    """The bounds of memory and disk."""
 
     snapshot_entries: int = 10_000
-    """A snapshot is taken after this many applied entries..."""
+    """Applied entries after which a snapshot is taken..."""
     snapshot_bytes: int = 16 * MIB
-    """...or when the journal has this many bytes."""
+    """...or the size of the journal, in bytes, at which one is."""
     proposals_max: int = 10_000
-    """Proposals of this node, or of a peer at this node, without an outcome; one more is refused..."""
+    """The most undecided proposals of this node, or of one peer at this node; further ones are refused..."""
     proposals_bytes_max: int = 16 * MIB
-    """...as is one with which they would have more bytes than this. A failover must not wait until clients are content:
-    urgent proposals may be half as many again, in number and bytes."""
+    """...and so are those that would exceed this many bytes in total.
+
+    A failover must not wait for clients: urgent proposals may exceed both limits by half.
+    """
     forwarded_bytes_max: int = 256 * MIB
-    """Of all peers' proposals at this node."""
+    """The most bytes of all peers' undecided proposals at this node."""
     span_max: int = MAX_SPAN
-    """Sequences of this node's session, from the oldest without an outcome to the newest: what the state machine tells
-    apart. One more is refused."""
+    """The most sequences of this node's session from the oldest undecided one to the newest: the number that the
+    state machine can tell apart. Further ones are refused."""
 
     def have_room(self, count: int, size: int, *, urgent: bool) -> bool:
-        """Whether a node that has `count` proposals without an outcome may have another, with which they are `size`
+        """Return whether a node with `count` undecided proposals may add one that raises their total to `size`
         bytes."""
         share = 1.5 if urgent else 1.0
         return count < share * self.proposals_max and size <= share * self.proposals_bytes_max

@@ -1,14 +1,15 @@
-"""Links between quorum nodes: the handshake, and one direction each.
+"""The links between quorum nodes: the handshake, and one direction each.
 
 There is one connection per *ordered* pair of nodes: a node sends on the links that it dialed and receives on those
-that it accepted, so that a fault on the link from A to B is a fault of exactly that direction. (Only the answer to a
-hello goes the other way.) Both ends begin with a hello; whoever does not belong is dropped before a byte of his
-reaches the engine. A newer link from the same node takes the place of the older one, on either side.
+that it accepted, so that a fault on the link from A to B affects exactly that direction. (Only the answer to a hello
+goes the other way.) Both ends begin with a hello; a node that does not belong to the cluster is dropped before a byte
+from it reaches the engine. A newer link from the same node replaces the older one, on either side.
 
-Any other node of the cluster belongs, a voter or not: what it may do is the engine's question. Which disk a node is on
-is told by the hello of the link on which its messages come, and by no other. A hello says as well where its node can
-be dialed, for an observer is in no list of voters; and who votes or leads, and where they are, for a node that was away
-may know voters of then alone, none of which leads. Who accepted a link says hello again when that changes.
+Every other node of the cluster belongs, voter or not; the engine decides what it may do. The disk of a node is named
+by the hello of the link on which its messages arrive, and by no other. A hello also says where its node can be
+dialed, because an observer is in no list of voters, and which nodes vote or lead, with their addresses, because a
+node that was down may know only former voters, none of which leads. The accepting node repeats its hello when that
+changes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .protocol import PEERS_MAX, PROTOCOL_VERSION, Hello, KnownVoter, decode, en
 
 
 class LinkOwner(Protocol):
-    """What links need of a `QuorumNode`."""
+    """The part of a `QuorumNode` that links need."""
 
     def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None: ...
     def on_connected(self, peer: BrokerId) -> None: ...
@@ -38,7 +39,7 @@ class LinkOwner(Protocol):
 
 
 class QuorumLinks:
-    """All links of one node, feeding one `QuorumNode`. Its `send` is the node's `send`."""
+    """All links of one node, which feed one `QuorumNode`. Its `send` is the node's `send`."""
 
     def __init__(
         self,
@@ -49,9 +50,12 @@ class QuorumLinks:
         on_gone: Callable[[BrokerId], None] = lambda peer: None,
         on_told: Callable[[BrokerId, Mapping[BrokerId, Endpoint]], None] = lambda peer, voters: None,
     ) -> None:
-        """`on_dropped` is told of each link that was closed because its peer broke the protocol (for the log),
-        `on_heard` of each peer that dialed this node: it is there, so it may be worth dialing where it says;
-        `on_gone` when that link is over, `on_told` of what a peer that was dialed says of the voters."""
+        """Create the links of a node.
+
+        `on_dropped` is called for each link that was closed because its peer broke the protocol (for the log).
+        `on_heard` is called for each peer that dialed this node, with the address at which it can be dialed in turn,
+        and `on_gone` when that link is closed. `on_told` is called with the voters that a dialed peer reports.
+        """
         self._on_heard = on_heard
         self._on_told = on_told
         self._on_gone = on_gone
@@ -69,27 +73,28 @@ class QuorumLinks:
         self._voters: dict[BrokerId, Endpoint | None] = {}
         self._leader: BrokerId = NO_BROKER
         self._where: dict[BrokerId, Endpoint] = {}
-        """Where peers say that they listen: those that have a link to this node, and voters that had one."""
+        """The addresses that peers gave in their hello: peers with a link to this node, and voters that had one."""
         self._sending: dict[BrokerId, Link] = {}
-        """Dialed links whose hello was answered."""
+        """Dialed links whose hello was answered, by peer."""
         self._receiving: dict[BrokerId, Link] = {}
-        """Accepted links whose hello came."""
+        """Accepted links whose hello has arrived, by peer."""
         self._senders: dict[Link, BrokerId] = {}
-        """The same, the other way round."""
+        """The peer of each of these links."""
         self._greeted: set[Link] = set()
-        """Accepted links whose hello was answered, until they close: a newer link may have taken the place of one."""
+        """Accepted links whose hello was answered, until they close: one of them may have been replaced by a newer
+        link."""
         self.dialed: LinkHandler = _Handler(self._greet, self._on_answer, self._sends_no_more)
-        """Handler of links that this node dialed; `link.peer` is whom it meant to reach."""
+        """The handler of links that this node dialed; `link.peer` is the peer that it meant to reach."""
         self.accepted: LinkHandler = _Handler(lambda link: None, self._on_received, self._receives_no_more)
-        """Handler of links that others dialed; the hello names the peer, and `link.peer`, where it is known, must be
-        the same (S12)."""
+        """The handler of links that peers dialed. The hello names the peer; if `link.peer` is known, it must be the
+        same (S12)."""
 
     def attach(self, node: LinkOwner) -> None:
-        """The node that gets what arrives."""
+        """Set the node that receives the messages."""
         self._node = node
 
     def send(self, peer: BrokerId, message: bytes) -> None:
-        """On the link dialed to this peer; dropped where there is none."""
+        """Send on the link dialed to this peer, or drop the message if there is none."""
         link = self._sending.get(peer)
         if link is not None:
             link.send([message])
@@ -103,26 +108,26 @@ class QuorumLinks:
         return self._node
 
     def _drop(self, link: Link, error: RemoteProtocolError) -> None:
-        """The peer broke the protocol."""
+        """Close a link whose peer broke the protocol."""
         self._on_dropped(error)
         link.close()
 
     def _greet(self, link: Link) -> None:
-        """Say who is here."""
+        """Send this node's hello."""
         link.send([encode(self._said)])
 
     def set_voters(self, configuration: Configuration) -> None:
-        """What hellos tell of from now on, and at once whoever has dialed this node."""
+        """Set the voters that hellos name, and send new hellos to the peers that dialed this node."""
         self._voters = {voter.node_id: voter.endpoint for voter in configuration.voters}
         self._tell()
 
     def set_leader(self, leader: BrokerId) -> None:
-        """Who leads, as far as this node knows: a new leader may not be known to vote yet."""
+        """Set the leader that hellos name: a new leader may not be known as a voter yet."""
         self._leader = leader
         self._tell()
 
     def _tell(self) -> None:
-        """Say hello again, where there is news in it."""
+        """Send new hellos if their content changed."""
         told = {*self._voters, self._leader} - {NO_BROKER}
         kept = told | self._receiving.keys()
         self._where = {peer: where for peer, where in self._where.items() if peer in kept}
@@ -135,25 +140,27 @@ class QuorumLinks:
                 self._greet(link)
 
     def _check(self, message: memoryview, proven: int = NO_BROKER) -> Hello:
-        """The first frame of a link. `proven`: what its certificate said already, if it had one. Raises
-        `RemoteProtocolError`."""
+        """Decode and check the first frame of a link.
+
+        `proven` is the node that the peer's certificate names, if it has one. Raises `RemoteProtocolError`.
+        """
         hello = decode(message)
         if not isinstance(hello, Hello):
             raise RemoteProtocolError("a link must begin with a hello")
         if hello.cluster_id != self._identity.cluster_id:
             raise RemoteProtocolError(f"node {hello.node_id} belongs to cluster {hello.cluster_id!r}")
         if proven not in (NO_BROKER, hello.node_id):
-            raise RemoteProtocolError(f"node {proven}, by its certificate, says that it is node {hello.node_id}")
+            raise RemoteProtocolError(f"node {proven}, by its certificate, claims to be node {hello.node_id}")
         if not is_dialable(hello.host):
-            raise RemoteProtocolError(f"node {hello.node_id} names a host that no name can be")
+            raise RemoteProtocolError(f"node {hello.node_id} names a host that is no valid name")
         if hello.protocol_version < 1:
             raise RemoteProtocolError(f"node {hello.node_id} speaks protocol {hello.protocol_version}")
         if hello.node_id == self._identity.node_id:
-            raise RemoteProtocolError(f"node {hello.node_id} says that it is this node")
+            raise RemoteProtocolError(f"node {hello.node_id} claims to be this node")
         return hello
 
     def _on_answer(self, link: Link, message: memoryview) -> None:
-        """A dialed link's message: the peer's hello."""
+        """Process a message on a dialed link: the peer's hello."""
         try:
             hello = self._check(message)
             if hello.node_id != link.peer:
@@ -164,7 +171,7 @@ class QuorumLinks:
             self._may_send(hello, link)
 
     def _may_send(self, hello: Hello, link: Link) -> None:
-        """The peer answered on a link that we dialed, perhaps not for the first time."""
+        """Use a dialed link that the peer answered, perhaps not for the first time."""
         peer = BrokerId(hello.node_id)
         former = self._sending.get(peer)
         if former is not link:
@@ -177,17 +184,19 @@ class QuorumLinks:
         self._on_told(peer, {BrokerId(voter.node_id): Endpoint(voter.host, voter.port) for voter in dialable})
 
     def _sends_no_more(self, link: Link) -> None:
-        """A dialed link closed."""
+        """Process the end of a dialed link."""
         if self._sending.get(BrokerId(link.peer)) is link:
             del self._sending[BrokerId(link.peer)]
             self._attached.on_disconnected(BrokerId(link.peer))
 
     def _may_receive(self, hello: Hello, link: Link) -> None:
-        """The peer said hello on a link that it dialed. Raises `RemoteProtocolError` where there are too many."""
+        """Use an accepted link whose hello arrived. Raises `RemoteProtocolError` if there are too many links."""
         peer = BrokerId(hello.node_id)
         former = self._receiving.get(peer)
         if former is None and len(self._receiving) >= PEERS_MAX:
-            raise RemoteProtocolError(f"node {peer} is one too many: {PEERS_MAX} nodes have links to this one")
+            raise RemoteProtocolError(
+                f"no link for node {peer}: the maximum of {PEERS_MAX} nodes have links to this one"
+            )
         if former is not None:
             del self._senders[former], self._receiving[peer]
             former.close()
@@ -201,13 +210,13 @@ class QuorumLinks:
         self._on_heard(peer, endpoint)
 
     def _on_received(self, link: Link, message: memoryview) -> None:
-        """An accepted link's message: the peer's hello, or after it what the peer sends to this node."""
+        """Process a message on an accepted link: the peer's hello, or after it a message to this node."""
         peer = self._senders.get(link)
         try:
             if peer is not None:
                 self._attached.on_message(peer, message)
             elif link in self._greeted:
-                return  # a newer link took this one's place; it is closing
+                return  # a newer link has replaced this one; it is closing
             else:
                 self._may_receive(self._check(message, proven=link.peer), link)
                 self._greeted.add(link)
@@ -216,7 +225,7 @@ class QuorumLinks:
             self._drop(link, error)
 
     def _receives_no_more(self, link: Link) -> None:
-        """An accepted link closed."""
+        """Process the end of an accepted link."""
         self._greeted.discard(link)
         peer = self._senders.pop(link, None)
         if peer is not None:
@@ -228,7 +237,8 @@ class QuorumLinks:
 
 
 def is_dialable(host: str) -> bool:
-    """Whether a resolver takes it for a name or an address, or it is empty; what it cannot take, it raises for."""
+    """Return whether a resolver accepts the host as a name or address, or it is empty; a resolver raises for anything
+    else."""
     try:
         return host.isprintable() and bool(host.encode("idna") or not host)
     except UnicodeError:
@@ -236,7 +246,7 @@ def is_dialable(host: str) -> bool:
 
 
 class _Handler:
-    """A `LinkHandler` made of functions: links that this node dialed and links that others dialed have one each."""
+    """A `LinkHandler` made of functions: one for dialed links and one for accepted ones."""
 
     def __init__(
         self,

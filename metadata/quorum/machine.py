@@ -1,16 +1,17 @@
-"""The state machine at the end of the log: committed entries go in, one by one, and the image's events come out.
+"""The state machine at the end of the log: committed entries go in one by one, and the image's events come out.
 
-Every applied index gives exactly one call of `on_events`, in order; an installed snapshot gives one with the difference
-to what was known before. A command or a snapshot that cannot be decoded stops the node: the others may have applied it.
+Every applied index gives exactly one call of `on_events`, in order; an installed snapshot gives one with the
+difference to the former image. A command or snapshot that cannot be decoded stops the node: other nodes may have
+applied it.
 
-Entries are **applied in steps**. A fence of a broker with a hundred thousand replicas is a second of work, and so is a
-snapshot of as many partitions; votes, appends and heartbeats must leave meanwhile. So what is committed waits here
-(`give`), and `carry_on` does as much as there is time for: whole entries, and the last one perhaps in part. Until that
-one has ended the image is between two indexes (`between_entries` is false) and nobody may decide anything by it. Where
-the time runs out changes nothing of what is applied (S7).
+Entries are **applied in steps**. Fencing a broker with a hundred thousand replicas takes a second, and so does a
+snapshot of as many partitions; votes, appends and heartbeats must be sent meanwhile. Committed entries therefore wait
+here (`give`), and `carry_on` applies as many as time allows: whole entries, and perhaps a part of the last one. Until
+that one is complete, the image is between two indexes (`between_entries` is false) and no decision may be based on
+it. The point at which time runs out does not affect what is applied (S7).
 
-The node's own **snapshots** of the image are made here, too: begun when the log is long enough, and made and written a
-step at each tick.
+The node's own **snapshots** of the image are made here, too: started when the log is long enough, and encoded and
+written one step per tick.
 """
 
 from __future__ import annotations
@@ -38,49 +39,51 @@ _Work: TypeAlias = Generator[None, None, tuple[CommandResult | None, list[Metada
 
 
 LARGE_COMMAND_BYTES = 16 * 1024
-"""Reading one that is larger is a step of its own."""
+"""Commands larger than this, in bytes, are decoded in a step of their own."""
 
 RESTED_ENTRIES = 64
-"""After a shortage of descriptors or memory the next snapshot waits for so many more entries."""
+"""The number of entries before the next snapshot after a shortage of descriptors or memory."""
 
 
 class StateMachine:
-    """One node's image, and how far it is."""
+    """The image of one node and its progress."""
 
     def __init__(self, on_events: Callable[[int, Sequence[MetadataEvent]], None]) -> None:
         self.image = ClusterImage()
         self.applied_index = FIRST_INDEX
         self.snapshot_index = FIRST_INDEX
-        """Where the last snapshot was begun or installed."""
+        """The index at which the last snapshot was started or installed."""
         self.given_index = FIRST_INDEX
-        """Of the last entry that was committed, as far as this machine was told."""
+        """The index of the last entry that this machine was given."""
         self._waiting: deque[Entry] = deque()
         self._work: _Work | None = None
-        """The rest of the first of those that wait."""
+        """The remaining steps of the first waiting entry."""
         self._snapshot: SnapshotEncoder | None = None
         self._on_events = on_events
 
     # --- Entries ---
 
     def give(self, applied: Iterable[Entry]) -> None:
-        """These are committed, and next."""
+        """Queue the next committed entries."""
         for entry in applied:
             self._waiting.append(entry)
             self.given_index = entry.index
 
     @property
     def behind(self) -> bool:
-        """There is something to carry on with."""
+        """Whether entries wait to be applied."""
         return bool(self._waiting)
 
     @property
     def between_entries(self) -> bool:
-        """The image is the state at `applied_index`."""
+        """Whether the image is exactly the state at `applied_index`."""
         return self._work is None
 
     def carry_on(self, has_time: Callable[[], bool]) -> Iterator[tuple[Entry, CommandResult | None]]:
-        """Apply what waits while there is time, one step at least. Yields each entry that is done, with the command's
-        answer, if there was a command. Raises `InvariantViolation`."""
+        """Apply waiting entries while there is time, at least one step.
+
+        Yields each completed entry with its command's result, if it had a command. Raises `InvariantViolation`.
+        """
         while self._waiting:
             entry = self._waiting[0]
             if self._work is None:
@@ -127,7 +130,7 @@ class StateMachine:
         former, self.image = self.image, image
         self._snapshot = None
         self.snapshot_index = snapshot.index
-        # Letting go of many records takes its time, too.
+        # Freeing many records takes its time, too.
         for names in slices(former.partitions):
             for name in names:
                 del former.partitions[name]
@@ -138,18 +141,20 @@ class StateMachine:
 
     @property
     def entries_since_snapshot(self) -> int:
-        """Applied since the last snapshot was begun or installed."""
+        """The number of entries applied since the last snapshot was started or installed."""
         return self.applied_index - self.snapshot_index
 
     @property
     def makes_snapshot(self) -> bool:
-        """One was begun and is not whole."""
+        """Whether a snapshot was started and is not complete."""
         return self._snapshot is not None
 
     def snapshot_step(self, *, begin: bool) -> tuple[bytes, int] | None:
-        """Go on with the snapshot under way; with `begin`, begin one where there is none. Returns (state, the index
-        after which it is) when one is whole. It takes many steps where there is much, and entries are applied
-        meanwhile."""
+        """Encode the next step of the current snapshot; with `begin`, start one if there is none.
+
+        Returns (state, its index) when the snapshot is complete. A large one takes many steps, and entries are
+        applied meanwhile.
+        """
         if self._snapshot is None and begin and self.between_entries:
             self._snapshot = SnapshotEncoder(self.image)
             self.snapshot_index = self.applied_index
@@ -161,28 +166,31 @@ class StateMachine:
 
 
 class Snapshots:
-    """A node's own snapshots, one at a time."""
+    """The node's own snapshots, one at a time."""
 
     def __init__(self, machine: StateMachine, engine: Engine, limits: QuorumLimits) -> None:
         self._machine = machine
         self._engine = engine
         self._limits = limits
         self._writing: Iterator[None] | None = None
-        """The rest of a snapshot's way to the disk."""
+        """The remaining steps of writing a snapshot."""
         self._entries_wanted = 1
-        """Before that many there is no other one."""
+        """The number of entries without which no other snapshot is started."""
         self.hindrance = ""
-        """Why the last one could not be written; empty where it was."""
+        """The reason why the last snapshot could not be written; empty if it was."""
 
     @property
     def under_way(self) -> bool:
-        """There is more to do to one."""
+        """Whether a snapshot is in progress."""
         return self._writing is not None or self._machine.makes_snapshot
 
     def go_on(self, *, due: bool = False) -> bool:
-        """The next step, if there is one. `due`: begin one now, where none is under way. Whether one came to its end.
-        Raises `DiskFailed` or `DiskFull`: the node must stop. Where descriptors are short (`ResourceShortage`) the
-        snapshot is given up, since the log still has all that it covers, and another is made later."""
+        """Do the next step of the current snapshot. Returns whether one was completed.
+
+        `due`: start a snapshot now if none is in progress. If it raises `DiskFailed` or `DiskFull`, the node must
+        stop. If descriptors are short (`ResourceShortage`), the snapshot is abandoned, because the log still has
+        everything that it covers, and another one is made later.
+        """
         if self._writing is None:
             entries = self._machine.entries_since_snapshot
             due = due or entries >= self._limits.snapshot_entries

@@ -1,21 +1,23 @@
 """One node of the metadata quorum, sans-I/O: the engine, the cluster image, the controller, sessions and forwarding.
 
-`QuorumNode` is what production and the simulator run alike. Inputs (a message, a link that opened or closed, a
-proposal) are staged; `tick` lets time pass, syncs the journal once for all, and only then sends, applies and answers.
-The shell's whole duty: hand in what arrived, then call `tick` if the node `wants_tick`, and anyway every 10-50 ms, or
-while it `reaches_leader` about once in a heartbeat's interval; where it leads, soon after its `next_heartbeat`.
+`QuorumNode` runs unchanged in production and in the simulator. Inputs (a message, a link that opened or closed, a
+proposal) are staged; `tick` advances time, syncs the journal once for all of them, and only then sends, applies and
+answers. The caller passes in what arrived, then calls `tick` if the node `wants_tick`. It also calls `tick` every
+10-50 ms without input, or about once per heartbeat interval while the node `reaches_leader`; on a leader, soon after
+its `next_heartbeat`.
 
-Outputs are callbacks: `send(peer, message)`; `on_events(index, events)`, in the order of the log, every applied index
-exactly once, or (after an installed snapshot) the image's difference at the snapshot's index; `on_leader(leader)` as a
-hint for people; `on_configuration(configuration)` when the log names other voters, for whoever dials them.
+Outputs are callbacks: `send(peer, message)`; `on_events(index, events)`, in log order, every applied index exactly
+once, or (after an installed snapshot) the image's difference at the snapshot's index; `on_leader(leader)` as a hint
+for people; `on_configuration(configuration)` when the log names other voters, for the code that dials them.
 
-A node that the log does not name as a voter is an *observer*: it gets what is committed from the leader, proposes and
-reads as any other, and is counted nowhere.
+A node that the log does not name as a voter is an *observer*: it receives committed entries from the leader, proposes
+and reads like any other, and counts toward no majority.
 
-Errors: `RemoteProtocolError` from `on_message` means that the peer broke the protocol: drop that link, nothing else
-happened. `InvariantViolation`, `DiskFailed` and `DiskFull` from any call mean that the node must stop: it no longer
-knows what it promised. They are never retried, and every later call raises the same again. A journal that cannot be
-written for want of descriptors or memory is tried again at every tick, for `SHORTAGE_SECONDS`.
+Errors: `RemoteProtocolError` from `on_message` means that the peer broke the protocol: the caller drops that link,
+and nothing else happened. `InvariantViolation`, `DiskFailed` and `DiskFull` from any call mean that the node must
+stop, because it no longer knows what it promised. They are never retried, and every later call raises the same error
+again. If the journal cannot be written for lack of descriptors or memory, the write is retried in every tick, for
+`SHORTAGE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -64,20 +66,24 @@ from .questions import Barriers, StatusQuestions
 from .voter_requests import ChangeDesk, VoterChanges
 
 ROUNDS_PER_TICK = 3
-"""What a tick's own decisions stage is carried out in the same tick, so often: the only voter commits at once."""
+"""The most rounds in one tick. A round carries out what the previous one staged, so a single voter commits at once."""
 
 APPLY_SECONDS = 0.004
-"""How long a round may apply entries, and after which no other round follows: what is left waits for the next tick."""
+"""Seconds for which a round may apply entries, and after which no other round follows; the rest waits for the next
+tick."""
 
 SHORTAGE_SECONDS = 30.0
-"""For so long the journal's writes are tried again where descriptors or memory are short; then the node stops."""
+"""Seconds for which journal writes are retried while descriptors or memory are short; then the node stops."""
 
-TOO_MANY = "too many proposals wait for an outcome"
+TOO_MANY = "too many proposals are undecided: retry later"
 
 
 class OrStop:
-    """Around every call of one node. The first error that is not a peer's fault stops the node for good, since it no
-    longer knows what it promised: every later call raises it again."""
+    """The guard around every call of one node.
+
+    The first error that is not a peer's fault stops the node permanently, because it no longer knows what it
+    promised: every later call raises it again.
+    """
 
     __slots__ = ("error",)
 
@@ -94,18 +100,17 @@ class OrStop:
 
 
 class Outgoing:
-    """What leaves one node: the engine's messages at once, answers and questions at the end of a tick; all of it coded
-    once."""
+    """The outgoing frames of one node: the engine's messages at once, answers and questions at the end of a tick."""
 
     def __init__(self, send: Callable[[BrokerId, bytes], None]) -> None:
-        """`send` puts a frame on the link to a peer, where there is one."""
+        """`send` puts a frame on the link to a peer, if there is one."""
         self._send = send
         self._queued: list[tuple[BrokerId, Frame]] = []
 
     def send_engine(self, said: Iterable[tuple[BrokerId, bytes]]) -> None:
-        """Send the engine's messages. What it says to many peers is one object, and so is the frame around it."""
+        """Send the engine's messages. A message to many peers is one object, and is framed once."""
         framed: dict[int, bytes] = {}
-        kept = list(said)  # so that no two messages have one identity
+        kept = list(said)  # keeps their identities unique
         for peer, message in kept:
             frame = framed.get(id(message))
             if frame is None:
@@ -113,11 +118,11 @@ class Outgoing:
             self._send(peer, frame)
 
     def queue(self, peer: BrokerId, frame: Frame) -> None:
-        """Until the end of the tick."""
+        """Queue a frame until the end of the tick."""
         self._queued.append((peer, frame))
 
     def flush(self) -> None:
-        """Send what is queued."""
+        """Send the queued frames."""
         queued, self._queued = self._queued, []
         for peer, frame in queued:
             self._send(peer, protocol.encode(frame))
@@ -140,9 +145,11 @@ class QuorumNode:
         on_configuration: Callable[[Configuration], None] | None = None,
         limits: QuorumLimits | None = None,
     ) -> None:
-        """Opens the journal (blocking). Raises `InvalidRequest` where the folder was never prepared or is another
-        node's, `InvariantViolation` where it is damaged, `DiskFailed`. The state found on disk comes through
-        `on_events` at the first `tick`."""
+        """Open the journal (blocking). The state found on disk comes through `on_events` at the first `tick`.
+
+        Raises `InvalidRequest` if the folder was never prepared or is another node's, `DiskDamaged` if it is damaged,
+        `InvariantViolation` if another version wrote it, and `DiskFailed`.
+        """
         self._identity = identity
         self._clock = clock
         self._limits = limits if limits is not None else QuorumLimits()
@@ -157,7 +164,7 @@ class QuorumNode:
         self._machine = StateMachine(on_events)
         self._snapshots = Snapshots(self._machine, self._engine, self._limits)
         self._lanes = Lanes(self._engine.propose)
-        # An answer to a question of this node's former life must not find one of this life.
+        # An answer to a question of this node's previous process must not match a question of this one.
         first_id = int.from_bytes(random.randbytes(7), "big")
         self._proposals = Proposals(identity.node_id, first_id, self._lanes.submit, self._outgoing.queue)
         self._controlling = Controlling(timing.broker_session_ms / 1000, self._lanes.submit)
@@ -165,7 +172,7 @@ class QuorumNode:
         self._connected: set[BrokerId] = set()
         self.reaches_leader = False
         self._led = (-1, 0)
-        """The term that this node leads, and what must be applied before it is the controller."""
+        """The term that this node leads, and the index that must be applied before it is the controller."""
         self._forwarded = Forwarded(self._limits, self._lanes.submit, self._outgoing.queue)
         self._session_id = random.randbytes(16)
         self._sequence = 0
@@ -176,45 +183,46 @@ class QuorumNode:
         self._desk = ChangeDesk(self._engine, self._lanes)
         self._touched = True
         self._next_look: float | None = None
-        """What gives the next tick something to do: an input, or time from then on (None before anybody asked)."""
+        """When time gives the next tick something to do (None until it is computed), unless an input has
+        (`_touched`)."""
         self._short_since: float | None = None
-        """Since when the journal could not be written for want of descriptors or memory."""
+        """When the journal first could not be written for lack of descriptors or memory; None while it can."""
         self._or_stop = OrStop()
 
     # --- Links -------------------------------------------------------------------------------------------------------
 
     def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None = None) -> None:
-        """The handshake of a link on which the peer sends names its disk: whether it is the one that it votes with."""
+        """Process the hello of a link on which the peer sends: it names the peer's disk."""
         with self._or_stop:
             self._touched = True
             voter = self._engine.base_configuration.voter(peer)
             if voter is not None and not voter.pinned:
-                # Also where a later entry names its disk: that entry may be cut away.
+                # Even if a later entry names its disk: that entry may be truncated.
                 self._engine.distrust(peer, not self._directories.is_the_same(peer, directory_id))
             self._engine.meet(peer, directory_id, endpoint)
 
     def on_gone(self, peer: BrokerId) -> None:
-        """The peer sends nothing any more."""
+        """Record that the peer's link to this node closed."""
         with self._or_stop:
             self._touched = True
             self._engine.forget(peer)
 
     def on_connected(self, peer: BrokerId) -> None:
-        """Messages can be sent to this peer."""
+        """Record that messages can be sent to this peer."""
         with self._or_stop:
             self._touched = True
             self._connected.add(peer)
             self._engine.peer_connected(peer)
 
     def on_disconnected(self, peer: BrokerId) -> None:
-        """Messages to this peer are lost from now on."""
+        """Record that messages to this peer are lost from now on."""
         with self._or_stop:
             self._touched = True
             self._connected.discard(peer)
             self._engine.peer_disconnected(peer)
 
     def on_message(self, peer: BrokerId, message: Buffer) -> None:
-        """A message from a peer whose handshake was accepted. Raises `RemoteProtocolError`."""
+        """Process a message from a peer whose handshake was accepted. Raises `RemoteProtocolError`."""
         with self._or_stop:
             frame = protocol.decode(message)
             before = self._touched
@@ -223,7 +231,7 @@ class QuorumNode:
                 case EngineFrame(packed):
                     self._touched = self._engine.step(peer, packed) or before
                 case HeartbeatAnswer():
-                    self._touched = before  # its absence is what would matter, and the controller's fence says that
+                    self._touched = before  # only its absence would matter, and the controller's fence reports that
                 case BrokerHeartbeat():
                     self._on_heartbeat(peer, frame)
                 case Propose():
@@ -241,11 +249,13 @@ class QuorumNode:
                 case _:
                     raise RemoteProtocolError("a second hello")
 
-    # --- What a broker asks ------------------------------------------------------------------------------------------
+    # --- The broker's requests ----------------------------------------------------------------------------------------
 
     def propose(self, command: Command, done: Done, *, timeout: float = 5.0) -> None:
-        """Bring a command to the quorum's leader, wherever it is. `done` is called exactly once, from a later `tick`,
-        within `timeout` seconds."""
+        """Propose a command to the quorum's leader, wherever it is.
+
+        `done` is called exactly once, from a later `tick`, within `timeout` seconds.
+        """
         self._touched = True
         urgent = is_urgent(command)
         sequence = None if isinstance(command, NoOp) else self._sequence + 1
@@ -267,16 +277,18 @@ class QuorumNode:
         self._proposals.add(envelope, urgent=urgent, deadline=deadline, done=done, sequence=sequence)
 
     def read_barrier(self, done: Done, *, timeout: float = 5.0) -> None:
-        """`done` gets an index that includes everything acknowledged before this call: a view that has come so far
-        answers a linearizable read (S7). Barriers asked for together share one entry of the log."""
+        """Call `done` with an index that includes everything acknowledged before this call.
+
+        A view that has reached it answers a linearizable read (S7). Barriers requested together share one log entry.
+        """
         self._touched = True
         if len(self._barriers) >= self._limits.proposals_max:
-            self._proposals.refuse(done, "too many reads wait for the quorum")
+            self._proposals.refuse(done, "too many reads wait for the quorum: retry later")
             return
         self._barriers.ask(self._clock.monotonic() + timeout, done)
 
     def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
-        """The status as the leader sees it; as this node does where the leader does not answer in time."""
+        """Call `done` with the leader's status, or with this node's if the leader does not answer in time."""
         self._touched = True
         now = self._clock.monotonic()
         if self._leader in self._connected:
@@ -287,8 +299,10 @@ class QuorumNode:
     def change_voters(
         self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
     ) -> None:
-        """Have the leader add or remove one voter, or with `plan` only say what would become of it. `done` is called
-        once, within `timeout` seconds."""
+        """Request that the leader add or remove one voter, or with `plan` only report the result.
+
+        `done` is called once, within `timeout` seconds.
+        """
         self._touched = True
         self._changes.add(change, plan=plan, deadline=self._clock.monotonic() + timeout, done=done)
 
@@ -299,9 +313,12 @@ class QuorumNode:
             self._outgoing.queue(leader, asked)
 
     def register(self, command: RegisterBroker, done: Done) -> None:
-        """Learn which registration of this broker there was before (by a barrier), propose this one in its place until
-        the state machine answers, then send the broker's heartbeats. `done` is called once: applied (whose result may
-        be a refusal: then another process holds the name and this one must stop), never unknown."""
+        """Register the broker of this process, then send its heartbeats.
+
+        A barrier first tells which registration it replaces; then it is proposed until the state machine answers.
+        `done` is called once: with applied (if the result is a refusal, another process holds the id and this one
+        must stop), or with unknown if the node closes first.
+        """
         self._touched = True
         self._barriers.ask(math.inf, lambda barrier: self._register(command, barrier, done))
 
@@ -310,33 +327,36 @@ class QuorumNode:
         self._touched = True
 
     def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
-        """Before an orderly stop: say in the heartbeats that this broker stops. `done(True)` when it is fenced, so
-        leads nothing any more; `done(False)` when that did not happen in time."""
+        """Announce an orderly stop of this broker in its heartbeats.
+
+        `done(True)` is called when it is fenced and so leads nothing any more, `done(False)` if that did not happen
+        in time.
+        """
         self._touched = True
         self._broker.stop(self._clock.monotonic() + timeout, done)
 
     def status(self) -> QuorumStatus:
-        """As this node knows it now."""
+        """Return the status as this node knows it now."""
         return self._engine.status()
 
     @property
     def next_heartbeat(self) -> float:
-        """When the leader's is due, by the clock; infinite where this node does not lead."""
+        """When the leader's heartbeat is due, by the clock; infinite if this node does not lead."""
         return self._engine.next_heartbeat
 
     @property
     def busy(self) -> bool:
-        """There is more than a tick had time for: call `tick` again, as soon as what arrived was handed in."""
+        """Whether a tick ran out of time: the caller passes in what arrived and ticks again at once."""
         return self._machine.behind or self._proposals.hurries or bool(self._lanes)
 
     @property
     def wants_tick(self) -> bool:
-        """Whether a tick has anything to do now: not where an input was but a peer's word that it is there."""
+        """Whether a tick has anything to do now. It has not if the only inputs were peers' signs of life."""
         return self._touched or self._clock.monotonic() >= self.next_look
 
     @property
     def next_look(self) -> float:
-        """When time gives the next tick something to do, by the clock."""
+        """When time alone gives the next tick something to do, by the clock."""
         if self._next_look is None:
             at_once = self.busy or self._questions or self._snapshots.under_way
             timed = (self._engine, self._proposals, self._barriers, self._changes, self._controlling, self._broker)
@@ -351,7 +371,8 @@ class QuorumNode:
     # --- Time --------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due. Called after every batch of inputs and from time to time (see the module)."""
+        """Do everything that is due. The caller ticks after every batch of inputs and from time to time (see the
+        module)."""
         with self._or_stop:
             now = self._clock.monotonic()
             self._touched = False
@@ -371,7 +392,7 @@ class QuorumNode:
             self._proposals.finish()
 
     def _round(self, now: float) -> bool:
-        """Stage, sync, send, apply, decide. Returns whether that staged more."""
+        """Stage, sync, send, apply and decide. Returns whether that staged more."""
         self._barriers.pump(now)
         leader = self._engine.leader
         self.reaches_leader = leader == self._identity.node_id or leader in self._connected
@@ -390,7 +411,7 @@ class QuorumNode:
             until = self._clock.monotonic() + APPLY_SECONDS
             for applied, result in self._machine.carry_on(lambda: self._clock.monotonic() < until):
                 self._lanes.applied(applied, result)
-        # What is not applied yet stays in the log, not here.
+        # Entries that are not applied yet stay in the log, not in memory here.
         self._engine.hold_back(self._machine.behind)
         self._notice_leader()
         leads = self._leads()
@@ -400,8 +421,11 @@ class QuorumNode:
         return bool(self._lanes)
 
     def _ready(self, now: float) -> Ready | None:
-        """None where the journal could not be written for want of descriptors or memory: nothing of it is promised, and
-        the next tick tries again. To the others this node is silent meanwhile, as if it were cut off."""
+        """Return the engine's `Ready`, or None if the journal could not be written for lack of descriptors or memory.
+
+        In that case nothing was promised, and the next tick retries. To its peers this node is silent meanwhile, as
+        if it were cut off.
+        """
         try:
             ready = self._engine.ready()
         except ResourceShortage:
@@ -414,7 +438,7 @@ class QuorumNode:
         return ready
 
     def _leads(self) -> bool:
-        """It leads, and what was committed before its term is applied: the engine has given it to the machine."""
+        """Return whether this node leads and its machine has applied what was committed before its term."""
         if not self._engine.is_leader:
             self._led = (-1, 0)
         elif self._led[0] != self._engine.term:
@@ -444,7 +468,7 @@ class QuorumNode:
 
     def _on_heartbeat(self, peer: BrokerId, frame: BrokerHeartbeat) -> None:
         if frame.broker_id != peer:
-            raise RemoteProtocolError(f"node {peer} sends heartbeats of broker {frame.broker_id}")
+            raise RemoteProtocolError(f"node {peer} sent a heartbeat of broker {frame.broker_id}")
         incarnation = Incarnation(frame.incarnation)
         known = self._controlling.heartbeat(
             peer,
@@ -460,7 +484,7 @@ class QuorumNode:
     # --- The end -----------------------------------------------------------------------------------------------------
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two calls. Raises `InvariantViolation`. Looks at everything: for tests."""
+        """Check everything that must hold between any two calls, for tests. Raises `InvariantViolation`."""
         self._engine.check_invariants()
         if self._machine.between_entries:
             image_invariants.check(self._machine.image)
@@ -469,7 +493,7 @@ class QuorumNode:
             raise InvariantViolation(f"the image is at {self._machine.applied_index}, the engine {applied}")
 
     def close(self) -> None:
-        """Sync and let go of the files; every waiting proposal ends as unknown (or refused, where nobody got it)."""
+        """Sync and close the files. Every waiting proposal ends as unknown, or as refused if no node received it."""
         self._changes.close()
         self._barriers.close()
         self._proposals.close()

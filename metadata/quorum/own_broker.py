@@ -1,10 +1,10 @@
-"""The broker beside this node, as the quorum sees it: registered, heard of, and let go in order.
+"""The broker of this process in the quorum's view: its registration, heartbeats and orderly stop.
 
-A registration is proposed once this node knows which one it takes the place of, and then until the state machine
-answers it; it is idempotent for one start of one directory. Where another process of the same broker registered in
-between, this one is refused. From then on heartbeats go to the controller, at once when there is a new one, and say how
-far this node's metadata is. A broker that stops says so in its heartbeats and waits until it is fenced: its leaderships
-are elsewhere then.
+A registration is proposed once this node knows the registration that it replaces, and then until the state machine
+answers; it is idempotent for one start of one directory. If another process of the same broker registered in between,
+this one is refused. From then on heartbeats go to the controller, at once to a new one, and say how far this node's
+metadata has progressed. A stopping broker says so in its heartbeats and waits until it is fenced; by then its
+leaderships are elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .protocol import MAX_WALL_MS, BrokerHeartbeat
 
 
 class OwnBroker:
-    """This process's broker."""
+    """The broker of this process."""
 
     def __init__(self, broker_id: BrokerId, timing: TimingConfig, proposals: Proposals) -> None:
         self._broker_id = broker_id
@@ -35,22 +35,24 @@ class OwnBroker:
         self._incarnation: Incarnation = NO_INCARNATION
         self._next_heartbeat_at = 0.0
         self._told: BrokerId = NO_BROKER
-        """Whom the last heartbeat went to."""
+        """The receiver of the last heartbeat."""
         self._speechless = True
-        """There is nobody to tell, or nothing."""
+        """Whether no heartbeat can be sent: the broker is not registered, or no controller is known."""
         self._registering: tuple[int, RegisterBroker, Callable[[Outcome], None]] | None = None
-        """A registration whose predecessor this node does not know before it has applied that index."""
+        """(index, command, callback) of a registration that waits until this node has applied `index`, and so knows
+        its predecessor."""
         self._stopping: tuple[float, Callable[[bool], None]] | None = None
 
     def register(self, command: RegisterBroker, barrier: Outcome, done: Callable[[Outcome], None]) -> None:
-        """See `QuorumNode.register`. What was registered before is known at the barrier's index."""
+        """Start the registration; see `QuorumNode.register`. Any earlier registration is known at the barrier's
+        index."""
         if barrier.fate is Fate.APPLIED:
             self._registering = (barrier.index, command, done)
         else:
             done(barrier)  # the node closes
 
     def propose_registration(self, image: ClusterImage) -> bool:
-        """Once the image has come to the barrier. Returns whether it was proposed now."""
+        """Propose the registration once the image has reached the barrier. Returns whether it was proposed now."""
         if self._registering is None or image.index < self._registering[0]:
             return False
         _, command, done = self._registering
@@ -70,18 +72,18 @@ class OwnBroker:
         return True
 
     def stop(self, deadline: float, done: Callable[[bool], None]) -> None:
-        """See `QuorumNode.stop_broker`."""
+        """Start an orderly stop; see `QuorumNode.stop_broker`."""
         self._stopping = (deadline, done)
         self._next_heartbeat_at = 0.0
 
     @property
     def next_due(self) -> float:
-        """When there is something to say, or a stop has lasted too long."""
+        """When a heartbeat is due, or a stop has reached its deadline."""
         overdue = self._stopping[0] if self._stopping is not None else math.inf
         return overdue if self._speechless else min(overdue, self._next_heartbeat_at)
 
     def heartbeat(self, now: float, controller: BrokerId, applied_index: int, wall_ms: int) -> BrokerHeartbeat | None:
-        """What to tell the controller now, if anything is due."""
+        """Return the heartbeat to send to the controller now, or None."""
         self._speechless = self._incarnation == NO_INCARNATION or controller == NO_BROKER
         if self._speechless:
             return None
@@ -89,18 +91,18 @@ class OwnBroker:
             return None
         self._next_heartbeat_at = now + self._every
         self._told = controller
-        # A clock that was never set, or that lies far ahead, is told as far as it can be: nobody agrees with it.
+        # A clock that was never set, or is far ahead, is clamped: no other clock agrees with it anyway.
         wall_ms = min(max(wall_ms, 0), MAX_WALL_MS)
         return BrokerHeartbeat(self._broker_id, self._incarnation, applied_index, self._stopping is not None, wall_ms)
 
     def notice_fence(self, now: float, image: ClusterImage) -> None:
-        """End a stop: fenced (or replaced, or never registered), or too late."""
+        """Complete a stop if the broker is fenced (or replaced, or never registered), or if its deadline has passed."""
         if self._stopping is None:
             return
         deadline, done = self._stopping
         broker = image.brokers.get(self._broker_id)
         let_go = broker is None or broker.incarnation != self._incarnation or broker.fenced
         if let_go or now >= deadline:
-            # The heartbeats that follow go on saying that it stops: it is never unfenced again.
+            # Later heartbeats still say that the broker stops, so it is never unfenced again.
             self._stopping = (float("inf"), lambda fenced: None)
             done(let_go)

@@ -1,7 +1,7 @@
-"""How long a quorum node may be left alone where nothing arrives: the pace of whoever ticks it, thread or simulator.
+"""The time for which a quorum node may be left without a tick if nothing arrives; threads and simulators both use it.
 
-With a leader at hand a node need not look at the clock often: its leader's heartbeats wake it. Without one it is looked
-at again when something of its own is due: an election, a retry, a deadline.
+If a leader is reachable, the node need not check the clock often: the leader's heartbeats wake it. Without one it is
+ticked again when something of its own is due: an election, a retry, a deadline.
 """
 
 from __future__ import annotations
@@ -10,41 +10,47 @@ import math
 from typing import Protocol
 
 TICK_SECONDS = 0.04
-"""So long after the last tick comes the next without any input, at least, while no leader is at hand..."""
+"""The shortest pause, in seconds, before a tick without input while no leader is reachable..."""
 
 LOOK_AT_LEAST = 0.5
-"""...and at most so long, whatever is due."""
+"""...and the longest, in seconds, whatever is due."""
 
 FOLLOWED_HEARTBEATS = 1.5
-"""With one at hand, its heartbeats are a voter's ticks; only when one is late does it look for itself."""
+"""The pause of a node with a reachable leader, in heartbeat intervals. The heartbeats wake it; only if one is late
+does the node check the clock itself."""
 
 HEARTBEAT_LATE = 0.25
-"""By so much of its interval a leader's heartbeat may be late where nothing arrives: an input soon after it is due then
-saves a wake, and no input ever puts it off."""
+"""How late a leader's heartbeat may be if nothing arrives, as a part of its interval.
+
+If an input arrives soon after the heartbeat is due, this saves a wake-up. No input ever postpones the heartbeat.
+"""
 
 
 class Paced(Protocol):
-    """What is ticked."""
+    """A node that is ticked."""
 
     @property
     def reaches_leader(self) -> bool:
-        """A leader is at hand, or this node is it."""
+        """Whether a leader is reachable, or this node leads."""
         ...
 
     @property
     def next_heartbeat(self) -> float:
-        """When the leader's is due, by the node's clock; infinite where this node does not lead."""
+        """When the leader's heartbeat is due, by the node's clock; infinite if this node does not lead."""
         ...
 
     @property
     def next_look(self) -> float:
-        """When time gives the node something to do, by its clock."""
+        """When time alone gives the node something to do, by its clock."""
         ...
 
 
 def pause_after_tick(node: Paced, now: float, heartbeat: float, alone: float = TICK_SECONDS) -> float:
-    """Seconds to the next tick without any input. `now` is by the node's clock, `heartbeat` the interval in seconds,
-    `alone` the least pause while no leader is at hand."""
+    """Return the seconds until the next tick if no input arrives.
+
+    `now` is by the node's clock, `heartbeat` is the interval in seconds, and `alone` is the shortest pause while no
+    leader is reachable.
+    """
     if not node.reaches_leader:
         return max(alone, min(node.next_look - now, LOOK_AT_LEAST))
     if math.isinf(node.next_heartbeat):

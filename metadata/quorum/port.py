@@ -1,9 +1,10 @@
-"""The metadata quorum as the rest of a broker sees it: the one port to it, and how a proposal may end.
+"""The metadata quorum as the rest of a broker sees it: its one interface, and the outcomes of a proposal.
 
-A broker programs against `MetadataQuorum`: it proposes a command and learns the outcome, asks for a linearizable read,
-reads the status. The port hides leaders, forwarding, retries and threads. A command's outcome is one of three:
-*applied* (with the answer of the state machine, which may be a refusal by name), *refused* (certainly not applied),
-*unknown* (a timeout or a lost leader: it may still be applied; only commands that are safe to repeat are repeated).
+A broker programs against `MetadataQuorum`: it proposes a command and learns the outcome, requests a linearizable
+read, or reads the status. The interface hides leaders, forwarding, retries and threads. A command has one of three
+outcomes: *applied* (with the answer of the state machine, which may be a refusal with an error code), *refused*
+(certainly not applied), or *unknown* (a timeout or a lost leader: it may still be applied; only commands that are
+safe to repeat are repeated).
 
 `metadata/quorum_thread/thread.py` implements it for a broker process.
 """
@@ -34,7 +35,7 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a proposal ended. `result` is the state machine's answer when the fate is APPLIED, else None."""
+    """The outcome of a proposal. `result` is the state machine's answer if the fate is APPLIED, else None."""
 
     fate: Fate
     index: int = -1
@@ -43,43 +44,50 @@ class Outcome:
 
 
 class MetadataQuorum(Protocol):
-    """The quorum as one broker sees it; calls and callbacks are on the broker's own thread."""
+    """The quorum as one broker sees it. Calls and callbacks are on the broker's own thread."""
 
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
-        """Take a broker's place in the cluster, and keep it by heartbeats. `done` is called once: applied (whose result
-        may be a refusal: then another process holds the name and this one must stop), unknown where this process is
-        closing."""
+        """Register a broker and keep it registered by heartbeats.
+
+        `done` is called once: with applied (if the result is a refusal, another process holds the id and this one
+        must stop), or with unknown if this process is closing.
+        """
         ...
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
-        """Bring a command to the quorum's leader, wherever it is. `done` is called exactly once, within `timeout`
+        """Propose a command to the quorum's leader, wherever it is. `done` is called exactly once, within `timeout`
         seconds."""
         ...
 
     def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
-        """`done` is called with an index up to which this node's view must have come for a linearizable read (S7)."""
+        """Call `done` with the index that this node's view must reach for a linearizable read (S7)."""
         ...
 
     def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
-        """Give `done` the status as the leader sees it, or as this node does if the leader does not answer in time."""
+        """Call `done` with the leader's status, or with this node's if the leader does not answer in time."""
         ...
 
     def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
-        """Announce an orderly stop of this broker. `done(True)` when it is fenced, so leads nothing any more;
-        `done(False)` if that did not happen in time."""
+        """Announce an orderly stop of this broker.
+
+        `done(True)` is called when it is fenced and so leads nothing any more, `done(False)` if that did not happen
+        in time.
+        """
         ...
 
     def change_voters(
         self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
     ) -> None:
-        """Have the leader add or remove one voter, or with `plan` only report the result. `done` is called once, within
-        `timeout` seconds."""
+        """Request that the leader add or remove one voter, or with `plan` only report the result.
+
+        `done` is called once, within `timeout` seconds.
+        """
         ...
 
     def status(self) -> QuorumStatus:
-        """As this node knows it now."""
+        """Return the status as this node knows it now."""
         ...
 
 
 Propose: TypeAlias = Callable[[Command, Callable[[Outcome], None]], None]
-"""`MetadataQuorum.propose`, for whoever needs nothing else of the quorum."""
+"""`MetadataQuorum.propose`, for callers that need nothing else of the quorum."""

@@ -1,10 +1,11 @@
-"""A node's own proposals on their way: to the leader, wherever it is, again where that is safe, until they are known.
+"""A node's own proposals: sent to the leader wherever it is, retried where that is safe, until their outcome is
+known.
 
-A proposal waits until a leader is known and can be reached, is handed to the engine or sent to the leader, and ends
-when the state machine's answer comes. Where an attempt is lost (the leader changed, a link broke, no answer came) the
-same bytes are tried again: they carry a session, by which the state machine gives a retry its first answer, or are
-harmless to repeat. At its deadline a proposal ends as *refused* if no attempt can have reached a log, and as *unknown*
-otherwise; never as failed.
+A proposal waits until a leader is known and reachable, is passed to the engine or sent to the leader, and ends when
+the state machine's answer arrives. If an attempt is lost (the leader changed, a link broke, no answer came), the same
+bytes are sent again: they carry a session, by which the state machine gives a retry its first answer, or are harmless
+to repeat. At its deadline a proposal ends as *refused* if no attempt can have reached a log, and otherwise as
+*unknown*; never as failed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from .protocol import Propose, Proposed
 Done: TypeAlias = Callable[[Outcome], None]
 
 ANSWER_AFTER = 1.0
-"""Seconds after which a forwarded proposal without an answer is sent again."""
+"""Seconds after which an unanswered forwarded proposal is sent again."""
 
 RETRY_AFTER = 0.02
-"""Seconds before a refused or lost proposal is tried again: leaders do not change faster."""
+"""Seconds before a refused or lost proposal is retried: leaders do not change faster."""
 
 LOOKED_AT_MAX = 1_000
-"""Proposals in one call: all are due again when the leader changes, and there may be ten thousand."""
+"""The most proposals processed in one call: all are due again when the leader changes, and there may be ten
+thousand."""
 
 
 @dataclass(slots=True)
@@ -44,16 +46,16 @@ class _Pending:
     deadline: float
     done: Done
     where: BrokerId = NO_BROKER
-    """Who was given it and has not answered; `NO_BROKER`: it waits here."""
+    """The node that has it and has not answered; `NO_BROKER` while it waits here."""
     due: float = 0.0
-    """When to try (again)."""
+    """When to send it, or send it again."""
     perhaps: bool = False
-    """Some attempt may have reached a log."""
-    detail: str = "no leader of the quorum is known, or it cannot be reached"
+    """Whether an attempt may have reached a log."""
+    detail: str = "no leader of the quorum is known or reachable"
 
 
 class Proposals:
-    """Those of one node. Every `done` is called exactly once, from `pump` or `finish`."""
+    """The proposals of one node. Every `done` is called exactly once, from `pump` or `finish`."""
 
     def __init__(
         self,
@@ -62,23 +64,23 @@ class Proposals:
         submit: Callable[[bytes, bool, Done], None],
         send: Callable[[BrokerId, Propose], None],
     ) -> None:
-        """`first_id`: where request ids begin. `submit(envelope, urgent, done)` hands one to this node's engine; `send`
-        to a peer."""
+        """`first_id` is the first request id. `submit(envelope, urgent, done)` passes a proposal to this node's
+        engine, `send` to a peer."""
         self._node_id = node_id
         self._submit = submit
         self._send = send
         self._pending: dict[int, _Pending] = {}
         self._fresh: list[int] = []
-        """Not looked at yet."""
+        """The ids that were not processed yet."""
         self._due: list[tuple[float, int]] = []
-        """A heap of (when to look again, request id); what is no longer so is found out then."""
+        """A heap of (due time, request id); obsolete entries are detected when they come up."""
         self._way: tuple[BrokerId, bool] = (NO_BROKER, False)
-        """The leader and whether it could be reached, at the last look."""
+        """The leader, and whether it was reachable, at the last `pump`."""
         self._next_id = first_id
         self._sequences: OrderedDict[int, int] = OrderedDict()
-        """Request id → sequence of the session, of those that have one, oldest first."""
+        """Request id → session sequence, of the proposals that have one, oldest first."""
         self.size_bytes = 0
-        """Of all envelopes."""
+        """The total size of all envelopes in bytes."""
         self._ended: list[tuple[Done, Outcome]] = []
 
     def __len__(self) -> int:
@@ -86,17 +88,18 @@ class Proposals:
 
     @property
     def oldest_sequence(self) -> int | None:
-        """Of this node's session, the first that has no outcome yet; None where all have."""
+        """The first undecided sequence of this node's session, or None if all are decided."""
         return next(iter(self._sequences.values()), None)
 
     def have_room(self, size: int, sequence: int | None, limits: QuorumLimits, *, urgent: bool) -> bool:
-        """For another proposal: among those that wait, and within what the state machine tells apart of a session."""
+        """Return whether another proposal fits, within the limits of the queue and of the distinguishable session
+        sequences."""
         if sequence is not None and sequence - (self.oldest_sequence or sequence) >= limits.span_max:
             return False
         return limits.have_room(len(self._pending), self.size_bytes + size, urgent=urgent)
 
     def add(self, envelope: bytes, *, urgent: bool, deadline: float, done: Done, sequence: int | None = None) -> None:
-        """Begin a proposal; `sequence` is its session's, where it has one."""
+        """Start a proposal; `sequence` is its session's, if it has one."""
         self.size_bytes += len(envelope)
         if sequence is not None:
             self._sequences[self._next_id] = sequence
@@ -106,26 +109,27 @@ class Proposals:
         self._next_id += 1
 
     def refuse(self, done: Done, detail: str) -> None:
-        """A proposal that is not even begun."""
+        """Refuse a proposal that was not started."""
         self._ended.append((done, Outcome(Fate.REFUSED, detail=detail)))
 
     @property
     def next_due(self) -> float:
-        """When `pump` has something to do without any news."""
+        """When `pump` has something to do even without any input."""
         if self._fresh or self._ended:
             return -math.inf
         return self._due[0][0] if self._due else math.inf
 
     @property
     def hurries(self) -> bool:
-        """`pump` left something that is due already."""
+        """Whether `pump` left something that is due already."""
         return bool(self._fresh)
 
     def pump(self, now: float, leader: BrokerId, reachable: bool) -> None:
-        """Try what is due, end what is overdue. `reachable`: what is sent to the leader has a link to go by."""
+        """Send the proposals that are due, and end those past their deadline. `reachable`: whether this node can send
+        to the leader."""
         fresh, self._fresh = self._fresh, []
         if self._way != (leader, reachable):
-            # Whatever waits may go, whatever is under way to another leader is lost.
+            # Waiting proposals may be sent now, and those at another leader are lost.
             self._way = (leader, reachable)
             fresh = list(self._pending)
         while self._due and self._due[0][0] <= now:
@@ -159,13 +163,13 @@ class Proposals:
             self._send(leader, Propose(request_id, pending.envelope, pending.urgent))
 
     def on_proposed(self, peer: BrokerId, answer: Proposed, now: float) -> None:
-        """A peer answers. Raises `RemoteProtocolError` for an answer that cannot be one."""
+        """Process a peer's answer. Raises `RemoteProtocolError` for an invalid one."""
         pending = self._pending.get(answer.request_id)
         fate = Fate(answer.fate)
         if fate is Fate.APPLIED:
             result = decode_result(answer.result)
             if answer.index < 0:
-                raise RemoteProtocolError("a proposal was applied nowhere")
+                raise RemoteProtocolError("an applied proposal has no index")
             self._answered(answer.request_id, Outcome(fate, answer.index, result), now)
         elif pending is not None and pending.where == peer:
             self._answered(answer.request_id, Outcome(fate, detail=answer.detail), now)
@@ -198,14 +202,14 @@ class Proposals:
         self._ended.append((pending.done, Outcome(fate, detail=f"no outcome in time: {pending.detail}")))
 
     def finish(self) -> None:
-        """Tell those whose proposals ended."""
+        """Call the callbacks of the proposals that ended."""
         while self._ended:
             ended, self._ended = self._ended, []
             for done, outcome in ended:
                 done(outcome)
 
     def close(self) -> None:
-        """The node stops: nothing will be known any more."""
+        """End all proposals: the node stops, and no further outcome will be known."""
         for request_id, pending in list(self._pending.items()):
             pending.detail = "the node stops"
             self._expire(request_id, pending)
@@ -213,7 +217,7 @@ class Proposals:
 
 
 def _as_known(outcome: Outcome) -> Outcome:
-    """The state machine may answer a late retry that it no longer knows whether it was carried out."""
+    """Return the outcome, as unknown if the state machine no longer knows whether a late retry was carried out."""
     result = outcome.result
     if isinstance(result, Refused) and result.code == "outcome_unknown":
         return Outcome(Fate.UNKNOWN, detail=result.detail)

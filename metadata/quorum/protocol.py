@@ -1,11 +1,11 @@
-"""Frames between quorum nodes, on `/raftlog.quorum`: one msgpack array each, beginning with its tag and version.
+"""The frames between quorum nodes on `/raftlog.quorum`: one msgpack array each, beginning with its tag and version.
 
-A link carries frames in one direction, in order and at most once; a link that breaks loses what was on its way, and
-everything here is made for that: the engine repeats what it must, proposals and questions carry a request id and a
-deadline at their sender, and an answer that never comes is an unknown outcome, never a failure.
+A link carries frames in one direction, in order and at most once. A broken link loses the frames in flight, and
+everything here is designed for that: the engine resends what it must, proposals and questions carry a request id and
+a deadline at their sender, and a missing answer is an unknown outcome, never a failure.
 
-The first frame on a link is a `Hello`, from both ends, and nothing is looked at before it fits: another cluster's node
-is dropped whatever it says.
+The first frame on a link is a `Hello`, from both ends. Nothing else is processed until it has been accepted: a node
+of another cluster is dropped whatever it sends.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from raftlog.model import BrokerId, QuorumStatus
 from raftlog.ports import Buffer
 
 QUORUM_PATH = "/raftlog.quorum"
-"""Of the stream that carries these frames."""
+"""The path of the stream that carries these frames."""
 
 PROTOCOL_VERSION = 1
 
 PEERS_MAX = 1_000
-"""Nodes that one node has links with: as many as there can be brokers."""
+"""The most nodes that one node has links with: the maximum number of brokers."""
 
 MATCHES_MAX = PEERS_MAX + 64
-"""Nodes that a leader tells of: whoever is here, and voters that are not."""
+"""The most nodes in a leader's status: the connected ones, and voters that are not connected."""
 
 MAX_FRAME_BYTES = MAX_ENGINE_MESSAGE_BYTES + 1024
 
 MAX_WALL_MS = 2**53
-"""Of a wall clock: some hundred thousand years."""
+"""The largest wall-clock time in milliseconds: some hundred thousand years."""
 
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _NodeId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -45,11 +45,12 @@ _Packed: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_
 
 
 class _Frame(msgspec.Struct, array_like=True, frozen=True):
-    """Base. Fields are only ever appended, with defaults: an older node ignores what it does not know."""
+    """The base of all frames. Fields are only ever appended, with defaults: an older node ignores what it does not
+    know."""
 
 
 class KnownVoter(msgspec.Struct, array_like=True, frozen=True):
-    """A voter, and where it can be dialed."""
+    """A voter and the address at which it can be dialed."""
 
     node_id: _NodeId
     host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -57,17 +58,18 @@ class KnownVoter(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Hello(_Frame, frozen=True, tag="hello.1"):
-    """Who is at this end. `directory_id` names the disk: a voter that lost its own is no longer the voter it was."""
+    """The identity of this end of a link. `directory_id` names the disk: a voter that lost its disk is not the same
+    voter."""
 
     protocol_version: _Natural
     cluster_id: Annotated[str, msgspec.Meta(max_length=64)]
     node_id: _NodeId
     directory_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     host: Annotated[str, msgspec.Meta(max_length=255)] = ""
-    """Where this end's data listener can be dialed; empty where that is not known."""
+    """The host of this end's data listener; empty if it is unknown."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     voters: Annotated[tuple[KnownVoter, ...], msgspec.Meta(max_length=64)] = ()
-    """Who votes as far as this end knows: a node that was away may know none of them. Only a hint whom to dial."""
+    """The voters that this end knows, as a hint of which nodes to dial: a node that was down may know none of them."""
 
 
 class EngineFrame(_Frame, frozen=True, tag="engine.1"):
@@ -77,8 +79,11 @@ class EngineFrame(_Frame, frozen=True, tag="engine.1"):
 
 
 class BrokerHeartbeat(_Frame, frozen=True, tag="heartbeat.1"):
-    """One life of a broker is there, its metadata has come to `applied_index`. `stopping`: it wants to be fenced.
-    `wall_ms`: what its wall clock says, to be compared with those of the others; 0 where it cannot be."""
+    """A sign of life of one incarnation of a broker, whose metadata has reached `applied_index`.
+
+    `stopping`: the broker asks to be fenced. `wall_ms`: its wall clock, to be compared with the others'; 0 if it
+    cannot be.
+    """
 
     broker_id: _NodeId
     incarnation: _Natural
@@ -88,14 +93,15 @@ class BrokerHeartbeat(_Frame, frozen=True, tag="heartbeat.1"):
 
 
 class HeartbeatAnswer(_Frame, frozen=True, tag="heartbeat_answer.1"):
-    """From the controller: whether this incarnation is the one that is registered."""
+    """The controller's answer: whether this incarnation is the registered one."""
 
     incarnation: _Natural
     registered: bool
 
 
 class Propose(_Frame, frozen=True, tag="propose.1"):
-    """Append this envelope, if you lead. `urgent`: before others that wait (registrations, elections, ISR changes)."""
+    """A request to append this envelope if the receiver leads. `urgent`: before others that wait (registrations,
+    elections, ISR changes)."""
 
     request_id: _Natural
     envelope: _Packed
@@ -103,19 +109,19 @@ class Propose(_Frame, frozen=True, tag="propose.1"):
 
 
 def author(command: Command) -> int | None:
-    """The broker in whose name a command is, where it is in one's: no other node proposes it (S12)."""
+    """Return the broker in whose name a command is made, or None. No other node may propose such a command (S12)."""
     if isinstance(command, RegisterBroker | ReportLoss | ReportRoom | RenewLeadership):
         return command.broker_id
     return command.leader if isinstance(command, AlterIsr) else None
 
 
 def is_controllers(command: Command) -> bool:
-    """Whether only the controller makes it, beside the engine: nobody forwards it."""
+    """Return whether only the controller makes this command, directly at the engine, so that it is never forwarded."""
     return isinstance(command, AdvanceTime | BeginMoves | FenceBroker | UnfenceBroker)
 
 
 class Proposed(_Frame, frozen=True, tag="proposed.1"):
-    """How a `Propose` ended: applied at `index` with `result`, refused (certainly not applied), or unknown."""
+    """The outcome of a `Propose`: applied at `index` with `result`, refused (certainly not applied), or unknown."""
 
     request_id: _Natural
     fate: Annotated[str, msgspec.Meta(pattern=r"\A(applied|refused|unknown)\Z")]
@@ -125,13 +131,13 @@ class Proposed(_Frame, frozen=True, tag="proposed.1"):
 
 
 class StatusQuestion(_Frame, frozen=True, tag="status_question.1"):
-    """What do you know of the quorum?"""
+    """A request for the receiver's `QuorumStatus`."""
 
     request_id: _Natural
 
 
 class StatusAnswer(_Frame, frozen=True, tag="status_answer.1"):
-    """A `QuorumStatus` as it travels."""
+    """A `QuorumStatus` on the wire."""
 
     request_id: _Natural
     node_id: _NodeId
@@ -146,7 +152,7 @@ class StatusAnswer(_Frame, frozen=True, tag="status_answer.1"):
 
     @staticmethod
     def of(request_id: int, status: QuorumStatus) -> StatusAnswer:
-        """From the shared noun."""
+        """Build the frame from a `QuorumStatus`."""
         return StatusAnswer(
             request_id,
             status.node_id,
@@ -176,7 +182,7 @@ class StatusAnswer(_Frame, frozen=True, tag="status_answer.1"):
 
 
 class ChangeVoters(_Frame, frozen=True, tag="change_voters.1"):
-    """Add or remove one voter, if you lead; with `plan`, only say what would become of it."""
+    """A request to add or remove one voter if the receiver leads; with `plan`, only to report the result."""
 
     request_id: _Natural
     action: Annotated[str, msgspec.Meta(pattern=r"\A(add|remove)\Z")]
@@ -185,8 +191,11 @@ class ChangeVoters(_Frame, frozen=True, tag="change_voters.1"):
 
 
 class VotersChanged(_Frame, frozen=True, tag="voters_changed.1"):
-    """What became of a `ChangeVoters`. `verdict`: `applied` at `index` (or nothing was to be changed, -1), `planned`,
-    `refused` by `code`, `again` (certainly not done: ask the next leader), or `unknown`."""
+    """The outcome of a `ChangeVoters`.
+
+    `verdict` is `applied` at `index` (-1 if nothing had to change), `planned`, `refused` by `code`, `again`
+    (certainly not done: retry at the next leader), or `unknown`.
+    """
 
     request_id: _Natural
     verdict: Annotated[str, msgspec.Meta(pattern=r"\A(applied|planned|refused|again|unknown)\Z")]
@@ -215,12 +224,12 @@ _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame's bytes."""
+    """Encode a frame."""
     return _encoder.encode(frame)
 
 
 def decode(packed: Buffer) -> Frame:
-    """Raises `RemoteProtocolError` for anything that is not a well-formed frame."""
+    """Decode a frame. Raises `RemoteProtocolError` for anything that is not well-formed."""
     if memoryview(packed).nbytes > MAX_FRAME_BYTES:
         raise RemoteProtocolError("a quorum frame is too large")
     try:

@@ -1,8 +1,8 @@
-"""What a node asks without changing anything: read barriers, and the leader's view of the quorum.
+"""The requests of a node that change nothing: read barriers, and the leader's view of the quorum.
 
-Barriers that are asked for together share one entry of the log: those who wait while one is under way get the next,
-since its place in the log must be after their question. For the same reason an entry answers only those who asked
-before it was proposed, however late its outcome comes.
+Barriers requested together share one log entry. A barrier that is requested while an entry is in flight gets the next
+one, because the entry's position must be after the request. For the same reason an entry answers only the barriers
+that were requested before it was proposed, however late its outcome arrives.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from .proposals import Done
 
 
 class Barriers:
-    """Linearizable reads of this node that wait for their index."""
+    """The linearizable reads of this node that wait for their index."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._under_way)
 
     def __init__(self, propose: Callable[[float, Done], None]) -> None:
-        """`propose(deadline, done)` brings a `NoOp` to the log."""
+        """`propose(deadline, done)` proposes a `NoOp`."""
         self._propose = propose
         self._waiting: list[tuple[float, Done]] = []
         self._under_way: list[tuple[float, Done]] = []
         self.next_due = math.inf
-        """When `pump` has something to do without any news."""
+        """When `pump` has something to do even without any input."""
 
     def ask(self, deadline: float, done: Done) -> None:
-        """`done` is called once, by the deadline."""
+        """Request a barrier; `done` is called once, by the deadline."""
         self._waiting.append((deadline, done))
         self.next_due = -math.inf
 
     def pump(self, now: float) -> None:
-        """Begin the next entry, and end what waited too long."""
+        """Propose the next entry, and end the requests that are past their deadline."""
         if now < self.next_due:
             return
         for queue in (self._waiting, self._under_way):
@@ -58,35 +58,35 @@ class Barriers:
             done(outcome)
 
     def close(self) -> None:
-        """The node stops."""
+        """End all requests: the node stops."""
         self.pump(float("inf"))
 
 
 class StatusQuestions:
-    """Questions to the leader about the quorum, each answered once: by the leader, or by this node in its place."""
+    """The status requests to the leader, each answered once: by the leader, or by this node instead."""
 
     def __init__(self, first_id: int) -> None:
         self._next_id = first_id
         self._waiting: dict[int, tuple[float, Callable[[QuorumStatus], None]]] = {}
 
     def __bool__(self) -> bool:
-        """Some are not answered."""
+        """Return whether any request is unanswered."""
         return bool(self._waiting)
 
     def ask(self, deadline: float, done: Callable[[QuorumStatus], None]) -> int:
-        """Returns the question's id."""
+        """Register a request and return its id."""
         self._next_id += 1
         self._waiting[self._next_id] = (deadline, done)
         return self._next_id
 
     def answer(self, request_id: int, status: QuorumStatus) -> None:
-        """The leader says."""
+        """Answer a request with the leader's status."""
         waiting = self._waiting.pop(request_id, None)
         if waiting is not None:
             waiting[1](status)
 
     def end_overdue(self, now: float, own: Callable[[], QuorumStatus]) -> None:
-        """Answer what waited too long with what this node knows."""
+        """Answer the requests that are past their deadline with this node's own status."""
         if not self._waiting:
             return
         for request_id, (deadline, _) in list(self._waiting.items()):

@@ -1,13 +1,14 @@
-"""Changes of the voters on their way: asked of the leader, wherever it is, again where that is safe, until known.
+"""Requests to change the voters: sent to the leader wherever it is, retried where that is safe, until their outcome
+is known.
 
-`VoterChanges` keeps the requests of this node. A request waits until a leader is known and can be reached, and is asked
-there; where that leader resigns, or an attempt is lost, it is asked again. A repeated step is harmless: a voter is
-added once, with one disk, and a removed one is not there any more; but whoever repeats it hears that it was so already,
-which after an attempt without an answer means that it was done. Each attempt has an id of its own: that a step was
-done counts whichever attempt it answers, that it was refused only of the last one.
+`VoterChanges` keeps the requests of this node. A request waits until a leader is known and reachable, and is sent to
+it. If that leader resigns or an attempt is lost, the request is retried. Repeating a step is harmless: a voter is
+added once, with one disk, and a removed one is not there any more. But a retry may be answered that the change is in
+effect already, which after an unanswered attempt means that it was done. Each attempt has an id of its own: an answer
+that the step was done counts for any attempt, a refusal only for the last one.
 
 `ChangeDesk` is the leader's side: it decides (`metadata/voters/changes.py`), appends, and answers when the step is
-committed. It also writes down the disks of voters that nobody wrote down yet.
+committed. It also pins the disks of voters that no configuration names yet.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from .port import Fate, Outcome
 from .protocol import ChangeVoters, VotersChanged
 
 REQUESTS_MAX = 64
-"""Requests of one node, or of a peer here, that have no outcome yet: people make them."""
+"""The most undecided requests of one node, or of all peers at this node: people make them."""
 
 ASKED_AGAIN_AFTER = 2.0
-"""Seconds after which a request without an answer is asked again."""
+"""Seconds after which an unanswered request is retried."""
 
 RETRY_AFTER = 0.1
-"""Seconds before a lost request is asked again, and between two pins that did not come about."""
+"""Seconds before a lost request is retried, and between two attempts to pin disks."""
 
 Told = Callable[[VotersChanged], None]
 
@@ -55,40 +56,42 @@ class _Request:
     deadline: float
     done: Told
     attempts: list[int] = field(default_factory=list)
-    """Their ids: few, since each waits for an answer, for a pause, or for another leader."""
+    """The ids of its attempts: few, since each waits for an answer, a pause, or another leader."""
     where: BrokerId = NO_BROKER
-    """Whom it was asked last, and has not answered."""
+    """The leader that has the last attempt and has not answered."""
     due: float = float("-inf")
     perhaps: bool = False
-    """An attempt without an answer may have done it."""
-    detail: str = "no leader of the quorum is known, or it cannot be reached"
+    """Whether an unanswered attempt may have carried out the change."""
+    detail: str = "no leader of the quorum is known or reachable"
 
 
 class VoterChanges:
     """The requests of one node. Every `done` is called exactly once."""
 
     def __init__(self, first_id: int, ask: Callable[[BrokerId, ChangeVoters, Told], None]) -> None:
-        """`ask(leader, request, told)` brings a request to the leader, which may be this node; `told` is called for
-        this node's own, others answer by `on_answer`."""
+        """`ask(leader, request, told)` sends a request to the leader, which may be this node.
+
+        If this node leads, `told` is called; other leaders' answers come through `on_answer`.
+        """
         self._next_id = first_id
         self._ask = ask
         self._now = 0.0
         self._waiting: list[_Request] = []
         self._asked: dict[int, _Request] = {}
-        """By the id of each attempt."""
+        """The request of each attempt, by the attempt's id."""
         self.next_due = math.inf
-        """When `pump` has something to do without any news."""
+        """When `pump` has something to do even without any input."""
 
     def add(self, change: VoterChange, *, plan: bool, deadline: float, done: Told) -> None:
-        """Begin a request."""
+        """Start a request."""
         if len(self._waiting) >= REQUESTS_MAX:
-            done(_refused(self._next_id, "overloaded", "too many changes of the quorum wait for an outcome"))
+            done(_refused(self._next_id, "overloaded", "too many changes of the quorum are undecided: retry later"))
         else:
             self._waiting.append(_Request(change, plan, deadline, done))
             self.next_due = -math.inf
 
     def pump(self, now: float, leader: BrokerId, reachable: bool) -> None:
-        """Ask what is due, end what is overdue."""
+        """Send the requests that are due, and end those past their deadline."""
         self._now = now
         for request in list(self._waiting):
             if now >= request.deadline:
@@ -100,7 +103,7 @@ class VoterChanges:
                 request.due = now
             if request.where == NO_BROKER and now >= request.due and leader != NO_BROKER and reachable:
                 self._attempt(request, leader)
-        # What is due and was not asked waits for a leader, and hears of one.
+        # A request that is due but was not sent waits for a leader; the change of leader triggers the next `pump`.
         dates = ((its.deadline, its.due if its.due > now else math.inf) for its in self._waiting)
         self.next_due = min(map(min, dates), default=math.inf)
 
@@ -115,7 +118,7 @@ class VoterChanges:
         self._ask(leader, asked, self.on_answer)
 
     def on_answer(self, answer: VotersChanged) -> None:
-        """A leader's."""
+        """Process a leader's answer."""
         request = self._asked.get(answer.request_id)
         if request is None:
             return
@@ -129,7 +132,7 @@ class VoterChanges:
                 self.next_due = -math.inf
             return
         if answer.verdict == "refused" and not is_last:
-            return  # by a leader of then; what was asked since may have been done
+            return  # by an earlier leader; a later attempt may have carried it out
         if answer.code == "not_a_voter" and request.perhaps:
             answer = replace(answer, verdict="applied", code="")
         self._end(request, answer)
@@ -146,29 +149,29 @@ class VoterChanges:
         self._end(request, _refused(self._next_id, code, f"no outcome in time: {request.detail}"))
 
     def close(self) -> None:
-        """The node stops."""
+        """End all requests: the node stops."""
         for request in list(self._waiting):
             request.detail = "the node stops"
             self._expire(request)
 
 
 class ChangeDesk:
-    """The leader's side of changes; idle on every other node."""
+    """The leader's side of voter changes; idle on every other node."""
 
     def __init__(self, engine: Engine, lanes: Lanes) -> None:
         self._engine = engine
         self._lanes = lanes
         self._open = 0
-        """Steps that were appended for somebody and are not settled."""
+        """The number of appended steps that are not decided yet."""
         self._pinned_at = float("-inf")
 
     def answer(self, asked: ChangeVoters, told: Told) -> None:
-        """Decide a request; `told` is called once, now or when the step is settled."""
+        """Decide a request; `told` is called once, now or when the step is decided."""
         if not self._engine.is_leader:
-            told(VotersChanged(asked.request_id, "again", detail="the node that was asked does not lead the quorum"))
+            told(VotersChanged(asked.request_id, "again", detail="the receiving node does not lead the quorum"))
             return
         if self._open >= REQUESTS_MAX:
-            told(_refused(asked.request_id, "overloaded", "too many changes of the quorum wait for an outcome"))
+            told(_refused(asked.request_id, "overloaded", "too many changes of the quorum are undecided: retry later"))
             return
         facts = self._engine.facts()
         before = facts.configuration.node_ids
@@ -183,7 +186,7 @@ class ChangeDesk:
                 told(VotersChanged(asked.request_id, "planned", -1, before, next_one.node_ids))
             case ResignFirst():
                 self._engine.resign()
-                told(VotersChanged(asked.request_id, "again", detail=f"node {asked.node_id} led, and resigned"))
+                told(VotersChanged(asked.request_id, "again", detail=f"node {asked.node_id} led and has resigned"))
             case NextConfiguration(next_one):
                 self._open += 1
                 settled = self._settled(VotersChanged(asked.request_id, "applied", -1, before, next_one.node_ids), told)
@@ -201,7 +204,7 @@ class ChangeDesk:
         return settled
 
     def pin(self, now: float) -> None:
-        """Write down the disks that were met, where this node leads and it is the moment."""
+        """Append a configuration that names the disks of voters which this leader has met, if that is allowed now."""
         if not self._engine.is_leader or now < self._pinned_at + RETRY_AFTER:
             return
         self._pinned_at = now
@@ -209,7 +212,7 @@ class ChangeDesk:
             return
         configuration = decide_pin(self._engine.facts())
         if configuration is not None:
-            # Where it is lost with the leadership, the next leader does it.
+            # If it is lost with the leadership, the next leader appends it again.
             self._engine.append_configuration(configuration, self._lanes.expect(lambda outcome: None))
 
 

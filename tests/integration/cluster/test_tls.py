@@ -260,7 +260,7 @@ async def test_a_node_speaks_for_itself_only(running: TlsCluster, tmp_path: Path
         with pytest.raises(Refused):
             await open_stream(connection, path, hellos(running, 2)[path])
         await connection.wait_closed()
-    await running.told(0, "quorum_link_dropped", "node 1, by its certificate, says that it is node 2")
+    await running.told(0, "quorum_link_dropped", "node 1, by its certificate, claims to be node 2")
     if name is None:
         await running.told(0, "replication link dropped", "broker 1, by its certificate, says that it is broker 2")
 
