@@ -1,1 +1,1 @@
-"""The thread that runs the quorum node, and its bridge to the event loop."""
+"""The thread that runs the quorum node, its connections, and its bridge to the broker's event loop."""

@@ -1,5 +1,7 @@
-"""Calls from the quorum's thread to the broker's loop: collected, then carried over together, in order, and made there
-a slice at a time, so that a long batch of events does not hold the broker's loop.
+"""Calls from the quorum's thread to the broker's loop.
+
+They are collected, passed over together, in order, and made in slices, so that a long batch of events does not block
+the broker's loop.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 SLICE_SECONDS = 0.005
-"""How long one batch of callbacks may hold the broker's loop before others get a turn."""
+"""Seconds for which one batch of callbacks may hold the broker's loop before other tasks run."""
 
 T = TypeVar("T")
 
 
 class Bridge:
-    """Of one thread to one loop."""
+    """The bridge from one thread to one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -24,26 +26,26 @@ class Bridge:
         self._arrived: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
-        """On the thread: call this over there, with the next `flush`."""
+        """Call this on the loop at the next `flush`. Called on the thread."""
         self._collected.append((callback, args))
 
     def carry(self, callback: Callable[[T], None]) -> Callable[[T], None]:
-        """The callback as the thread may call it."""
+        """Return a callback that the thread may call; it posts `callback`."""
         return lambda value: self.post(callback, value)
 
     def call(self, callback: Callable[..., None], *args: Any) -> None:
-        """Post and flush."""
+        """Post the call and flush."""
         self.post(callback, *args)
         self.flush()
 
     def flush(self) -> None:
-        """On the thread: carry over what was collected."""
+        """Pass the collected calls to the loop. Called on the thread."""
         if self._collected:
             collected, self._collected = self._collected, []
             try:
                 self.loop.call_soon_threadsafe(self._take, collected)
             except RuntimeError:
-                return  # the broker's loop is closed: nobody is left to be told
+                return  # the broker's loop is closed: there is no receiver left
 
     def _take(self, collected: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
         idle = not self._arrived

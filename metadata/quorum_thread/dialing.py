@@ -1,7 +1,6 @@
-"""The connections on which a node's quorum thread sends: one to each peer that `metadata/quorum/peers.py` says, and
-there.
+"""The connections on which a node's quorum thread sends: one to each peer that `metadata/quorum/peers.py` names.
 
-What the operator set in `node.toml` takes the place of where a peer says that it listens.
+An address that the operator set in `node.toml` overrides the one that the peer reports.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from raftlog.ports import LinkHandler, Random
 from .streams import DialedStream, Guard
 
 Redirect = Callable[[BrokerId, Endpoint], Endpoint]
-"""Where to dial a peer that says that it listens there."""
+"""Returns where to dial a peer that reports the given address."""
 
 
 class Dialing:
-    """All dialers of one node. Lives on the quorum's loop."""
+    """All dialers of one node. Used on the quorum's loop only."""
 
     def __init__(
         self,
@@ -39,7 +38,7 @@ class Dialing:
         tls: Callable[[BrokerId], DialTls] | None,
         redirect: Redirect,
     ) -> None:
-        """`initial`: the other voters that the folder was prepared with, dialed until the log says more."""
+        """`initial`: the other voters that the folder was prepared with; they are dialed until the log names others."""
         self._whom = WhomToDial(own, initial)
         self._handler = handler
         self._guard = guard
@@ -52,16 +51,16 @@ class Dialing:
         self._closed = False
 
     def start(self) -> None:
-        """Begin to dial."""
+        """Start dialing."""
         self._reconcile()
 
     def on_configuration(self, configuration: Configuration) -> None:
-        """The log names these voters."""
+        """Adopt the voters that the log names."""
         self._whom.on_configuration(configuration)
         self._reconcile()
 
     def on_heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
-        """A peer dialed us, so it is there: no need to sit out a long delay before dialing it."""
+        """Record that a peer dialed this node. It is up, so it is dialed at once instead of after a long delay."""
         self._whom.on_heard(peer, endpoint)
         known = self._dialers.get(peer)
         if known is not None and known[1].stream is None:
@@ -69,32 +68,32 @@ class Dialing:
         self._reconcile()
 
     def on_gone(self, peer: BrokerId) -> None:
-        """Its link to us is over."""
+        """Record that a peer's link to this node closed."""
         self._whom.on_gone(peer)
         self._reconcile()
 
     def on_told(self, peer: BrokerId, voters: Mapping[BrokerId, Endpoint]) -> None:
-        """Whom a peer that was dialed calls voters."""
+        """Record the voters that a dialed peer reports."""
         if self._whom.on_told(peer, voters):
             self._reconcile()
 
     def set_lost(self, lost: bool) -> None:
-        """Whether this node reaches no leader."""
+        """Set whether this node reaches no leader."""
         if self._whom.set_lost(lost):
             self._reconcile()
 
     @property
     def dialed(self) -> tuple[BrokerId, ...]:
-        """Whom this node dials, sorted."""
+        """The peers that this node dials, sorted."""
         return tuple(sorted(self._dialers))
 
     def address_of(self, peer: BrokerId) -> Endpoint | None:
-        """Where to dial a peer; None where nobody ever said."""
+        """Return the address at which to dial a peer, or None if it is unknown."""
         known = self._whom.address_of(peer)
         return None if known is None else self._redirect(peer, known)
 
     def _reconcile(self) -> None:
-        """Dial whom we should, where we should, and nobody else."""
+        """Dial exactly the wanted peers at their wanted addresses."""
         if self._closed:
             return
         wanted = {peer: self._redirect(peer, where) for peer, where in self._whom.wanted().items()}
@@ -131,7 +130,7 @@ class Dialing:
             task.result()
 
     async def close(self) -> None:
-        """Dial nobody any more; all connections are closed when this returns: together, since each may linger."""
+        """Stop dialing. All connections are closed on return: together, since each may linger."""
         self._closed = True
         for peer in list(self._dialers):
             self._end(peer)

@@ -1,8 +1,9 @@
-"""HTTP/2 streams as the links that `QuorumLinks` wants, on the quorum's loop.
+"""HTTP/2 streams as the links that `QuorumLinks` expects, on the quorum's loop.
 
-A dialed stream and an accepted one differ only in who opened them. An accepted stream may live on another loop (under
-TLS a connection cannot change its loop): then what it receives is passed to the quorum's loop and what is sent is
-passed back, in order. A stream whose peer says nothing for `HELLO_SECONDS` is dropped, whoever opened it.
+A dialed stream and an accepted one differ only in which end opened them. An accepted stream may live on another loop
+(under TLS a connection cannot change its loop): then its received messages are passed to the quorum's loop, and sent
+ones are passed back, in order. A stream whose peer sends nothing for `HELLO_SECONDS` is dropped, whichever end opened
+it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from raftlog.model import BrokerId
 from raftlog.ports import LinkHandler, Part
 
 HELLO_SECONDS = 10.0
-"""The first message of a link is the hello; whoever does not belong is dropped for it."""
+"""Seconds within which the first message of a link, the hello, must arrive; otherwise the link is dropped."""
 
 Guard = Callable[[Callable[[], None]], None]
-"""Runs an input of the node, and has the node ticked after it."""
+"""Runs an input of the node and schedules the node's tick after it."""
 
 
 class StreamLink:
-    """A `Link` on one stream. `peer` is whom we dialed, or on an accepted one whom its certificate names, or -1."""
+    """A `Link` on one stream. `peer` is the dialed node, or on an accepted stream the node that its certificate
+    names, or -1."""
 
     def __init__(self, peer: BrokerId, stream: Http2Stream, loop: asyncio.AbstractEventLoop) -> None:
         self._peer = peer
@@ -38,19 +40,20 @@ class StreamLink:
 
     @property
     def is_local(self) -> bool:
-        """Its stream lives on the quorum's loop."""
+        """Whether its stream lives on the quorum's loop."""
         return self._local
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Queue one message. A peer that says that it takes no message so long is no voter: the link is dropped."""
+        """Queue one message. If the peer declares that it accepts no message this long, it is no voter, and the link
+        is dropped."""
         self._on_stream_loop(lambda: self._send(parts))
 
     def close(self) -> None:
-        """Drop the connection: it has no other stream."""
+        """Close the connection: it has no other stream."""
         self._on_stream_loop(self._close)
 
     def abort(self) -> None:
-        """Drop the connection now."""
+        """Drop the connection at once."""
         self._on_stream_loop(lambda: self._stream.connection.abort("the quorum of this node stops"))
 
     def _send(self, parts: Sequence[Part]) -> None:
@@ -80,10 +83,10 @@ class DialedStream:
         self._handler = handler
         self._guard = guard
         self._links: dict[Http2Stream, tuple[StreamLink, asyncio.TimerHandle]] = {}
-        """With what ends one whose hello is not answered."""
+        """The link of each stream, with the timer that ends it if its hello is not answered."""
 
     def on_opened(self, stream: Http2Stream) -> None:
-        """The peer accepted a stream."""
+        """Process a stream that the peer accepted."""
         loop = stream.connection.loop
         link = StreamLink(self._peer, stream, loop)
         self._links[stream] = link, loop.call_later(HELLO_SECONDS, link.close)
@@ -97,7 +100,7 @@ class DialedStream:
             self._guard(lambda: self._handler.on_message(link, message))
 
     def on_ended(self, stream: Http2Stream) -> None:
-        """The peer ends its side of a link: it is over."""
+        """Close the link: the peer ended its side."""
         stream.connection.close("the peer ended the quorum's stream")
 
     def on_closed(self, stream: Http2Stream, reason: str) -> None:
@@ -109,17 +112,18 @@ class DialedStream:
 
 
 class AcceptedStreams:
-    """The streams that peers opened here."""
+    """The streams that peers opened to this node."""
 
     def __init__(self, handler: LinkHandler, loop: asyncio.AbstractEventLoop, guard: Guard) -> None:
         self._handler = handler
         self._loop = loop
         self._guard = guard
         self._links: dict[StreamLink, asyncio.TimerHandle] = {}
-        """With what ends one that says nothing."""
+        """Each link with the timer that ends it if no message arrives."""
 
     def accept(self, stream: Http2Stream) -> StreamHandler:
-        """The listener's acceptor: on the quorum's loop, or on that of a connection that could not be moved."""
+        """Accept a stream for the listener: on the quorum's loop, or on that of a connection that could not be
+        moved."""
         link = StreamLink(BrokerId(stream.peer_node), stream, self._loop)
         self._run(lambda: self._opened(link))
         return _AcceptedStream(link, on_message=partial(self._message, link), on_closed=partial(self._closed, link))
@@ -129,7 +133,7 @@ class AcceptedStreams:
         self._guard(lambda: self._handler.on_opened(link))
 
     def _message(self, link: StreamLink, message: memoryview) -> None:
-        """One frame came."""
+        """Process a frame."""
         if link in self._links or asyncio.get_running_loop() is not self._loop:
             self._run(lambda: self._guarded(link, lambda: self._handler.on_message(link, message)))
 
@@ -140,11 +144,11 @@ class AcceptedStreams:
                 self._guard(call)
             except RemoteProtocolError:
                 if link.is_local:
-                    raise  # Its connection ends itself.
+                    raise  # The connection closes itself.
                 link.abort()
 
     def _closed(self, link: StreamLink) -> None:
-        """The stream is over."""
+        """Process the end of the stream."""
 
         def forget() -> None:
             silent = self._links.pop(link, None)
@@ -164,7 +168,7 @@ class AcceptedStreams:
             return  # the quorum's loop is closed
 
     async def close(self) -> None:
-        """Drop all of them; those of this loop are gone when this returns."""
+        """Drop all streams; those of this loop are gone on return."""
         for link in list(self._links):
             link.abort()
         for _ in range(3):
@@ -172,7 +176,7 @@ class AcceptedStreams:
 
 
 class _AcceptedStream:
-    """One of them, as its handler."""
+    """The handler of one accepted stream."""
 
     def __init__(
         self, link: StreamLink, *, on_message: Callable[[memoryview], None], on_closed: Callable[[], None]
@@ -185,7 +189,7 @@ class _AcceptedStream:
         self._on_message(message)
 
     def on_ended(self, stream: Http2Stream) -> None:
-        """The peer ends its side of a link: it is over."""
+        """Close the link: the peer ended its side."""
         self._link.close()
 
     def on_closed(self, stream: Http2Stream, reason: str) -> None:

@@ -1,14 +1,14 @@
 """The quorum's own thread: an asyncio loop beside the broker's, with the quorum's connections, ticks and fsyncs.
 
-Votes, appends and broker heartbeats leave from here, so that neither a busy broker loop nor a slow fsync of a
-partition deposes anybody. The two threads share nothing but calls: the broker's loop hands in proposals, and gets
-events, outcomes and hints back, in exactly the order in which the quorum gave them, by `call_soon_threadsafe`. A long
-batch of events is handed over in slices, so that it does not hold the broker's loop.
+Votes, appends and broker heartbeats are sent from here, so that neither a busy broker loop nor a slow fsync of a
+partition causes an election or a fence. The two threads share nothing but calls. The broker's loop passes in
+proposals, and receives events, outcomes and hints through `call_soon_threadsafe`, in exactly the order in which the
+quorum produced them. A long batch of events is passed in slices, so that it does not block the broker's loop.
 
-Every node dials the data listeners of the voters, and of whoever dials it, and sends on those connections only
-(`dialing.py`); what others send comes on connections that they dialed, which the listener hands to this
-loop by their path (`loop_for_path`), or under TLS by their server name. One that stays on the listener's loop all the
-same has its messages passed on.
+Every node dials the data listeners of the voters and of the nodes that dial it, and sends on those connections only
+(`dialing.py`). Messages of its peers arrive on connections that they dialed, which the listener passes to this loop
+by their path (`loop_for_path`), or under TLS by their server name. If a connection stays on the listener's loop
+nevertheless, its messages are passed on.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ from .streams import AcceptedStreams
 __all__ = ["QUORUM_PATH", "QuorumThread"]
 
 HANGING_SECONDS = 60.0
-"""A journal is bounded: one whose opening or closing takes longer has a disk that hangs."""
+"""Seconds after which opening or closing the journal counts as hanging: its size is bounded, so the disk hangs."""
 
 LIMITS = Http2Limits(
     connect_timeout_s=1.0, ping_interval_s=2.0, ping_timeout_s=2.0, stall_timeout_s=3.0, max_queued_bytes=64 * MIB
 )
-"""Of dialed connections: a peer that was cut off is given up within seconds, and dialed again."""
+"""The limits of dialed connections: a peer that was cut off is given up within seconds, and dialed again."""
 
 
 class QuorumThread:
-    """The `MetadataQuorum` of one broker process. All methods and all callbacks are on the broker's loop."""
+    """The `MetadataQuorum` of one broker process. All methods and callbacks run on the broker's loop."""
 
     def __init__(
         self,
@@ -76,10 +76,13 @@ class QuorumThread:
         tls: Callable[[BrokerId], DialTls] | None = None,
         redirect: Redirect = lambda peer, known: known,
     ) -> None:
-        """`peers`: where to dial each other initial voter's data listener, `tls`: how to dial (None: in the clear).
-        Called on the broker's running loop. `random` is the thread's alone from now on; `on_fatal` is told once why
-        this node must stop; `redirect` says where to dial a peer instead of where it says that it listens, and is
-        called on the thread."""
+        """Create the quorum, on the broker's running loop.
+
+        `peers` are the addresses of the other initial voters' data listeners, and `tls` returns the TLS settings for
+        dialing a peer (None: plaintext). `random` belongs to the thread from now on. `on_fatal` is called once, with
+        the reason why this node must stop. `redirect` returns the address to dial instead of the one that a peer
+        reports, and is called on the thread.
+        """
         missing = set(identity.peers) - set(peers)
         if missing:
             raise InvariantViolation(f"voters {sorted(missing)} have no address")
@@ -110,51 +113,47 @@ class QuorumThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: asyncio.Future[None] = self._bridge.loop.create_future()
         self._status = QuorumStatus(identity.node_id, NO_BROKER, 0, 0, 0, 0, identity.voters)
-        # The thread's own:
+        # The following attributes belong to the thread.
         self._node: QuorumNode | None = None
         self._stop = asyncio.Event()
         self._dialing: Dialing | None = None
         self._accepted: AcceptedStreams | None = None
         self._tick_due = False
         self._next_tick = -math.inf
-        """Without any input; on the thread's loop."""
+        """The time of the next tick without input, by the thread's loop."""
         self._heartbeat = timing.quorum_heartbeat_ms / 1000
         self._next_beat: asyncio.TimerHandle | None = None
 
     # --- On the broker's loop ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the journal and start the thread; returns when messages can be taken. Raises as `QuorumNode` does."""
+        """Open the journal and start the thread. Returns when messages can be received. Raises as `QuorumNode` does."""
         self._thread = threading.Thread(target=self._run, name="raftlog-quorum", daemon=True)
         self._thread.start()
         await asyncio.wait_for(self._started, HANGING_SECONDS)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The thread's loop, for `Http2Listener(loop_for_path={QUORUM_PATH: quorum.loop})`. There after `start`."""
+        """The thread's loop, for `Http2Listener(loop_for_path={QUORUM_PATH: quorum.loop})`. Available after `start`."""
         assert self._loop is not None, "not started"
         return self._loop
 
     @property
     def acceptor(self) -> StreamAcceptor:
-        """The listener's handler of `QUORUM_PATH`; called on the thread's loop, or under TLS on the listener's."""
+        """The listener's handler of `QUORUM_PATH`, called on the thread's loop, or under TLS on the listener's."""
         assert self._accepted is not None, "not started"
         return self._accepted.accept
 
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
-        """See `MetadataQuorum`."""
         self._hand_in(lambda node: node.register(command, self._bridge.carry(done)), done)
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
-        """See `MetadataQuorum`."""
         self._hand_in(lambda node: node.propose(command, self._bridge.carry(done), timeout=timeout), done)
 
     def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
-        """See `MetadataQuorum`."""
         self._hand_in(lambda node: node.read_barrier(self._bridge.carry(done), timeout=timeout), done)
 
     def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
-        """See `MetadataQuorum`."""
 
         def stopped(outcome: Outcome) -> None:
             done(self._status)
@@ -162,13 +161,11 @@ class QuorumThread:
         self._hand_in(lambda node: node.leader_status(self._bridge.carry(done), timeout=timeout), stopped)
 
     def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
-        """See `MetadataQuorum`."""
         self._hand_in(lambda node: node.stop_broker(self._bridge.carry(done), timeout=timeout), lambda _: done(False))
 
     def change_voters(
         self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
     ) -> None:
-        """See `MetadataQuorum`."""
 
         def stopped(outcome: Outcome) -> None:
             done(VotersChanged(0, "refused", code="shutting_down", detail=outcome.detail))
@@ -178,12 +175,14 @@ class QuorumThread:
         )
 
     def status(self) -> QuorumStatus:
-        """As this node knew it at its last tick."""
+        """Return the status as of this node's last tick."""
         return self._status
 
     async def close(self) -> None:
-        """Stop the thread, close its connections, sync the journal: or leave it alone, where its disk hangs. Waiting
-        proposals end as unknown."""
+        """Stop the thread, close its connections and sync the journal; if its disk hangs, leave the thread alone.
+
+        Waiting proposals end as unknown.
+        """
         thread, self._thread = self._thread, None
         self._closing = True
         if thread is not None:
@@ -193,7 +192,7 @@ class QuorumThread:
                 self._log.error("quorum_thread_hangs", seconds=HANGING_SECONDS)
 
     def _hand_in(self, call: Callable[[QuorumNode], None], stopped: Callable[[Outcome], None]) -> None:
-        """Have the thread do this to its node; `stopped` is told where it never will."""
+        """Call this with the node on the thread; if the thread has stopped, call `stopped` instead."""
 
         def refuse() -> None:
             stopped(Outcome(Fate.REFUSED, detail="the quorum of this node has stopped"))
@@ -209,7 +208,7 @@ class QuorumThread:
             self._bridge.loop.call_soon(refuse)
 
     def _call(self, callback: Callable[[], None]) -> bool:
-        """On the thread's loop, soon; False where that has ended (or never began)."""
+        """Schedule a call on the thread's loop. Returns False if the loop has ended or never began."""
         if self._loop is None:
             return False
         try:
@@ -223,7 +222,7 @@ class QuorumThread:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001  nobody else would hear of it: this node must stop
+        except BaseException as error:  # noqa: BLE001  reported here or nowhere: this node must stop
             self._report(error)
 
     async def _main(self) -> None:
@@ -259,7 +258,7 @@ class QuorumThread:
         self._dialing.start()
         self._loop = loop
         if self._closing:
-            self._stop.set()  # said while there was no loop to say it to
+            self._stop.set()  # the request to close came before the loop existed
         self._bridge.call(self._say_started)
         try:
             self._beat()
@@ -268,8 +267,8 @@ class QuorumThread:
             await self._end(node)
 
     def _beat(self) -> None:
-        """Time passes for the node even where nobody speaks. An input's tick puts this one off: an idle node wakes
-        for what arrives and little else."""
+        """Tick the node even if no input arrives. An input's tick postpones this one, so an idle node wakes for
+        little else."""
         self._next_beat = None
         if self._node is not None:
             if asyncio.get_running_loop().time() >= self._next_tick:
@@ -277,7 +276,7 @@ class QuorumThread:
             self._set_beat()
 
     def _set_beat(self) -> None:
-        """One timer, never two."""
+        """Set the only timer for the next tick."""
         if self._next_beat is not None:
             self._next_beat.cancel()
         self._next_beat = asyncio.get_running_loop().call_at(self._next_tick, self._beat)
@@ -298,7 +297,7 @@ class QuorumThread:
         self._do_guarded(lambda: call(node))
 
     def _do_guarded(self, call: Callable[[], None]) -> None:
-        """An input: staged now, carried out at the end of this turn of the loop with all others, if there is need."""
+        """Stage an input now; a tick at the end of this turn of the loop carries out all inputs, if any needs it."""
         if self._node is None:
             return
         try:
@@ -334,18 +333,20 @@ class QuorumThread:
             self._set_beat()
 
     def _unforeseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Out of a callback or a task of this loop came an exception that nobody caught. A connection's own end, and a
-        peer's fault, end the connection; after any other the node's state is in doubt, or nobody dials a peer any
-        more."""
+        """Process an exception that no callback or task of this loop caught.
+
+        The end of a connection, or a peer's fault, ends only the connection. After any other exception the node's
+        state is in doubt, or a peer may no longer be dialed, so the node stops.
+        """
         error = context.get("exception")
-        message = str(context.get("message", "an error without a word"))
+        message = str(context.get("message", "no description"))
         self._log.error("unforeseen", message=message, exc_info=error)
         of_connection = isinstance(error, OSError) and "transport" in context
         if error is not None and not of_connection and not isinstance(error, RemoteProtocolError):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing leaves this node any more."""
+        """Report the error and stop: nothing leaves this node any more."""
         self._report(error)
         self._stop.set()
 
@@ -389,7 +390,7 @@ class QuorumThread:
         try:
             self._on_events(index, events)
         except BaseException as error:
-            # What follows would be applied to a view with a hole in it.
+            # Later events would be applied to a view with a gap.
             self._on_events = lambda index, events: None
             self._fatal(error)
             raise

@@ -56,7 +56,6 @@ LEFT: Mapping[str, int] = {
     "metadata/commands": 38,
     "metadata/controller": 28,
     "metadata/image": 69,
-    "metadata/quorum_thread": 18,
     "metadata/records": 37,
     "metadata/rules": 19,
     "metadata/snapshot": 3,

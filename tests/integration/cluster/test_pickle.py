@@ -40,9 +40,7 @@ from tests.support.pickles import pickles_in
 
 pytestmark = pytest.mark.integration
 
-WITHOUT_PICKLE = os.path.join(
-    os.path.dirname(os.path.abspath(support.__file__)), "node_without_pickle.py"
-)
+WITHOUT_PICKLE = os.path.join(os.path.dirname(os.path.abspath(support.__file__)), "node_without_pickle.py")
 TOPIC = "t"
 SNAPSHOT_ENTRIES = 40
 DATA_PATHS = ("/v1/produce", "/v1/fetch", "/raftlog.forward", rp.REPLICATION_PATH, qp.QUORUM_PATH)
