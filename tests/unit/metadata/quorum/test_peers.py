@@ -142,7 +142,7 @@ def test_a_hello_names_the_leader_and_where_voters_say_that_they_are() -> None:
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "a\0b"])
 def test_who_names_a_host_that_no_name_can_be_is_dropped_and_who_repeats_it_is_not(host: str) -> None:
     made, dropped = links()
-    assert greeted(made, 3, host).closed and "no name" in dropped[0]
+    assert greeted(made, 3, host).closed and "no valid name" in dropped[0]
     told: list[dict[BrokerId, Endpoint]] = []
     there = QuorumLinks(identity_of(2, 3), on_told=lambda peer, voters: told.append(dict(voters)))
     there.attach(Nobody())
