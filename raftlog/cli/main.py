@@ -1,6 +1,7 @@
-"""`raftlog <noun> <verb>`: the entry point. Commands are loaded when named, so `raftlog --help` loads nothing heavy.
+"""`raftlog <noun> <verb>`: the entry point of the command line. Commands are loaded on use, so `raftlog --help` loads
+nothing heavy.
 
-Every `RaftlogError` ends here as one line that says whose fault it is and what to do, without a traceback. Exit codes:
+Every `RaftlogError` ends here as one line without a traceback, which says whose fault it is and what to do. Exit codes:
 0 done, 1 failed, 2 wrong usage, 10 unhealthy. Other packages add commands through the entry point group
 `raftlog.commands`.
 """
@@ -32,13 +33,13 @@ COMMANDS = {
     "topic": "raftlog.cli.commands.topic:topic",
     "transaction": "raftlog.cli.commands.transaction:transaction",
 }
-"""Name → where it is."""
+"""Name → module and attribute of the command."""
 
 ENTRY_POINT_GROUP = "raftlog.commands"
 
 
 class LazyGroup(click.RichGroup):
-    """Finds commands by name, and only loads the one that is called."""
+    """A group that finds commands by name and loads only the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*COMMANDS, *(point.name for point in _entry_points())})
@@ -67,11 +68,11 @@ def _entry_points() -> list[importlib.metadata.EntryPoint]:
     default="127.0.0.1:9640",
     show_default=True,
     metavar="HOST:PORT,...",
-    help="API addresses of some nodes.",
+    help="API addresses of some nodes; the others are found through them.",
 )
 @click.pass_context
 def cli(context: click.Context, bootstrap: str) -> None:
-    """raftlog: a replicated commit log that coordinates itself."""
+    """raftlog: a replicated commit log with its own coordination."""
     context.obj = bootstrap
 
 
@@ -85,10 +86,10 @@ def main() -> None:
         error.show()
         sys.exit(EXIT_USAGE)
     except InvariantViolation as error:
-        click.echo(f"Error: a bug of raftlog: {error.detail}", err=True)
+        click.echo(f"Error: a bug in raftlog: {error.detail}", err=True)
         sys.exit(EXIT_FAILED)
     except RaftlogError as error:
-        advice = " (it may work later: try again)" if error.retriable and not isinstance(error, InvalidRequest) else ""
+        advice = " (a retry may succeed)" if error.retriable and not isinstance(error, InvalidRequest) else ""
         click.echo(f"Error: {error.detail}{advice}", err=True)
         sys.exit(EXIT_FAILED)
     except (BrokenPipeError, KeyboardInterrupt):

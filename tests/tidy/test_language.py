@@ -59,7 +59,6 @@ LEFT: Mapping[str, int] = {
     "metadata/records": 37,
     "metadata/rules": 19,
     "metadata/snapshot": 3,
-    "raftlog/cli": 93,
     "spark_source": 27,
     "spark_source/driver": 13,
     "spark_source/options": 1,

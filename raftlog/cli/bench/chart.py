@@ -1,7 +1,7 @@
-"""A latency histogram drawn: as lines of text for a terminal, or as an SVG picture (alone, or in an HTML page).
+"""Drawings of a latency histogram: lines of text for a terminal, or an SVG picture (alone, or in an HTML page).
 
 Both have one bar for each sixth of a power of ten: latencies spread over decades, and a linear axis would show one bar
-and a tail of nothing.
+and an empty tail.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from .histogram import Histogram
 
 STEPS = 6
-"""Bars a decade."""
+"""Bars in a decade."""
 WIDTH, HEIGHT, MARGIN = 720, 240, 56
 COLOURS = ("#3b6fb6", "#c8553d", "#5b8c5a", "#8a6fae")
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 Bar = tuple[float, float, int]
-"""From and to, in milliseconds, and how many lie there."""
+"""Lower and upper bound in milliseconds, and the count between them."""
 
 
 def bars(histogram: Histogram) -> list[Bar]:
-    """From the first that has any to the last, empty ones between them too."""
+    """Return the bars from the first to the last non-empty one, including empty ones between them."""
     counts: dict[int, int] = {}
     for lowest, highest, count in histogram.buckets():
         step = math.floor(math.log10(max((lowest + highest) / 2, 1)) * STEPS)
@@ -35,8 +35,10 @@ def bars(histogram: Histogram) -> list[Bar]:
 
 
 def text_chart(histogram: Histogram, width: int = 50) -> str:
-    """A line a bar: its range, its length, how many and what part of all. At least one eighth of a cell where there
-    are any: rare long latencies are what one looks for."""
+    """Return one line for each bar: its range, its length, its count and share.
+
+    A non-empty bar has at least one eighth of a cell, because rare long latencies are the most interesting ones.
+    """
     lines = []
     shown = bars(histogram)
     longest = max((count for _, _, count in shown), default=0)
@@ -49,7 +51,7 @@ def text_chart(histogram: Histogram, width: int = 50) -> str:
 
 
 def svg_chart(title: str, histograms: Mapping[str, Histogram]) -> str:
-    """One row of bars for each histogram, all on one axis, the percentiles named beside it. A whole SVG document."""
+    """Return a complete SVG document: one row of bars for each histogram, on a common axis, with its percentiles."""
     rows = {name: bars(histogram) for name, histogram in histograms.items()}
     edges = [edge for row in rows.values() for start, end, _ in row for edge in (start, end)] or [0.001, 1.0]
     low, high = math.log10(min(edges)), math.log10(max(edges))
@@ -86,7 +88,7 @@ def svg_chart(title: str, histograms: Mapping[str, Histogram]) -> str:
 
 
 def html_page(title: str, histograms: Mapping[str, Histogram]) -> str:
-    """The picture and a table of percentiles; one file that needs nothing else."""
+    """Return a self-contained page with the picture and a table of percentiles."""
     names = ("records", "avg ms", "p50 ms", "p95 ms", "p99 ms", "p99.9 ms", "max ms")
     head = "".join(f"<th>{name}</th>" for name in ("", *names))
     body = "".join(
@@ -113,5 +115,5 @@ def _told(name: str, histogram: Histogram) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within the axis (given as logarithms)."""
+    """Return the powers of ten within the axis (given as logarithms)."""
     return [10.0**power for power in range(math.ceil(low), math.floor(high) + 1)]

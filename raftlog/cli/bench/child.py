@@ -1,7 +1,8 @@
-"""One process of a benchmark: a client that is told what to do on standard input (`messages.py`).
+"""One process of a benchmark: a client that is controlled on standard input (`messages.py`).
 
-Clients have processes of their own because one of them fills a core: several in one would measure that core, and the
-one that draws progress bars would be measured too. A child ends when its input does, so it never outlives its parent.
+Clients run in their own processes because one of them fills a core: several in one process would measure that core, and
+the process with the progress bars would be measured too. A child ends when its input does, so it never outlives its
+parent.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from .messages import (
 from .worker import Worker
 
 TELL_SECONDS = 0.5
-"""Between two `Progress`."""
+"""Time between two `Progress` messages, in seconds."""
 
 Tell = Callable[[Report], None]
 
 
 def worker_for(job: Job) -> Worker:
-    """Loads only what this kind needs."""
+    """Return the worker for a job, importing only what it needs."""
     if isinstance(job, ProduceJob):
         from .producer import ProducingWorker
 
@@ -53,7 +54,7 @@ def worker_for(job: Job) -> Worker:
 
 
 async def serve(lines: asyncio.StreamReader, tell: Tell) -> None:
-    """One child's life. Returns when its input ends, also in the middle of a pass."""
+    """Run one child. Returns when its input ends, even in the middle of a pass."""
     first = await lines.readline()
     if not first:
         return
@@ -72,7 +73,8 @@ async def serve(lines: asyncio.StreamReader, tell: Tell) -> None:
 
 
 async def _listen(lines: asyncio.StreamReader, orders: asyncio.Queue[Go]) -> None:
-    """Until the input ends. The parent sends a `Go` only after an answer: the queue never holds more than one."""
+    """Queue orders until the input ends. The parent sends a `Go` only after an answer, so the queue holds at most
+    one."""
     while line := await lines.readline():
         orders.put_nowait(msgspec.json.decode(line, type=Go))
 
@@ -106,7 +108,8 @@ async def _telling(worker: Worker, tell: Tell) -> None:
 
 
 def _settle_memory() -> None:
-    """The pool is the benchmark's, not the client's: the collector need not walk its millions of values."""
+    """Hide the pool from the garbage collector. It belongs to the benchmark, not the client, and has millions of
+    values."""
     gc.collect()
     gc.freeze()
 
@@ -131,6 +134,6 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    # Nobody listens any more, or Ctrl-C: the parent tells of it.
+    # Either the parent has stopped reading, or Ctrl-C was pressed, which the parent reports.
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
         asyncio.run(_main())

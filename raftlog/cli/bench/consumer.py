@@ -1,8 +1,9 @@
-"""The child that consumes: a pass reads every partition from where it is told, batch by batch.
+"""The child that consumes: a pass reads every partition from the given offset, batch by batch.
 
-Batches are made lists of values, Arrow, or nothing (`decode`), on top of what a `Consumer` does with each by itself:
-its CRC and its place in the log are checked. Bytes are counted as stored: adding up the lengths of single values would
-be a tenth of the work that is measured. With `each` every record is awaited by itself, and the bytes are of values.
+Batches are converted to lists of values, to Arrow, or not at all (`decode`), in addition to the checks of CRC and log
+position that a `Consumer` always makes. Bytes are counted as stored, because adding up the lengths of single values
+would be a tenth of the measured work. With `each` every record is awaited separately, and the bytes are those of
+values.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from .values import checksum
 from .worker import Tally, Worker
 
 PATIENCE_SECONDS = 30.0
-"""Without anything new, a pass has failed."""
+"""Time without new records after which a pass has failed, in seconds."""
 STRIDE = 1_000
-"""Records between two looks at the clock, where each is awaited by itself."""
+"""Number of records between two readings of the clock, if each is awaited separately."""
 
 
 class ConsumingWorker(Worker):
-    """Keeps one `Consumer` for all passes."""
+    """A worker that keeps one `Consumer` for all passes."""
 
     def __init__(self, job: ConsumeJob) -> None:
         self.tally = Tally()
@@ -37,17 +38,17 @@ class ConsumingWorker(Worker):
 
     async def prepare(self) -> None:
         if self._job.decode == "arrow":
-            # The library behind it is loaded when it is first used, which takes a while.
+            # The Arrow library is loaded at first use, which takes a while.
             RecordBatch(encode([b""], base_timestamp_ms=0, codec=Codec.NONE)).to_arrow()
         began = time.monotonic()
         await self._consumer.start()
         self._joining = time.monotonic() - began
 
     async def run(self, go: Go) -> Passed:
-        """From `go.start`, until `go.end` is reached everywhere, or there are enough records or seconds."""
+        """Read from `go.start` until `go.end` is reached everywhere, or the limit of records or seconds."""
         self._checksum = 0
         for partition, offset in go.start.items():
-            # What was fetched ahead, before the clock started, is dropped.
+            # Data that was fetched before the clock started is dropped.
             await self._consumer.seek(partition, offset)
         open_partitions = {p for p, end in go.end.items() if go.start.get(p, -1) < end}
         began = time.monotonic()
@@ -82,7 +83,7 @@ class ConsumingWorker(Worker):
         await self._consumer.close()
 
     async def _each(self, open_partitions: set[int], go: Go, until: float | None) -> tuple[int, int]:
-        """Record by record: how many, and their bytes. The clock is looked at once in `STRIDE` records."""
+        """Read record by record. Return the number of records and bytes. The clock is read once in `STRIDE` records."""
         last = {partition: end - 1 for partition, end in go.end.items()}
         tally, told = self.tally, (0, 0)
         records = size = 0
@@ -108,7 +109,7 @@ class ConsumingWorker(Worker):
         return records, size
 
     def _read(self, batch: ConsumedBatch) -> int:
-        """What the job wants of it; how many records it has."""
+        """Convert the batch as the job demands. Return its number of records."""
         if self._job.decode == "arrow":
             return int(batch.to_arrow().num_rows)
         if self._job.decode == "none" and not self._job.checksum:
@@ -122,12 +123,12 @@ class ConsumingWorker(Worker):
         wanted = "" if go.records is None else f" of {go.records}"
         return RetriableError(
             "request_timed_out",
-            f"topic {self._job.topic}: {records}{wanted} records were read, then nothing came for "
+            f"topic {self._job.topic}: {records}{wanted} records were read, then none arrived for "
             f"{PATIENCE_SECONDS:.0f} s; positions {self._consumer.positions}, wanted {go.end}",
         )
 
 
 def _patience(until: float | None) -> float:
-    """Seconds to wait for something new."""
+    """Return the time to wait for new records, in seconds."""
     left = PATIENCE_SECONDS if until is None else max(until - time.monotonic(), 0.0)
     return min(left, PATIENCE_SECONDS)

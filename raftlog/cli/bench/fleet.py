@@ -1,7 +1,7 @@
-"""The client processes of a benchmark, from the side of who commands them.
+"""The client processes of a benchmark, from their controller's side.
 
-`async with Fleet(jobs) as fleet: ... await fleet.go([...])`: a child for each job, all ready when the block begins, all
-gone when it ends, whatever ends it.
+`async with Fleet(jobs) as fleet: ... await fleet.go([...])` runs one child for each job. All are ready when the block
+begins, and all are gone when it ends, whatever ends it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from raftlog.errors import RaftlogError, error_from_code
 from .messages import MAX_LINE_BYTES, Failed, Go, Job, Passed, Progress, Ready, Report
 
 STOP_SECONDS = 10.0
-"""A child that has not ended by then is killed."""
+"""Time after which a child that has not ended is killed, in seconds."""
 OnProgress = Callable[[Progress], None]
 
 
 class Fleet:
-    """One child a job, in their order."""
+    """One child for each job, in the order of the jobs."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
@@ -37,7 +37,8 @@ class Fleet:
         return [child.pid for child in self._children]
 
     async def go(self, orders: Sequence[Go], on_progress: OnProgress | None = None) -> list[Passed]:
-        """One pass of all children at once. Raises the error of the first that failed; the fleet is of no use then."""
+        """Run one pass in all children at once. Raises the error of the first that failed; the fleet is unusable
+        then."""
         self._on_progress = on_progress or _ignore
         answers = await self._ask(orders)
         passed = [answer for answer in answers if isinstance(answer, Passed)]
@@ -46,7 +47,7 @@ class Fleet:
         return passed
 
     async def salt(self) -> None:
-        """Producers: other values for the next pass."""
+        """Change the producers' values for the next pass."""
         await self._ask([Go(salt=True)] * len(self._children))
 
     async def __aenter__(self) -> Fleet:
@@ -67,7 +68,7 @@ class Fleet:
     async def _ask(self, messages: Sequence[Job | Go]) -> list[Ready | Passed]:
         for child, message in zip(self._children, messages, strict=True):
             assert child.stdin is not None
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the answer tells of its end
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the answer reports its end
                 child.stdin.write(msgspec.json.encode(message) + b"\n")
                 await child.stdin.drain()
         async with contextlib.AsyncExitStack() as stack:
@@ -76,7 +77,7 @@ class Fleet:
             return list(await asyncio.gather(*tasks))
 
     async def _answer(self, child: Process) -> Ready | Passed:
-        """What it says next that is no progress. Raises what it failed with."""
+        """Return a child's next message that is not progress. Raises the error with which it failed."""
         assert child.stdout is not None
         while line := await child.stdout.readline():
             report: Report = msgspec.json.decode(line, type=Report)
@@ -101,7 +102,7 @@ async def _start() -> Process:
         stdin=PIPE,
         stdout=PIPE,
         limit=MAX_LINE_BYTES,
-        # A Ctrl-C at the terminal is the parent's to handle.
+        # The parent handles Ctrl-C at the terminal.
         start_new_session=True,
     )
 
@@ -127,4 +128,4 @@ async def _cancel(tasks: Sequence[asyncio.Task[Ready | Passed]]) -> None:
 
 
 def _ignore(progress: Progress) -> None:
-    """Nobody looks."""
+    """Ignore progress."""

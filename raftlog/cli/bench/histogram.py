@@ -1,8 +1,8 @@
-"""Latencies, counted: a log-linear histogram of bounded size.
+"""A log-linear histogram of latencies, of bounded size.
 
-Each power of two is divided into 128 equal buckets, so a percentile is at most 1/128 (0.8 %) above the truth whatever
-its size, in at most `BUCKETS` counters. Average and maximum are exact. (The idea is that of HdrHistogram by Gil Tene.
-Ours is these few lines because the Python port brings a native build and its own file format, and needs neither here.)
+Each power of two is divided into 128 equal buckets, so a percentile is at most 1/128 (0.8 %) above the truth, whatever
+its size, with at most `BUCKETS` counters. Average and maximum are exact. (The idea is that of HdrHistogram by Gil Tene.
+The Python port has a native build and its own file format, neither of which is needed here.)
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 LINEAR_BITS = 8
-"""Values below 2**8 have a bucket each."""
+"""Values below 2**8 have one bucket each."""
 HALF = 1 << (LINEAR_BITS - 1)
 MAX_BITS = 40
-"""Values of more bits (as microseconds: over twelve days) are counted in the last bucket."""
+"""Values with more bits (as microseconds: over twelve days) are counted in the last bucket."""
 BUCKETS = (MAX_BITS - LINEAR_BITS) * HALF + 2 * HALF
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What people ask of latencies, in milliseconds."""
+    """The usual figures about latencies, in milliseconds."""
 
     count: int
     avg_ms: float
@@ -33,19 +33,22 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Histogram:
-    """Counts whole numbers from 0 on; here microseconds."""
+    """A histogram of whole numbers from 0 on; here microseconds."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        """Bucket → how many. Only those that have any."""
+        """Bucket → count, without empty buckets."""
         self.count = 0
         self.total = 0
         """Sum of all values."""
         self.maximum = 0
 
     def record(self, value: int, times: int = 1) -> None:
-        """Count `value` so many times. What is negative (no clock went back, but a reader may be ahead of a rounded
-        schedule) counts as 0. Raises `ValueError` where `times` is negative."""
+        """Count `value` `times` times.
+
+        A negative value (a reader may be ahead of a rounded schedule, although no clock went back) counts as 0. Raises
+        `ValueError` if `times` is negative.
+        """
         if times < 0:
             raise ValueError(f"{times} times")
         if times == 0:
@@ -58,7 +61,7 @@ class Histogram:
         self.maximum = max(self.maximum, value)
 
     def merge(self, other: Histogram) -> None:
-        """As if all of the other's values had been recorded here."""
+        """Add all values of another histogram."""
         for bucket, times in other._counts.items():
             self._counts[bucket] = self._counts.get(bucket, 0) + times
         self.count += other.count
@@ -66,10 +69,13 @@ class Histogram:
         self.maximum = max(self.maximum, other.maximum)
 
     def percentile(self, percent: float) -> int:
-        """The smallest value that `percent` of all values are not above, rounded up within its bucket; 0 where there
-        are none. Raises `ValueError` unless 0 <= percent <= 100."""
+        """Return the smallest value such that `percent` of all values are not above it, rounded up within its bucket; 0
+        without values.
+
+        Raises `ValueError` unless 0 <= percent <= 100.
+        """
         if not 0 <= percent <= 100:
-            raise ValueError(f"{percent} is no percentage")
+            raise ValueError(f"{percent} is not a percentage")
         wanted = max(math.ceil(self.count * percent / 100), 1)
         seen = 0
         for bucket, times in sorted(self._counts.items()):
@@ -79,7 +85,7 @@ class Histogram:
         return 0
 
     def buckets(self) -> Iterator[tuple[int, int, int]]:
-        """(lowest value, highest value, count) of each bucket that has any, rising."""
+        """Yield (lowest value, highest value, count) of each non-empty bucket, in ascending order."""
         for bucket, times in sorted(self._counts.items()):
             yield (*bucket_range(bucket), times)
 
@@ -88,24 +94,24 @@ class Histogram:
         return self.total / self.count if self.count else 0.0
 
     def summary(self) -> Summary:
-        """Of microseconds, as milliseconds."""
+        """Return the summary of microseconds, in milliseconds."""
         p50, p95, p99, p999 = (self.percentile(percent) / 1000 for percent in (50, 95, 99, 99.9))
         return Summary(self.count, self.average / 1000, p50, p95, p99, p999, self.maximum / 1000)
 
     # --- Between processes ---
 
     def state(self) -> HistogramState:
-        """All of it, to be sent."""
+        """Return the whole content, to be sent."""
         return HistogramState(self.total, self.maximum, sorted(self._counts.items()))
 
     @staticmethod
     def of(states: Iterable[HistogramState]) -> Histogram:
-        """One of several, merged. Raises `ValueError` for what no histogram sent."""
+        """Merge several histograms into one. Raises `ValueError` for an invalid state."""
         whole = Histogram()
         for state in states:
             counts: Mapping[int, int] = dict(state.counts)
             if any(not 0 <= bucket < BUCKETS or times < 0 for bucket, times in counts.items()):
-                raise ValueError("a bucket that cannot be")
+                raise ValueError("an invalid bucket")
             part = Histogram()
             part._counts, part.count = dict(counts), sum(counts.values())
             part.total, part.maximum = state.total, state.maximum
@@ -114,16 +120,16 @@ class Histogram:
 
 
 class HistogramState(msgspec.Struct, frozen=True, array_like=True):
-    """A histogram as it travels."""
+    """The serialized form of a histogram."""
 
     total: int = 0
     maximum: int = 0
     counts: list[tuple[int, int]] = []
-    """(bucket, how many)."""
+    """Pairs of (bucket, count)."""
 
 
 def bucket_of(value: int) -> int:
-    """Which bucket counts `value` (at least 0)."""
+    """Return the bucket that counts `value` (at least 0)."""
     shift = value.bit_length() - LINEAR_BITS
     if shift <= 0:
         return value
@@ -131,7 +137,7 @@ def bucket_of(value: int) -> int:
 
 
 def bucket_range(bucket: int) -> tuple[int, int]:
-    """The lowest and the highest value of a bucket. (The last one has higher ones too.)"""
+    """Return the lowest and the highest value of a bucket. (The last one also holds higher values.)"""
     if bucket < 2 * HALF:
         return bucket, bucket
     shift = bucket // HALF - 1

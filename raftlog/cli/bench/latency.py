@@ -1,11 +1,11 @@
-"""The child that measures latency: it sends at a fixed rate, and reads back what it sent.
+"""The child that measures latency: it sends at a fixed rate, and reads its own records back.
 
-Producer and consumer share a process and its clock, so the time from when a record was *due* until it is in the hands
-of a reader is one subtraction. A thread sleeps until records are due and wakes the loop: the loop's own timers are a
-millisecond coarse, which is as long as what is measured. `pacing.py` tells why it counts from when it was due.
+Producer and consumer share a process and its clock, so the time from when a record was *due* until a reader has it is
+one subtraction. A thread sleeps until records are due and wakes the loop: the loop's own timers have a resolution of a
+millisecond, which is as long as the measured time. `pacing.py` explains why latency starts when a record is due.
 
-Each value names its run and its number, so records of others do no harm; and each is read exactly once, or the run
-fails (S1): what got lost would otherwise be latency that nobody measured.
+Each value contains its run and its number, so foreign records do no harm. Each must be read exactly once, or the run
+fails (S1): a lost record would otherwise be latency that is not measured.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .worker import Tally, Worker
 NAME_BYTES = 8
 NUMBER_BYTES = MIN_LATENCY_VALUE_BYTES - NAME_BYTES
 BURST = 1_000
-"""Records that one turn of the loop sends at most, after a stall."""
+"""Maximum number of records that one turn of the loop sends after a stall."""
 MIN_TICK_SECONDS = 0.0005
 PATIENCE_SECONDS = 30.0
-"""Without anything read, a run has failed."""
+"""Time without records after which a run has failed, in seconds."""
 
 
 class LatencyWorker(Worker):
-    """Keeps its clients for all passes."""
+    """A worker that keeps its clients for all passes."""
 
     def __init__(self, job: LatencyJob) -> None:
         self.tally = Tally()
@@ -49,14 +49,15 @@ class LatencyWorker(Worker):
         await self._consumer.start()
 
     async def run(self, go: Go) -> Passed:
-        """`go.records` of them. Raises `RaftlogError` where one got lost, came twice, or could not be sent in time."""
+        """Measure `go.records` records. Raises `RaftlogError` if one was lost, came twice, or could not be sent in
+        time."""
         assert go.records is not None, "the parent reckons how many"
         one = _Run(self._job, go.records, self.tally)
         began = time.monotonic()
         sending = asyncio.create_task(one.send_all(self._producer))
         reading = asyncio.create_task(one.read_all(self._consumer))
         try:
-            # Whichever fails first ends both.
+            # The first failure ends both.
             await asyncio.gather(sending, reading)
         finally:
             for task in (sending, reading):
@@ -85,7 +86,7 @@ class _Run:
         self.acknowledged = Histogram()
 
     async def send_all(self, producer: Producer) -> None:
-        """Each when it is due; returns when all are acknowledged."""
+        """Send each record when it is due. Returns when all are acknowledged."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -94,7 +95,7 @@ class _Run:
                 return
             try:
                 self._send_due(producer)
-            except Exception as error:  # noqa: BLE001  whatever it is: its records would count as lost
+            except Exception as error:  # noqa: BLE001  any error: otherwise its records would count as lost
                 done.set_exception(error)
             else:
                 if self._pacer.sent >= self._records:
@@ -109,13 +110,13 @@ class _Run:
         await producer.flush()
 
     async def read_all(self, consumer: Consumer) -> None:
-        """Until every one was read."""
+        """Read until every record has arrived."""
         while self.read.count < self._records:
             batch = await consumer.next_batch(PATIENCE_SECONDS + 1 / self._job.rate)
             now = time.monotonic()
             if batch is None:
                 missing = self._records - self.read.count
-                why = f"{missing} of {self._records} records were not read, and nothing came for {PATIENCE_SECONDS} s"
+                why = f"{missing} of {self._records} records were not read, and none arrived for {PATIENCE_SECONDS} s"
                 raise RetriableError("request_timed_out", f"topic {self._job.topic}: {why}")
             for value in batch.values():
                 if value is not None and value.startswith(self._name):
@@ -129,7 +130,7 @@ class _Run:
 
     def _count_acknowledged(self, number: int, delivery: DeliveryFuture) -> None:
         if delivery.exception() is not None:
-            delivery.observed = False  # `flush` raises what nobody has looked at
+            delivery.observed = False  # `flush` raises errors that were not observed
             return
         self.acknowledged.record(self._microseconds(number, time.monotonic()))
 
@@ -148,8 +149,8 @@ class _Run:
 
 
 class _Ticker:
-    """Wakes a loop at fixed moments, from a thread that sleeps until each. Those that were missed are left out, also
-    while the loop has not come to the last one yet."""
+    """A thread that wakes a loop at fixed moments. Missed moments are skipped, also while the loop has not handled
+    the last one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tick: Callable[[], None], every: float, at: float) -> None:
         self._loop = loop
@@ -164,7 +165,7 @@ class _Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """It ends before its next tick."""
+        """End before the next tick."""
         self._stopped = True
 
     def _run(self) -> None:

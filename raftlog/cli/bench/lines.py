@@ -1,8 +1,8 @@
-"""The lines of Kafka's own performance tools, so that what reads those reads these.
+"""The output lines of Kafka's own performance tools, so that programs that parse those can parse these.
 
-Formats are those of `kafka-producer-perf-test` (`ProducerPerformance`), `kafka-consumer-perf-test`
+The formats are those of `kafka-producer-perf-test` (`ProducerPerformance`), `kafka-consumer-perf-test`
 (`ConsumerPerformance`) and `kafka-e2e-latency` (`EndToEndLatency`) of Kafka 3.9. Their MB are 2**20 bytes, and their
-latencies of percentiles whole milliseconds; `-o json` has everything exactly.
+latency percentiles are whole milliseconds; `-o json` has exact values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONSUMER_HEADER = (
 
 
 def producer_window(records: int, size: int, seconds: float, latency: Histogram) -> str:
-    """What was acknowledged in the last seconds, as it goes."""
+    """Return the line about the records acknowledged in the last seconds."""
     return (
         f"{records} records sent, {records / seconds:.1f} records/sec ({size / MIB / seconds:.2f} MB/sec), "
         f"{latency.average / 1000:.1f} ms avg latency, {latency.maximum / 1000:.1f} ms max latency."
@@ -27,7 +27,7 @@ def producer_window(records: int, size: int, seconds: float, latency: Histogram)
 
 
 def producer_total(records: int, size: int, seconds: float, latency: Summary) -> str:
-    """The last line."""
+    """Return the last line."""
     return (
         f"{records} records sent, {records / seconds:f} records/sec ({size / MIB / seconds:.2f} MB/sec), "
         f"{latency.avg_ms:.2f} ms avg latency, {latency.max_ms:.2f} ms max latency, "
@@ -37,8 +37,11 @@ def producer_total(records: int, size: int, seconds: float, latency: Summary) ->
 
 
 def consumer_total(began: datetime, ended: datetime, records: int, size: int, seconds: float, joining: float) -> str:
-    """The row below `CONSUMER_HEADER`. `seconds`: fetching, `joining`: connecting and finding the partitions, which
-    Kafka's tool counts as rebalancing (and, unlike `seconds`, in its first two rates)."""
+    """Return the row below `CONSUMER_HEADER`.
+
+    `seconds` is the time of fetching. `joining` is that of connecting and finding the partitions, which Kafka's tool
+    counts as rebalancing (and, unlike `seconds`, in its first two rates).
+    """
     whole = seconds + joining
     return (
         f"{_moment(began)}, {_moment(ended)}, {size / MIB:.4f}, {size / MIB / whole:.4f}, {records}, "
@@ -48,7 +51,7 @@ def consumer_total(began: datetime, ended: datetime, records: int, size: int, se
 
 
 def latency_total(latency: Summary) -> list[str]:
-    """Both lines; ours have decimals in the second, too."""
+    """Return both lines; the second one has decimals, unlike Kafka's."""
     return [
         f"Avg latency: {latency.avg_ms:.4f} ms",
         f"Percentiles: 50th = {latency.p50_ms:.3f}, 99th = {latency.p99_ms:.3f}, 99.9th = {latency.p999_ms:.3f}",

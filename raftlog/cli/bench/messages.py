@@ -1,8 +1,8 @@
-"""What the processes of a benchmark say to each other: one JSON object a line, on a child's standard streams.
+"""The messages between the processes of a benchmark: one JSON object per line, on a child's standard streams.
 
-A child is told its job once and says `Ready` when all that the clock must not see is done. Then each `Go` begins a
-pass, during which the child sends `Progress`, and which it ends with `Passed`. `Failed` ends it; so does the end of its
-input. All moments are of the machine's monotonic clock, which its processes share.
+A child gets its job once, and answers `Ready` when everything that must not be timed is done. Then each `Go` begins a
+pass, during which the child sends `Progress`, and which it ends with `Passed`. `Failed`, or the end of its input, ends
+the child. All times are of the machine's monotonic clock, which its processes share.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import msgspec
 from .histogram import HistogramState
 
 MAX_LINE_BYTES = 1024 * 1024
-"""A whole histogram takes less than a tenth of that."""
+"""Maximum length of a line in bytes. A whole histogram takes less than a tenth of that."""
 
 
 MIN_LATENCY_VALUE_BYTES = 16
-"""Run and number of a record, by which it is known again."""
+"""Bytes for run and number of a record, which identify it."""
 
 
 class ProduceJob(msgspec.Struct, frozen=True, tag=True):
-    """Send values of a pool made beforehand."""
+    """Send values from a pool that is made beforehand."""
 
     bootstrap: str
     topic: str
@@ -34,7 +34,7 @@ class ProduceJob(msgspec.Struct, frozen=True, tag=True):
     batch_bytes: int = 256 * 1024
     linger_ms: float = 5.0
     rate: float | None = None
-    """Records a second of this child; None: as fast as it goes."""
+    """Records a second of this child; None: as fast as possible."""
     warm_up: float = 0.0
     """Seconds of load before `Ready`."""
 
@@ -45,14 +45,13 @@ class ConsumeJob(msgspec.Struct, frozen=True, tag=True):
     bootstrap: str
     topic: str
     decode: Literal["lists", "arrow", "each", "none"] = "lists"
-    """What is made of each batch. `each`: records, every one of them awaited by itself; `none`: its header is
-    believed."""
+    """Conversion of each batch. `each`: every record is awaited separately; `none`: only the header is used."""
     checksum: bool = False
-    """Look at every value. Needs lists."""
+    """Whether to compute a checksum of every value. Needs lists."""
 
 
 class LatencyJob(msgspec.Struct, frozen=True, tag=True):
-    """Send at a fixed rate and read it back."""
+    """Send at a fixed rate and read the records back."""
 
     bootstrap: str
     topic: str
@@ -63,24 +62,24 @@ class LatencyJob(msgspec.Struct, frozen=True, tag=True):
 
 
 class Go(msgspec.Struct, frozen=True):
-    """Begin a pass: as many records as there are below both limits (None: no limit)."""
+    """Begin a pass, which ends at the first of both limits (None: no limit)."""
 
     records: int | None = None
     seconds: float | None = None
     start: dict[int, int] = {}
-    """Consumers: partition → where to go first."""
+    """Consumers: partition → offset to start from."""
     end: dict[int, int] = {}
-    """Consumers: the pass ends when every partition named here is read up to there."""
+    """Consumers: the pass ends when every partition named here is read up to this offset."""
     salt: bool = False
-    """Producers: make other values first, and say `Ready` again; the next `Go` begins."""
+    """Producers: change the values first, and answer `Ready`; the next `Go` begins the pass."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """All is made, connected and warm."""
+    """Everything is created, connected and warm."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """Since the last one."""
+    """Progress since the previous message."""
 
     records: int
     bytes: int
@@ -88,24 +87,24 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 
 class Passed(msgspec.Struct, frozen=True, tag=True):
-    """A pass is over; its last records were in a `Progress` before."""
+    """The end of a pass. Its last records were in an earlier `Progress`."""
 
     records: int
     bytes: int
-    """Of values."""
+    """Bytes of values."""
     began: float
     ended: float
     checksum: int = 0
     latency: HistogramState = HistogramState()
-    """Producers: until the acknowledgement. Latency: until the record was read."""
+    """Producers: latency until the acknowledgement. Latency: until the record was read."""
     acknowledged: HistogramState = HistogramState()
     """Latency: until the acknowledgement."""
     joining: float = 0.0
-    """Consumers: seconds of connecting, before `Ready`."""
+    """Consumers: time of connecting before `Ready`, in seconds."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The child gave up."""
+    """The child failed."""
 
     code: str
     detail: str

@@ -1,9 +1,9 @@
 """The child that produces: a pass sends values of its pool and waits for all acknowledgements.
 
-The latency of a record is the time from when it was handed to the producer (where the rate is limited: from when it was
-due) until its batch is acknowledged. With `send` it is taken of the first record of a stride, which waits longest, and
-counted for all of the stride; with `send_many` of each batch, from the call that gave it its first records. Asking the
-clock for each record would be a tenth of the work that is measured.
+The latency of a record is the time from when it was passed to the producer (with a limited rate: from when it was due)
+until its batch is acknowledged. With `send` it is measured for the first record of a stride, which waits longest, and
+counted for the whole stride; with `send_many` for each batch, from the call that gave it its first records. Reading the
+clock for each record would be a tenth of the measured work.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .values import Pool, checksum
 from .worker import Tally, Worker
 
 ONE_STRIDE = 1_000
-"""Records between two turns of the loop, where records are sent one by one."""
+"""Number of records between two turns of the loop, if records are sent one by one."""
 MANY_STRIDE = 50_000
-"""Records in one `send_many`."""
+"""Number of records in one `send_many`."""
 TURN_SECONDS = 0.002
-"""Least pause of a limited rate: fewer, larger strides, as a program that has other things to do would make."""
+"""Minimum pause with a limited rate, in seconds: fewer and larger strides, like those of a program with other work."""
 
 
 class ProducingWorker(Worker):
-    """Keeps one `Producer` for all passes."""
+    """A worker that keeps one `Producer` for all passes."""
 
     def __init__(self, job: ProduceJob) -> None:
         self.tally = Tally()
@@ -40,9 +40,10 @@ class ProducingWorker(Worker):
         self._latency = Histogram()
         self._pool: Pool | None = None
         self._pool_checksum = 0
-        """Made when the values are, for a pass of all of them: nobody's clock, nor CPU time, is to see it."""
+        """The checksum of a pass over all values. It is computed with the values, so that neither time nor CPU is
+        measured."""
         self._last: DeliveryFuture | None = None
-        """The batch that took the last record of the call before."""
+        """The batch that took the last record of the previous call."""
         self._producer = Producer(
             job.bootstrap,
             acks=job.acks,
@@ -80,7 +81,8 @@ class ProducingWorker(Worker):
         await self._producer.close(flush=False)
 
     async def _send(self, values: list[bytes], until: float | None, *, rate: float | None) -> int:
-        """Send them, in order, until the time is over; how many were sent. The deliveries' errors are `flush`'s."""
+        """Send values in order until the time is over. Return the number of values sent. `flush` raises the
+        deliveries' errors."""
         stride, put = (ONE_STRIDE, self._put_one) if self._job.send == "one" else (MANY_STRIDE, self._put_many)
         pacer = None if rate is None else Pacer(rate, time.monotonic())
         sent = 0
@@ -125,9 +127,9 @@ class ProducingWorker(Worker):
         return partial(self._count, since, records)
 
     def _count(self, since: float, records: int | None, delivery: DeliveryFuture) -> None:
-        """`records` None: all of the batch's."""
+        """`records` None: all records of the batch."""
         if delivery.exception() is not None:
-            delivery.observed = False  # `flush` raises what nobody has looked at
+            delivery.observed = False  # `flush` raises errors that were not observed
             return
         count = delivery.result().count if records is None else records
         took = round((time.monotonic() - since) * 1e6)

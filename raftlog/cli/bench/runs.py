@@ -1,8 +1,8 @@
-"""Passes of clients until there was enough, and their sums.
+"""Repeated passes of clients, and their totals.
 
-A producer's pool of values is finite, and no value is sent twice; so a long run is several passes over it, with other
-values each time. The clock runs from the first client's beginning of a pass until the last one's end, and stands still
-between passes. `Between` is what somebody else does then (`benchmarks/table.py` reads back what was written).
+A producer's pool of values is finite, and no value is sent twice, so a long run is several passes over it, with new
+values each time. The clock runs from when the first client begins a pass until the last one ends it, and stands still
+between passes. `Between` is the caller's work in that time (`benchmarks/table.py` reads back what was written).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a run ends. None: no such limit; one there must be."""
+    """The end of a run. None: no such limit; there must be at least one."""
 
     records: int | None = None
     seconds: float | None = None
     both: bool = False
-    """At least so much of both, in whole passes; otherwise exactly what comes first."""
+    """Whether to run whole passes until both limits are reached; otherwise the run ends exactly at the first limit."""
 
     def __post_init__(self) -> None:
         if self.records is None and self.seconds is None:
-            raise ValueError("a run without end")
+            raise ValueError("a run without a limit")
 
     def is_over(self, records: int, seconds: float) -> bool:
-        """After so much."""
+        """Return whether the run ends with these totals."""
         enough = [
             done >= wanted for done, wanted in ((records, self.records), (seconds, self.seconds)) if wanted is not None
         ]
         return all(enough) if self.both else any(enough)
 
     def shares(self, records: int, seconds: float, clients: int, most: int | None) -> list[Go]:
-        """The next pass after so much, divided between clients of whom each takes at most `most`."""
+        """Return the next pass after these totals, divided between clients, with at most `most` records for each."""
         left = None if self.records is None or self.both else max(self.records - records, 0)
         time = None if self.seconds is None or self.both else max(self.seconds - seconds, 0.0)
         shares: list[int | None] = [most] * clients
@@ -53,31 +53,32 @@ class Limits:
 
 
 class Between:
-    """What happens around each pass, while the clock stands still. Nothing, unless somebody overrides it."""
+    """The work around each pass, while the clock stands still. The default is none."""
 
     async def before(self) -> None:
-        """The next pass is about to begin."""
+        """Prepare the next pass."""
 
     async def after(self, passed: Sequence[Passed]) -> float:
-        """It is over. Returns when it was, where it lasted longer than its clients thought (monotonic seconds)."""
+        """Check a pass that has ended. Return its end in monotonic seconds, if that was later than its clients
+        report."""
         return 0.0
 
 
 @dataclass
 class Totals:
-    """Of all passes of all clients."""
+    """The totals of all passes of all clients."""
 
     records: int = 0
     bytes: int = 0
     seconds: float = 0.0
     passes: int = 0
     joining: float = 0.0
-    """The slowest client's connecting."""
+    """Time of connecting of the slowest client, in seconds."""
     latency: Histogram = field(default_factory=Histogram)
     acknowledged: Histogram = field(default_factory=Histogram)
 
     def add(self, passed: Sequence[Passed], ended: float = 0.0) -> None:
-        """One pass of all clients, which was over at `ended` or when its last client was."""
+        """Add one pass of all clients, which ended at `ended` or with its last client."""
         self.passes += 1
         self.records += sum(one.records for one in passed)
         self.bytes += sum(one.bytes for one in passed)
@@ -91,7 +92,7 @@ class Totals:
 async def produce(
     fleet: Fleet, clients: int, limits: Limits, pool_records: int, on_progress: OnProgress, between: Between
 ) -> Totals:
-    """Passes over the children's pools. Raises `RaftlogError`."""
+    """Run passes over the children's pools. Raises `RaftlogError`."""
     totals = Totals()
     while True:
         await between.before()
@@ -110,8 +111,10 @@ async def consume(
     on_progress: OnProgress,
     between: Between,
 ) -> Totals:
-    """Passes over what lies between the two offsets of each partition, all of it by every client. `limits` None: one
-    pass; otherwise again and again. Raises `RaftlogError`."""
+    """Run passes over the given offsets of each partition, all of them by every client.
+
+    `limits` None: one pass; otherwise repeated passes. Raises `RaftlogError`.
+    """
     totals = Totals()
     start, end = (dict(offsets) for offsets in span)
     while True:
@@ -123,14 +126,14 @@ async def consume(
         passed = await fleet.go(orders, on_progress)
         totals.add(passed, await between.after(passed))
         if not totals.records:
-            # Again and again would be for ever.
+            # Otherwise the passes would never end.
             raise nothing_to_read("the topic")
         if limits is None or limits.is_over(totals.records, totals.seconds):
             return totals
 
 
 async def spans(admin: Admin, topic: str) -> tuple[dict[int, int], dict[int, int]]:
-    """Where every partition of a topic begins and ends now. Raises `RaftlogError`."""
+    """Return the current first and end offset of every partition of a topic. Raises `RaftlogError`."""
     starts, ends = {}, {}
     for partition in range((await admin.describe_topic(topic)).partition_count):
         offsets = await admin.offsets(topic, partition)
@@ -139,5 +142,5 @@ async def spans(admin: Admin, topic: str) -> tuple[dict[int, int], dict[int, int
 
 
 def nothing_to_read(topic: str) -> InvalidRequest:
-    """What to raise where a topic is empty."""
-    return InvalidRequest("invalid_request", f"there is nothing to read: {topic} holds no records")
+    """Return the error for an empty topic."""
+    return InvalidRequest("invalid_request", f"there is nothing to read: {topic} has no records")

@@ -1,7 +1,7 @@
 """The values that a benchmark sends: made before the clock starts, distinct, incompressible, and sent only once.
 
-What is sent twice is another value the second time: between two passes over the pool each value is combined with the
-same random one, which keeps them distinct. Nothing here is for a clock to see.
+For a second pass over the pool each value is combined with the same random one, which keeps the values distinct. None
+of this work is timed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import zlib
 from collections.abc import Sequence
 
 PIECE_VALUES = 10_000
-"""How many are made, or salted, by one call."""
+"""Number of values that one call makes or changes."""
 
 
 class Pool:
-    """Values of one size. Needs some 2.5 bytes of memory for each of 100-byte values."""
+    """Values of one size. A pool of 100-byte values needs memory of some 2.5 times their size."""
 
     def __init__(self, count: int, value_bytes: int) -> None:
-        """Raises `ValueError` unless there are some, of at least a byte."""
+        """Raises `ValueError` unless there is at least one value of at least one byte."""
         if count < 1 or value_bytes < 1:
             raise ValueError(f"{count} values of {value_bytes} bytes")
         self._value_bytes = value_bytes
@@ -35,7 +35,7 @@ class Pool:
         return len(self.content)
 
     def salt(self) -> None:
-        """Other values everywhere, as distinct as before."""
+        """Replace all values by new ones, as distinct as before."""
         salt = int.from_bytes(os.urandom(self._value_bytes) * PIECE_VALUES, "little")
         self.values = []
         for start in range(0, self.bytes, self._piece):
@@ -51,7 +51,8 @@ class Pool:
 
 
 def checksum(values: Sequence[bytes | None]) -> int:
-    """Of a collection, whatever its order: sums of several may be added. A value of None counts as an empty one."""
+    """Return a checksum that does not depend on the order, so that checksums of parts may be added. None counts as
+    empty."""
     try:
         return sum(map(zlib.crc32, values))  # type: ignore[arg-type]
     except TypeError:

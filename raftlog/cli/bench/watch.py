@@ -1,4 +1,4 @@
-"""What is to be seen while a benchmark runs: a bar on a terminal, and a producer's line every five seconds."""
+"""The display of a running benchmark: a bar on a terminal, and a producer's line every five seconds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .lines import producer_window
 from .messages import Progress
 
 WINDOW_SECONDS = 5.0
-"""As Kafka's tool has it."""
+"""Interval of the lines, as in Kafka's tool, in seconds."""
 
 
 class Watch:
-    """`see` is told of every child's progress."""
+    """The display, which gets every child's progress through `see`."""
 
     def __init__(self, line: ProgressLine, *, quiet: bool) -> None:
         """`quiet`: no lines, only the bar."""
@@ -29,7 +29,7 @@ class Watch:
         self._latency = Histogram()
 
     def see(self, progress: Progress) -> None:
-        """So much more is done."""
+        """Add to the progress."""
         self._line.advance(progress.bytes, progress.records)
         if self._quiet:
             return
@@ -49,4 +49,4 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """The last window is part of the total, as with Kafka's tool."""
+        """Leave the last window to the total, as Kafka's tool does."""

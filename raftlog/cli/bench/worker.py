@@ -1,4 +1,4 @@
-"""A benchmark's client: what every kind of it can do, and the tally of what it did."""
+"""The interface of a benchmark's clients, and the tally of their work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .messages import Go, Passed, Progress
 
 
 class Tally:
-    """What was done since the last look; a pass adds to it, `telling` tells it."""
+    """The work since the last report: a pass adds to it, and the child reports it."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -17,7 +17,7 @@ class Tally:
         self.latency = Histogram()
 
     def take(self) -> Progress:
-        """And begin anew."""
+        """Return the tally and reset it."""
         told = Progress(self.records, self.bytes, self.latency.state())
         self.records, self.bytes, self.latency = 0, 0, Histogram()
         return told
@@ -30,12 +30,12 @@ class Worker(ABC):
 
     @abstractmethod
     async def prepare(self) -> None:
-        """All that the clock must not see. Raises `RaftlogError`."""
+        """Do everything that must not be timed. Raises `RaftlogError`."""
 
     @abstractmethod
     async def run(self, go: Go) -> Passed | None:
-        """One pass; None where it was no pass. Raises `RaftlogError`."""
+        """Run one pass. Return None if the order was none. Raises `RaftlogError`."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""

@@ -1,1 +1,1 @@
-"""The commands of `raftlog`, one file for each group."""
+"""The commands of `raftlog`, one module for each group."""

@@ -1,9 +1,8 @@
-"""`raftlog bench`: what a running cluster does, in the words of Kafka's performance tools.
+"""`raftlog bench`: measurements of a running cluster, with the output of Kafka's performance tools.
 
-Each command runs its clients as processes (`raftlog/cli/bench/fleet.py`), shows how far they are on standard error, and
-prints the lines that `kafka-producer-perf-test`, `kafka-consumer-perf-test` and `kafka-e2e-latency` print
-(`raftlog/cli/bench/lines.py`), or with `-o json` everything that was measured. `benchmarks/table.py` puts the same runs
-into a table.
+Each command runs its clients as processes (`raftlog/cli/bench/fleet.py`), shows their progress on standard error, and
+prints the lines of `kafka-producer-perf-test`, `kafka-consumer-perf-test` and `kafka-e2e-latency`
+(`raftlog/cli/bench/lines.py`), or with `-o json` all results. `benchmarks/table.py` puts the same runs into a table.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 POOL_BYTES = 256 * MIB
-"""Of values that all producers make beforehand; longer runs are several passes over other values."""
+"""Total size of the values that all producers prepare before the clock starts. Longer runs take several passes with
+new values."""
 MAX_CLIENTS = 64
 MAX_LATENCY_RECORDS = 100_000_000
 
@@ -57,7 +57,7 @@ class ProducerResult(msgspec.Struct, frozen=True):
 
 
 class ConsumerResult(msgspec.Struct, frozen=True):
-    """`-o json` of `bench consumer`. Bytes are as stored."""
+    """`-o json` of `bench consumer`. Bytes are counted as stored."""
 
     records: int
     bytes: int
@@ -80,12 +80,12 @@ class LatencyResult(msgspec.Struct, frozen=True):
     end_to_end: Summary
     acknowledged: Summary
     histogram: list[tuple[int, int, int]]
-    """End to end: (from, to, how many), in microseconds."""
+    """End-to-end latencies as (from, to, count), in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """Whether the topic is to be made, and how."""
+    """Whether to create the topic, and how."""
 
     wanted: bool
     partitions: int
@@ -93,11 +93,11 @@ class Creation:
 
 
 class Finite(click.FloatRange):
-    """A number within its range; not `nan`, which is within every range."""
+    """A number within a range, excluding `nan`, which is within every range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
-        return number if math.isfinite(number) else self.fail(f"{value} is no number to measure with", param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a finite number", param, ctx)
 
 
 SECONDS = Finite(0, 1e7, min_open=True)
@@ -109,11 +109,15 @@ def bench() -> None:
 
 
 def topic_options(command: Command) -> Command:
-    """`--create` and what belongs to it."""
+    """Add `--create` and its options to a command."""
     options = (
-        click.option("--create", is_flag=True, help="Make the topic, unless it is there."),
+        click.option("--create", is_flag=True, help="Create the topic if it does not exist."),
         click.option("--partitions", default=6, show_default=True, type=click.IntRange(1, MAX_PARTITIONS_PER_TOPIC)),
-        click.option("--replication-factor", type=click.IntRange(1), help="Without it the cluster chooses."),
+        click.option(
+            "--replication-factor",
+            type=click.IntRange(1),
+            help="Replicas of each partition (default: the cluster chooses).",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -121,14 +125,14 @@ def topic_options(command: Command) -> Command:
 
 
 def producer_options(command: Command) -> Command:
-    """What every command that sends takes."""
+    """Add the options of all commands that produce."""
     options = (
         click.option(
             "--value-size",
             default=100,
             show_default=True,
             type=click.IntRange(MIN_LATENCY_VALUE_BYTES, MIB // 2),
-            help="Bytes.",
+            help="Size of each value in bytes.",
         ),
         click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True),
         click.option(
@@ -142,14 +146,20 @@ def producer_options(command: Command) -> Command:
 
 @bench.command()
 @click.argument("topic")
-@click.option("--records", type=click.IntRange(1), help="How many in all. [default: 1000000, unless --seconds]")
-@click.option("--seconds", type=SECONDS, help="End after so long.")
+@click.option("--records", type=click.IntRange(1), help="Total number of records. [default: 1000000, unless --seconds]")
+@click.option("--seconds", type=SECONDS, help="Duration of the run in seconds.")
 @producer_options
 @click.option(
-    "--send", type=click.Choice(["one", "many"]), default="many", show_default=True, help="One by one, or lists."
+    "--send",
+    type=click.Choice(["one", "many"]),
+    default="many",
+    show_default=True,
+    help="Send records one by one or in lists.",
 )
-@click.option("--throughput", type=Finite(0, 1e9, min_open=True), help="Records a second, of all clients at most.")
-@click.option("--clients", default=1, show_default=True, type=click.IntRange(1, MAX_CLIENTS), help="Processes.")
+@click.option("--throughput", type=Finite(0, 1e9, min_open=True), help="Maximum records a second, over all clients.")
+@click.option(
+    "--clients", default=1, show_default=True, type=click.IntRange(1, MAX_CLIENTS), help="Number of client processes."
+)
 @click.option("--batch-bytes", default=256 * KIB, show_default=True, type=click.IntRange(1))
 @click.option("--linger-ms", default=5.0, show_default=True, type=Finite(0, 1e7))
 @topic_options
@@ -173,7 +183,7 @@ def producer(
     replication_factor: int | None,
     output: str,
 ) -> None:
-    """Send incompressible values as fast as they go, or at --throughput; latencies are until the acknowledgement."""
+    """Send incompressible values at full speed or at --throughput. Latencies end at the acknowledgement."""
     records = 1_000_000 if records is None and seconds is None else records
     pool = max(min(POOL_BYTES // value_size, records or POOL_BYTES) // clients, 1)
     rate = None if throughput is None else throughput / clients
@@ -197,16 +207,22 @@ def producer(
 
 @bench.command()
 @click.argument("topic")
-@click.option("--records", type=click.IntRange(1), help="How many in all, reading again from the start where needed.")
-@click.option("--seconds", type=SECONDS, help="Read, again and again, for so long.")
+@click.option("--records", type=click.IntRange(1), help="Records to read, restarting from the beginning if needed.")
+@click.option("--seconds", type=SECONDS, help="Read repeatedly for this many seconds.")
 @click.option(
     "--decode",
     type=click.Choice(["lists", "arrow", "each", "none"]),
     default="lists",
     show_default=True,
-    help="What is made of the batches; each: every record is awaited by itself; none: only their CRC is checked.",
+    help="Conversion of batches. each: await every record separately; none: check only the CRC.",
 )
-@click.option("--clients", default=1, show_default=True, type=click.IntRange(1, MAX_CLIENTS), help="Each reads it all.")
+@click.option(
+    "--clients",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, MAX_CLIENTS),
+    help="Number of client processes; each reads the whole topic.",
+)
 @output_option
 @click.pass_context
 def consumer(
@@ -218,7 +234,7 @@ def consumer(
     clients: int,
     output: str,
 ) -> None:
-    """Read what a topic holds now: once, or as much of it as --records and --seconds say."""
+    """Read the current content of a topic: once, or as limited by --records and --seconds."""
     limits = None if records is None and seconds is None else Limits(records, seconds)
     job = ConsumeJob(context.obj, topic, _decode(decode))
 
@@ -247,12 +263,19 @@ def consumer(
 @bench.command()
 @click.argument("topic")
 @click.option("--rate", default=1000.0, show_default=True, type=Finite(0.01, 100_000), help="Records a second.")
-@click.option("--records", type=click.IntRange(1, MAX_LATENCY_RECORDS), help="How many in all.")
-@click.option("--seconds", type=SECONDS, help="For so long. [default: 10, unless --records]")
-@click.option("--warm-up", default=2.0, show_default=True, type=Finite(0, 1e7), help="Seconds that do not count.")
+@click.option("--records", type=click.IntRange(1, MAX_LATENCY_RECORDS), help="Total number of records.")
+@click.option("--seconds", type=SECONDS, help="Duration in seconds. [default: 10, unless --records]")
+@click.option(
+    "--warm-up", default=2.0, show_default=True, type=Finite(0, 1e7), help="Seconds before the measurement starts."
+)
 @producer_options
-@click.option("--histogram", is_flag=True, help="Draw it.")
-@click.option("--chart", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="A .svg or .html file.")
+@click.option("--histogram", is_flag=True, help="Draw a histogram.")
+@click.option(
+    "--chart",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Write a chart to this .svg or .html file.",
+)
 @topic_options
 @output_option
 @click.pass_context
@@ -273,11 +296,12 @@ def latency(
     replication_factor: int | None,
     output: str,
 ) -> None:
-    """Send at a fixed rate and read it back: how long until a record is read, from when it was due to be sent."""
+    """Send at a fixed rate and read the records back. A latency starts when a record is due to be sent, and ends
+    when it is read."""
     if chart is not None and os.path.splitext(chart)[1] not in (".svg", ".html"):
-        raise click.BadParameter("the chart's file must end in .svg or .html", param_hint="--chart")
+        raise click.BadParameter("the name of the chart file must end in .svg or .html", param_hint="--chart")
     if chart is not None and not os.access(os.path.dirname(chart) or ".", os.W_OK):
-        raise click.BadParameter(f"there is no folder for {chart} that can be written to", param_hint="--chart")
+        raise click.BadParameter(f"the folder of {chart} does not exist or is not writable", param_hint="--chart")
     wanted = [] if records is None else [records]
     wanted += [round(rate * (seconds or 10))] if seconds is not None or records is None else []
     count = max(min(*wanted, MAX_LATENCY_RECORDS), 1)
@@ -308,7 +332,7 @@ def latency(
 
 
 def _run(context: click.Context, work: Coroutine[Any, Any, T]) -> T:
-    """What it returns. Ends the command where it was interrupted: half a measurement is none."""
+    """Return the result of `work`. If it is interrupted, end the command: a partial measurement is useless."""
     results: list[T] = []
 
     async def keep() -> bool:
@@ -321,7 +345,7 @@ def _run(context: click.Context, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _prepare(bootstrap: str, topic: str, creation: Creation) -> None:
-    """The topic is there. Raises `RaftlogError`."""
+    """Make sure that the topic exists. Raises `RaftlogError`."""
     from raftlog.client import Admin
 
     async with Admin(bootstrap) as admin:
@@ -357,7 +381,7 @@ def _write_chart(path: str, title: str, measured: dict[str, Histogram]) -> None:
 
 
 def _send(text: str) -> Any:
-    """Click has checked it."""
+    """Narrow the type of an option that Click has checked."""
     return text
 
 

@@ -1,7 +1,8 @@
-"""`raftlog cluster`: which nodes there are, and whether all is well.
+"""`raftlog cluster`: the nodes and the health of a cluster.
 
-`health` asks every node by itself, since a node that is cut off sees another cluster than the others do; a line that
-not all nodes agree on says whose it is. Nodes that do not answer, and voters that never came, are problems too.
+`health` asks every node separately, since a node that is cut off sees another cluster than the others do. A line that
+not all nodes agree on names the nodes that reported it. Nodes that do not answer, and voters that never registered, are
+problems too.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from raftlog.client.cluster.metadata import ClusterInfo, NodeInfo
 
 HEALTH_TIMEOUT = 2.0
-"""Seconds in which a node that is well answers."""
+"""Time within which a healthy node answers, in seconds."""
 
 
 class NodeHealth(msgspec.Struct, frozen=True):
-    """What one node says, or why it says nothing."""
+    """The answer of one node, or the reason why there is none."""
 
     id: int
     api: str
@@ -39,7 +40,7 @@ class NodeHealth(msgspec.Struct, frozen=True):
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """`problems` is empty when all is well."""
+    """The health of a cluster. `problems` is empty if it is healthy."""
 
     healthy: bool
     problems: list[str]
@@ -49,7 +50,7 @@ class HealthReport(msgspec.Struct, frozen=True):
 
 @click.group()
 def cluster() -> None:
-    """Nodes, whether all is well, and what should be where."""
+    """Show nodes and health; move replicas and leaders."""
 
 
 for move in (reassign, drain, balance, elect, unregister):
@@ -60,7 +61,7 @@ for move in (reassign, drain, balance, elect, unregister):
 @output_option
 @click.pass_obj
 def info(bootstrap: str, output: str) -> None:
-    """The cluster and its nodes."""
+    """Show the cluster and its nodes."""
 
     async def run() -> ClusterInfo:
         from raftlog.client import Admin
@@ -73,12 +74,14 @@ def info(bootstrap: str, output: str) -> None:
 
 
 @cluster.command()
-@click.option("--level", type=click.IntRange(1, 2**31 - 1), help="The highest that every node understands by default.")
-@click.option("--plan", is_flag=True, help="Change nothing: say what would become of it.")
+@click.option(
+    "--level", type=click.IntRange(1, 2**31 - 1), help="Feature level (default: the highest that every node supports)."
+)
+@click.option("--plan", is_flag=True, help="Show the result without changing anything.")
 @output_option
 @click.pass_obj
 def finalize(bootstrap: str, level: int | None, plan: bool, output: str) -> None:
-    """End an upgrade: let the cluster use what the new version can. There is no way back."""
+    """Finish an upgrade: allow the cluster to use the new version's features. This cannot be undone."""
 
     async def run() -> FeatureLevelFinalized:
         from raftlog.client import Admin
@@ -94,7 +97,7 @@ def finalize(bootstrap: str, level: int | None, plan: bool, output: str) -> None
 @output_option
 @click.pass_context
 def health(context: click.Context, output: str) -> None:
-    """Say what is wrong. The exit code is 10 when anything is, so that scripts can wait for a healthy cluster."""
+    """Report problems. The exit code is 10 if there are any, so that scripts can wait for a healthy cluster."""
     report = asyncio.run(check_health(context.obj))
     show(output, report, lambda wide: _health_text(report, wide))
     if not report.healthy:
@@ -102,7 +105,7 @@ def health(context: click.Context, output: str) -> None:
 
 
 async def check_health(bootstrap: str) -> HealthReport:
-    """Ask everybody. Raises `InvalidRequest` for addresses that are none; a cluster that is down is a report."""
+    """Ask every node. Raises `InvalidRequest` for invalid addresses; a cluster that is down is a report."""
     from raftlog.client import Admin
 
     problems = []
@@ -117,16 +120,18 @@ async def check_health(bootstrap: str) -> HealthReport:
         try:
             voters = (await admin.quorum()).voters
         except RaftlogError as error:
-            problems.append(f"the metadata quorum cannot be asked: {error.detail}")
+            problems.append(f"the metadata quorum does not answer: {error.detail}")
         else:
             registered = {node.id for node in known.nodes}
-            problems += [f"node {voter} is a voter and never came" for voter in voters if voter not in registered]
+            problems += [
+                f"node {voter} is a voter but has never registered" for voter in voters if voter not in registered
+            ]
     problems += _merged(nodes)
     return HealthReport(not problems, problems, known.controller, nodes)
 
 
 async def _ask(node: NodeInfo) -> NodeHealth:
-    """This node alone, and not for long."""
+    """Ask this node alone, with a short timeout."""
     from raftlog.client.admin import HealthInfo
     from raftlog.client.cluster.api import HttpApi
 
@@ -141,7 +146,7 @@ async def _ask(node: NodeInfo) -> NodeHealth:
 
 
 def _merged(nodes: Sequence[NodeHealth]) -> list[str]:
-    """Everybody's problems, each line once."""
+    """Return the problems of all nodes, each line once."""
     lines = [f"node {node.id} does not answer at {node.api}: {node.error}" for node in nodes if not node.answers]
     lines += [f"node {node.id} is not ready" for node in nodes if node.answers and not node.ready]
     answering = [node for node in nodes if node.answers]
@@ -150,7 +155,7 @@ def _merged(nodes: Sequence[NodeHealth]) -> list[str]:
         for problem in dict.fromkeys(node.problems):
             said.setdefault(problem, []).append(node.id)
     for problem, by in said.items():
-        whose = "" if len(by) == len(answering) else f" (says node {', '.join(map(str, by))})"
+        whose = "" if len(by) == len(answering) else f" (reported by node {', '.join(map(str, by))})"
         lines.append(f"{problem}{whose}")
     return lines
 

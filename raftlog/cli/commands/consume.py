@@ -1,11 +1,10 @@
 """`raftlog consume`: records of a topic to standard output or a file.
 
-Order holds within a partition. Whole batches are turned into bytes at once (`raftlog/cli/records/format.py`) and
-written when the buffer is full or nothing more has come, so that a pipe sees a record as soon as there is time to show
-it.
+Order holds within a partition. Whole batches are converted to bytes (`raftlog/cli/records/format.py`) and written when
+the buffer is full or no more records have arrived, so that a pipe gets a record as soon as possible.
 
-It ends after `--max-records`, after `--timeout` without anything new, by Ctrl-C, or when nobody reads its output any
-more (`| head`), which is no failure.
+The command ends after `--max-records`, after `--timeout` without new records, on Ctrl-C, or when the reader of its
+output has gone (`| head`), which is no failure.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ if TYPE_CHECKING:
     from raftlog.client import Consumer
 
 LONG = 3600.0
-"""Seconds; without `--timeout` the wait is only begun again."""
+"""Maximum wait in seconds; without `--timeout` the wait is repeated."""
 
 
 INTERRUPT_GRACE = 2.0
-"""Seconds that Ctrl-C waits for somebody to read what was written."""
+"""Time in seconds for which Ctrl-C waits for the output to be read."""
 
 
 @dataclass(slots=True)
 class Count:
-    """What was written."""
+    """The amount of output."""
 
     records: int = 0
     size: int = 0
-    """Bytes, as written."""
+    """Bytes as written."""
 
 
 @click.command()
@@ -51,32 +50,38 @@ class Count:
     default="latest",
     show_default=True,
     metavar="earliest|latest|OFFSET|@TIME",
-    help="@TIME: milliseconds since 1970 or ISO 8601, as @2026-01-31T12:00:00Z.",
+    help="Where to start. @TIME: milliseconds since 1970 or ISO 8601, such as @2026-01-31T12:00:00Z.",
 )
-@click.option("--max-records", type=click.IntRange(0), help="End after so many.")
-@click.option("--partition", "partitions", multiple=True, type=click.IntRange(0), help="As often as needed; else all.")
+@click.option("--max-records", type=click.IntRange(0), help="End after this many records.")
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(0),
+    help="Partition to read; repeatable (default: all).",
+)
 @click.option(
     "--format",
     type=click.Choice(["value", "json", "ndjson", "key-value"]),
     default="value",
     show_default=True,
-    help="value, key-value: a record a line, as stored. ndjson: a JSON object a line, json: one array.",
+    help="value, key-value: one record per line, as stored. ndjson: one JSON object per line; json: one array.",
 )
-@click.option("--key-separator", default="\\t", show_default=True, metavar="TEXT", help="Of key-value.")
+@click.option("--key-separator", default="\\t", show_default=True, metavar="TEXT", help="Separator for key-value.")
 @click.option(
     "--output",
     default=STDOUT,
     metavar="FILE",
     type=click.Path(dir_okay=False, allow_dash=True),
-    help="Instead of standard output; what is in it is replaced.",
+    help="Write to this file instead of standard output; its content is replaced.",
 )
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End when nothing new came for so long.")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End after this time without new records.")
 @click.option(
     "--isolation",
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
-    help="Of transactions: only committed ones; or all that is replicated.",
+    help="Show only committed transactions, or everything that is replicated.",
 )
 @tls_authority_option
 @click.pass_context
@@ -118,7 +123,7 @@ def consume(
 async def _consume(
     consumer: Consumer, sink: Sink, shown: Writer, max_records: int | None, timeout: float | None
 ) -> bool:
-    """False: it was interrupted. What was read before a failure is written."""
+    """Consume, and write whatever was read before a failure. Return False if interrupted."""
     count = Count()
     watch = Stopwatch()
     finished = True
@@ -149,7 +154,7 @@ async def _copy(
     timeout: float | None,
     line: ProgressLine,
 ) -> None:
-    """Until there are `max_records`, or nothing has come for `timeout` seconds."""
+    """Copy until there are `max_records`, or nothing has arrived for `timeout` seconds."""
     while max_records is None or count.records < max_records:
         batch = await consumer.next_batch(timeout=0)
         if batch is None:

@@ -24,19 +24,25 @@ WATCH_SECONDS = 0.5
     default=3,
     show_default=True,
     type=click.IntRange(1),
-    help="The first 1, 3 or 5 vote, the others observe. More than the folder has: it grows by observers.",
+    help="Number of nodes. The first 1, 3 or 5 vote; the others observe. A larger number than before adds observers.",
 )
 @click.option(
     "--data-folder",
     default="raftlog-data",
     show_default=True,
     type=click.Path(file_okay=False),
-    help="Survives restarts.",
+    help="Folder for data, which survives restarts.",
 )
-@click.option("--base-port", default=BASE_PORT, show_default=True, type=int, help="Node i: base + 10 i and the next.")
-@click.option("--racks", is_flag=True, help="Put each node into a rack of its own.")
+@click.option(
+    "--base-port",
+    default=BASE_PORT,
+    show_default=True,
+    type=int,
+    help="Node i uses the ports BASE + 10 * i and the next.",
+)
+@click.option("--racks", is_flag=True, help="Put each node into its own rack.")
 def dev(nodes: int, data_folder: str, base_port: int, racks: bool) -> None:
-    """Run a local cluster until Ctrl-C. A second Ctrl-C does not wait for the nodes to stop in order."""
+    """Run a local cluster until Ctrl-C. A second Ctrl-C kills the nodes instead of waiting for an orderly stop."""
     from raftlog.cli.nodes.local_cluster import LocalCluster
 
     stop = threading.Event()
@@ -68,14 +74,14 @@ def dev(nodes: int, data_folder: str, base_port: int, racks: bool) -> None:
 
 
 def _watch(cluster: LocalCluster) -> None:
-    """Tell of nodes that ended by themselves. Raises `RetriableError` when none is left."""
+    """Report nodes that ended by themselves. Raises `RetriableError` when none is left."""
     for node in cluster.died():
         code = node.process.returncode if node.process is not None else "?"
         click.echo(f"node {node.node_id} ended by itself (exit code {code}). Its last lines:", err=True)
         click.echo(node.log_tail(), err=True)
         node.expected_to_run = False
     if not any(node.running for node in cluster.nodes):
-        raise RetriableError("shutting_down", "no node is left")
+        raise RetriableError("shutting_down", "all nodes have ended")
 
 
 def _greet(cluster: LocalCluster) -> None:

@@ -1,9 +1,9 @@
 """`raftlog group`: consumer groups, with the columns of Kafka's `kafka-consumer-groups`.
 
-`seek` and `delete` show what they would do and ask; `--plan` only shows it. Both need a group without members: offsets
-that change under a running consumer would be overwritten by its next commit.
+`seek` and `delete` show what they would do and ask for confirmation; `--plan` only shows it. Both need a group without
+members: a running consumer would overwrite changed offsets with its next commit.
 
-Where a group is to go on, as the command line says it: places, durations, topics.
+This module also parses the arguments of `seek`: places, durations, topics.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _TOPIC = re.compile(r"([^:]+)(?::([0-9]{1,10}(?:,[0-9]{1,10})*))?", re.ASCII)
 
 
 def parse_place(to: str | None, shift_by: int | None, by_duration: str | None) -> tuple[SeekTo, int]:
-    """Exactly one of the three → what `Admin.seek_group` takes. Raises `click.UsageError`."""
+    """Return what `Admin.seek_group` takes, from exactly one of the three. Raises `click.UsageError`."""
     if sum(given is not None for given in (to, shift_by, by_duration)) != 1:
-        raise click.UsageError("say where to go on by one of --to, --shift-by and --by-duration")
+        raise click.UsageError("give the new position by exactly one of --to, --shift-by and --by-duration")
     if shift_by is not None:
         return "shift", shift_by
     if by_duration is not None:
@@ -46,24 +46,29 @@ def parse_place(to: str | None, shift_by: int | None, by_duration: str | None) -
 
 
 def parse_duration(text: str) -> int:
-    """ISO 8601 without years and months, whose length is not known → milliseconds. Raises `click.UsageError`."""
+    """Return an ISO 8601 duration in milliseconds. Years and months are refused, since their length varies.
+
+    Raises `click.UsageError`.
+    """
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()) or text.endswith("T"):
-        raise click.UsageError(f"{text!r} is no duration: it must be like P1DT2H, PT30M or PT1.5S")
+        raise click.UsageError(f"{text!r} is not a valid duration: it must look like P1DT2H, PT30M or PT1.5S")
     days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
     return ((days * 24 + hours) * 60 + minutes) * 60_000 + round(float(match[4] or 0) * 1000)
 
 
 def parse_topics(texts: Sequence[str]) -> dict[str, list[int] | None] | None:
-    """`topic` or `topic:0,1` each → by name, None for all partitions; None where nothing was said. Raises
-    `click.UsageError`."""
+    """Parse arguments `topic` or `topic:0,1`.
+
+    Returns topic → partitions (None: all), or None without arguments. Raises `click.UsageError`.
+    """
     found: dict[str, list[int] | None] = {}
     for text in texts:
         match = _TOPIC.fullmatch(text)
         if match is None:
-            raise click.UsageError(f"--topic is TOPIC or TOPIC:0,1,..., not {text!r}")
+            raise click.UsageError(f"--topic must be TOPIC or TOPIC:0,1,..., not {text!r}")
         if match[1] in found:
-            raise click.UsageError(f"topic {match[1]} is named twice")
+            raise click.UsageError(f"topic {match[1]} is named more than once")
         found[match[1]] = None if match[2] is None else [int(number) for number in match[2].split(",")]
     return found or None
 
@@ -87,20 +92,20 @@ isolation_option = click.option(
     type=click.Choice(["read_committed", "read_uncommitted"]),
     default="read_committed",
     show_default=True,
-    help="What the group reads: partitions end at the last stable offset, or at the high watermark.",
+    help="End of partitions for the group: the last stable offset, or the high watermark.",
 )
 
 
 @click.group()
 def group() -> None:
-    """Consumer groups and where they go on."""
+    """Show and change consumer groups and their offsets."""
 
 
 @group.command("list")
 @output_option
 @click.pass_obj
 def list_groups(bootstrap: str, output: str) -> None:
-    """All groups, by name."""
+    """List all groups by name."""
     groups = _with_admin(bootstrap, lambda admin: admin.list_groups())
 
     def text(wide: bool) -> str:
@@ -112,13 +117,13 @@ def list_groups(bootstrap: str, output: str) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--members", "what", flag_value="members", help="Its members instead of its offsets.")
-@click.option("--state", "what", flag_value="state", help="Its state and coordinator instead of its offsets.")
+@click.option("--members", "what", flag_value="members", help="Show members instead of offsets.")
+@click.option("--state", "what", flag_value="state", help="Show state and coordinator instead of offsets.")
 @isolation_option
 @output_option
 @click.pass_obj
 def describe(bootstrap: str, name: str, what: str | None, isolation: Isolation, output: str) -> None:
-    """Where a group goes on in each partition, how far that is behind, and who reads it."""
+    """Show a group's committed offset, lag and reader of each partition."""
 
     async def work(admin: Admin) -> tuple[GroupInfo, list[GroupOffsetInfo]]:
         described = await admin.describe_group(name)
@@ -146,19 +151,21 @@ def describe(bootstrap: str, name: str, what: str | None, isolation: Isolation, 
 @group.command()
 @click.argument("name")
 @click.option(
-    "--to", metavar="PLACE", help="earliest, latest, an offset, @MILLISECONDS or @2026-01-31T12:00:00Z (its zone, UTC)."
+    "--to",
+    metavar="PLACE",
+    help="New position: earliest, latest, an offset, @MILLISECONDS or @2026-01-31T12:00:00Z (default zone: UTC).",
 )
-@click.option("--shift-by", type=int, help="So many offsets forward; back, where it is negative.")
-@click.option("--by-duration", metavar="PnDTnHnMnS", help="So long before now, as ISO 8601 has it.")
+@click.option("--shift-by", type=int, help="Shift by N offsets (negative: backwards).")
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="Go back by this ISO 8601 duration from now.")
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     metavar="TOPIC[:0,1,...]",
-    help="Only there, as often as needed; otherwise wherever the group has committed.",
+    help="Restrict to this topic or its partitions; repeatable (default: all committed offsets).",
 )
-@click.option("--plan", is_flag=True, help="Only show where it would go on.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--plan", is_flag=True, help="Show the new offsets without changing anything.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @isolation_option
 @output_option
 @click.pass_obj
@@ -174,9 +181,10 @@ def seek(
     isolation: Isolation,
     output: str,
 ) -> None:
-    """Have a group go on elsewhere. It must have no members.
+    """Change a group's committed offsets. The group must have no members.
 
-    What is done is what was shown: it is refused where the group has committed something else meanwhile."""
+    The change is exactly what was shown: it is refused if the group has committed other offsets meanwhile.
+    """
     place, value = parse_place(to, shift_by, by_duration)
     named = parse_topics(topics)
     planned = _with_admin(
@@ -185,7 +193,7 @@ def seek(
     if not plan:
         if not yes:
             click.echo(_seek_table(name, planned, wide=False), err=True)
-            click.confirm(f"Have group {name} go on there, in {len(planned)} partitions?", abort=True, err=True)
+            click.confirm(f"Change the offsets of group {name} in {len(planned)} partitions?", abort=True, err=True)
         shown = planned
         planned = _with_admin(bootstrap, lambda admin: admin.seek_group_as_planned(name, shown, isolation))
     show(output, planned, lambda wide: _seek_table(name, planned, wide=wide))
@@ -193,12 +201,12 @@ def seek(
 
 @group.command()
 @click.argument("name")
-@click.option("--plan", is_flag=True, help="Only show what would be deleted.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--plan", is_flag=True, help="Show what would be deleted, without deleting it.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @output_option
 @click.pass_obj
 def delete(bootstrap: str, name: str, plan: bool, yes: bool, output: str) -> None:
-    """Forget a group and its offsets. It must have no members."""
+    """Delete a group and its offsets. The group must have no members."""
 
     async def look(admin: Admin) -> tuple[GroupInfo, list[GroupOffsetInfo]]:
         return await admin.describe_group(name), await admin.group_offsets(name)
@@ -250,7 +258,7 @@ def _subscription(member: GroupMemberInfo) -> list[str]:
 
 
 def _partitions(assigned: Sequence[AssignedTopic]) -> list[str]:
-    """As Kafka's tools write them: `topic:0,1`."""
+    """Format partitions like Kafka's tools: `topic:0,1`."""
     return [f"{one.topic}:{','.join(map(str, one.partitions))}" for one in assigned]
 
 
@@ -264,5 +272,5 @@ def _seek_table(name: str, planned: Sequence[SoughtOffset], *, wide: bool) -> st
 
 
 def _dash(number: int | None) -> object:
-    """Kafka's tools show what is not known so."""
+    """Show a missing number like Kafka's tools."""
     return "-" if number is None else number

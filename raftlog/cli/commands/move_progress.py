@@ -1,6 +1,6 @@
-"""Watching moves: how many bytes are there, which partitions are still under way, and a bar on a terminal.
+"""Progress of moves: copied bytes, partitions in progress, and a bar on a terminal.
 
-Bytes are of logs that go on growing, so the bar is an estimate; a partition counts in full when its move is over.
+The logs keep growing during a move, so the bar is an estimate; a partition counts in full when its move is complete.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 0.5
 SILENCE_MAX = 60.0
-"""Seconds without an answer of the cluster after which watching ends."""
+"""Time without an answer of the cluster after which watching ends, in seconds."""
 
 
 async def sizes(admin: Admin) -> dict[tuple[str, int], int]:
-    """Bytes of the largest replica of each partition, of the nodes that answer."""
+    """Return the size in bytes of the largest replica of each partition, among the nodes that answer."""
     largest: dict[tuple[str, int], int] = {}
     for held in (await admin.replicas()).values():
         for replica in held:
@@ -35,8 +35,11 @@ async def sizes(admin: Admin) -> dict[tuple[str, int], int]:
 
 
 async def watch(admin: Admin, partitions: Iterable[tuple[str, int]], total_bytes: int, timeout: float) -> None:
-    """Until none of these is under way. Raises `RetriableError` (`request_timed_out`) after `timeout` seconds, and what
-    the cluster answers when it has not answered well for a minute."""
+    """Watch until none of these partitions is moving.
+
+    Raises `RetriableError` (`request_timed_out`) after `timeout` seconds, and the cluster's error after a minute
+    without success.
+    """
     wanted = set(partitions)
     deadline = time.monotonic() + timeout
     heard_at = time.monotonic()
@@ -56,13 +59,13 @@ async def watch(admin: Admin, partitions: Iterable[tuple[str, int]], total_bytes
             if time.monotonic() >= deadline:
                 raise RetriableError(
                     "request_timed_out",
-                    f"not moved within {timeout:.0f} s, and going on: `raftlog cluster reassign --list`",
+                    f"not complete within {timeout:.0f} s; the moves continue: see `raftlog cluster reassign --list`",
                 )
             await asyncio.sleep(min(LOOK_EVERY, max(0.0, deadline - time.monotonic())))
 
 
 def missing_bytes(left: Iterable[ReassignmentInfo], held: dict[int, list[ReplicaInfo]]) -> int:
-    """What the added replicas lack, by the largest replica of each partition."""
+    """Return the bytes that added replicas lack, relative to the largest replica of each partition."""
     size = {(node, r.topic, r.partition): r.size_bytes for node, replicas in held.items() for r in replicas}
     missing = 0
     for one in left:
@@ -96,7 +99,7 @@ class _Bar:
         return self
 
     def update(self, missing: int, left: int) -> None:
-        """So much is still to be done."""
+        """Show how much is left."""
         if self._progress is not None:
             done = max(0, self._total - missing)
             text = f"{self._partitions - left} of {self._partitions} partitions"

@@ -1,9 +1,8 @@
-"""`raftlog cluster reassign|drain|balance|elect|unregister`: what should be where, and who should lead.
+"""`raftlog cluster reassign|drain|balance|elect|unregister`: placement of replicas and leaders.
 
-Whatever moves data takes `--plan`, which shows what would move from where to where and how many bytes that is, and
-changes nothing. Otherwise the moves are asked for and then watched; they go on by themselves when nobody watches, so
-Ctrl-C, `--no-wait` and `--timeout` end the watching and nothing else. `--throttle` holds until the last move is over,
-whoever asked for it.
+Every command that moves data has `--plan`, which shows the moves and their bytes and changes nothing. Otherwise the
+moves are submitted and then watched. They continue without being watched, so Ctrl-C, `--no-wait` and `--timeout` end
+only the watching. `--throttle` applies until the last move is complete, regardless of who started it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_RATE = 2**62
 
 
 class ShownMove(msgspec.Struct, frozen=True):
-    """One partition of a plan. `bytes` is what is copied over the network."""
+    """One partition of a plan. `bytes` is the amount that is copied over the network."""
 
     topic: str
     partition: int
@@ -38,26 +37,30 @@ class ShownMove(msgspec.Struct, frozen=True):
     target_replicas: list[int]
     bytes: int
     replaces: list[int] | None = None
-    """The target that is given up for it, where one is under way."""
+    """Target of the move in progress that this one replaces; None if there is none."""
     cancels: list[int] = []
-    """Brokers that were being added, and are let go with what they have copied."""
+    """Brokers whose copies in progress are cancelled and discarded."""
 
 
 def moving_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--plan`, `--no-wait`, `--timeout`, `--throttle`, `-o`."""
+    """Add `--plan`, `--no-wait`, `--timeout`, `--throttle` and `-o` to a command."""
     for decorate in (
         output_option,
         click.option(
             "--throttle",
             type=click.IntRange(0, MAX_RATE),
             metavar="BYTES_PER_SECOND",
-            help="The most that any broker sends or receives for moves, until all are over. 0: no limit.",
+            help="Maximum rate at which a broker sends or receives for moves, until all are complete. 0: no limit.",
         ),
         click.option(
-            "--timeout", default=DEFAULT_TIMEOUT, show_default=True, type=click.FloatRange(0), help="Seconds to watch."
+            "--timeout",
+            default=DEFAULT_TIMEOUT,
+            show_default=True,
+            type=click.FloatRange(0),
+            help="Seconds to watch the moves.",
         ),
-        click.option("--no-wait", is_flag=True, help="Return when the moves are decided."),
-        click.option("--plan", "plan_only", is_flag=True, help="Show what would move, and change nothing."),
+        click.option("--no-wait", is_flag=True, help="Return when the moves are accepted."),
+        click.option("--plan", "plan_only", is_flag=True, help="Show the moves without changing anything."),
     ):
         command = decorate(command)
     return command
@@ -65,8 +68,8 @@ def moving_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @click.argument("assignments", nargs=-1, metavar="TOPIC/PARTITION[=BROKER,...]...")
-@click.option("--cancel", is_flag=True, help="Stop the moves of these partitions, and go back.")
-@click.option("--list", "list_only", is_flag=True, help="Show what is being moved.")
+@click.option("--cancel", is_flag=True, help="Cancel the moves of these partitions.")
+@click.option("--list", "list_only", is_flag=True, help="List moves in progress.")
 @moving_options
 @click.pass_context
 def reassign(
@@ -80,11 +83,11 @@ def reassign(
     throttle: int | None,
     output: str,
 ) -> None:
-    """Give partitions other replicas, more or fewer too, the preferred leader first: `orders/0=1,2,3`.
+    """Change the replicas of partitions and their number, with the preferred leader first: `orders/0=1,2,3`.
 
-    What is under way for a partition is replaced: --plan shows it.
+    A move in progress of the same partition is replaced: --plan shows it.
 
-    With --throttle alone: change how fast all moves go that are under way.
+    With --throttle alone: change the rate of all moves in progress.
     """
     if list_only:
         found, limits = _with_admin(context.obj, _under_way)
@@ -98,9 +101,9 @@ def reassign(
     if not wanted or len(wanted) != len(assignments):
         raise click.UsageError("name each partition once, as TOPIC/PARTITION=BROKER,BROKER,...")
     if cancel and (plan_only or throttle is not None or any(target is not None for target in wanted.values())):
-        raise click.UsageError("--cancel takes TOPIC/PARTITION alone, no --plan and no --throttle")
+        raise click.UsageError("--cancel takes only TOPIC/PARTITION, without --plan and --throttle")
     if not cancel and any(target is None for target in wanted.values()):
-        raise click.UsageError("where to? TOPIC/PARTITION=BROKER,BROKER,...")
+        raise click.UsageError("the target is missing: give TOPIC/PARTITION=BROKER,BROKER,...")
 
     async def run(admin: Admin) -> int:
         if cancel:
@@ -124,7 +127,7 @@ def drain(
     throttle: int | None,
     output: str,
 ) -> None:
-    """Move every replica off some brokers, onto the others."""
+    """Move all replicas of some brokers to the others."""
 
     async def run(admin: Admin) -> int:
         moves = await admin.plan_moves(sorted(set(brokers)))
@@ -139,14 +142,14 @@ def drain(
 def balance(
     context: click.Context, plan_only: bool, no_wait: bool, timeout: float, throttle: int | None, output: str
 ) -> None:
-    """Even out racks, replicas and leaders, with as few moves as possible."""
+    """Balance racks, replicas and leaders with as few moves as possible."""
 
     async def run(admin: Admin) -> int:
         moves = await admin.plan_moves()
         code = await _carry_out(admin, moves, plan_only, no_wait, timeout, throttle, output)
         if plan_only or no_wait or code or not moves:
             return code
-        # Who comes first among the replicas is to lead; who is not in sync will be given it by the controller later.
+        # The first replica should lead. If it is not in sync, the controller gives it the leadership later.
         elsewhere = await _not_preferred(admin, [(move.topic, move.partition) for move in moves], in_sync=True)
         chosen = [(move.topic, move.partition) for move in elsewhere]
         outcomes = await admin.elect_leaders(chosen) if chosen else []
@@ -157,10 +160,14 @@ def balance(
 
 @click.command()
 @click.argument("partitions", nargs=-1, metavar="[TOPIC/PARTITION]...")
-@click.option("--plan", "plan_only", is_flag=True, help="Show which leaders would change, and change nothing.")
-@click.option("--unclean", is_flag=True, help="The last resort: elect a replica that may lack acknowledged records.")
-@click.option("--i-accept-data-loss", "accepted", is_flag=True, help="Needed for --unclean.")
-@click.option("--candidate", type=click.IntRange(0), help="With --unclean: who. Otherwise whoever reported most.")
+@click.option("--plan", "plan_only", is_flag=True, help="Show the changes of leaders without making them.")
+@click.option("--unclean", is_flag=True, help="Last resort: elect a replica that may lack acknowledged records.")
+@click.option("--i-accept-data-loss", "accepted", is_flag=True, help="Required with --unclean.")
+@click.option(
+    "--candidate",
+    type=click.IntRange(0),
+    help="Replica to elect with --unclean (default: the one with the longest log).",
+)
 @output_option
 @click.pass_context
 def elect(
@@ -172,16 +179,16 @@ def elect(
     candidate: int | None,
     output: str,
 ) -> None:
-    """Give partitions (all, if none is named) to their preferred leaders."""
+    """Elect the preferred leaders of partitions (default: all partitions)."""
     named = [_parse_partition(text) for text in partitions]
     if unclean and not (accepted and named):
         raise click.UsageError(
-            "an unclean election may lose acknowledged records for ever: name the partitions, and --i-accept-data-loss"
+            "an unclean election may lose acknowledged records: name the partitions, and give --i-accept-data-loss"
         )
     if not unclean and (accepted or candidate is not None):
-        raise click.UsageError("--i-accept-data-loss and --candidate are for --unclean")
+        raise click.UsageError("--i-accept-data-loss and --candidate are valid only with --unclean")
     if unclean and plan_only:
-        raise click.UsageError("there is no plan of an unclean election: `raftlog cluster health` says who is missing")
+        raise click.UsageError("an unclean election has no plan: see `raftlog cluster health` for missing brokers")
 
     async def run(admin: Admin) -> int:
         if unclean:
@@ -202,7 +209,7 @@ def elect(
 @output_option
 @click.pass_obj
 def unregister(bootstrap: str, broker: int, output: str) -> None:
-    """Forget a broker that was drained and stopped."""
+    """Remove a broker that was drained and stopped from the cluster."""
     _with_admin(bootstrap, lambda admin: admin.unregister_broker(broker))
     show(output, {"broker": broker, "unregistered": True}, lambda wide: f"Unregistered broker {broker}.")
 
@@ -233,7 +240,7 @@ async def _carry_out(
     throttle: int | None,
     output: str,
 ) -> int:
-    """Show the plan, or do what it says. Returns the exit code."""
+    """Show the plan or carry it out. Return the exit code."""
     held = await sizes(admin)
     under_way = {(one.topic, one.partition): one for one in await admin.list_reassignments()}
     shown = [_shown(m, under_way.get((m.topic, m.partition)), held.get((m.topic, m.partition), 0)) for m in moves]
@@ -250,7 +257,8 @@ async def _carry_out(
 
 
 def _shown(move: MoveInfo, before: ReassignmentInfo | None, size: int) -> ShownMove:
-    """A move of a plan, and what it takes the place of. Who is copying already goes on, and is not counted again."""
+    """Return a move of a plan, with the move that it replaces. Copies in progress continue and are not counted
+    again."""
     shown = ShownMove(move.topic, move.partition, move.replicas, move.target_replicas, size * len(move.adding))
     if before is None or before.target_replicas == move.target_replicas:
         return shown
@@ -261,7 +269,7 @@ def _shown(move: MoveInfo, before: ReassignmentInfo | None, size: int) -> ShownM
 async def _arrived(
     admin: Admin, moves: Sequence[MoveInfo], outcomes: Sequence[PartitionOutcome]
 ) -> list[PartitionOutcome]:
-    """A move that is over and ended elsewhere was cancelled, or followed by another, by somebody else."""
+    """Return the outcomes, with an error for a finished move that another client cancelled or replaced."""
     from raftlog.client.admin import PartitionError, PartitionOutcome
 
     found: dict[str, TopicDescription | InvalidRequest] = {}
@@ -279,7 +287,7 @@ async def _arrived(
             replicas = now.partitions[move.partition].replicas
             if replicas != move.target_replicas:
                 error = PartitionError(
-                    "no_reassignment_in_progress", f"it was cancelled, or moved on: it is on {replicas}"
+                    "no_reassignment_in_progress", f"it was cancelled or replaced: the replicas are {replicas}"
                 )
         arrived.append(PartitionOutcome(move.topic, move.partition, error))
     return arrived
@@ -299,7 +307,7 @@ async def _as_moves(admin: Admin, wanted: Mapping[tuple[str, int], Sequence[int]
 
 
 async def _not_preferred(admin: Admin, named: Sequence[tuple[str, int]], *, in_sync: bool = False) -> list[MoveInfo]:
-    """Partitions that another than the first of their replicas leads; with `in_sync` those that it could lead now."""
+    """Return partitions that their first replica does not lead; with `in_sync` those that it could lead now."""
     from raftlog.client.admin import MoveInfo
 
     topics = sorted({topic for topic, _ in named}) or [summary.name for summary in await admin.list_topics()]
@@ -320,18 +328,18 @@ def _parse(text: str) -> tuple[tuple[str, int], list[int] | None]:
     try:
         return _parse_partition(name), [int(broker) for broker in brokers.split(",")]
     except ValueError:
-        raise click.BadParameter(f"{text!r}: brokers are numbers, as in orders/0=1,2,3") from None
+        raise click.BadParameter(f"{text!r}: brokers must be numbers, as in orders/0=1,2,3") from None
 
 
 def _parse_partition(text: str) -> tuple[str, int]:
     topic, slash, number = text.rpartition("/")
     if not slash or not topic or not number.isascii() or not number.isdigit():
-        raise click.BadParameter(f"{text!r} is no partition: it must be TOPIC/PARTITION")
+        raise click.BadParameter(f"{text!r} is not a partition: it must be TOPIC/PARTITION")
     return topic, int(number)
 
 
 def _report(outcomes: Sequence[PartitionOutcome], done: str, output: str) -> int:
-    """Say what became of each; the refused on standard error. Returns the exit code."""
+    """Show the outcomes, errors on standard error. Return the exit code."""
     refused = [outcome for outcome in outcomes if outcome.error is not None]
     if output != "quiet":
         good = len(outcomes) - len(refused)

@@ -1,8 +1,8 @@
-"""`raftlog partition verify`: is what lies on disk what was written?
+"""`raftlog partition verify`: a check of the data on disk.
 
-Every node of a running cluster, or one, is told to check its replicas now, and asked how far it is until it is done.
-With `--data-folder` the replicas of a node that is stopped are read here, and nothing is changed. Exit code 10 says
-that something was found, or that a node could not be asked; the findings name file and byte.
+Every node of a running cluster, or one, checks its replicas now, while this command shows the progress. With
+`--data-folder` the command itself reads the replicas of a stopped node and changes nothing. Exit code 10 means that
+damage was found, or that a node did not answer; findings name file and byte.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ POLL_SECONDS = 0.1
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):
-    """One replica. `findings` is empty where all is as it was written."""
+    """The result for one replica. `findings` is empty if it is intact."""
 
     node_id: int
     topic: str
-    """Its name; its id (32 hex digits) where a folder was read, which knows no names."""
+    """The topic's name; its id (32 hex digits) if a folder was read, which contains no names."""
     partition: int
     bytes_read: int | None
-    """None: the node knows only the sum."""
+    """None if the node reports only the total."""
     findings: list[str]
 
 
 class VerifyReport(msgspec.Struct, frozen=True):
-    """What all of it came to. Of a running cluster `replicas` has the damaged ones only."""
+    """The result of a check. For a running cluster `replicas` has only the damaged ones."""
 
     healthy: bool
     bytes_read: int
     checked: int
-    """Replicas."""
+    """Number of replicas."""
     replicas: list[ReplicaReport]
     unchecked: list[str] = []
-    """Nodes that did not tell, and why. Not healthy either: nobody knows what lies there."""
+    """Nodes without a result, and the reasons. They make the report unhealthy, because their state is unknown."""
 
     @property
     def findings(self) -> int:
@@ -55,7 +55,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
 @click.group()
 def partition() -> None:
-    """Replicas and what lies on their disks."""
+    """Check replicas and their data on disk."""
 
 
 class _Finding(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class _Finding(msgspec.Struct, frozen=True):
 
 
 class _Scrub(msgspec.Struct, frozen=True):
-    """What a node says of its check."""
+    """A node's report on its check."""
 
     running: bool
     replicas: int
@@ -77,11 +77,11 @@ class _Scrub(msgspec.Struct, frozen=True):
 @partition.command()
 @click.argument("topic", required=False)
 @click.argument("number", metavar="PARTITION", required=False, type=click.IntRange(min=0))
-@click.option("--node", type=click.IntRange(min=0), help="Only the replicas of this node.")
+@click.option("--node", type=click.IntRange(min=0), help="Check only the replicas of this node.")
 @click.option(
     "--data-folder",
     type=click.Path(exists=True, file_okay=False),
-    help="Read this folder of a node that is stopped. TOPIC is the topic's id then.",
+    help="Check the data folder of a stopped node. TOPIC is then the topic's id.",
 )
 @output_option
 @click.pass_context
@@ -93,11 +93,11 @@ def verify(
     data_folder: str | None,
     output: str,
 ) -> None:
-    """Read every byte of replicas and check it. Exit code 10: damage was found, or a node could not be asked."""
+    """Read and check every byte of replicas. Exit code 10: damage was found, or a node did not answer."""
     if data_folder is None:
         found = asyncio.run(_verify_cluster(context.obj, topic, number, node))
     elif node is not None:
-        raise click.UsageError("a data folder is of one node: --node and --data-folder do not go together")
+        raise click.UsageError("--node and --data-folder cannot be combined: a data folder belongs to one node")
     else:
         found = _verify_folder(data_folder, topic, number)
     show(output, found, lambda wide: _text(found, wide))
@@ -117,7 +117,7 @@ async def _verify_cluster(bootstrap: str, topic: str | None, number: int | None,
     checked = replicas = 0
     for known in nodes:  # One after the other: a repair needs its peers.
         if known.fenced and node is None:
-            unchecked.append(f"node {known.id} is not heard of")
+            unchecked.append(f"node {known.id} is fenced")
             continue
         try:
             scrub = await _scrub(known, {"topic": topic, "partition": number})
@@ -130,7 +130,7 @@ async def _verify_cluster(bootstrap: str, topic: str | None, number: int | None,
 
 
 async def _scrub(node: NodeInfo, wanted: dict[str, str | int | None]) -> _Scrub:
-    """Begin, and wait for the end."""
+    """Start a node's check and wait for its end."""
     from raftlog.client.cluster.api import HttpApi
 
     api = HttpApi(node.api)
@@ -142,8 +142,8 @@ async def _scrub(node: NodeInfo, wanted: dict[str, str | int | None]) -> _Scrub:
                 await asyncio.sleep(POLL_SECONDS)
                 replicas, scrub = scrub.replicas, await api.get("/v1/scrub", _Scrub)
                 if scrub.replicas < replicas:
-                    # It does not know any more what it found: that must not look as if it were nothing.
-                    why = "was started anew, or somebody else asked it, while it read its replicas: verify them again"
+                    # The node no longer knows its findings, which must not look like a clean result.
+                    why = "was restarted, or got another check, while it read its replicas: verify them again"
                     raise RetriableError("connection_lost", f"node {node.id} {why}")
                 line.advance(scrub.bytes_read - shown, 0)
                 shown = scrub.bytes_read
@@ -153,7 +153,7 @@ async def _scrub(node: NodeInfo, wanted: dict[str, str | int | None]) -> _Scrub:
 
 
 def _of_node(node_id: int, scrub: _Scrub) -> list[ReplicaReport]:
-    """Its damaged replicas."""
+    """Return a node's damaged replicas."""
     details: dict[tuple[str, int], list[str]] = {}
     for finding in scrub.findings:
         details.setdefault((finding.topic, finding.partition), []).append(finding.detail)
@@ -177,7 +177,7 @@ def _of_folder(node_id: int, replica: VerifiedReplica) -> ReplicaReport:
 
 
 def report(replicas: list[ReplicaReport]) -> VerifyReport:
-    """Of these replicas."""
+    """Return the report on these replicas."""
     healthy = not any(replica.findings for replica in replicas)
     return VerifyReport(healthy, sum(replica.bytes_read or 0 for replica in replicas), len(replicas), replicas)
 

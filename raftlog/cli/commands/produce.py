@@ -1,12 +1,12 @@
 """`raftlog produce`: records from files or standard input into a topic.
 
-Input is read in pieces beside the loop, turned into columns (`raftlog/cli/records/input.py`) and queued with the
-producer, which holds a bounded buffer: however large the input, memory is not. Records of one partition keep the order
+Input is read in pieces outside the loop, converted to columns (`raftlog/cli/records/input.py`) and queued with the
+producer, which has a bounded buffer: memory is bounded for any size of input. Records of one partition keep the order
 of the input.
 
-What failed is counted, never hidden: after the first failure nothing more is read, what is on its way is waited for,
-and the last lines say how many records are acknowledged, how many are not, and why. Ctrl-C ends the reading in the same
-way; a second one does not wait.
+Failures are counted and reported. After the first failure no more input is read, records in flight are awaited, and the
+last lines report how many records are acknowledged, how many are not, and why. Ctrl-C ends the reading in the same way;
+a second one does not wait.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1 * MIB
 STDIN = "-"
 INTERRUPT_GRACE = 10.0
-"""Seconds that Ctrl-C waits for what is on its way."""
+"""Time for which Ctrl-C waits for records in flight, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What was asked for."""
+    """The arguments of the command."""
 
     topic: str
     files: tuple[str, ...]
@@ -65,12 +65,14 @@ class Job:
     type=click.Choice(["lines", "json", "ndjson"]),
     default="lines",
     show_default=True,
-    help="lines: a value a line. ndjson: a JSON object a line, json: JSON objects or an array of them; "
-    'objects are records, {"value": ..., "key": ..., "headers": ...}, or with --key-field values.',
+    help="lines: one value per line. ndjson: one JSON object per line; json: JSON objects or an array of them; "
+    'an object is a record, {"value": ..., "key": ..., "headers": ...}, or with --key-field values.',
 )
-@click.option("--key-separator", metavar="TEXT", help="lines: what is before it is the key. \\t is a tab.")
-@click.option("--key-field", metavar="NAME", help="json, ndjson: objects are values, and this field is their key.")
-@click.option("--partition", type=click.IntRange(0), help="All records go there. Without it the key decides.")
+@click.option(
+    "--key-separator", metavar="TEXT", help="lines: text that separates the key from the value. \\t is a tab."
+)
+@click.option("--key-field", metavar="NAME", help="json, ndjson: an object is a value, and this field is its key.")
+@click.option("--partition", type=click.IntRange(0), help="Partition for all records (default: chosen by the key).")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option(
     "--compression",
@@ -81,7 +83,13 @@ class Job:
 @click.option(
     "--batch-bytes", type=click.IntRange(1), default=256 * KIB, show_default=True, help="Size of a full batch."
 )
-@click.option("--linger-ms", type=click.FloatRange(0), default=5.0, show_default=True, help="Wait for more records.")
+@click.option(
+    "--linger-ms",
+    type=click.FloatRange(0),
+    default=5.0,
+    show_default=True,
+    help="Time to wait for more records of a batch.",
+)
 @tls_authority_option
 @click.pass_context
 def produce(
@@ -98,13 +106,13 @@ def produce(
     linger_ms: float,
     tls_authority: str | None,
 ) -> None:
-    """Send records from files, or from standard input (also as the FILE -)."""
+    """Send records from files or from standard input (also given as the FILE -)."""
     if key_separator is not None and format != "lines":
-        raise click.UsageError(f"--key-separator is for --format lines, not {format}")
+        raise click.UsageError(f"--key-separator is valid only with --format lines, not {format}")
     if key_field is not None and format == "lines":
-        raise click.UsageError("--key-field is for --format json or ndjson")
+        raise click.UsageError("--key-field is valid only with --format json or ndjson")
     if key_separator == "":
-        raise click.UsageError("--key-separator is empty")
+        raise click.UsageError("--key-separator must not be empty")
     separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
     job = Job(topic, files or (STDIN,), format, separator, key_field, partition)
 
@@ -130,7 +138,7 @@ def produce(
 
 
 async def _produce(producer: Producer, job: Job) -> bool:
-    """False: it was interrupted. Raises what keeps records from being sent, after the summary."""
+    """Send the input. Return False if interrupted. Raises the error that prevented sending, after the summary."""
     tally = Tally()
     watch = Stopwatch()
     stop = asyncio.Event()
@@ -142,7 +150,7 @@ async def _produce(producer: Producer, job: Job) -> bool:
             try:
                 await asyncio.shield(work)
             except asyncio.CancelledError:
-                # Ctrl-C. What was read is sent, if that takes no longer than is bearable.
+                # Ctrl-C: records that were read are sent, within a bounded time.
                 stop.set()
                 go_on()
                 async with asyncio.timeout(INTERRUPT_GRACE):
@@ -151,7 +159,7 @@ async def _produce(producer: Producer, job: Job) -> bool:
             failure = error
         except TimeoutError:
             interrupted = RetriableError("outcome_unknown", "interrupted")
-    # What is not decided by now is decided by this: perhaps it is in the log.
+    # This decides the remaining records, whose outcome is unknown.
     await producer.close(flush=False)
     verb = "acknowledged" if tally.failed else "sent"
     summary(verb, tally.acknowledged, tally.acknowledged_bytes, watch.seconds)
@@ -165,7 +173,7 @@ async def _produce(producer: Producer, job: Job) -> bool:
 
 
 async def _send_and_flush(producer: Producer, job: Job, tally: Tally, line: ProgressLine, stop: asyncio.Event) -> None:
-    """What was queued is waited for, whatever ended the sending."""
+    """Send, and wait for the queued records even if sending failed."""
     failure = None
     try:
         await _send_files(producer, job, tally, line, stop)
@@ -177,7 +185,7 @@ async def _send_and_flush(producer: Producer, job: Job, tally: Tally, line: Prog
 
 
 async def _send_files(producer: Producer, job: Job, tally: Tally, line: ProgressLine, stop: asyncio.Event) -> None:
-    """Until the end, `stop`, or the first failure to send. Raises the first fault of the input."""
+    """Send until the end, `stop`, or the first failure to send. Raises the first error in the input."""
     sender = RecordSender(producer, job.topic, job.partition, tally)
     for path in job.files:
         with _opened(path) as read:
@@ -196,7 +204,7 @@ async def _send_files(producer: Producer, job: Job, tally: Tally, line: Progress
 
 
 async def _unless(stop: asyncio.Event, reading: Coroutine[Any, Any, bytes]) -> bytes | None:
-    """What is read; None if `stop` came first."""
+    """Return what was read; None if `stop` came first."""
     read = asyncio.create_task(reading)
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -212,7 +220,7 @@ async def _unless(stop: asyncio.Event, reading: Coroutine[Any, Any, bytes]) -> b
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Callable[[int], bytes]]:
-    """A call that reads up to so many bytes, as soon as there are some; none at the end."""
+    """Yield a function that reads up to a number of bytes as soon as there are some, and none at the end."""
     if path != STDIN:
         try:
             file = io.FileIO(path)
@@ -245,7 +253,7 @@ def _total_bytes(files: Sequence[str]) -> int | None:
 
 
 def _is_typed(files: Sequence[str]) -> bool:
-    """Somebody is typing: nothing may move on the terminal."""
+    """Return whether the input is typed at the terminal, on which nothing must move then."""
     return STDIN in files and sys.stdin.isatty()
 
 

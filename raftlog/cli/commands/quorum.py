@@ -1,6 +1,7 @@
-"""`raftlog quorum`: the metadata quorum, as `kafka-metadata-quorum describe --status` and `--replication` show Kafka's.
+"""`raftlog quorum`: the metadata quorum, with the columns of `kafka-metadata-quorum describe --status` and
+`--replication`.
 
-Offsets here are of the metadata log, and as everywhere an end is the offset after the last one.
+Offsets are those of the metadata log; as everywhere, an end is the offset after the last one.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ if TYPE_CHECKING:
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """One node's copy of the metadata log; None where the leader was not heard, or does not track the node."""
+    """One node's copy of the metadata log. None if the leader did not answer or does not track the node."""
 
     node_id: int
     status: str
-    """`Leader`, `Follower`, `Observer` for a node without a vote, or `Forgetful` for one whose disk lost entries that
-    it had acknowledged: it takes no part any more, and has to be removed and added again on a good disk."""
+    """`Leader`, `Follower`, `Observer` (a node without a vote) or `Forgetful`.
+
+    The disk of a forgetful node lost entries that it had acknowledged: the node no longer takes part, and must be
+    removed and added again on a good disk.
+    """
     log_end_offset: int | None
     lag: int | None
 
 
 class QuorumDescription(msgspec.Struct, frozen=True):
-    """The status that the HTTP API gives, and each node's part in it."""
+    """The status from the HTTP API, and each node's part in it."""
 
     cluster_id: str
     leader: int | None
@@ -50,14 +54,14 @@ class QuorumDescription(msgspec.Struct, frozen=True):
 
 @click.group()
 def quorum() -> None:
-    """The nodes that agree on metadata."""
+    """Show and change the nodes that agree on metadata."""
 
 
 @quorum.command()
 @output_option
 @click.pass_obj
 def describe(bootstrap: str, output: str) -> None:
-    """Who leads, and how far the others follow."""
+    """Show the leader, and how far the others follow."""
 
     async def run() -> QuorumDescription:
         from raftlog.client import Admin
@@ -72,23 +76,23 @@ def describe(bootstrap: str, output: str) -> None:
 
 @quorum.command()
 @click.argument("node", type=click.IntRange(0, 2**31 - 1))
-@click.option("--plan", is_flag=True, help="Change nothing: say what would become of it.")
+@click.option("--plan", is_flag=True, help="Show the result without changing anything.")
 @output_option
 @click.pass_obj
 def add(bootstrap: str, node: int, plan: bool, output: str) -> None:
-    """Make an observer a voter. It has to run, and to have caught up."""
+    """Make an observer a voter. It must be running and caught up."""
     _change(bootstrap, "add", node, plan, output)
 
 
 @quorum.command()
 @click.argument("node", type=click.IntRange(0, 2**31 - 1))
-@click.option("--plan", is_flag=True, help="Change nothing: say what would become of it.")
+@click.option("--plan", is_flag=True, help="Show the result without changing anything.")
 @output_option
 @click.pass_obj
 def remove(bootstrap: str, node: int, plan: bool, output: str) -> None:
-    """Take a voter out: for good, or before it comes back on a new disk.
+    """Remove a voter: permanently, or before it returns on a new disk.
 
-    It goes on as an observer if it still runs. The leader hands over first.
+    It continues as an observer if it is still running. A leader hands over first.
     """
     _change(bootstrap, "remove", node, plan, output)
 
@@ -120,10 +124,10 @@ def _change_text(found: VotersChange) -> str:
 
 
 def description(cluster_id: str, nodes: list[int], status: QuorumInfo) -> QuorumDescription:
-    """The quorum's status, told node by node."""
+    """Return the quorum's status, node by node."""
     leader = None if status.leader < 0 else status.leader
     ends = {int(node): index + 1 for node, index in status.match_index.items()}
-    # A node that answers for itself knows its own log, and the leader's end is the measure for the others.
+    # A node that reports on itself knows its own log, and the leader's end is the reference for the others.
     ends.setdefault(status.node_id, status.last_index + 1)
     leader_end = ends.get(leader) if leader is not None else None
     observers = sorted(set(nodes) - set(status.voters))
@@ -163,8 +167,8 @@ def _text(found: QuorumDescription, wide: bool) -> str:
         summary["AnsweredBy"] = found.answered_by
     rows = [(r.node_id, _known(r.log_end_offset), _known(r.lag), r.status) for r in found.replicas]
     advice = "".join(
-        f"\n\nNode {r.node_id} forgot entries of the metadata log that it had acknowledged: its disk is not to be "
-        f"trusted. Remove it (raftlog quorum remove {r.node_id} --plan), prepare it anew on a good disk (raftlog "
+        f"\n\nNode {r.node_id} lost entries of the metadata log that it had acknowledged: its disk cannot be "
+        f"trusted. Remove it (raftlog quorum remove {r.node_id} --plan), prepare it again on a good disk (raftlog "
         f"server init --observer), and add it again (raftlog quorum add {r.node_id})."
         for r in found.replicas
         if r.status == "Forgetful"

@@ -1,7 +1,7 @@
-"""`raftlog tls create-authority` and `raftlog tls create-certificate`: what nodes need to speak TLS to each other.
+"""`raftlog tls create-authority` and `raftlog tls create-certificate`: certificates for TLS between nodes.
 
-For those who have no authority of their own. It needs the extra `raftlog[tls]`; `docs/security.md` has the same with
-`openssl`. Nothing is overwritten, and keys are readable by their owner only.
+They are for users without an authority of their own, and need the extra `raftlog[tls]`; `docs/security.md` shows the
+same with `openssl`. Existing files are not overwritten, and keys are readable only by their owner.
 """
 
 from __future__ import annotations
@@ -24,24 +24,28 @@ FILE = click.Path(dir_okay=False)
 
 @click.group()
 def tls() -> None:
-    """Make certificates for TLS between nodes. `docs/security.md` tells what they protect."""
+    """Create certificates for TLS between nodes. `docs/security.md` explains what they protect."""
 
 
 @tls.command("create-authority")
-@click.option("--folder", default=".", show_default=True, type=click.Path(file_okay=False), help="Where files go.")
+@click.option(
+    "--folder", default=".", show_default=True, type=click.Path(file_okay=False), help="Folder for the files."
+)
 @click.option("--days", default=3650, show_default=True, type=click.IntRange(1, 36_500))
 def create_authority(folder: str, days: int) -> None:
-    """Make the authority of one cluster: authority.pem for all nodes, authority.key for nobody but you."""
+    """Create the authority of one cluster: authority.pem for all nodes, and the secret authority.key."""
     made = _certificates().create_authority("raftlog authority", days, datetime.datetime.now(datetime.UTC))
     _write(folder, AUTHORITY, *made)
-    click.echo("authority.pem goes to every node and client. Keep authority.key away from both: it makes nodes.")
+    click.echo("Copy authority.pem to every node and client. Keep authority.key secret: its owner can create nodes.")
 
 
 @tls.command("create-certificate")
 @click.option("--cluster-id", required=True, help="As given to `raftlog server init`.")
 @click.option("--node-id", required=True, type=click.IntRange(0, 2**31 - 1))
-@click.option("--host", "hosts", multiple=True, help="A name or address that native clients dial. Repeatable.")
-@click.option("--folder", default=".", show_default=True, type=click.Path(file_okay=False), help="Where files go.")
+@click.option("--host", "hosts", multiple=True, help="Name or address that native clients dial; repeatable.")
+@click.option(
+    "--folder", default=".", show_default=True, type=click.Path(file_okay=False), help="Folder for the files."
+)
 @click.option("--authority", default="authority.pem", show_default=True, type=FILE)
 @click.option("--authority-key", default="authority.key", show_default=True, type=FILE)
 @click.option("--node-name", default=DEFAULT_NODE_NAME, show_default=True, help="As in node.toml.")
@@ -56,7 +60,7 @@ def create_certificate(
     node_name: str,
     days: int,
 ) -> None:
-    """Make one node's certificate and key: node-ID.pem and node-ID.key."""
+    """Create one node's certificate and key: node-ID.pem and node-ID.key."""
     try:
         TlsConfig(certificate="-", key="-", authority="-", node_name=node_name)
     except ValueError as error:
@@ -97,15 +101,15 @@ def _read(path: str) -> bytes:
 
 
 def _write(folder: str, name: str, certificate: bytes, key: bytes) -> None:
-    """Neither is written where one is there."""
+    """Write both files. If one of them exists, write neither."""
     paths = [os.path.join(folder, f"{name}.{suffix}") for suffix in ("key", "pem")]
     for path in paths:
         if os.path.lexists(path):
-            raise InvalidRequest("invalid_request", f"{path} is there already; it is left as it is")
+            raise InvalidRequest("invalid_request", f"{path} already exists; it was not changed")
     try:
         os.makedirs(folder, exist_ok=True)
         for path, content, hidden in zip(paths, (key, certificate), (0o077, 0o022), strict=True):
-            before = os.umask(hidden)  # a key is never readable by others, not for a moment
+            before = os.umask(hidden)  # a key must never be readable by others, not even for a moment
             try:
                 with open(path, "xb") as file:
                     file.write(content)

@@ -1,6 +1,6 @@
-"""`raftlog topic`: make, list, describe, change and delete topics. Columns are called as Kafka's tools call them.
+"""`raftlog topic`: create, list, describe, change and delete topics, with the column names of Kafka's tools.
 
-What `raftlog topic delete-records` was asked for, and what it would do.
+This module also holds the plan of `raftlog topic delete-records`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WIDE_PARTITION_COLUMNS = ("LeaderEpoch", "PartitionEpoch", "CommitSet", "NotElig
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """What became of a topic that was to be deleted: False where there was none."""
+    """The outcome of deleting a topic. `deleted` is False if it did not exist."""
 
     name: str
     deleted: bool
@@ -42,15 +42,17 @@ class Deletion(msgspec.Struct, frozen=True):
 
 @click.group()
 def topic() -> None:
-    """Make, list, describe, change and delete topics."""
+    """Create, list, describe, change and delete topics."""
 
 
 @topic.command()
 @click.argument("name")
 @click.option("--partitions", default=1, show_default=True, type=click.IntRange(1, MAX_PARTITIONS_PER_TOPIC))
-@click.option("--replication-factor", type=click.IntRange(1), help="Without it the cluster chooses.")
-@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="As often as needed.")
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is left as it is.")
+@click.option(
+    "--replication-factor", type=click.IntRange(1), help="Replicas of each partition (default: the cluster chooses)."
+)
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="Setting of the topic; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed without a change if the topic exists.")
 @output_option
 @click.pass_obj
 def create(
@@ -62,7 +64,7 @@ def create(
     if_not_exists: bool,
     output: str,
 ) -> None:
-    """Make a topic."""
+    """Create a topic."""
     settings = parse_settings(configs)
 
     async def work(admin: Admin) -> tuple[bool, TopicDescription]:
@@ -82,7 +84,7 @@ def create(
 @output_option
 @click.pass_obj
 def list_topics(bootstrap: str, output: str) -> None:
-    """All topics, by name."""
+    """List all topics by name."""
     topics = _with_admin(bootstrap, lambda admin: admin.list_topics())
 
     def text(wide: bool) -> str:
@@ -98,7 +100,7 @@ def list_topics(bootstrap: str, output: str) -> None:
 @output_option
 @click.pass_obj
 def describe(bootstrap: str, names: tuple[str, ...], output: str) -> None:
-    """Topics with their partitions; all topics if none is named."""
+    """Show topics with their partitions (default: all topics)."""
 
     async def work(admin: Admin) -> list[TopicDescription]:
         wanted = list(dict.fromkeys(names)) or [summary.name for summary in await admin.list_topics()]
@@ -116,8 +118,8 @@ def describe(bootstrap: str, names: tuple[str, ...], output: str) -> None:
 
 @topic.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--if-exists", is_flag=True, help="A topic that is not there is no failure.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @output_option
 @click.pass_obj
 def delete(bootstrap: str, names: tuple[str, ...], yes: bool, if_exists: bool, output: str) -> None:
@@ -142,21 +144,21 @@ def delete(bootstrap: str, names: tuple[str, ...], yes: bool, if_exists: bool, o
     try:
         _with_admin(bootstrap, work)
     finally:
-        # Also what was done before a failure.
+        # This also shows what was done before a failure.
         show(output, done, lambda wide: "\n".join(map(str, done)))
 
 
 @topic.command()
 @click.argument("name")
-@click.option("--set", "assign", multiple=True, metavar="NAME=VALUE", help="Change a setting; as often as needed.")
-@click.option("--unset", "remove", multiple=True, metavar="NAME", help="Back to the default; as often as needed.")
-@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS_PER_TOPIC), help="Grow to so many in all.")
+@click.option("--set", "assign", multiple=True, metavar="NAME=VALUE", help="Change a setting; repeatable.")
+@click.option("--unset", "remove", multiple=True, metavar="NAME", help="Reset a setting to its default; repeatable.")
+@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS_PER_TOPIC), help="New total number of partitions.")
 @output_option
 @click.pass_obj
 def alter(
     bootstrap: str, name: str, assign: tuple[str, ...], remove: tuple[str, ...], partitions: int | None, output: str
 ) -> None:
-    """Change a topic's settings, or give it more partitions (keys go to other partitions from then on)."""
+    """Change a topic's settings or add partitions (after which keys map to other partitions)."""
     settings = parse_settings(assign)
     if not settings and not remove and partitions is None:
         raise click.UsageError("nothing to change: give --set, --unset or --partitions")
@@ -185,14 +187,14 @@ def alter(
     multiple=True,
     required=True,
     metavar="PARTITION=OFFSET",
-    help="Delete what is below this offset; PARTITION=latest: all that consumers may read. As often as needed.",
+    help="Delete records below this offset; PARTITION=latest: all that consumers may read. Repeatable.",
 )
-@click.option("--plan", is_flag=True, help="Only show what would be deleted.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--plan", is_flag=True, help="Show what would be deleted, without deleting it.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @output_option
 @click.pass_obj
 def delete_records(bootstrap: str, name: str, bounds: tuple[str, ...], plan: bool, yes: bool, output: str) -> None:
-    """Delete the oldest records of partitions, for good."""
+    """Delete the oldest records of partitions permanently."""
     before = parse_bounds(bounds)
     topic_id, planned = _with_admin(bootstrap, lambda admin: plan_deletions(admin, name, before))
     if plan:
@@ -201,7 +203,7 @@ def delete_records(bootstrap: str, name: str, bounds: tuple[str, ...], plan: boo
     if not yes:
         total = sum(one.records for one in planned)
         click.confirm(f"Delete {total} offsets of topic {name}, {len(planned)} partitions?", abort=True, err=True)
-    # What was shown and agreed to, and neither what came meanwhile nor another topic of the name.
+    # Delete what was shown and confirmed: no later records, and no other topic of that name.
     agreed = {one.partition: one.before for one in planned}
     deleted = _with_admin(bootstrap, lambda admin: admin.delete_records(name, agreed, topic_id=topic_id))
     columns = ("Topic", "Partition", "LogStartOffset")
@@ -248,7 +250,7 @@ def _partition_rows(description: TopicDescription, wide: bool) -> Iterable[Seque
 
 
 def overrides(description: TopicDescription) -> dict[str, str]:
-    """Settings that the topic was given: as Kafka's tools, without those that are as they are by default."""
+    """Return the settings that were given to the topic, like Kafka's tools, without those that have their default."""
     given = description.overrides or ()
     return {name: value for name, value in description.configs.items() if name in given}
 
@@ -259,23 +261,23 @@ _BOUND = re.compile(r"([0-9]{1,10})=([0-9]{1,19}|latest)", re.ASCII)
 
 
 class PlannedDeletion(msgspec.Struct, frozen=True):
-    """One partition: offsets in `[log_start_offset, before)` would go."""
+    """A planned deletion in one partition: offsets in `[log_start_offset, before)`."""
 
     partition: int
     log_start_offset: int
     before: int
     high_watermark: int
     records: int
-    """Offsets, to be exact: where a log was compacted there are fewer records."""
+    """Number of offsets; a compacted log has fewer records."""
 
 
 def parse_bounds(bounds: Sequence[str]) -> Before:
-    """`PARTITION=OFFSET` or `PARTITION=latest`, each partition once. Raises `click.UsageError`."""
+    """Parse `PARTITION=OFFSET` or `PARTITION=latest`, each partition once. Raises `click.UsageError`."""
     found: Before = {}
     for text in bounds:
         match = _BOUND.fullmatch(text)
         if match is None:
-            raise click.UsageError(f"--before is PARTITION=OFFSET or PARTITION=latest, not {text!r}")
+            raise click.UsageError(f"--before must be PARTITION=OFFSET or PARTITION=latest, not {text!r}")
         partition, offset = int(match[1]), match[2]
         if partition in found:
             raise click.UsageError(f"partition {partition} has two bounds")
@@ -284,7 +286,7 @@ def parse_bounds(bounds: Sequence[str]) -> Before:
 
 
 async def plan_deletions(admin: Admin, name: str, before: Mapping[int, int | str]) -> tuple[str, list[PlannedDeletion]]:
-    """The topic's id, and what would be deleted now. Raises as `Admin.delete_records` would, and deletes nothing."""
+    """Return the topic's id, and what would be deleted now. Raises like `Admin.delete_records`, and deletes nothing."""
     topic_id, planned = (await admin.describe_topic(name)).id, []
     for partition, offset in before.items():
         held = await admin.offsets(name, partition, topic_id=topic_id)
@@ -298,7 +300,7 @@ async def plan_deletions(admin: Admin, name: str, before: Mapping[int, int | str
 
 
 def deletions_table(name: str, planned: Sequence[PlannedDeletion]) -> str:
-    """The plan, for people."""
+    """Return the plan as a table."""
     columns = ("Topic", "Partition", "LogStartOffset", "Before", "HighWatermark", "Offsets")
     rows = [(name, one.partition, one.log_start_offset, one.before, one.high_watermark, one.records) for one in planned]
     return table(columns, rows)

@@ -1,9 +1,8 @@
-"""`raftlog transaction`: transactions that are under way, with the columns of Kafka's `kafka-transactions`.
+"""`raftlog transaction`: transactions in progress, with the columns of Kafka's `kafka-transactions`.
 
-A transaction that stays open holds up everybody who reads what is committed, behind its first record. The cluster
-aborts it when its time is over; `abort` does so at once. `positions` are the named counters that commits have moved:
-they stay for ever, until `delete-position` has one forgotten. Both show what they would do and ask; `--plan` only shows
-it.
+An open transaction blocks all `read_committed` consumers at its first record. The cluster aborts it when its timeout is
+over; `abort` does so at once. `positions` are named counters that commits have moved. They are kept permanently, until
+`delete-position` removes them. Both commands show what they would do and ask for confirmation; `--plan` only shows it.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ POSITION_COLUMNS = ("Position", "Value")
 
 @click.group()
 def transaction() -> None:
-    """Transactions that are under way."""
+    """Show and abort transactions in progress."""
 
 
 @transaction.command("list")
 @output_option
 @click.pass_context
 def list_transactions(context: click.Context, output: str) -> None:
-    """Open ones, and those that are decided and not shown everywhere yet. Exit code 10: not all nodes answered."""
+    """List open transactions, and decided ones without all their markers. Exit code 10: not all nodes answered."""
     found = _with_admin(context.obj, lambda admin: admin.list_transactions())
 
     def text(wide: bool) -> str:
@@ -57,18 +56,19 @@ def list_transactions(context: click.Context, output: str) -> None:
     if found.silent_nodes:
         silent = ", ".join(map(str, found.silent_nodes))
         click.echo(
-            f"These nodes did not answer, so what is open in partitions that they lead is missing: {silent}", err=True
+            f"These nodes did not answer, so open transactions in partitions that they lead are missing: {silent}",
+            err=True,
         )
         context.exit(EXIT_UNHEALTHY)
 
 
 @transaction.command()
 @click.argument("transactional_id", required=False)
-@click.option("--producer-id", type=click.IntRange(0), help="Of one without a name, or whatever its name is.")
+@click.option("--producer-id", type=click.IntRange(0), help="Select by producer id.")
 @output_option
 @click.pass_obj
 def describe(bootstrap: str, transactional_id: str | None, producer_id: int | None, output: str) -> None:
-    """One transaction: since when it is open, and where."""
+    """Show one transaction, its age and its partitions."""
 
     async def work(admin: Admin) -> tuple[TransactionInfo, int | None]:
         return await _find(admin, transactional_id, producer_id), (await admin.cluster()).controller
@@ -79,22 +79,22 @@ def describe(bootstrap: str, transactional_id: str | None, producer_id: int | No
 
 @transaction.command()
 @click.argument("transactional_id", required=False)
-@click.option("--producer-id", type=click.IntRange(0), help="Of one without a name, or whatever its name is.")
-@click.option("--plan", is_flag=True, help="Only show what would be aborted.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--producer-id", type=click.IntRange(0), help="Select by producer id.")
+@click.option("--plan", is_flag=True, help="Show what would be aborted, without aborting it.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @output_option
 @click.pass_obj
 def abort(
     bootstrap: str, transactional_id: str | None, producer_id: int | None, plan: bool, yes: bool, output: str
 ) -> None:
-    """Abort a transaction that is open. Its producer is told when it wants to commit."""
+    """Abort an open transaction. Its producer gets an error when it commits."""
 
     async def look(admin: Admin) -> tuple[TransactionInfo, int | None]:
         return await _find(admin, transactional_id, producer_id), (await admin.cluster()).controller
 
     found, controller = _with_admin(bootstrap, look)
     if found.state not in ("Ongoing", "Empty"):
-        raise InvalidRequest("invalid_request", f"there is nothing to abort: the transaction is in {found.state}")
+        raise InvalidRequest("invalid_request", f"there is nothing to abort: the transaction is in state {found.state}")
     if not plan:
         if not yes:
             click.echo(_described(found, controller, False), err=True)
@@ -109,43 +109,43 @@ def abort(
 @output_option
 @click.pass_obj
 def positions(bootstrap: str, prefix: str, output: str) -> None:
-    """Named positions, which commits have moved; those that begin with PREFIX."""
+    """List named positions that commits have moved, restricted to those that begin with PREFIX."""
     found = _with_admin(bootstrap, lambda admin: admin.list_positions(prefix))
     show(output, found, lambda wide: table(POSITION_COLUMNS, [(one.name, one.value) for one in found.positions]))
     if found.more:
-        click.echo("There are more: give a longer PREFIX.", err=True)
+        click.echo("There are more positions: give a longer PREFIX.", err=True)
 
 
 @transaction.command("delete-position")
 @click.argument("name")
-@click.option("--plan", is_flag=True, help="Only show what would be forgotten.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--plan", is_flag=True, help="Show what would be deleted, without deleting it.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @output_option
 @click.pass_obj
 def delete_position(bootstrap: str, name: str, plan: bool, yes: bool, output: str) -> None:
-    """Forget a named position, for good. What it kept from being published twice may then be published again: whoever
-    moved it must have ended, or begin anew."""
+    """Delete a named position permanently. Its records may then be published again, so the program that moved it
+    must have ended, or start from the beginning."""
     value = _with_admin(bootstrap, lambda admin: admin.position(name))
     if value is None:
         raise InvalidRequest("not_found", f"there is no position {name!r}")
     if not plan:
         if not yes:
-            click.confirm(f"Forget position {name}, which is at {value}?", abort=True, err=True)
+            click.confirm(f"Delete position {name}, which is at {value}?", abort=True, err=True)
         _with_admin(bootstrap, lambda admin: admin.delete_position(name, value))
-    done = f"Forgot position {name}, which was at {value}."
+    done = f"Deleted position {name}, which was at {value}."
     found = {"name": name, "value": value}
     show(output, found, lambda wide: table(POSITION_COLUMNS, [(name, value)]) if plan else done)
 
 
 async def _find(admin: Admin, transactional_id: str | None, producer_id: int | None) -> TransactionInfo:
     if (transactional_id is None) == (producer_id is None):
-        raise click.UsageError("say which one by its TRANSACTIONAL_ID or by --producer-id")
+        raise click.UsageError("select the transaction by its TRANSACTIONAL_ID or by --producer-id")
     if transactional_id is not None:
         return await admin.describe_transaction(transactional_id)
     listed = (await admin.list_transactions()).transactions
     found = [one for one in listed if one.producer_id == producer_id]
     if not found:
-        raise InvalidRequest("unknown_transaction", f"nothing of producer {producer_id} is under way")
+        raise InvalidRequest("unknown_transaction", f"producer {producer_id} has no transaction in progress")
     return found[-1]
 
 
@@ -176,10 +176,10 @@ def _described(one: TransactionInfo, controller: int | None, wide: bool) -> str:
 
 
 def _places(one: TransactionInfo) -> Sequence[str]:
-    """As Kafka's tools write them: `topic-0`."""
+    """Format partitions like Kafka's tools: `topic-0`."""
     return [f"{place.topic}-{place.partition}" for place in one.partitions]
 
 
 def _dash(known: object) -> object:
-    """Kafka's tools show what is not known so."""
+    """Show a missing value like Kafka's tools."""
     return "-" if known is None else known

@@ -1,1 +1,1 @@
-"""Local nodes: `raftlog dev`, and certificates."""
+"""Local nodes and their certificates."""

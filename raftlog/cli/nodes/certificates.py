@@ -1,8 +1,8 @@
-"""An authority of a cluster's own, and the certificates of its nodes, with the `cryptography` package.
+"""A cluster's own certificate authority, and the certificates of its nodes, with the `cryptography` package.
 
-Elliptic curves (P-256), SHA-256. A node's certificate serves both ends of a connection, carries the node's name in the
-cluster (`raftlog/broker/tls/names.py`) and the hosts by which native clients reach it. The authority may sign nodes
-only, no further authorities.
+Keys are on the elliptic curve P-256, hashes are SHA-256. A node's certificate serves both ends of a connection. It
+contains the node's name in the cluster (`raftlog/broker/tls/names.py`) and the hosts by which native clients reach it.
+The authority may sign nodes only, no further authorities.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from raftlog.errors import InvalidRequest
 
 BACKDATED = datetime.timedelta(minutes=5)
-"""Clocks differ a little: what begins now is not yet valid elsewhere."""
+"""Certificates are backdated, because clocks differ a little: otherwise a new one would not be valid yet elsewhere."""
 
 
 def create_authority(name: str, days: float, now: datetime.datetime) -> tuple[bytes, bytes]:
-    """Certificate and key, PEM."""
+    """Return certificate and key in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     usage = _usage(sign=True)
@@ -40,8 +40,10 @@ def create_authority(name: str, days: float, now: datetime.datetime) -> tuple[by
 def create_certificate(
     authority: tuple[bytes, bytes], names: Sequence[str], days: float, now: datetime.datetime
 ) -> tuple[bytes, bytes]:
-    """Certificate and key, PEM, signed by that authority (its certificate and key, PEM). `names` as OpenSSL writes
-    them: `URI:...`, `DNS:...`, `IP:...`. Raises `InvalidRequest`."""
+    """Return certificate and key in PEM, signed by the authority with the given certificate and key.
+
+    `names` are in OpenSSL's notation: `URI:...`, `DNS:...`, `IP:...`. Raises `InvalidRequest`.
+    """
     issuer, signing = _authority(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "raftlog node")])
@@ -79,7 +81,9 @@ def _authority(authority: tuple[bytes, bytes]) -> tuple[x509.Certificate, ec.Ell
         issuer = x509.load_pem_x509_certificate(certificate)
         signing = serialization.load_pem_private_key(key, password=None)
     except (ValueError, TypeError) as error:
-        raise InvalidRequest("invalid_request", f"this is no authority's certificate with its key: {error}") from None
+        raise InvalidRequest(
+            "invalid_request", f"these are not the certificate and key of an authority: {error}"
+        ) from None
     if not isinstance(signing, ec.EllipticCurvePrivateKey) or signing.public_key() != issuer.public_key():
         raise InvalidRequest("invalid_request", "the key is not that of the authority's certificate")
     return issuer, signing
@@ -110,7 +114,7 @@ def _name(text: str) -> x509.GeneralName:
             return x509.IPAddress(ipaddress.ip_address(value))
     except ValueError as error:
         raise InvalidRequest("invalid_request", f"{text!r} cannot be a name in a certificate: {error}") from None
-    raise InvalidRequest("invalid_request", f"{text!r} is no name: URI:..., DNS:... or IP:...")
+    raise InvalidRequest("invalid_request", f"{text!r} is not a valid name: use URI:..., DNS:... or IP:...")
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:

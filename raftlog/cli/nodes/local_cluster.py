@@ -1,8 +1,8 @@
-"""A cluster of child processes on this machine: what `raftlog dev`, the demo and the integration tests stand on.
+"""A cluster of child processes on this machine, for `raftlog dev`, the demo and the integration tests.
 
-Each node is `python -P -m raftlog.cli.main server` with a folder of its own below one data folder, which survives
-restarts: the first start prepares it, later ones find it. `-P` keeps the working folder out of the children's import
-path, so a user's own `raftlog/client/cluster/metadata.py` is never taken for ours.
+Each node is `python -P -m raftlog.cli.main server` with its own folder below one data folder, which survives restarts:
+the first start prepares it, later ones reuse it. `-P` keeps the working folder out of the children's import path, so
+that a user's file cannot shadow a module of raftlog.
 
 Children end with their parent, however that ends: each holds the read end of a pipe whose only write end is here, and
 stops in order when it closes (`server --stop-with-stdin`).
@@ -40,11 +40,12 @@ PORTS_PER_NODE = 10
 NODES_MAX = 9
 STOP_SECONDS = 15.0
 DATA_FOLDER = "data"
-"""Below a node's folder, beside its settings and its log."""
+"""The data folder below a node's folder, beside its settings and its log."""
 LOG_FILE = "log.jsonl"
 SETTINGS_FILE = "node.toml"
 PREPARING_FILE = "preparing"
-"""In the cluster's folder from before the first node's folder is prepared until the last one is."""
+"""A marker file in the cluster's folder: it exists from before the first node's folder is prepared until the last
+one is."""
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class LocalNode:
         return os.path.join(self.folder, LOG_FILE)
 
     def log_tail(self, lines: int = 15) -> str:
-        """The end of its log, for people."""
+        """Return the end of the node's log, for people."""
         with contextlib.suppress(FileNotFoundError), open(self.log_path, "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(file.tell() - 64 * 1024, 0))
@@ -77,25 +78,27 @@ class LocalNode:
 
 @dataclass(slots=True)
 class LocalCluster:
-    """Nodes 0 to n-1 on loopback. `start` prepares what is missing and starts what does not run."""
+    """Nodes 0 to n-1 on loopback. `start` prepares missing folders and starts nodes that are not running."""
 
     folder: str
     node_count: int = 3
     base_port: int = BASE_PORT
     host: str = "127.0.0.1"
     racks: bool = False
-    """Each node in a rack of its own."""
+    """Whether each node is in its own rack."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Further lines of every `node.toml`: name → TOML value."""
+    """Further settings for every `node.toml`: name → TOML value."""
     program: Sequence[str] = (sys.executable, "-P", "-m", "raftlog.cli.main")
-    """What runs a node, before its arguments. Tests put one in its place that breaks something first."""
+    """The command that runs a node, without arguments. Tests replace it by one that breaks something first."""
     nodes: list[LocalNode] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not 1 <= self.node_count <= NODES_MAX:
-            raise InvalidRequest("invalid_config", f"a local cluster has 1 to {NODES_MAX} nodes, not {self.node_count}")
+            raise InvalidRequest(
+                "invalid_config", f"a local cluster must have 1 to {NODES_MAX} nodes, not {self.node_count}"
+            )
         if not 1 <= self.base_port <= 65535 - PORTS_PER_NODE * self.node_count:
-            raise InvalidRequest("invalid_config", f"base port {self.base_port} leaves no room for the nodes' ports")
+            raise InvalidRequest("invalid_config", f"base port {self.base_port} is out of range for the nodes' ports")
         for node_id in range(self.node_count):
             port = self.base_port + PORTS_PER_NODE * node_id
             folder = os.path.join(self.folder, f"node-{node_id}")
@@ -103,13 +106,14 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        """The API addresses, as clients take them."""
+        """The API addresses in the form that clients take."""
         return ",".join(str(node.api) for node in self.nodes)
 
     # --- Start ---
 
     def start(self) -> None:
-        """Prepare the folder on the first start, then start every node. Raises `InvalidRequest` with what is wrong."""
+        """Prepare the folder on the first start, then start every node. Raises `InvalidRequest`, which says what is
+        wrong."""
         self.prepare()
         for node in self.nodes:
             if not node.running:
@@ -118,7 +122,7 @@ class LocalCluster:
             self.start_node(node.node_id)
 
     def start_node(self, node_id: int) -> None:
-        """Start one node, if it does not run."""
+        """Start one node, if it is not running."""
         node = self.nodes[node_id]
         if node.running:
             return
@@ -131,14 +135,17 @@ class LocalCluster:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                # A Ctrl-C at the terminal is the parent's to handle: it stops the nodes in order.
+                # The parent handles Ctrl-C at the terminal: it stops the nodes in order.
                 start_new_session=True,
             )
         node.expected_to_run = True
 
     def wait_ready(self, timeout: float = 30.0, *, interrupted: Callable[[], bool] = lambda: False) -> None:
-        """Until every node says that it takes requests. Raises `RetriableError` with the last lines of a node that died
-        or was not ready in time, or when nobody waits any more."""
+        """Wait until every node accepts requests.
+
+        Raises `RetriableError` with the last log lines of a node that died or was not ready in time, or if the wait is
+        interrupted.
+        """
         deadline = time.monotonic() + timeout
         for node in self.nodes:
             while not is_ready(node.api):
@@ -159,7 +166,7 @@ class LocalCluster:
     # --- Stop ---
 
     def kill_node(self, node_id: int) -> None:
-        """SIGKILL: nothing is flushed, nobody is told."""
+        """Send SIGKILL: nothing is flushed, and no peer is notified."""
         node = self.nodes[node_id]
         node.expected_to_run = False
         if node.process is not None:
@@ -167,7 +174,7 @@ class LocalCluster:
             self._reap(node)
 
     def kill_all(self) -> None:
-        """SIGKILL to all, and only then wait."""
+        """Send SIGKILL to all nodes before waiting for any."""
         for node in self.nodes:
             node.expected_to_run = False
             if node.process is not None:
@@ -176,15 +183,15 @@ class LocalCluster:
             self._reap(node)
 
     def pause_node(self, node_id: int) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self._signal(node_id, signal.SIGSTOP)
 
     def resume_node(self, node_id: int) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._signal(node_id, signal.SIGCONT)
 
     def stop(self) -> dict[int, int]:
-        """Stop all in order; one that does not in time is killed. Exit codes by node."""
+        """Stop all nodes in order; kill those that do not stop in time. Return the exit codes by node."""
         for node in self.nodes:
             node.expected_to_run = False
             if node.running and node.process is not None:
@@ -202,13 +209,13 @@ class LocalCluster:
         return codes
 
     def hurry(self) -> None:
-        """SIGKILL to whoever still runs, so that a `stop` under way ends at once. Signal handlers may call it."""
+        """Send SIGKILL to all running nodes, so that a `stop` in progress ends at once. Signal handlers may call it."""
         for node in self.nodes:
             if node.process is not None:
                 node.process.kill()
 
     def died(self) -> list[LocalNode]:
-        """Nodes that should run and do not."""
+        """Return the nodes that should run and do not."""
         return [node for node in self.nodes if node.expected_to_run and not node.running]
 
     def __enter__(self) -> LocalCluster:
@@ -220,8 +227,10 @@ class LocalCluster:
     # --- Inside ---
 
     def prepare(self) -> None:
-        """Prepare every node's folder at the first start; `start` does it, too. Raises `InvalidRequest` where a cluster
-        is there that is not this one."""
+        """Prepare every node's folder before the first start; `start` calls this too.
+
+        Raises `InvalidRequest` if the folder holds another cluster.
+        """
         disk = LocalDisk(self.folder)
         self._clear_unfinished(disk)
         found = self._identities(disk)
@@ -231,7 +240,7 @@ class LocalCluster:
         for node in new:
             if disk.list(_data_folder(node.node_id)):
                 folder = os.path.join(self.folder, _data_folder(node.node_id))
-                raise InvalidRequest("invalid_config", f"{folder} holds what is no node's: choose another folder")
+                raise InvalidRequest("invalid_config", f"{folder} contains other files: choose another folder")
         if not new:
             return
         disk.make_directory("")
@@ -248,7 +257,7 @@ class LocalCluster:
         disk.fsync_directory("")
 
     def _clear_unfinished(self, disk: LocalDisk) -> None:
-        """Preparing was cut short: what it left was never used, and is made anew."""
+        """Remove the rest of an interrupted preparation, which was never used, so that it is repeated."""
         if not disk.exists(PREPARING_FILE):
             return
         for number in range(NODES_MAX):
@@ -257,7 +266,7 @@ class LocalCluster:
         disk.remove(PREPARING_FILE)
 
     def _identities(self, disk: LocalDisk) -> dict[int, NodeFile]:
-        """What the folders say that they are, by the number in their name."""
+        """Return the identities in the folders, by the number in the folder's name."""
         return {
             number: read_identity(LocalDisk(os.path.join(self.folder, folder)), os.path.join(self.folder, folder))
             for number, folder in ((number, _data_folder(number)) for number in range(NODES_MAX))
@@ -273,7 +282,7 @@ class LocalCluster:
             why = "holds nodes of different clusters: choose another folder"
         elif missing:
             lost = ", ".join(map(str, missing))
-            why = f"has lost the folder of node {lost}: bring it back, or choose another folder"
+            why = f"has lost the folder of node {lost}: restore it, or choose another folder"
         elif size > self.node_count:
             why = f"holds a cluster of {size} nodes: start it with --nodes {size}, or choose another folder"
         else:
@@ -287,7 +296,7 @@ class LocalCluster:
         lines += [f"{name} = {value}" for name, value in self.settings.items()]
         for listener, endpoint in (("api", node.api), ("data", node.data)):
             lines += [f"[{listener}.listen]", f"host = {json.dumps(endpoint.host)}", f"port = {endpoint.port}"]
-        # Where peers listen may have changed since the folder was prepared: the ports come from this start's base.
+        # The peers' ports may have changed since the folder was prepared: they follow from this start's base port.
         for peer in self.nodes:
             if peer.node_id != node.node_id:
                 lines += [f"[peers.{peer.node_id}.data]", f"host = {json.dumps(peer.data.host)}"]
@@ -325,17 +334,17 @@ class LocalCluster:
 
 
 def initial_voters(node_count: int) -> list[int]:
-    """The first 1, 3 or 5 nodes vote."""
+    """Return the initial voters: the first 1, 3 or 5 nodes."""
     return list(range(max(count for count in VOTER_COUNTS if count <= node_count)))
 
 
 def _data_folder(node_id: int) -> str:
-    """Below the cluster's folder."""
+    """Return a node's data folder, relative to the cluster's folder."""
     return f"node-{node_id}/{DATA_FOLDER}"
 
 
 def is_ready(api: Endpoint, timeout: float = 1.0) -> bool:
-    """Whether the node behind this API takes requests."""
+    """Return whether the node behind this API accepts requests."""
     connection = http.client.HTTPConnection(api.host, api.port, timeout=timeout)
     try:
         connection.request("GET", "/v1/ready")
@@ -347,13 +356,13 @@ def is_ready(api: Endpoint, timeout: float = 1.0) -> bool:
 
 
 def free_base_port(node_count: int, host: str = "127.0.0.1") -> int:
-    """A base port at which `node_count` nodes find all their ports free now: for tests and demonstrations.
+    """Return a base port at which all ports of `node_count` nodes are free now, for tests and demonstrations.
 
-    Another process is not given the same while this one lives, also when a node is down and its ports are free.
+    While this process lives, no other process gets the same base port, even if a node is down and its ports are free.
     """
     start = os.getpid() % len(_BASE_PORTS)
     turned: list[int] = [*_BASE_PORTS[start:], *_BASE_PORTS[:start]]
-    # Those that this process was given before come last: a cluster of then may have a node down.
+    # Earlier results of this process come last, because a cluster on them may have a node down.
     for base in sorted(turned, key=lambda base: base in _reserved):
         ports = [base + PORTS_PER_NODE * node + offset for node in range(node_count) for offset in (0, 1)]
         if all(_is_free(host, port) for port in ports) and _reserve(base):
@@ -362,10 +371,10 @@ def free_base_port(node_count: int, host: str = "127.0.0.1") -> int:
 
 
 _BASE_PORTS = range(20_000, 32_000, PORTS_PER_NODE * NODES_MAX)
-"""Below 32768: from there on Linux gives ports to outgoing connections, also while a node is down."""
+"""Candidates below 32768: from there on Linux uses ports for outgoing connections, even while a node is down."""
 
 _reserved: dict[int, int] = {}
-"""Base port → the descriptor that shows other processes that it is taken, until this one ends."""
+"""Base port → the descriptor of a socket that reserves it against other processes until this one ends."""
 
 
 def _reserve(base: int) -> bool:
@@ -373,7 +382,7 @@ def _reserve(base: int) -> bool:
         return True
     sign = socket.socket(socket.AF_UNIX)
     try:
-        sign.bind(f"\0raftlog-base-port-{base}")  # Of no file system: it goes when the process does.
+        sign.bind(f"\0raftlog-base-port-{base}")  # The name is not in a file system: it vanishes with the process.
     except OSError:
         sign.close()
         return False

@@ -1,1 +1,1 @@
-"""Records on the command line: parsing input, formatting output."""
+"""Records on the command line: parsing of input, formatting of output."""

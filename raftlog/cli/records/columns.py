@@ -1,12 +1,12 @@
-"""Pieces of input that are a record each → columns of records. See `input.py` for how input is divided.
+"""Conversion of pieces of input, one for each record, to columns of records. `input.py` divides the input.
 
-An object is a record as the HTTP API takes it and `consume` gives it: `{"value": ..., "key": ..., "timestamp": ...,
-"headers": ..., "partition": ...}`. With a key field it is a value itself: all of it is stored, and that field is its
-key.
+An object is a record in the form of the HTTP API and of `consume`: `{"value": ..., "key": ..., "timestamp": ...,
+"headers": ..., "partition": ...}`. With a key field an object is itself a value: it is stored as a whole, and that
+field is its key.
 
-A fault does not take back what came before it: `Columns.fault` stands for the rest of the input.
+An error does not affect the records before it: `Columns.fault` stands for the rest of the input.
 
-Pure.
+This module is pure.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(slots=True)
 class Columns:
-    """Some records, and what keeps the rest of the input from being read, if anything does."""
+    """Some records, and the error that prevents reading the rest of the input, if any."""
 
     values: list[bytes | None] = field(default_factory=list)
     keys: list[bytes | None] | None = None
-    """This and the others: None if no record has one."""
+    """None if no record has a key; likewise the other columns."""
     timestamps_ms: list[int | None] | None = None
     headers: list[Headers] | None = None
     partitions: list[int | None] | None = None
@@ -40,18 +40,18 @@ class Columns:
         return len(self.values)
 
     def sizes(self) -> list[int]:
-        """Bytes of key and value of each record."""
+        """Return the bytes of key and value of each record."""
         sizes = [0 if value is None else len(value) for value in self.values]
         if self.keys is None:
             return sizes
         return [size + (0 if key is None else len(key)) for size, key in zip(sizes, self.keys, strict=True)]
 
     def first(self, count: int) -> Columns:
-        """The first `count` records."""
+        """Return the first `count` records."""
         return self if count == len(self) else self.take(range(count))
 
     def take(self, rows: Sequence[int]) -> Columns:
-        """These records."""
+        """Return the records with these indexes."""
         return Columns(
             [self.values[row] for row in rows],
             None if self.keys is None else [self.keys[row] for row in rows],
@@ -62,7 +62,7 @@ class Columns:
 
 
 def rows_by_partition(partitions: Sequence[int | None]) -> dict[int | None, list[int]]:
-    """Which records go where, in their order, which only counts within a partition."""
+    """Return the record indexes for each partition, in order, which matters only within a partition."""
     rows: dict[int | None, list[int]] = {}
     for row, partition in enumerate(partitions):
         rows.setdefault(partition, []).append(row)
@@ -70,16 +70,16 @@ def rows_by_partition(partitions: Sequence[int | None]) -> dict[int | None, list
 
 
 Decode = Callable[[list[bytes], int], Columns]
-"""Pieces and the number of the first (from 1) → records."""
+"""A function of pieces and the number of the first one (from 1), which returns records."""
 
 
 def plain_values(pieces: list[bytes], first: int) -> Columns:
-    """Every piece is a value."""
+    """Take every piece as a value."""
     return Columns(list(pieces))
 
 
 class SeparatedKeys:
-    """Key, separator, value."""
+    """A decoder of lines with key, separator and value."""
 
     def __init__(self, separator: bytes) -> None:
         self._separator = separator
@@ -101,7 +101,7 @@ class _HeaderIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class _RecordIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A record as the HTTP API takes it. `offset` is what `consume` wrote: a copy gets one of its own."""
+    """A record in the form of the HTTP API. `offset`, which `consume` writes, is ignored: a copy gets its own."""
 
     value: msgspec.Raw
     key: msgspec.Raw = NULL
@@ -116,7 +116,7 @@ _decode_strings = msgspec.json.Decoder(list[str | None]).decode
 
 
 class _Decoded(NamedTuple):
-    """Pieces that are objects, their numbers, what they say, and why there are not more."""
+    """Decoded pieces, their numbers, the objects, and the error that ended decoding."""
 
     pieces: list[bytes]
     numbers: list[int]
@@ -125,18 +125,18 @@ class _Decoded(NamedTuple):
 
 
 class _Objects:
-    """JSON objects of a kind; empty pieces are none."""
+    """A decoder of JSON objects of one type. Empty pieces are skipped."""
 
     hint = ""
-    """What to do about an object that is not of this kind."""
+    """Advice about an object of another type."""
 
     def __init__(self, kind: Any, unit: str) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
         self._unit = unit
-        """What is numbered: lines or records."""
+        """The unit that is numbered: lines or records."""
 
     def decode(self, pieces: list[bytes], first: int) -> _Decoded:
-        """Up to the first that is no object of this kind."""
+        """Decode up to the first piece that is not an object of this type."""
         try:
             return _Decoded(pieces, list(range(first, first + len(pieces))), list(map(self._decode, pieces)), None)
         except _UNREADABLE:
@@ -162,9 +162,9 @@ class _Objects:
     def bytes_column(
         self, raws: list[Any], numbers: list[int], name: str
     ) -> tuple[list[bytes | None], InvalidRequest | None]:
-        """JSON values as bytes, up to the first that cannot be, and why it cannot."""
+        """Return JSON values as bytes, up to the first invalid one, and its error."""
         try:
-            # Mostly all are strings or null: then one call decodes the column.
+            # Usually all values are strings or null; then one call decodes the column.
             strings = _decode_strings(b"[" + b",".join(raws) + b"]")
         except _UNREADABLE:
             column: list[bytes | None] = []
@@ -181,7 +181,7 @@ class _Objects:
 
 
 class KeyedObjects(_Objects):
-    """Objects that are values, with a key in one of their fields; null is no key."""
+    """A decoder of objects that are values, with a key in one of their fields; null means no key."""
 
     def __init__(self, key_field: str, unit: str) -> None:
         kind = msgspec.defstruct("Keyed", [("key", msgspec.Raw)], rename={"key": key_field}, gc=False)
@@ -190,7 +190,7 @@ class KeyedObjects(_Objects):
 
     def __call__(self, pieces: list[bytes], first: int) -> Columns:
         kept, numbers, objects, fault = self.decode(pieces, first)
-        # One line each, as `lines` and `consume --format value` have it; numbers keep their digits.
+        # One line each, as in `lines` and `consume --format value`; numbers keep their digits.
         values: list[bytes | None] = [msgspec.json.format(text, indent=-1) if b"\n" in text else text for text in kept]
         keys, bad = self.bytes_column([found.key for found in objects], numbers, self._field)
         columns = Columns(values[: len(keys)], keys)
@@ -199,7 +199,7 @@ class KeyedObjects(_Objects):
 
 
 class RecordObjects(_Objects):
-    """Objects that are records."""
+    """A decoder of objects that are records."""
 
     hint = " (to send whole objects as values, use --format lines or --key-field)"
 

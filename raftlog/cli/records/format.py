@@ -1,10 +1,10 @@
-"""Batches that were read → bytes to write.
+"""Formatting of consumed batches as bytes.
 
-`ndjson` and `json` show a record as the HTTP API does, with its partition, so that `raftlog produce --format ndjson`
-takes it back byte for byte. `value` and `key-value` write what is stored and a line feed; there a tombstone and an
+`ndjson` and `json` show a record like the HTTP API, with its partition, so that `raftlog produce --format ndjson` can
+write it back byte for byte. `value` and `key-value` write the stored bytes and a line feed; there a tombstone and an
 empty value look the same.
 
-Pure.
+This module is pure.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class _RecordOut(msgspec.Struct, gc=False):
 
 
 class Writer(Protocol):
-    """Turns batches into bytes, in order."""
+    """A converter of batches to bytes, in order."""
 
     def batch(self, batch: ConsumedBatch, count: int) -> bytes:
-        """The first `count` records of it, at least one. Raises `CorruptBatch`."""
+        """Return the first `count` records of the batch, at least one. Raises `CorruptBatch`."""
         ...
 
     def end(self) -> bytes:
-        """What closes the output."""
+        """Return the end of the output."""
         ...
 
 
 def writer(format: str, key_separator: bytes) -> Writer:
-    """For one of `FORMATS`."""
+    """Return the writer for one of `FORMATS`."""
     if format == "json":
         return JsonWriter()
     if format == "ndjson":
@@ -58,7 +58,7 @@ def writer(format: str, key_separator: bytes) -> Writer:
 
 
 class LineWriter:
-    """A record a line."""
+    """A writer of one record per line."""
 
     def __init__(self, lines: Callable[[ConsumedBatch, int], bytes]) -> None:
         self._lines = lines
@@ -71,7 +71,7 @@ class LineWriter:
 
 
 class JsonWriter:
-    """One array, a record a line."""
+    """A writer of one array, with one record per line."""
 
     def __init__(self) -> None:
         self._begun = False
@@ -97,7 +97,7 @@ def _values(batch: ConsumedBatch, count: int) -> bytes:
     values = batch.values()[:count]
     try:
         return b"\n".join(values) + b"\n"  # type: ignore[arg-type]
-    except TypeError:  # a tombstone among them
+    except TypeError:  # one of them is a tombstone
         return b"".join((value or b"") + b"\n" for value in values)
 
 

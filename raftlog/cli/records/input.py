@@ -1,12 +1,13 @@
-"""Bytes of a file → records, piece by piece, so that no file is ever whole in memory.
+"""Parsing of a file's bytes into records, piece by piece, so that no file is ever whole in memory.
 
 Three formats:
 
-* `lines`: a record a line. LF and CRLF end one and are not part of it. With a separator, what is before it is the key.
-* `ndjson`: a JSON object a line.
-* `json`: JSON objects one after the other, or in one array; line breaks mean nothing.
+* `lines`: one record per line. LF or CRLF ends a line and is not part of it. With a separator, the text before it is
+  the key.
+* `ndjson`: one JSON object per line.
+* `json`: JSON objects one after the other, or in one array; line breaks have no meaning.
 
-Pure.
+This module is pure.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from raftlog.errors import InvalidRequest
 from .columns import Columns, Decode, KeyedObjects, RecordObjects, SeparatedKeys, plain_values
 
 MAX_RECORD_BYTES = 2 * MAX_BATCH_DECOMPRESSED_BYTES
-"""More of the input without an end of a record in sight is not one: no batch could hold it, in JSON neither."""
+"""Maximum bytes of input without the end of a record. No batch could hold more, even as JSON."""
 
 
 class RecordInput(Protocol):
-    """One file's bytes, in order, turned into records. After a fault nothing more may be fed."""
+    """One file's bytes, in order, converted to records. After a fault, no more may be fed."""
 
     def feed(self, piece: bytes) -> Columns:
-        """The records that are whole with this piece."""
+        """Return the records that this piece completes."""
         ...
 
     def end(self) -> Columns:
-        """The input is over: what was left."""
+        """Return the remaining records at the end of the input."""
         ...
 
 
 def record_input(format: str, *, key_separator: bytes | None = None, key_field: str | None = None) -> RecordInput:
-    """For one file. `format`: `lines`, `ndjson` or `json`."""
+    """Return the parser for one file. `format` is `lines`, `ndjson` or `json`."""
     if format == "lines":
         return LineInput(plain_values if key_separator is None else SeparatedKeys(key_separator))
     unit = "line" if format == "ndjson" else "record"
@@ -45,12 +46,12 @@ def record_input(format: str, *, key_separator: bytes | None = None, key_field: 
 
 
 class LineInput:
-    """A record a line."""
+    """A parser of one record per line."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
         self._rest: list[bytes] = []
-        """The begin of a line whose end has not come."""
+        """The beginning of an incomplete line."""
         self._rest_bytes = 0
         self._line = 1
 
@@ -77,29 +78,30 @@ class LineInput:
         self._rest_bytes = len(rest)
 
 
-# What matters between objects, in an object, and in a string of one.
+# The bytes that matter between objects, in an object, and in a string.
 _OUTSIDE = re.compile(rb"[^ \t\r\n]")
 _IN_OBJECT = re.compile(rb'["{}\[\]]')
 _IN_STRING = re.compile(rb'"|\\.', re.DOTALL)
 
 
 class JsonInput:
-    """JSON objects, one after the other or in an array. Finds where each ends; whether it is JSON is `decode`'s."""
+    """A parser of JSON objects, one after the other or in an array. It finds the end of each; `decode` validates the
+    JSON."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
         self._text = b""
-        """From the begin of the object that is not whole; or nothing."""
+        """The text from the beginning of the incomplete object, or nothing."""
         self._scanned = 0
-        """So much of it was looked at."""
+        """Number of bytes of it that were scanned."""
         self._depth = 0
         self._in_string = False
         self._in_array = False
         self._array_ended = False
         self._comma = False
-        """The last thing between objects was a comma."""
+        """Whether the last byte between objects was a comma."""
         self._found = 0
-        """Objects so far."""
+        """Number of objects so far."""
 
     def feed(self, piece: bytes) -> Columns:
         text = self._text + piece
@@ -120,7 +122,7 @@ class JsonInput:
                 self._found += 1
                 start = position
         self._text = text[start:] if self._depth else b""
-        # A backslash may be the last byte: it is looked at again with what it escapes.
+        # A backslash may be the last byte: it is scanned again together with the byte that it escapes.
         unfinished = self._in_string and position < len(text) and text.endswith(b"\\")
         self._scanned = len(self._text) - unfinished
         if fault is None and len(self._text) > MAX_RECORD_BYTES:
@@ -131,9 +133,9 @@ class JsonInput:
 
     def end(self) -> Columns:
         if self._depth:
-            return Columns(fault=InvalidRequest("invalid_json", f"record {self._found + 1} has no end"))
+            return Columns(fault=InvalidRequest("invalid_json", f"record {self._found + 1} is incomplete"))
         if self._in_array and not self._array_ended:
-            return Columns(fault=InvalidRequest("invalid_json", "the array has no end"))
+            return Columns(fault=InvalidRequest("invalid_json", "the array is incomplete"))
         return Columns()
 
     @property
@@ -143,7 +145,7 @@ class JsonInput:
         return _IN_STRING if self._in_string else _IN_OBJECT
 
     def _between(self, mark: bytes) -> InvalidRequest | None:
-        """A byte between objects that is no white space."""
+        """Handle a byte between objects that is not white space."""
         expects_comma = self._in_array and self._found > 0 and not self._comma
         if mark == b"{" and not self._array_ended and not expects_comma:
             self._depth, self._comma = 1, False
@@ -156,11 +158,11 @@ class JsonInput:
         else:
             shown = mark.decode(errors="backslashreplace")
             after = f"after record {self._found}" if self._found else "at the beginning"
-            return InvalidRequest("invalid_json", f"{after}: {shown!r} where a JSON object was expected")
+            return InvalidRequest("invalid_json", f"{after}: {shown!r} instead of a JSON object")
         return None
 
     def _inside(self, mark: bytes) -> bool:
-        """A byte that matters in an object; true if the object ends with it."""
+        """Handle a byte that matters in an object. Return True if it ends the object."""
         if mark == b'"':
             self._in_string = not self._in_string
         elif mark in (b"{", b"["):

@@ -1,7 +1,7 @@
-"""Columns of records → a producer: by the column where columns say everything, else record by record.
+"""Sending columns of records to a producer: by column if columns suffice, otherwise record by record.
 
-Records of one partition keep their order; that is all the order there is, so records that name their partitions may be
-queued partition by partition.
+Records of one partition keep their order. There is no order between partitions, so records that name their partitions
+may be queued partition by partition.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 
 class RecordSender:
-    """Queues records for one topic; waits for room, not for answers."""
+    """A queue of records for one topic. It waits for space in the producer, not for answers."""
 
     def __init__(self, producer: Producer, topic: str, partition: int | None, tally: Tally) -> None:
-        """`partition`: for all records, whatever they say; None: as they say, or else as their keys decide."""
+        """`partition` applies to all records, whatever they name. None: the record's own partition, or else that of
+        its key."""
         self._producer = producer
         self._topic = topic
         self._partition = partition
         self._tally = tally
 
     async def send(self, columns: Columns) -> None:
-        """Raises `InvalidRequest` naming the record that cannot be sent; those before it, of its partition at least,
-        are queued."""
+        """Send records. Raises `InvalidRequest`, which names a record that cannot be sent; those before it, at least
+        in its partition, are queued."""
         if not len(columns):
             return
         partitions = columns.partitions if self._partition is None else None
@@ -46,14 +47,15 @@ class RecordSender:
                 await self._together(columns.take(rows), partition, rows, before)
 
     async def _together(self, columns: Columns, partition: int | None, rows: Sequence[int], before: int) -> None:
-        """`rows`: which of the piece's records these are; `before`: how many came before the piece."""
+        """Send records with one call. `rows` are their indexes in the piece; `before` is the number of records
+        before the piece."""
         sizes = columns.sizes()
         try:
             await self._send_many(columns, partition, sizes)
         except InvalidRequest as error:
             if error.code != "batch_too_large":
                 raise
-            # One is too large, and so none was queued: send those before it, and say which it is.
+            # One record is too large, so none was queued: send those before it, and name it.
             culprit = sizes.index(max(sizes))
             if culprit:
                 await self._send_many(columns.first(culprit), partition, sizes[:culprit])
@@ -67,8 +69,9 @@ class RecordSender:
         self._tally.add(deliveries, len(columns), sum(sizes))
 
     async def _one_by_one(self, columns: Columns) -> None:
-        """Records that differ in what a column cannot say."""
-        # A record for a topic that the producer does not know would have a delivery of its own, and count as its batch.
+        """Send records separately, because they differ in fields that a column cannot express."""
+        # A record for a topic that the producer does not know would get its own delivery, which would count as its
+        # batch.
         await self._producer.prepare(self._topic)
         sizes = columns.sizes()
         for row, value in enumerate(columns.values):

@@ -1,6 +1,6 @@
-"""Where `raftlog consume` writes: standard output or a file, through a buffer of its own.
+"""The output of `raftlog consume`: standard output or a file, with its own buffer.
 
-Writing happens beside the loop, on the descriptor itself: a pipe that is full, because whoever reads it is slow, delays
+Writing happens outside of the loop, on the descriptor itself: a pipe that is full because its reader is slow delays
 neither the connections to the brokers nor Ctrl-C.
 """
 
@@ -22,19 +22,19 @@ STDOUT = "-"
 
 
 class Closed(Exception):
-    """Nobody reads any more what is written."""
+    """The output has no reader any more."""
 
 
 class Sink:
-    """Bytes to a file, in order. `close` it; what is not flushed by then is dropped."""
+    """An output file, written in order. It must be closed; unflushed bytes are dropped then."""
 
     def __init__(self, path: str) -> None:
-        """`-` is standard output; a file is emptied first. Raises `DiskFailed`."""
+        """`-` is standard output; any other file is emptied first. Raises `DiskFailed`."""
         self._name = "standard output" if path == STDOUT else path
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._writing: asyncio.Task[None] | None = None
-        """Goes on when whoever waits for it is interrupted; what comes after it waits for it."""
+        """The write in progress. It continues if its waiter is interrupted; later writes wait for it."""
         self._file: io.FileIO | None = None
         self._write: Callable[[memoryview], int | None]
         if path != STDOUT:
@@ -47,14 +47,14 @@ class Sink:
             self._write = _standard_output()
 
     async def write(self, data: bytes) -> None:
-        """Raises `Closed` and `DiskFailed`, for earlier bytes too."""
+        """Buffer bytes, and flush a full buffer. Raises `Closed` and `DiskFailed`, for earlier bytes too."""
         self._pieces.append(data)
         self._buffered += len(data)
         if self._buffered >= BUFFER_BYTES:
             await self.flush()
 
     async def flush(self) -> None:
-        """All that was written is the operating system's. Raises `Closed` and `DiskFailed`."""
+        """Pass all buffered bytes to the operating system. Raises `Closed` and `DiskFailed`."""
         try:
             if self._writing is not None:
                 await asyncio.shield(self._writing)
@@ -70,7 +70,7 @@ class Sink:
 
     @property
     def is_file(self) -> bool:
-        """A file that was named."""
+        """Whether the output is a named file."""
         return self._file is not None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What became of the records of one `raftlog produce`."""
+"""The outcome of the records of one `raftlog produce`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class Tally:
-    """Counts records by the deliveries of their batches. A delivery counts once, in however many calls it was given."""
+    """A count of records by the deliveries of their batches. A delivery counts once, even if several calls returned
+    it."""
 
     def __init__(self) -> None:
         self.queued = 0
@@ -22,11 +23,11 @@ class Tally:
         self._unknown = False
         self._open: dict[DeliveryFuture, None] = {}
         self._just_done: dict[DeliveryFuture, None] = {}
-        """Decided since the last `add`: what is decided takes no more records, so that only the `add` of a call that
-        was under way then can bring it again."""
+        """Deliveries decided since the last `add`. They take no more records, so only the `add` of a call that was
+        in progress then can repeat them."""
 
     def add(self, deliveries: Iterable[DeliveryFuture], records: int, size: int) -> None:
-        """So many records of so many bytes were queued; each is in one of these deliveries."""
+        """Count queued records and bytes; each record is in one of these deliveries."""
         self.queued += records
         self.queued_bytes += size
         known, self._just_done = self._just_done, {}
@@ -37,20 +38,24 @@ class Tally:
 
     @property
     def failed(self) -> int:
-        """Records that are not acknowledged. Final once the producer is closed; a lower bound after a call to send that
-        was cut short, since what that queued is not counted."""
+        """Number of records that are not acknowledged.
+
+        It is final when the producer is closed. After an interrupted call to send it is a lower bound, since the
+        records which that call queued are not counted.
+        """
         return max(0, self.queued - self.acknowledged)
 
     @property
     def acknowledged_bytes(self) -> int:
-        """Of keys and values; after failures an estimate."""
+        """Acknowledged bytes of keys and values; an estimate after failures."""
         return self.queued_bytes * self.acknowledged // max(1, self.queued)
 
     def error(self, cause: RaftlogError | None) -> RaftlogError:
-        """Says how many failed, and why: `cause`, or what the first failed batch says."""
+        """Return an error with the number of failed records and the reason: `cause`, or that of the first failed
+        batch."""
         cause = cause or self.first_error
         assert cause is not None, "a delivery failed without error"
-        perhaps = ", perhaps in the log all the same" if self._unknown else ""
+        perhaps = ", but may be in the log" if self._unknown else ""
         noun = "record was" if self.failed == 1 else "records were"
         return error_from_code(cause.code, f"{self.failed} {noun} not acknowledged{perhaps}: {cause.detail}")
 

@@ -1,12 +1,12 @@
-"""What the command line's exit codes mean; scripts match on them."""
+"""The command line's exit codes, on which scripts rely."""
 
 from __future__ import annotations
 
 EXIT_FAILED = 1
-"""It did not work, or not for all records; standard error says why."""
+"""The command failed, at least for some records; standard error says why."""
 EXIT_USAGE = 2
-"""The command cannot be understood."""
+"""The arguments are invalid."""
 EXIT_UNHEALTHY = 10
-"""`cluster health`: something is wrong."""
+"""The cluster is unhealthy, or a check found problems or could not reach every node."""
 EXIT_INTERRUPTED = 130
-"""Ctrl-C, as shells show SIGINT."""
+"""Interrupted by Ctrl-C; shells report SIGINT with this code."""

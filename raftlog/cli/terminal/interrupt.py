@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: a command that carries records ends in order, and says how far it came.
+"""Ctrl-C and SIGTERM: a command that carries records ends in order and reports its progress.
 
-`asyncio.run` cancels its task at the first Ctrl-C. The task takes note (`go_on`), does what is left to do within
-bounded time, and ends with `EXIT_INTERRUPTED`. A second Ctrl-C ends it where it is.
+`asyncio.run` cancels its task at the first Ctrl-C. The task acknowledges that (`go_on`), finishes within bounded time,
+and ends with `EXIT_INTERRUPTED`. A second Ctrl-C ends it at once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 
 def run_until_interrupted(work: Coroutine[Any, Any, bool]) -> bool:
-    """`asyncio.run`, where SIGTERM (as `timeout` and service managers send it) interrupts too. False: it was
-    interrupted."""
+    """Run `work` with `asyncio.run`; SIGTERM (from `timeout` and service managers) interrupts it too. Return False
+    if interrupted."""
     try:
         return asyncio.run(_with_sigterm(work))
     except asyncio.CancelledError:
@@ -29,7 +29,7 @@ async def _with_sigterm(work: Coroutine[Any, Any, bool]) -> bool:
 
 
 def go_on() -> None:
-    """In the `except` of the cancellation: from here the task may wait again."""
+    """Allow the task to wait again. Call it in the `except` clause of the cancellation."""
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()

@@ -1,8 +1,8 @@
-"""Calls that may block, such as reading from a terminal or writing to a full pipe, beside the event loop.
+"""Calls that may block, such as reading from a terminal or writing to a full pipe, outside of the event loop.
 
-Each call gets a daemon thread of its own, which the end of the program does not wait for: Ctrl-C works while standard
-input has nothing to say. A pool's threads would be waited for. Such calls must therefore hold no lock that the
-interpreter wants when it ends, as the buffered standard streams do: use their descriptors.
+Each call gets its own daemon thread, for which the end of the program does not wait: Ctrl-C works while standard input
+is silent. The program would wait for the threads of a pool. Therefore such calls must hold no lock that the interpreter
+needs when it ends, as the buffered standard streams do: they must use descriptors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 async def off_loop(call: Callable[[], T]) -> T:
-    """What the call returns or raises. When the waiting is cancelled, the call goes on and its result is dropped."""
+    """Return or raise what the call does. If the wait is cancelled, the call continues and its result is dropped."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -34,9 +34,9 @@ async def off_loop(call: Callable[[], T]) -> T:
         failure: BaseException | None = None
         try:
             result = call()
-        except Exception as error:  # noqa: BLE001 -- it is the caller's
+        except Exception as error:  # noqa: BLE001  the caller's error
             failure = error
-        # A loop that is closed has nobody who waits.
+        # If the loop is closed, nothing waits for the result.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, result, failure)
 

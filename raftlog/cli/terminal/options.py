@@ -1,6 +1,6 @@
-"""What several commands take: settings as `name=value`, places to start reading.
+"""Options and checks that several commands share: settings as `name=value`, start positions, TLS.
 
-What commands that carry records look at first, so that they fail at once where nothing can be done.
+The checks let commands that carry records fail at once if nothing can be done.
 """
 
 from __future__ import annotations
@@ -18,37 +18,39 @@ tls_authority_option = click.option(
     "--tls-authority",
     envvar="RAFTLOG_TLS_AUTHORITY",
     type=click.Path(dir_okay=False),
-    help="Speak TLS to brokers, and trust whom this authority (PEM) has signed.",
+    help="Use TLS to brokers, and trust certificates of this authority (PEM file).",
 )
 
 
 def data_ssl(authority: str | None) -> ssl.SSLContext | None:
-    """For connections to data listeners. Raises `InvalidRequest` where the file holds no certificate."""
+    """Return the TLS context for data listeners. Raises `InvalidRequest` if the file contains no certificate."""
     if authority is None:
         return None
     try:
         return ssl.create_default_context(cafile=authority)
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise InvalidRequest("invalid_request", f"{authority} holds no certificate of an authority: {why}") from None
+        raise InvalidRequest("invalid_request", f"{authority} contains no certificate of an authority: {why}") from None
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """`name=value` each → a dictionary. Raises `BadParameter`."""
+    """Parse settings of the form `name=value`. Raises `BadParameter`."""
     settings: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{text!r} is no setting: it must be NAME=VALUE")
+            raise click.BadParameter(f"{text!r} is not a setting: it must be NAME=VALUE")
         if name in settings:
-            raise click.BadParameter(f"{name} is set twice")
+            raise click.BadParameter(f"{name} is set more than once")
         settings[name] = value
     return settings
 
 
 def parse_from(text: str) -> str | int:
-    """`earliest`, `latest`, an offset, `@` and milliseconds since 1970, or `@` and a time as ISO 8601 has it (UTC where
-    it names no zone) → where a consumer starts. Raises `BadParameter`."""
+    """Parse the start of a consumer: `earliest`, `latest`, an offset, or `@` and a time.
+
+    The time is milliseconds since 1970 or ISO 8601 (UTC without a zone). Raises `BadParameter`.
+    """
     if text in (EARLIEST, LATEST):
         return text
     if text.isascii() and text.isdecimal():
@@ -67,13 +69,16 @@ def parse_from(text: str) -> str | int:
             if milliseconds >= 0:
                 return f"@{milliseconds}"
     raise click.BadParameter(
-        f"{text!r} is no place to start: earliest, latest, an offset, @MILLISECONDS or @2026-01-31T12:00:00Z"
+        f"{text!r} is not a valid position: use earliest, latest, an offset, @MILLISECONDS or @2026-01-31T12:00:00Z"
     )
 
 
 async def check_partitions(bootstrap: str, topic: str, partitions: Iterable[int]) -> None:
-    """Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`), or `RetriableError` within seconds where no node
-    answers (producers and consumers keep trying for longer)."""
+    """Check that the topic has these partitions.
+
+    Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`), or `RetriableError` within seconds if no node
+    answers (producers and consumers keep trying for longer).
+    """
     from raftlog.client import Admin
 
     async with Admin(bootstrap) as admin:

@@ -1,8 +1,8 @@
-"""How commands show data: `-o table|wide|json|yaml`.
+"""The output of commands: `-o table|wide|json|yaml`.
 
-A table is for people and for `awk`: columns divided by two spaces or more, one header line, no lines drawn, never cut
-to the width of a terminal. `wide` has more columns. `json` and `yaml` are for programs: everything that is known, under
-the names of the HTTP API.
+A table is for people and for `awk`: columns separated by at least two spaces, one header line, no borders, never cut to
+the width of a terminal. `wide` has more columns. `json` and `yaml` are for programs: all data, under the names of the
+HTTP API.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import rich_click as click
 
 FORMATS = ("table", "wide", "json", "yaml")
 NOTHING = "none"
-"""As Kafka's tools show a partition without leader."""
+"""Kafka's tools show this for a partition without leader."""
 
 Row: TypeAlias = Sequence[object]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def output_option(command: Command) -> Command:
-    """Adds `-o`, as the parameter `output`."""
+    """Add `-o` to a command, as the parameter `output`."""
     option = click.option(
-        "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to show it."
+        "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
     )
     return option(command)
 
@@ -40,7 +40,7 @@ def show(output: str, data: Any, text: Callable[[bool], str]) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Row]) -> str:
-    """Aligned columns below their names."""
+    """Return aligned columns below their names."""
     lines = [tuple(columns), *(tuple(map(cell, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     header, *others = (
@@ -50,7 +50,7 @@ def table(columns: Sequence[str], rows: Iterable[Row]) -> str:
 
 
 def fields(pairs: Mapping[str, object]) -> str:
-    """One name and its value a line."""
+    """Return one line for each name and its value."""
     width = max(map(len, pairs), default=0) + 1
     lines = []
     for name, value in pairs.items():
@@ -60,7 +60,7 @@ def fields(pairs: Mapping[str, object]) -> str:
 
 
 def cell(value: object) -> str:
-    """One value as text of one line, without anything that a terminal would obey."""
+    """Return a value as text on one line, without control characters for the terminal."""
     if value is None:
         return NOTHING
     if isinstance(value, bool):

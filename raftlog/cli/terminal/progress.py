@@ -1,7 +1,4 @@
-"""A line that moves while a command works: on a terminal only, on standard error, gone when the work is done.
-
-Also the one line of sums that stays.
-"""
+"""A progress line on standard error, only on a terminal and removed at the end; and the final summary line."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class ProgressLine:
-    """`with ProgressLine(...) as line: ... line.advance(bytes, records)`."""
+    """A progress line: `with ProgressLine(...) as line: ... line.advance(bytes, records)`."""
 
     def __init__(self, label: str, total_bytes: int | None, *, wanted: bool = True) -> None:
-        """`total_bytes`: None where nobody knows. `wanted` False: it never shows."""
+        """`total_bytes` is None if it is unknown. With `wanted` False the line never shows."""
         self._label = label
         self._total_bytes = total_bytes
         self._wanted = wanted and sys.stderr.isatty()
@@ -29,7 +26,7 @@ class ProgressLine:
         self._records = 0
 
     def advance(self, size: int, records: int) -> None:
-        """So much more is done."""
+        """Add to the progress."""
         self._records += records
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, advance=size, records=f"{self._records:,} records")
@@ -55,7 +52,7 @@ class ProgressLine:
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
-                # Lines on standard output go above the moving one; but into a pipe or a file they go as they are.
+                # Lines on standard output go above the moving one. Output to a pipe or a file is not redirected.
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._task = self._progress.add_task(self._label, total=self._total_bytes, records="")
@@ -70,7 +67,7 @@ class ProgressLine:
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """The time since its creation, in seconds."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -81,7 +78,7 @@ class Stopwatch:
 
 
 def summary(verb: str, records: int, size: int, seconds: float) -> None:
-    """`1000 records sent, 52000.0 records/s (5.20 MB/s) in 0.02 s` on standard error. MB: 10**6 bytes."""
+    """Print `1000 records sent, 52000.0 records/s (5.20 MB/s) in 0.02 s` on standard error. MB is 10**6 bytes."""
     noun = "record" if records == 1 else "records"
     click.echo(
         f"{records} {noun} {verb}, {records / seconds:.1f} records/s ({size / seconds / 1e6:.2f} MB/s) "

@@ -67,7 +67,7 @@ class TestInfo:
 class TestHealth:
     """The fake's quorum has voters 1 and 2, of which only 1 is registered."""
 
-    NEVER_CAME = "node 2 is a voter and never came"
+    NEVER_CAME = "node 2 is a voter but has never registered"
 
     def test_all_is_well(self, api: Api, monkeypatch: pytest.MonkeyPatch, broker: OneNode) -> None:
         one_voter(monkeypatch, broker)
@@ -104,7 +104,7 @@ class TestHealth:
         broker.fail["quorum_status"] = RaftlogError("internal_error", "it broke")
         result = ask(api, "cluster", "health", "-o", "json")
         assert result.code == 10
-        assert result.json["problems"] == ["the metadata quorum cannot be asked: it broke"]
+        assert result.json["problems"] == ["the metadata quorum does not answer: it broke"]
 
     def test_a_cluster_that_is_down_is_unhealthy_and_no_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         impatient(monkeypatch)
@@ -140,7 +140,7 @@ class TestHealth:
             "node 2 does not answer at a:3: refused",
             "node 1 is not ready",
             "t/0 has no leader",
-            "the metadata quorum has no leader (says node 1)",
+            "the metadata quorum has no leader (reported by node 1)",
         ]
 
 
@@ -209,7 +209,7 @@ class TestQuorum:
         found = description("c", [0, 1, 2], status)
         assert [r.status for r in found.replicas] == ["Leader", "Follower", "Forgetful"]
         shown = quorum_text(found, False)
-        assert "Node 2 forgot" in shown and "raftlog quorum remove 2 --plan" in shown
+        assert "Node 2 lost" in shown and "raftlog quorum remove 2 --plan" in shown
         assert "forgot" not in quorum_text(description("c", [0], QuorumInfo(0, 0, 7, 9, 9, 9, [0])), False)
 
     def test_without_leader_nobody_leads(self) -> None:

@@ -177,7 +177,7 @@ class TestStart:
     def test_other_places_are_wrong_usage(self, start: str) -> None:
         result = run("consume", "t", "--from", start)
         assert result.code == 2
-        assert "no place to start" in result.stderr
+        assert "not a valid position" in result.stderr
 
     def test_what_is_not_there_fails_at_once(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         assert run("consume", "nobody", bootstrap=cluster.bootstrap).stderr == "Error: there is no topic 'nobody'\n"

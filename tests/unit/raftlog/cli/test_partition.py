@@ -111,7 +111,7 @@ async def test_a_node_that_is_restarted_meanwhile_is_not_called_well(monkeypatch
 
     monkeypatch.setattr("raftlog.client.cluster.api.HttpApi", Api)
     node = SimpleNamespace(id=2, api=Endpoint("127.0.0.1", 1))
-    with pytest.raises(RetriableError, match="node 2 was started anew"):
+    with pytest.raises(RetriableError, match="node 2 was restarted"):
         await _scrub(node, {})  # type: ignore[arg-type]
 
 
@@ -146,7 +146,7 @@ async def test_nodes_that_cannot_be_asked_are_named_and_the_others_are_checked(m
     found = await _verify_cluster("127.0.0.1:1", None, None, None)
     assert not found.healthy and found.checked == 3
     assert [(r.node_id, r.topic, r.findings) for r in found.replicas] == [(2, "orders", ["a.log at byte 0: rotten"])]
-    assert found.unchecked == ["node 0 is not heard of", "node 1: connection_lost: it went away"]
-    assert "not checked: node 0 is not heard of" in _text(found, wide=False)
+    assert found.unchecked == ["node 0 is fenced", "node 1: connection_lost: it went away"]
+    assert "not checked: node 0 is fenced" in _text(found, wide=False)
     nodes[2] = nodes[0]
     assert not (await _verify_cluster("127.0.0.1:1", None, None, None)).healthy

@@ -250,7 +250,7 @@ class TestTally:
         error = tally.error(None)
         assert error.code == "corrupt_batch" and "perhaps" not in error.detail and "it was damaged" in error.detail
         unknown.fail(RetriableError("request_timed_out", "no answer"))
-        assert "7 records were not acknowledged, perhaps in the log" in tally.error(None).detail
+        assert "7 records were not acknowledged, but may be in the log" in tally.error(None).detail
         assert certain.observed and unknown.observed
 
 

@@ -167,8 +167,8 @@ class TestJson:
             (b'{"value": 1}, {"value": 2}', 1, "after record 1"),
             (b'"text"', 0, "at the beginning"),
             (b"\xff", 0, "at the beginning"),
-            (b'{"value": 1}{"value": "2', 1, "record 2 has no end"),
-            (b'[{"value": 1}', 1, "array has no end"),
+            (b'{"value": 1}{"value": "2', 1, "record 2 is incomplete"),
+            (b'[{"value": 1}', 1, "array is incomplete"),
             (b'{"value": 1}{"value": 2]', 1, "record 2: "),
         ],
     )

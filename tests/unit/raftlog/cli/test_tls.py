@@ -32,7 +32,7 @@ def make(ca: Path, folder: Path, *options: str) -> tuple[str, ...]:
 def test_an_authority_and_a_nodes_certificate(tmp_path: Path) -> None:
     ca, folder = tmp_path / "ca", tmp_path / "node"
     made = run("tls", "create-authority", "--folder", str(ca), "--days", "100")
-    assert made.code == 0 and "Keep authority.key away" in made.text
+    assert made.code == 0 and "Keep authority.key secret" in made.text
     options = ("--cluster-id", "a cluster", "--node-id", "3", "--host", "node3.example.org", "--host", "::1")
     made = run(*make(ca, folder, *options))
     assert made.code == 0, made.stderr
@@ -56,7 +56,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert run("tls", "create-authority", "--folder", str(tmp_path)).code == 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     again = run("tls", "create-authority", "--folder", str(tmp_path))
-    assert again.code == 1 and "is there already" in again.stderr
+    assert again.code == 1 and "already exists" in again.stderr
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     (one / "authority.key").write_bytes((tmp_path / "two" / "authority.key").read_bytes())
     assert "the key is not that of" in run(*make(one, tmp_path, *plain)).stderr
     (one / "authority.key").write_text("nonsense")
-    assert "no authority's certificate with its key" in run(*make(one, tmp_path, *plain)).stderr
+    assert "not the certificate and key of an authority" in run(*make(one, tmp_path, *plain)).stderr
     assert not list(tmp_path.glob("node-*"))
 
 

@@ -65,13 +65,13 @@ class TestCreate:
         result = topic(api, "create", "t", "--config", "retention=5")
         assert result.code == 1
         assert "unknown topic setting 'retention'" in result.stderr
-        assert "try again" not in result.stderr
+        assert "retry" not in result.stderr
 
     def test_what_may_work_later_says_so(self, api: Api, broker: FakeBroker) -> None:
         broker.fail["create_topic"] = RetriableError("outcome_unknown", "the quorum did not answer")
         result = topic(api, "create", "t")
         assert result.code == 1
-        assert result.stderr == "Error: the quorum did not answer (it may work later: try again)\n"
+        assert result.stderr == "Error: the quorum did not answer (a retry may succeed)\n"
 
 
 class TestShow:

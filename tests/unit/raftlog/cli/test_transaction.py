@@ -85,7 +85,7 @@ class TestShow:
         broker._event(BrokerChanged(replace(me, broker_id=NODE + 1, api=Endpoint("127.0.0.1", 1))))  # type: ignore[arg-type]
         monkeypatch.setattr("raftlog.client.transactions.api.READ_TIMEOUT", 0.3)
         result = transaction(api, "list")
-        assert result.code == 10 and result.stderr.endswith("is missing: 2\n")
+        assert result.code == 10 and result.stderr.endswith("are missing: 2\n")
 
     def test_describe_has_kafkas_columns(self, api: Api, broker: FakeBroker) -> None:
         key = begin(api, broker)
@@ -162,7 +162,7 @@ class TestPositions:
         assert transaction(api, "delete-position", "report/7", stdin=b"n\n").code != 0
         assert len(transaction(api, "positions").table("Position")) == 4
         done = transaction(api, "delete-position", "report/7", "--yes")
-        assert (done.code, done.text) == (0, "Forgot position report/7, which was at 3.\n")
+        assert (done.code, done.text) == (0, "Deleted position report/7, which was at 3.\n")
         assert [row[0] for row in transaction(api, "positions").table("Position")[1:]] == ["report/8", "sink"]
         again = transaction(api, "delete-position", "report/7", "--yes")
         assert (again.code, again.stderr) == (1, "Error: there is no position 'report/7'\n")

@@ -288,7 +288,7 @@ class TestLimits:
         assert not limits.is_over(1000, 59.0) and not limits.is_over(999, 61.0) and limits.is_over(1000, 60.0)
 
     def test_a_run_has_an_end(self) -> None:
-        with pytest.raises(ValueError, match="without end"):
+        with pytest.raises(ValueError, match="without a limit"):
             Limits()
 
     def test_the_clock_runs_from_the_first_to_the_last(self) -> None:
