@@ -1,7 +1,7 @@
 """The Spark data source: topics as streaming and batch DataFrames, through PySpark's Python Data Source API.
 
-`RaftlogSource` is what `spark.dataSource.register` takes; where raftlog is installed as a wheel nobody has to.
-`docs/spark.md` tells how to use it.
+`spark.dataSource.register` takes `RaftlogSource`; registration is not needed if raftlog is installed as a wheel.
+`docs/spark.md` describes its use.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["RaftlogSource"]
 
 
 def __getattr__(name: str) -> Any:
-    """Spark is imported when the source is first named (PEP 562), so that the rest can be used without it. Raises
-    `InvalidRequest` where its version has no such sources."""
+    """Import Spark when the source is first named (PEP 562), so that the rest can be used without it. Raises
+    `InvalidRequest` if its version has no Python data sources."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,8 +1,8 @@
-"""One event loop and one set of connections to a cluster, for everything that this process has to do with it.
+"""One event loop and one set of connections to a cluster for the whole process.
 
-Spark's worker processes live over many tasks and micro-batches, so what they have connected stays. The loop has a
-thread of its own; Spark's thread hands calls over and waits for them. A worker that was forked, or whose loop has
-ended, makes new ones.
+Spark's worker processes outlive tasks and micro-batches, so their connections stay open. The loop runs in a thread of
+its own; Spark's thread submits calls and waits for them. A forked worker, or one whose loop has ended, creates new
+connections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class Reachable(Protocol):
-    """Options that say where a cluster is."""
+    """Options with the addresses of a cluster."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -31,7 +31,7 @@ class Reachable(Protocol):
 
 
 class Connections:
-    """A loop's thread, and the cluster's API on it."""
+    """The event loop's thread, and the cluster's API on it."""
 
     def __init__(self, bootstrap: str, tls_authority: str | None) -> None:
         self.api = HttpApi(bootstrap, context_of(tls_authority))
@@ -40,15 +40,15 @@ class Connections:
 
     @property
     def usable(self) -> bool:
-        """In this process, now."""
+        """Whether the connections can be used in this process."""
         return self._process == os.getpid() and not self._thread.closed
 
     def run(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """What `call` returns, awaited on the loop. Raises what it raises."""
+        """Await `call` on the loop, and return its result. Raises its exceptions."""
         return self._thread.run(call)
 
     def close(self) -> None:
-        """Harmless when done before."""
+        """Close all connections. Idempotent."""
         if self.usable:
             try:
                 self._thread.run(self.api.close)
@@ -61,7 +61,7 @@ _lock = threading.Lock()
 
 
 def shared(options: Reachable) -> Connections:
-    """This process's connections to that cluster. Raises `InvalidRequest`."""
+    """Return this process's connections to that cluster. Raises `InvalidRequest`."""
     key = options.bootstrap, options.tls_authority
     with _lock:
         found = _shared.get(key)
@@ -71,7 +71,7 @@ def shared(options: Reachable) -> Connections:
 
 
 def context_of(tls_authority: str | None) -> ssl.SSLContext | None:
-    """For data listeners that speak TLS; None: they do not. Raises `InvalidRequest`."""
+    """Return the TLS context of data listeners, or None if they do not use TLS. Raises `InvalidRequest`."""
     if tls_authority is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What has to be installed, and how it is told when it is not. Every message names the part and what installs it."""
+"""Checks of what must be installed. Every message names the missing part and the command that installs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INSTALL = "pip install 'raftlog[spark]'"
 
 
 def check_pyspark() -> None:
-    """Raises `InvalidRequest` where pyspark is too old for the methods that this source has."""
+    """Check the version of pyspark. Raises `InvalidRequest` if it is too old for this source's methods."""
     import pyspark
 
     found = tuple(map(int, re.findall("[0-9]+", pyspark.__version__)[:2]))
@@ -29,7 +29,7 @@ def check_pyspark() -> None:
 
 
 def check_schema(schema: StructType, columns: Sequence[str]) -> None:
-    """The columns are the log's: nobody may give others. Raises `InvalidRequest`."""
+    """Check that a user's schema has the log's columns and no others. Raises `InvalidRequest`."""
     if tuple(schema.fieldNames()) != tuple(columns):
         raise InvalidRequest(
             "invalid_config",

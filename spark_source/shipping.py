@@ -1,9 +1,9 @@
-"""How sources, readers and writers travel between Spark's processes: as their options, and a function that makes them
+"""Pickling of sources, readers and writers between Spark's processes: their options, and a function that creates them
 again.
 
-An ordinary pickle names classes, and a Python without raftlog would say `No module named 'spark_source'`. This function
-goes along by value (cloudpickle does that with what belongs to `__main__`), so an executor where something is missing
-says what, and how to get it there.
+An ordinary pickle names classes, and a Python without raftlog would fail with `No module named 'spark_source'`. This
+function is pickled by value (as cloudpickle does with everything in `__main__`), so an executor with a missing package
+names it and how to install it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def _unpack(module: str, kind: str, options: dict[str, str], *more: Any) -> Any:
-    """Runs wherever it is sent: it may use nothing of this module."""
+    """Create an object on an executor. It is pickled by value, so it may use nothing of this module."""
     import importlib
 
     try:

@@ -1,4 +1,4 @@
-"""`format("raftlog")` as Spark writes to it: the classes of Spark's that are extended for that. They decide nothing.
+"""The sink `format("raftlog")`: subclasses of Spark's writer classes, which decide nothing.
 
 A writer is made on the driver for each query (a stream: for each micro-batch), sent to every task, and asked to commit
 or abort on the driver: a batch query's is the same object then, a stream's is made anew. So what the driver has to know
@@ -33,37 +33,37 @@ if TYPE_CHECKING:
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
-"""Spark makes a query's jobs a group, by the name of its run."""
+"""Spark groups a query's jobs under the name of its run."""
 
 Fields = list[tuple[str, str]]
-"""Columns, in order: name and type as Spark SQL writes it."""
+"""Columns in order: name and type in Spark SQL's syntax."""
 
 
 @dataclass
 class Message(WriterCommitMessage):
-    """From a task to the driver."""
+    """The message of a task to the driver."""
 
     written: Written
 
 
 class BatchSink(DataSourceArrowWriter):
-    """A batch query that writes: one transaction, all or nothing."""
+    """The writer of a batch query: one transaction, all or nothing."""
 
     def __init__(self, given: Mapping[str, str], fields: Fields, job: str) -> None:
-        """`job`: nobody else's name."""
+        """`job`: a unique name."""
         self._given, self._fields, self._job = given, fields, job
         self._options, self._columns = _checked(given, fields, streaming=False)
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        """On an executor."""
+        """Write rows on an executor."""
         return _write(self._options, self._columns, BatchJob(self._job), _context(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: all tasks have written. Raises a `RaftlogError`."""
+        """Commit on the driver, once all tasks have written. Raises a `RaftlogError`."""
         _commit(self._options, messages, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: a task has failed for good."""
+        """Abort on the driver, after a task has failed permanently."""
         _abort(self._options, messages)
 
     def __reduce__(self) -> Any:
@@ -71,14 +71,14 @@ class BatchSink(DataSourceArrowWriter):
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """A streaming query that writes: each micro-batch once."""
+    """The writer of a streaming query: each micro-batch exactly once."""
 
     def __init__(self, given: Mapping[str, str], fields: Fields) -> None:
         self._given, self._fields = given, fields
         self._options, self._columns = _checked(given, fields, streaming=True)
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        """On an executor."""
+        """Write rows on an executor."""
         context = _context()
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query_id is None or batch_id is None:
@@ -88,11 +88,11 @@ class StreamSink(DataSourceStreamArrowWriter):
         return _write(self._options, self._columns, work, context, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver: all tasks have written. Raises a `RaftlogError`."""
+        """Commit on the driver, once all tasks have written. Raises a `RaftlogError`."""
         _commit(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver: a task has failed for good."""
+        """Abort on the driver, after a task has failed permanently."""
         _abort(self._options, messages)
 
     def __reduce__(self) -> Any:

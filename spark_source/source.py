@@ -1,9 +1,8 @@
-"""`format("raftlog")`: what Spark knows of this package. Every class of Spark's that is extended for reading is
-extended in this file, and decides nothing.
+"""The source `format("raftlog")`: all subclasses of Spark's reader classes, which decide nothing.
 
-Spark makes many of these objects in many processes: a source wherever one is asked for; a stream's reader once in a
-process of its own, where it answers for offsets and tasks as long as the query runs, and once more to be sent to the
-executors, where it only reads. So readers hold options, and connect when they are first asked something.
+Spark creates these objects in many processes: a source wherever one is needed; a stream's reader once in a process of
+its own, where it plans offsets and tasks as long as the query runs, and once more for the executors, where it only
+reads. So readers hold options, and connect at their first call.
 
 API level: PySpark 4.2 (SPARK-55304 and the issues around it: limits, `Trigger.AvailableNow`).
 """
@@ -52,15 +51,15 @@ class RaftlogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """Return the name for `format`."""
         return "raftlog"
 
     def schema(self) -> str:
-        """Of the columns that the options ask for. Raises `InvalidRequest`."""
+        """Return the schema of the requested columns. Raises `InvalidRequest`."""
         return schema_text(columns_of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of a batch query. Raises `InvalidRequest`."""
+        """Return the reader of a batch query. Raises `InvalidRequest`."""
         options = parse(self.options, streaming=False)
         check_schema(schema, options.columns)
         return FilteringReader(self.options) if options.filter_pushdown else BatchReader(self.options)
@@ -87,7 +86,7 @@ class RaftlogSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """A batch query."""
+    """The reader of a batch query."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = given
@@ -95,32 +94,33 @@ class BatchReader(DataSourceReader):
         self._restrictions = Restrictions()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One a task."""
+        """Return the partitions, one per task."""
         from spark_source.driver.batch import plan
 
         return _tasks(plan(self._options, self._restrictions))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """On an executor."""
+        """Read on an executor."""
         return _read(self._options, partition)
 
     def __reduce__(self) -> Any:
-        """For the executors: without what was pushed, which is in the tasks."""
+        """Pickle for the executors, without the pushed filters, which are in the tasks."""
         return packed(__name__, "batch", self._given)
 
 
 class FilteringReader(BatchReader):
-    """The same with filter pushdown. A class of its own: with `spark.sql.python.filterPushdown.enabled` off, Spark
-    refuses every query of a reader that has `pushFilters` at all."""
+    """The same reader with filter pushdown. It is a separate class, because with
+    `spark.sql.python.filterPushdown.enabled` off, Spark refuses every query of a reader that has `pushFilters` at
+    all."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
-        """Those that Spark has to test still."""
+        """Return the filters that Spark must still test."""
         self._restrictions, unhandled = push(filters, self._restrictions)
         return unhandled
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query."""
+    """The reader of a streaming query."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = given
@@ -128,11 +128,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: StreamDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint begins. Spark may ask twice, and again after a restart."""
+        """Return the start of a query without a checkpoint. Spark may call it twice, and again after a restart."""
         return self._drive().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What a micro-batch may take, unless its trigger says otherwise."""
+        """Return the limit of a micro-batch, unless its trigger overrides it."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -140,7 +140,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch goes. `Trigger.Once` asks for all there is, whatever the options say."""
+        """Return the end of the next micro-batch. `Trigger.Once` takes everything available regardless of the
+        options."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         enough = not isinstance(limit, ReadAllAvailable)
         began = SourceOffset.from_json(start)
@@ -148,33 +149,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if following == began else following.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the logs end, for the query's progress."""
+        """Return the ends of the logs, for the query's progress."""
         latest = self._drive().latest()
         return None if latest is None else latest.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is there now, and no more."""
+        """Read the records that exist now, and no more."""
         self._drive().freeze()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One a task."""
+        """Return the partitions, one per task."""
         return _tasks(self._drive().plan(SourceOffset.from_json(start), SourceOffset.from_json(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """On an executor."""
+        """Read on an executor."""
         return _read(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark is done with the micro-batch before the last one: `latestOffset` has heard of more by now."""
+        """Ignore Spark's notification of the micro-batch before the last one: `latestOffset` has already learnt of
+        more."""
 
     def stop(self) -> None:
-        """Spark does not always call it: nothing rests on it."""
+        """Close the driver. Spark does not always call it, so nothing depends on it."""
         if self._driver is not None:
             self._driver.close()
             self._driver = None
 
     def __reduce__(self) -> Any:
-        """For the executors: without connections."""
+        """Pickle for the executors, without connections."""
         return packed(__name__, "stream", self._given)
 
     def _drive(self) -> StreamDriver:
@@ -195,5 +197,5 @@ def _tasks(ranges: Iterable[PartitionRange]) -> list[InputPartition]:
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-    """Of a query without anything to read Spark makes one task without a range."""
+    """Read a task's range. For a query with nothing to read, Spark creates one task without a range."""
     return iter(()) if partition.value is None else read(options, partition.value)

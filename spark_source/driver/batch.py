@@ -1,6 +1,6 @@
-"""A batch query as its driver plans it: the ranges that it reads, settled before any task begins.
+"""Planning of a batch query: its ranges are fixed before any task starts.
 
-Its end is where the logs end at that moment, so a query that is planned again may read more.
+It ends where the logs end at planning time, so a query that is planned again may read more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .subscription import as_read, check_all_there, end_of, report, start_of
 
 
 def plan(options: SourceOptions, restrictions: Restrictions) -> list[PartitionRange]:
-    """One range a task. Raises a `RaftlogError`; `DataLoss` where the options name offsets that are not there."""
+    """Return one range per task. Raises a `RaftlogError`; `DataLoss` if the options name offsets outside the log."""
     connections = Connections(options.bootstrap, options.tls_authority)
     try:
         ranges = connections.run(lambda: _ranges(connections, options, restrictions))
@@ -53,7 +53,7 @@ async def _ranges(connections: Connections, options: SourceOptions, restrictions
 
 
 async def _since(cluster: Cluster, chosen: Picture, restrictions: Restrictions) -> dict[tuple[str, int], int]:
-    """(topic, partition) → the offset below which all records are too early."""
+    """Return (topic, partition) → the offset below which all records are too early."""
     since_ms = restrictions.since_ms
     if since_ms is None:
         return {}

@@ -1,10 +1,10 @@
-"""What a driver asks of a cluster: topics, where their logs begin and end, offsets of times, and whether there is news.
+"""A driver's view of the cluster: topics, the bounds of their logs, offsets of times, and notification of new records.
 
-Questions go to any node, over the HTTP API; each asks about all partitions at once, and is answered or fails within a
-deadline. A partition whose leader cannot be asked just now fails alone.
+Requests go to any node over the HTTP API; each covers all partitions, and completes or fails within a deadline. A
+partition whose leader is unreachable fails alone.
 
-`wait_for_news` is a long poll: a fetch at the ends that are known, for hardly any bytes, which the leaders answer when
-a record comes. So a query that has nothing to do asks every few seconds, not sixty times a second.
+`wait_for_news` is a long poll: a tiny fetch at the known ends, which leaders answer when a record arrives. So an idle
+query sends a request every few seconds, not sixty times a second.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from spark_source.reading.starting import TimeQuery
 READ_COMMITTED = 1
 CONCURRENT_REQUESTS = 8
 LISTED_FROM = 16
-"""More topics than that are not asked for one by one."""
+"""More topics than this are listed rather than described one by one."""
 QUERIES_PER_REQUEST = 5_000
 POLLED_PARTITIONS = 5_000
-"""A long poll watches so many; news of others comes with the next question."""
+"""The number of partitions that a long poll watches; changes of others are found by the next request."""
 POLL_BYTES = 4_096
-"""More than there are leaders, or the broker takes an empty answer for enough."""
+"""More than the number of leaders, or the broker would take an empty answer as sufficient."""
 POLL_GRACE_S = 3.0
 NO_TOPIC = "0" * 32
-"""No topic has this id: a node that is asked for it by a name asks the quorum which one has the name."""
+"""No topic has this id: a request with it and a name makes the node ask the quorum for the topic of that name."""
 RETRY_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTopic:
-    """A topic that is read, and which of its partitions."""
+    """A topic that is read, with the partitions that are read."""
 
     name: str
     topic_id: str
@@ -71,35 +71,35 @@ Place: TypeAlias = tuple[str, int]
 
 
 class Cluster:
-    """Belongs to one event loop. Every call raises a `RaftlogError`."""
+    """The cluster as one query's driver sees it. Belongs to one event loop. Every call raises a `RaftlogError`."""
 
     def __init__(self, api: HttpApi, options: SourceOptions) -> None:
-        """`api` stays its maker's."""
+        """The caller keeps the ownership of `api`."""
         self._options = options
         self._api = api
         self._timeout = options.request_timeout_ms / 1000
         self._ids: dict[str, str] = {}
-        """By name: the topics that were described last, or that a checkpoint tells of."""
+        """Name → id of the topics that were described last, or that a checkpoint names."""
         self._counts: dict[str, int] = {}
-        """By id: how many partitions each of them had, at least. They never become fewer."""
+        """Id → the known number of partitions, which never decreases."""
 
     def ask_another(self) -> None:
-        """The node that answered last may be behind the others: the next question goes to another one."""
+        """Send the next request to another node: the one that answered last may be stale."""
         self._api.prefer_another()
 
     # --- Topics -------------------------------------------------------------------------------------------------------
 
     def expect(self, topic_ids: Mapping[str, str], partitions: Mapping[str, Iterable[int]] | None = None) -> None:
-        """A checkpoint, or a driver, knows these topics by their names. A node that knows others makes sure that they
-        are the present ones before it says so. `partitions`: some of those that they have."""
+        """Note the topics that a checkpoint or a driver knows. A node that knows others by these names must first
+        confirm with the quorum that they are the present ones. `partitions`: some of their partitions."""
         for name, topic_id in topic_ids.items():
             self._ids.setdefault(name, topic_id)
             least = min(max((partitions or {}).get(name, ()), default=-1) + 1, MAX_PARTITIONS_PER_TOPIC)
             self._counts[topic_id] = max(self._counts.get(topic_id, 0), least)
 
     async def subscribed(self) -> dict[str, ReadTopic]:
-        """The topics that the options name, by name; without those that are not there. Raises `unknown_partition` for
-        an assigned partition that its topic does not have."""
+        """Return name → topic for the topics that the options name and that exist. Raises `unknown_partition` for an
+        assigned partition that its topic does not have."""
         options = self._options
         if options.pattern is not None:
             listed = await find_topics(self._api, options.pattern, timeout=self._timeout)
@@ -116,7 +116,7 @@ class Cluster:
         return {name: ReadTopic(name, topic.topic_id, assigned[name]) for name, topic in topics.items()}
 
     async def named(self, names: Sequence[str] | None) -> dict[str, ReadTopic]:
-        """These topics with all their partitions, without those that are not there."""
+        """Return these topics with all their partitions, without those that do not exist."""
         found: dict[str, ReadTopic] = {}
         wanted = dict.fromkeys(names or ())
         if len(wanted) > LISTED_FROM:
@@ -127,8 +127,8 @@ class Cluster:
         return await self._made_sure(found, wanted)
 
     async def _made_sure(self, listed: Mapping[str, ReadTopic], wanted: Iterable[str]) -> dict[str, ReadTopic]:
-        """A node that lists topics may be behind. One that is asked for a topic, by its name and the id that is known,
-        makes sure before it knows none, or another one."""
+        """Confirm a listing, which may come from a stale node: a node that is asked for a topic by name and known id
+        catches up with the quorum before it answers that there is none, or another one."""
         limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
         sure = {name: topic for name, topic in listed.items() if self._ids.get(name, topic.topic_id) == topic.topic_id}
         asked = [self._describe(name, limit) for name in dict.fromkeys(wanted) if name not in sure]
@@ -151,14 +151,14 @@ class Cluster:
         return self._whole(name, found.id, found.partition_count)
 
     def _whole(self, name: str, topic_id: str, partition_count: int) -> ReadTopic:
-        """With all partitions, those included that a node which is behind does not know."""
+        """Return the topic with all partitions, including those that a stale node does not know."""
         count = self._counts[topic_id] = max(self._counts.get(topic_id, 0), partition_count)
         return ReadTopic(name, topic_id, tuple(range(count)))
 
     # --- Offsets ------------------------------------------------------------------------------------------------------
 
     async def bounds(self, topics: Mapping[str, ReadTopic]) -> dict[Place, PartitionBounds | RaftlogError]:
-        """Where each partition begins and ends, or why its leader did not say."""
+        """Return the bounds of each partition, or the error of its leader."""
         places = [(topic.topic_id, partition) for topic in topics.values() for partition in topic.partitions]
         queries = [
             OffsetQuery(bytes.fromhex(topic_id), partition, timestamp)
@@ -173,7 +173,7 @@ class Cluster:
         return found
 
     async def times(self, topics: Mapping[str, ReadTopic], queries: Sequence[TimeQuery]) -> dict[TimeQuery, int]:
-        """The first offset at or after each time; -1 where there is none. Tries until the deadline."""
+        """Return the first offset at or after each time, -1 if there is none. Retries until the deadline."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         asked = [
             OffsetQuery(bytes.fromhex(topics[one.topic].topic_id), one.partition, one.timestamp_ms) for one in queries
@@ -205,8 +205,8 @@ class Cluster:
         return found
 
     async def wait_for_news(self, ends: Mapping[Place, int], wait_s: float) -> bool:
-        """Until a record lies above one of these ends, or something else is worth asking about; false when nothing
-        happened for `wait_s` seconds."""
+        """Wait until a record lies above one of these ends, or another change is worth a request. Returns False if
+        nothing happened for `wait_s` seconds."""
         asked = [
             FetchPartition(bytes.fromhex(topic_id), partition, end, POLL_BYTES)
             for (topic_id, partition), end in list(ends.items())[:POLLED_PARTITIONS]
@@ -221,7 +221,7 @@ class Cluster:
     # --- Groups -------------------------------------------------------------------------------------------------------
 
     async def commit(self, group: str, offsets: Mapping[GroupPartition, int]) -> None:
-        """Without a member: a group that has any refuses it."""
+        """Commit offsets without a membership: a group with members refuses it."""
         await GroupApi(self._api, group).commit(offsets, timeout=self._timeout)
 
 

@@ -1,10 +1,10 @@
-"""A query's progress, written to a consumer group: `raftlog group describe` then shows how far Spark is behind.
+"""A query's progress as committed offsets of a consumer group: `raftlog group describe` shows Spark's lag.
 
-Only for looking at: the query goes by its own checkpoint. So writing never holds a micro-batch up and never fails a
-query: it happens beside it, the newest offsets win, and what goes wrong is logged, once for each kind of error.
+It is informational only: the query follows its own checkpoint. So commits never delay a micro-batch and never fail a
+query: they run concurrently, the newest offsets win, and an error is logged once for each kind.
 
-Spark tells a source that a micro-batch is done when it plans the one after the next. But what it hands to
-`latestOffset` as the start is the end of the last one that is done: that is what is written here, without a lag.
+Spark notifies a source of a completed micro-batch only when it plans the one after the next. But the start that it
+passes to `latestOffset` is the end of the last completed one, so that is committed here, without delay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("raftlog.spark")
 
 
 class GroupProgress:
-    """Belongs to the loop of its `Cluster`; `close` it."""
+    """Commits a query's progress. Belongs to the event loop of its `Cluster`; must be closed."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
@@ -30,12 +30,12 @@ class GroupProgress:
         self._wanted: dict[GroupPartition, int] = {}
         self._written: dict[GroupPartition, int] = {}
         self._failed: dict[GroupPartition, int] = {}
-        """What could not be written; it is not tried again before there is something newer."""
+        """Offsets whose commit failed; they are retried only once there are newer ones."""
         self._task: asyncio.Task[None] | None = None
         self._told: set[str] = set()
 
     def publish(self, done: SourceOffset) -> None:
-        """All below these offsets is done. Returns at once."""
+        """Note that all records below these offsets are processed. Does not block."""
         self._wanted = {
             GroupPartition(topic, partition, topic_id): offset
             for topic, topic_id, partition, offset in done.positions()
@@ -44,7 +44,7 @@ class GroupProgress:
             self._task = asyncio.get_running_loop().create_task(self._write())
 
     async def written(self, timeout_s: float) -> None:
-        """Until what was published is written, or could not be, or the time is over."""
+        """Wait until the published offsets are committed, or have failed, or the time is over."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=timeout_s)
 
@@ -65,7 +65,7 @@ class GroupProgress:
                     self._failed = wanted
                     self._tell(error)
                     return
-                except Exception:  # nobody else would hear of it
+                except Exception:  # logged here, because no caller awaits it
                     self._failed = wanted
                     logger.exception("the query's progress could not be written to the group %s", self._group)
                     return

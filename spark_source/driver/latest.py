@@ -1,14 +1,13 @@
-"""What the driver knows of the logs right now, asked for only as often as the answer can have changed.
+"""The driver's cache of the logs' bounds, refreshed only as often as they can have changed.
 
-Spark asks a query that has nothing to do for its latest offset sixty times a second. Three things keep that cheap:
+Spark asks an idle query for its latest offset sixty times a second. Three rules keep that cheap:
 
-* an answer is good for `FRESH_S`;
-* when nothing has happened for `CALM_S`, a long poll waits at the cluster, and as long as it does the last answer is
-  still right: no question is asked until it ends;
-* topics are looked up again only every `TOPICS_S`, or when a leader does not know one any more.
+* an answer is valid for `FRESH_S`;
+* after `CALM_S` without a change, a long poll waits at the cluster, and the last answer stays valid until it ends;
+* topics are looked up again only every `TOPICS_S`, or if a leader no longer knows one.
 
-While a cluster cannot be asked, the last answer stands, until there has been none for the query's `requestTimeoutMs`:
-then the error is the query's. A partition whose leader is missing has no news, and holds up no other.
+While the cluster is unreachable, the last answer stands for the query's `requestTimeoutMs`; then the query gets the
+error. A partition without a leader keeps its last bounds and delays no other.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ POLL_S = 5.0
 
 
 class LatestBounds:
-    """Belongs to the loop of its `Cluster`; one caller at a time. `close` it before that."""
+    """The cached bounds. Belongs to the event loop of its `Cluster`; one caller at a time. Must be closed before the
+    cluster."""
 
     def __init__(self, cluster: Cluster, request_timeout_s: float) -> None:
         self._cluster = cluster
@@ -42,7 +42,7 @@ class LatestBounds:
         self._topics_at = float("-inf")
         self._picture: dict[str, TopicBounds] = {}
         self._complete = False
-        """Every partition has answered at least once."""
+        """Whether every partition has answered at least once."""
         self._asked_at = float("-inf")
         self._changed_at = float("-inf")
         self._poll: asyncio.Task[None] | None = None
@@ -54,17 +54,17 @@ class LatestBounds:
 
     @property
     def topics(self) -> Mapping[str, ReadTopic]:
-        """As they were looked up last, some seconds ago; none before the first `picture`."""
+        """The topics of the last lookup, some seconds old; none before the first `picture`."""
         return self._topics
 
     def expect(self, start: SourceOffset) -> None:
-        """A checkpoint says that the logs reached so far: an end below it is doubted for a while."""
+        """Note that the logs have reached these offsets by a checkpoint: a lower end is doubted for a while."""
         self._known.expect((topic_id, partition, offset) for _, topic_id, partition, offset in start.positions())
 
     async def picture(self, *, fresh: bool = False) -> Picture:
-        """The topics that are subscribed to, with their bounds. `fresh`: asked now, whatever is known.
+        """Return the subscribed topics with their bounds. `fresh`: bypass the cache.
 
-        Raises a `RaftlogError`: the cluster cannot be asked, or what the options name cannot be.
+        Raises a `RaftlogError` if the cluster is unreachable, or if the options name something impossible.
         """
         loop = asyncio.get_running_loop()
         if self._complete and not fresh:
@@ -109,8 +109,8 @@ class LatestBounds:
                     partitions[partition] = PartitionBounds(answer.start, end)
                     continue
                 if not answer.retriable:
-                    self._topics_at = float("-inf")  # the topic is another one by now, or gone,
-                    doubtful = True  # or this node is behind
+                    self._topics_at = float("-inf")  # the topic was deleted, or created again,
+                    doubtful = True  # or this node is stale
                 if before is not None and before.topic_id == topic.topic_id and partition in before.partitions:
                     partitions[partition] = before.partitions[partition]
                 else:
@@ -150,8 +150,8 @@ class LatestBounds:
         try:
             await self._cluster.wait_for_news(ends, POLL_S)
         except RaftlogError as error:
-            logger.debug("waiting for news ended: %s", error)  # whatever is wrong, the next question tells
+            logger.debug("waiting for news ended: %s", error)  # whatever the error is, the next request reports it
             await asyncio.sleep(RETRY_PAUSE_S)
-        except Exception:  # likewise; nobody else would hear of it
+        except Exception:  # likewise; no caller awaits it
             logger.exception("waiting for news ended")
             await asyncio.sleep(RETRY_PAUSE_S)

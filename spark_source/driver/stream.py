@@ -1,8 +1,8 @@
-"""A streaming query as its driver runs it, without Spark's names: where it begins, how far it goes next, what the tasks
-are, and what is lost.
+"""A streaming query on its driver, independent of Spark's classes: its start, the next offset, the tasks, and data
+loss.
 
-Spark calls from one thread, in one process that lives as long as the run. Every call is bounded: one that hung would
-hang the query.
+Spark calls from one thread, in one process that lives as long as the run. Every call is bounded, because a call that
+hangs would hang the query.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .subscription import STALE_NODE_S, check_all_there, missing_topics, start_o
 logger = logging.getLogger("raftlog.spark")
 
 PROGRESS_WAIT_S = 2.0
-"""How long a query that ends by itself waits for its progress to be written."""
+"""Seconds that a query that ends on its own waits for its progress to be committed."""
 
 
 class StreamDriver:
-    """One run of a query. One thread; `close` it."""
+    """One run of a query. Used from one thread; must be closed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -46,11 +46,11 @@ class StreamDriver:
         self._frozen: Picture | None = None
         self._started = False
         self._done: SourceOffset | None = None
-        """The last offset that is known to be done."""
+        """The last offset that is known to be processed."""
         self._told: set[str] = set()
 
     def close(self) -> None:
-        """Let go of all connections. Closing twice is fine."""
+        """Close all connections. Idempotent."""
         if self._connections.usable:
             try:
                 self._connections.run(self._close)
@@ -60,22 +60,23 @@ class StreamDriver:
     # --- Offsets ------------------------------------------------------------------------------------------------------
 
     def initial(self) -> SourceOffset:
-        """Where the query begins, if it has no checkpoint; the same at every call."""
+        """Return the start of a query without a checkpoint; the same at every call."""
         if self._initial is None:
             self._initial = self._connections.run(self._begin)
         return self._initial
 
     def freeze(self) -> None:
-        """There is nothing to read but what is there at the next call of `next` (`Trigger.AvailableNow`): by then it is
-        known how far the query has come, and an end below that is doubted."""
+        """Read only the records that exist at the next call of `next` (`Trigger.AvailableNow`): by then the query's
+        position is known, and an end below it is doubted."""
         self._freeze = True
 
     def next(self, start: SourceOffset, limit: int | None, *, wait_for_enough: bool) -> SourceOffset:
-        """The offset after `start`, which is done; `start` itself while there is nothing to read, or not enough."""
+        """Return the offset after `start`, which is processed; `start` itself if there is nothing to read, or too
+        little."""
         return self._connections.run(lambda: self._next(start, limit, wait_for_enough))
 
     def latest(self) -> SourceOffset | None:
-        """The ends of the logs, whatever is admitted: for the query's progress. None before anything was read."""
+        """Return the ends of the logs regardless of limits, for the query's progress. None before the first read."""
         if self._done is None:
             return None
         done = self._done
@@ -84,7 +85,7 @@ class StreamDriver:
     # --- Tasks --------------------------------------------------------------------------------------------------------
 
     def plan(self, start: SourceOffset, end: SourceOffset) -> list[PartitionRange]:
-        """One range a task. Raises `DataLoss`."""
+        """Return one range per task. Raises `DataLoss`."""
         ranges = planned_ranges(start, end)
         readable = self._connections.run(lambda: self._readable(ranges)) if ranges else []
         return split(readable, self._options.min_partitions, self._options.max_records_per_partition)
@@ -100,7 +101,7 @@ class StreamDriver:
         picture = await self._latest.picture(fresh=True)
         deadline = asyncio.get_running_loop().time() + STALE_NODE_S
         while missing_topics(self._options, picture) and asyncio.get_running_loop().time() < deadline:
-            self._cluster.ask_another()  # perhaps it has been created just now
+            self._cluster.ask_another()  # it may just have been created
             await asyncio.sleep(RETRY_PAUSE_S)
             picture = await self._latest.picture(fresh=True)
         check_all_there(self._options, picture)
@@ -123,7 +124,7 @@ class StreamDriver:
         return following
 
     async def _news(self, start: SourceOffset) -> Picture:
-        """What there is to read on from `start`, after losses were told."""
+        """Return the ranges to read after `start`, once losses are reported."""
         if self._frozen is not None:
             return self._frozen
         picture = await self._latest.picture(fresh=self._freeze)
@@ -147,7 +148,8 @@ class StreamDriver:
                 self._progress.publish(done)
 
     async def _still_subscribed(self, lost: Sequence[losses.Loss]) -> list[losses.Loss]:
-        """Topics that the options do not name any more are left out on purpose, where they are still there."""
+        """Return the topics that are still subscribed: one that the options no longer name is left out on purpose if it
+        exists."""
         gone = {loss.topic for loss in lost if loss.kind is losses.LossKind.DELETED}
         there = await self._cluster.named(sorted(gone)) if gone else {}
         for name in there:
@@ -166,8 +168,8 @@ class StreamDriver:
         return readable
 
     async def _bounds(self, ranges: Sequence[PartitionRange]) -> Picture:
-        """Of these topics, as they are now. A partition whose leader cannot be asked, or does not know its end yet, is
-        taken to have all of the range: its task will see."""
+        """Return the present bounds of these topics. A partition whose leader is unreachable, or does not know its end
+        yet, is assumed to have the whole range: its task will find out."""
         planned = {(one.topic_id, one.partition): one for one in ranges}
         topics = await self._topics_of(ranges)
         partitions: dict[str, dict[int, PartitionBounds]] = {name: {} for name in topics}
@@ -179,8 +181,8 @@ class StreamDriver:
         return {name: TopicBounds(name, topic.topic_id, partitions[name]) for name, topic in topics.items()}
 
     async def _topics_of(self, ranges: Sequence[PartitionRange]) -> dict[str, ReadTopic]:
-        """The topics of these ranges, each with those of its partitions that the ranges are of; asked about only where
-        they were not looked up as such a moment ago."""
+        """Return the topics of these ranges, each with the partitions concerned; looked up only if that was not done a
+        moment ago."""
         planned: dict[tuple[str, str], list[int]] = {}
         for one in ranges:
             planned.setdefault((one.topic, one.topic_id), []).append(one.partition)
@@ -202,7 +204,7 @@ class StreamDriver:
             self._say(f"going on without {loss}")
 
     def _say(self, text: str) -> None:
-        """Once a run: the same is found again at every trigger."""
+        """Log a loss once per run: every trigger finds it again."""
         if text not in self._told and len(self._told) < 10_000:
             self._told.add(text)
             logger.warning("%s", text)

@@ -1,4 +1,4 @@
-"""From what a query's options name to topics and offsets: are they there, and where does the query begin and end?"""
+"""Resolution of a query's options: the topics they name, and the offsets where the query starts and ends."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .cluster import Cluster, ReadTopic
 logger = logging.getLogger("raftlog.spark")
 
 STALE_NODE_S = 2.0
-"""How long a node may be behind the cluster: topics that are missing or replaced are looked for so long."""
+"""Seconds that a node may be stale: missing or replaced topics are looked up again for this time."""
 _PAUSE_S = 0.2
 
 
 def missing_topics(options: SourceOptions, picture: Picture) -> list[str]:
-    """Topics that the options name and that are not there. A pattern may fit none."""
+    """Return the topics that the options name and that do not exist. A pattern may match none."""
     named = options.topics if options.assigned is None else tuple(options.assigned)
     return [name for name in named or () if name not in picture]
 
@@ -35,8 +35,8 @@ def check_all_there(options: SourceOptions, picture: Picture) -> None:
 
 
 async def surely_lost(cluster: Cluster, find: Callable[[], Awaitable[list[Loss]]]) -> list[Loss]:
-    """What `find` finds. That a topic is gone or replaced may be the word of a node that is behind the others: it is
-    asked again, of other nodes."""
+    """Return the losses that `find` finds. A node that reports a topic as deleted or replaced may be stale, so other
+    nodes are asked, too."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + STALE_NODE_S
     while True:
@@ -49,12 +49,12 @@ async def surely_lost(cluster: Cluster, find: Callable[[], Awaitable[list[Loss]]
 
 
 def as_read(picture: Picture) -> dict[str, ReadTopic]:
-    """The same topics and partitions."""
+    """Return the same topics and partitions as a subscription."""
     return {name: ReadTopic(name, topic.topic_id, tuple(topic.partitions)) for name, topic in picture.items()}
 
 
 async def start_of(cluster: Cluster, options: SourceOptions, picture: Picture) -> dict[str, dict[int, int]]:
-    """Where the options say that a query begins. Raises `DataLoss` for offsets that are not in the log."""
+    """Return the start of a query by its options. Raises `DataLoss` for offsets outside the log."""
     positions = await _resolved(cluster, options.starting, picture)
     lost = losses.since(planning.begin(picture, positions), picture)
     for loss in report(options, lost):
@@ -65,12 +65,12 @@ async def start_of(cluster: Cluster, options: SourceOptions, picture: Picture) -
 
 
 async def end_of(cluster: Cluster, options: SourceOptions, picture: Picture) -> dict[str, dict[int, int]]:
-    """Where they say that it ends, perhaps beyond the log."""
+    """Return the end of a query by its options, perhaps beyond the log."""
     return await _resolved(cluster, options.ending, picture)
 
 
 def report(options: SourceOptions, lost: Sequence[Loss]) -> Sequence[Loss]:
-    """Raises `DataLoss`, or logs what the query goes on without."""
+    """Raise `DataLoss`, or log the losses that the query skips."""
     if lost and options.fail_on_data_loss:
         raise losses.DataLoss(lost)
     for loss in lost:

@@ -1,6 +1,6 @@
-"""The names of options: in any case, by their other names, and what is not known refused. Pure.
+"""The names of options: case-insensitive, with aliases; unknown names are refused. Pure.
 
-Spark gives option names in lower case, and a job that comes from the Kafka connector brings Kafka's names along.
+Spark passes option names in lower case, and a job written for the Kafka connector uses Kafka's names.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ TLS_AUTHORITY = "raftlog.tls.authority"
 
 
 class OptionNames:
-    """Those of one kind of query."""
+    """The option names of one kind of query."""
 
     def __init__(self, known: Iterable[str], aliases: Mapping[str, str], advice: Mapping[str, str]) -> None:
-        """`aliases`: another name → the name. `advice`: a name in lower case that people bring along and that is
-        refused → why."""
+        """`aliases`: another name → the name. `advice`: a name in lower case that is commonly used and refused → the
+        reason."""
         self._aliases = aliases
         self._advice = advice
         self._by_lower = {name.lower(): name for name in known}
         self._by_lower |= {alias.lower(): name for alias, name in aliases.items()}
 
     def canonical(self, options: Mapping[str, str]) -> dict[str, str]:
-        """By their names here. Raises `InvalidRequest` (`invalid_config`)."""
+        """Return the options by their canonical names. Raises `InvalidRequest` (`invalid_config`)."""
         given: dict[str, str] = {}
         for option in options:
             name = self._by_lower.get(option.lower())
@@ -51,12 +51,12 @@ class OptionNames:
 
 
 def bootstrap_of(given: Mapping[str, str]) -> str:
-    """The addresses. Raises `InvalidRequest` where they are missing."""
+    """Return the bootstrap addresses. Raises `InvalidRequest` if they are missing."""
     if BOOTSTRAP not in given:
         raise wrong(f"option {BOOTSTRAP} is missing: API addresses, host:port, separated by commas")
     return given[BOOTSTRAP]
 
 
 def wrong(detail: str) -> InvalidRequest:
-    """What to raise for an option."""
+    """Return the error for an option."""
     return InvalidRequest("invalid_config", detail)

@@ -1,7 +1,7 @@
-"""The values of options, each told apart from what it is not. Pure.
+"""Parsers for the values of options. Pure.
 
-Every function takes the option's name, for the error, and its text; it raises `InvalidRequest` (`invalid_config`) that
-names the option, what it was given and what it takes.
+Every function takes the option's name, for the error, and its text. It raises `InvalidRequest` (`invalid_config`) with
+the option, the given value and the accepted ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def boolean(name: str, text: str) -> bool:
 
 
 def integer(name: str, text: str, least: int = 1, greatest: int = MAX_OFFSET) -> int:
-    """A whole number within these bounds."""
+    """Return an integer within these bounds."""
     stripped = text.strip()
     if not re.fullmatch(r"-?[0-9]{1,19}", stripped) or not least <= int(stripped) <= greatest:
         refused(name, text, f"a whole number from {least} to {greatest}")
@@ -51,7 +51,7 @@ def integer(name: str, text: str, least: int = 1, greatest: int = MAX_OFFSET) ->
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Milliseconds of Spark's time strings: `15m`, `10s`, `2 min`; a bare number is milliseconds."""
+    """Return the milliseconds of a Spark time string: `15m`, `10s`, `2 min`; a bare number is milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     unit = found.group(2) or "ms" if found else ""
     if found is None or unit not in _UNIT_MS:
@@ -60,7 +60,7 @@ def duration_ms(name: str, text: str) -> int:
 
 
 def names(name: str, text: str) -> tuple[str, ...]:
-    """Names separated by commas, each once."""
+    """Return names separated by commas, without repetition."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
         refused(name, text, "at least one name; several are separated by commas")
@@ -119,7 +119,7 @@ def _json_object(name: str, text: str, takes: str) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A key that occurs twice would be one of its two values, silently."""
+    """Refuse a repeated key: JSON would silently keep one of its values."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

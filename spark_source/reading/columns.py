@@ -1,7 +1,7 @@
-"""The columns of a Spark row, as the Kafka connector has them. Pure.
+"""The columns of a Spark row, the same as the Kafka connector's. Pure.
 
-Spark's Python data sources are not told which columns a query uses: `count()` ships all of them. So the option
-`columns` names those that there are at all; what is left out is not decoded, not copied and not sent.
+Spark does not tell a Python data source which columns a query uses: `count()` ships all of them. So the option
+`columns` names the columns of the table; other columns are not decoded, copied or sent.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ TYPES: dict[str, str] = {
     "timestampType": "INT",
     "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
 }
-"""Name → Spark SQL type, in the order in which they come."""
+"""Name → Spark SQL type, in the order of the schema."""
 
 HEADERS = "headers"
 DEFAULT = tuple(name for name in TYPES if name != HEADERS)
 
 
 def choose(names: Sequence[str] | None, include_headers: bool) -> tuple[str, ...]:
-    """The columns that there are. `names`: what the option `columns` says; None: it was not given.
+    """Return the columns of the table. `names`: the option `columns`, None if it is not given.
 
-    Raises `InvalidRequest` for a name that is none, and for headers that are asked for and left out.
+    Raises `InvalidRequest` for an unknown name, and if headers are requested but left out.
     """
     if names is None:
         return (*DEFAULT, HEADERS) if include_headers else DEFAULT
@@ -46,5 +46,5 @@ def choose(names: Sequence[str] | None, include_headers: bool) -> tuple[str, ...
 
 
 def schema_text(columns: Sequence[str]) -> str:
-    """The schema as Spark SQL writes it."""
+    """Return the schema in Spark SQL's syntax."""
     return ", ".join(f"{name} {TYPES[name]}" for name in columns)

@@ -1,8 +1,9 @@
-"""A batch query's filters, as far as they say which part of the log it needs. Pure.
+"""Filter pushdown of a batch query: the part of the log that its filters need. Pure.
 
-Spark hands over what it would test on every row. Of that, conditions on topic, partition and offset choose ranges, and
-are then done with. A lower bound of the timestamp chooses where to begin: all records before the first one that is as
-late are earlier. Records after it may be earlier too, so Spark tests it still; and an upper bound chooses nothing.
+Spark passes the filters that it would test on every row. Conditions on topic, partition and offset select ranges and
+need no further test. A lower bound of the timestamp selects the start: all records before the first one that is late
+enough are earlier. Records after it may also be earlier, so Spark still tests that filter; an upper bound selects
+nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestamp
 
 @dataclass(frozen=True, slots=True)
 class Restrictions:
-    """What is left of the log after all filters so far."""
+    """The part of the log that is left after the filters so far."""
 
     topics: frozenset[str] | None = None
     topic_prefixes: tuple[str, ...] = ()
@@ -31,10 +32,10 @@ class Restrictions:
     start: int = 0
     end: int = MAX_OFFSET
     since_ms: int | None = None
-    """Records before the first one at or after this time are not needed."""
+    """Records before the first one at or after this time are skipped."""
 
     def choose(self, picture: Picture) -> dict[str, TopicBounds]:
-        """The topics and partitions that are left."""
+        """Return the topics and partitions that are left."""
         found = {}
         for name, topic in picture.items():
             wanted = self.topics is None or name in self.topics
@@ -50,12 +51,12 @@ class Restrictions:
         return found
 
     def cut(self, one: PartitionRange) -> PartitionRange:
-        """The part of a range that is left; perhaps nothing."""
+        """Return the part of a range that is left, which may be empty."""
         return one._replace(start=max(one.start, self.start), end=min(one.end, self.end))
 
 
 def push(filters: Iterable[Any], so_far: Restrictions) -> tuple[Restrictions, list[Any]]:
-    """Spark's filter objects → what they leave of the log, and those that Spark has to test still."""
+    """Return the restrictions by Spark's filter objects, and the filters that Spark must still test."""
     unhandled = []
     for one in filters:
         so_far, done = _push(one, so_far)
@@ -65,7 +66,7 @@ def push(filters: Iterable[Any], so_far: Restrictions) -> tuple[Restrictions, li
 
 
 def _push(one: Any, so_far: Restrictions) -> tuple[Restrictions, bool]:
-    """By the name of its class, so that this module needs no Spark."""
+    """Apply a filter by the name of its class, so that this module does not import Spark."""
     kind = type(one).__name__
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     column = attribute[0] if len(attribute) == 1 else None

@@ -1,9 +1,9 @@
-"""What a query knows of the topics it reads: their ids, their partitions, and where each log begins and ends. Pure.
+"""The topics of a query with their ids, partitions and the bounds of each log. Pure.
 
-An *end* is the last stable offset that the partition's leader told: what lies below is committed, and stays. It only
-rises, in one life of a topic. So a lower end is first taken for the word of a leader that does not know better yet (it
-was elected a moment ago), and becomes the truth when nobody has said otherwise for `END_GRACE_S`. Kafka's connector
-takes the first such answer for lost data, and has false alarms.
+An *end* is the last stable offset that a partition's leader reported: everything below it is committed and stays. It
+never falls in one life of a topic. So a lower end is first taken as the answer of a newly elected leader that does not
+know better yet; it is accepted if no leader has reported a higher one for `END_GRACE_S`. Kafka's connector takes the
+first such answer as data loss, and raises false alarms.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 END_GRACE_S = 15.0
-"""Seconds for which an end may seem to have gone back: several elections."""
+"""Seconds for which an end may appear to have fallen: several elections."""
 
 
 class PartitionBounds(NamedTuple):
-    """Offsets in `[start, end)` can be read."""
+    """The readable offsets `[start, end)` of a partition."""
 
     start: int
     end: int
@@ -25,16 +25,16 @@ class PartitionBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicBounds:
-    """One topic that is read, with those of its partitions that are."""
+    """One topic that is read, with its partitions that are read."""
 
     name: str
     topic_id: str
-    """32 hexadecimal digits: a topic that was deleted and created again has others."""
+    """32 hexadecimal digits; a topic that was deleted and created again has another id."""
     partitions: Mapping[int, PartitionBounds]
 
 
 Picture: TypeAlias = Mapping[str, TopicBounds]
-"""By name."""
+"""Name → bounds of the topic."""
 
 
 class _Lower(NamedTuple):
@@ -45,7 +45,7 @@ class _Lower(NamedTuple):
 
 
 class KnownEnds:
-    """The ends that were known, so that an answer can be held against them."""
+    """The known ends, with which each answer is compared."""
 
     def __init__(self) -> None:
         self._ends: dict[tuple[str, int], int] = {}
@@ -53,13 +53,13 @@ class KnownEnds:
         self._lower: dict[tuple[str, int], _Lower] = {}
 
     def expect(self, positions: Iterable[tuple[str, int, int]]) -> None:
-        """(topic id, partition, offset): a checkpoint says that the log reached so far."""
+        """Note (topic id, partition, offset) of a checkpoint: the log has reached these offsets."""
         for topic_id, partition, offset in positions:
             key = topic_id, partition
             self._ends[key] = max(self._ends.get(key, 0), offset)
 
     def judge(self, topic_id: str, partition: int, end: int, now: float) -> int:
-        """The end to go by, when a leader says `end`. `now`: seconds of a clock that only rises."""
+        """Return the end to use if a leader reports `end`. `now`: monotonic seconds."""
         key = topic_id, partition
         known = self._ends.get(key, 0)
         if end >= known:
@@ -77,11 +77,11 @@ class KnownEnds:
         return end
 
     def doubted(self) -> bool:
-        """Whether some answer lies below what was known: ask again soon."""
+        """Whether some answer lies below the known end, so that it should be checked soon."""
         return bool(self._lower)
 
     def forget_except(self, topic_ids: Iterable[str]) -> None:
-        """Topics that are not read any more."""
+        """Forget all topics except these."""
         kept = set(topic_ids)
         self._ends = {key: end for key, end in self._ends.items() if key[0] in kept}
         self._lower = {key: lower for key, lower in self._lower.items() if key[0] in kept}

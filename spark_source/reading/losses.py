@@ -1,14 +1,15 @@
-"""Records that a query was to read and cannot: which, and why. Pure.
+"""Data loss: records that a query should read and cannot, with the reason. Pure.
 
-Kafka's connector has one switch and one message for all of it. Here each loss names the range, and its kind:
+Kafka's connector has one switch and one message for all losses. Here each loss names the range and its kind:
 
 * `RETENTION`: retention or delete-records overtook the query;
-* `RECREATED`: the topic was deleted and created anew: offsets of the old one mean nothing in it;
-* `DELETED`: the topic is gone;
-* `BEYOND_END`: the log ends below what was read or asked for (an unclean election, or offsets of another cluster).
+* `RECREATED`: the topic was deleted and created again: offsets of the old one are meaningless in it;
+* `DELETED`: the topic does not exist any more;
+* `BEYOND_END`: the log ends below the offset that was read or requested (an unclean election, or offsets of another
+  cluster).
 
-With `failOnDataLoss` (the default) a loss ends the query: `DataLoss`. Without it the query goes on with what is there:
-after the gap, at the beginning of the new topic, without the topic, at the end.
+With `failOnDataLoss` (the default) a loss ends the query: `DataLoss`. Without it the query continues with the existing
+records: after the gap, at the beginning of the new topic, without the topic, at the end.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class LossKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is missing of one partition. `end` None: nobody knows how much."""
+    """The missing records of one partition. `end` None: an unknown number."""
 
     kind: LossKind
     topic: str
@@ -80,17 +81,17 @@ def beyond_end(topic: str, partition: int, end: int, log_end: int) -> Loss:
 
 
 def recreated(topic: str, partition: int, start: int, end: int | None, read_id: str, now_id: str) -> Loss:
-    """The topic's id was `read_id`, and is `now_id`."""
+    """Return the loss if the topic's id was `read_id` and is `now_id`."""
     return Loss(LossKind.RECREATED, topic, partition, start, end, f"its id was {read_id} and is {now_id} now")
 
 
 def deleted(topic: str, partition: int, start: int, end: int | None) -> Loss:
-    """Nobody knows the topic."""
+    """Return the loss of a topic that does not exist any more."""
     return Loss(LossKind.DELETED, topic, partition, start, end, "the cluster does not know it any more")
 
 
 def since(start: SourceOffset, picture: Picture) -> list[Loss]:
-    """What a query that has read up to `start` cannot read any more."""
+    """Return the losses of a query that has read up to `start`."""
     found = []
     for topic, topic_id, partition, offset in start.positions():
         now = picture.get(topic)
@@ -108,7 +109,7 @@ def since(start: SourceOffset, picture: Picture) -> list[Loss]:
 
 
 def readable(ranges: Iterable[PartitionRange], picture: Picture) -> tuple[list[PartitionRange], list[Loss]]:
-    """What of these ranges can be read, and what cannot."""
+    """Return the readable parts of these ranges, and the losses."""
     found: list[PartitionRange] = []
     lost: list[Loss] = []
     for one in ranges:

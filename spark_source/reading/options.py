@@ -1,8 +1,8 @@
-"""The options of a query that reads, in one typed value. Pure.
+"""The options of a reading query as one typed value. Pure.
 
-They are the Kafka connector's, with its names (in any case), meanings and defaults, and a few of our own. What is not
-known is refused, and so is what has no meaning where it stands: a misspelled option that is silently ignored costs more
-than one that has to be deleted.
+They are the Kafka connector's, with its names (case-insensitive), meanings and defaults, and a few more. Unknown
+options are refused, and so are options without meaning for the kind of query: silently ignoring a misspelled option
+costs the user more than removing one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALIASES = {
     "kafka.group.id": "group",
     "kafkaConsumer.pollTimeoutMs": "fetchTimeoutMs",
 }
-"""What a job brings along from the Kafka connector → its name here."""
+"""Names of the Kafka connector → their names here."""
 
 COMMON = (
     BOOTSTRAP,
@@ -57,21 +57,21 @@ ADVICE = {
     "path": "load() takes no path; topics are named by subscribe, subscribePattern or assign",
     "topic": "topics to read are named by subscribe, subscribePattern or assign",
 }
-"""Why some options that people bring along are refused."""
+"""The reasons why some commonly used options are refused."""
 
 _NAMES = OptionNames((*COMMON, *BATCH_ONLY, *STREAM_ONLY), ALIASES, ADVICE)
 
 _Given: TypeAlias = Mapping[str, str]
-"""Options by their names here."""
+"""Options by their canonical names."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query asks for. Exactly one of `topics`, `pattern` and `assigned` is set. Times in milliseconds."""
+    """The options of one query. Exactly one of `topics`, `pattern` and `assigned` is set. Times in milliseconds."""
 
     bootstrap: str
     tls_authority: str | None
-    """A file of certificates, where the data listeners speak TLS."""
+    """A file of certificates, if the data listeners use TLS."""
     topics: tuple[str, ...] | None
     pattern: str | None
     assigned: Mapping[str, tuple[int, ...]] | None
@@ -87,13 +87,13 @@ class SourceOptions:
     filter_pushdown: bool
     group: str | None
     fetch_timeout_ms: int
-    """A task that gets nothing for so long fails."""
+    """A task fails if it receives nothing for this time."""
     request_timeout_ms: int
-    """The driver gives up a question after so long."""
+    """The driver gives up a request after this time."""
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Raises `InvalidRequest` (`invalid_config`) that names the option and what it takes."""
+    """Parse the options. Raises `InvalidRequest` (`invalid_config`) with the option and the accepted values."""
     given = _NAMES.canonical(options)
     foreign = [name for name in given if name in (BATCH_ONLY if streaming else STREAM_ONLY)]
     if foreign:
@@ -133,7 +133,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns alone: Spark asks for the schema before it says what kind of query it is. Raises as `parse`."""
+    """Return the columns alone: Spark asks for the schema before it names the kind of query. Raises as `parse`."""
     given = _NAMES.canonical(options)
     include_headers = _maybe(given, "includeHeaders", values.boolean) or False
     return choose(_maybe(given, "columns", values.names), include_headers)
@@ -195,7 +195,8 @@ def _by_time(given: _Given, end: str, error_without_match: bool) -> Where | None
 
 
 def _request_timeout(given: _Given) -> int:
-    """Kafka counts attempts. An election takes longer than its three attempts of 10 ms, so they are a least."""
+    """Return the request timeout. Kafka counts attempts; an election takes longer than its three attempts of 10 ms, so
+    they are a minimum here."""
     retries = _maybe(given, "fetchOffset.numRetries", values.integer) or 0
     interval_ms = _maybe(given, "fetchOffset.retryIntervalMs", values.integer) or 0
     asked = _maybe(given, "requestTimeoutMs", values.integer)

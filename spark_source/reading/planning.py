@@ -1,9 +1,10 @@
-"""How far a streaming query reads next: from where it is and what the cluster has to the next offset. Pure.
+"""The next offset of a streaming query, from its position and the bounds of the logs. Pure.
 
-How much a micro-batch takes: a greatest number of offsets, shared out by backlog; a least number, waited for. Pure.
+A micro-batch takes at most `maxOffsetsPerTrigger` offsets, shared by backlog, and waits for at least
+`minOffsetsPerTrigger`.
 
-`maxOffsetsPerTrigger` is kept exactly, unless more partitions have records than it allows: each of them gets one then,
-so that none waits for ever behind the large ones. (Kafka's connector rounds, and may take more.)
+The maximum is exact, unless more partitions have records than it allows: then each of them gets one offset, so that
+none starves behind the large ones. (Kafka's connector rounds, and may take more.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def admit(backlogs: Mapping[Key, int], limit: int | None) -> dict[Key, int]:
-    """Of each backlog how much; `limit` None: all of it. Everybody with a backlog gets something."""
+    """Return the share of each backlog; all of it if `limit` is None. Every backlog gets at least one offset."""
     waiting = {key: backlog for key, backlog in backlogs.items() if backlog > 0}
     total = sum(waiting.values())
     if limit is None or total <= limit:
@@ -41,7 +42,7 @@ def admit(backlogs: Mapping[Key, int], limit: int | None) -> dict[Key, int]:
 
 
 class TriggerGate:
-    """`minOffsetsPerTrigger` and `maxTriggerDelay`: closed until enough is there, or it was closed for long."""
+    """`minOffsetsPerTrigger` and `maxTriggerDelay`: closed until enough offsets are available or the delay is over."""
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets
@@ -49,8 +50,7 @@ class TriggerGate:
         self._opened_at_ms: int | None = None
 
     def opens(self, backlog: int, now_ms: int) -> bool:
-        """Whether a micro-batch may begin with so many offsets. `now_ms`: a clock
-        that only rises. The first one may."""
+        """Return whether a micro-batch of this size may start. `now_ms`: monotonic. The first one may."""
         if self._min_offsets is None:
             return True
         late = self._opened_at_ms is None or now_ms - self._opened_at_ms >= self._max_delay_ms
@@ -61,35 +61,36 @@ class TriggerGate:
 
 
 class _Place(NamedTuple):
-    """A partition to read on."""
+    """A partition to read next."""
 
     topic: str
     partition: int
 
 
 class _Next(NamedTuple):
-    """Where it is, from where it can be read on, and the log's end."""
+    """A partition's position, its next readable offset, and the log's end."""
 
     at: int
     begin: int
-    """`at`, unless that is not in the log."""
+    """`at`, if that offset is in the log."""
     end: int
 
 
 def begin(picture: Picture, starts: Positions) -> SourceOffset:
-    """A query's first offset: nothing is read yet."""
+    """Return a query's first offset, before anything is read."""
     return SourceOffset({name: topic.topic_id for name, topic in picture.items()}, starts, starts)
 
 
 def backlog(start: SourceOffset, picture: Picture) -> int:
-    """Offsets that could be read now."""
+    """The number of readable offsets."""
     return sum(found.end - found.begin for found in _next(start, picture).values())
 
 
 def advance(start: SourceOffset, picture: Picture, limit: int | None) -> SourceOffset:
-    """The offset after `start`: all that is there, or about `limit` offsets of it. `start` itself where it is the same.
+    """Return the offset after `start`: all readable offsets, or about `limit` of them. `start` itself if nothing
+    changes.
 
-    Partitions that were not read before begin at their first record, and so do topics that were created anew.
+    New partitions start at their first record, and so do topics that were created again.
     """
     places = _next(start, picture)
     shares = admit({place: found.end - found.begin for place, found in places.items()}, limit)
@@ -108,7 +109,7 @@ def advance(start: SourceOffset, picture: Picture, limit: int | None) -> SourceO
 
 
 def _base(start: SourceOffset, topic: TopicBounds, place: _Place, found: _Next) -> int | None:
-    """The base to carry on; None where the query has moved beyond it."""
+    """Return the base to carry along; None once the query has moved beyond it."""
     read = start.end_of(topic.name, topic.topic_id, place.partition)
     if read is None:
         return found.at

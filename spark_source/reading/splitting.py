@@ -1,6 +1,6 @@
-"""One Spark task a range: ranges are cut where more tasks are wanted, or smaller ones. Pure.
+"""Splitting of ranges into Spark tasks, one range each. Pure.
 
-Pieces of one range are adjacent and differ by one offset at most; together they are the range.
+The pieces of a range are adjacent, differ by at most one offset, and together are the range.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from .offsets import PartitionRange
 
 MAX_TASKS = 100_000
-"""More tasks than that no driver plans: the least of evils is larger ones."""
+"""The maximum number of tasks; beyond it, tasks become larger."""
 
 
 def split(
     ranges: Sequence[PartitionRange], min_partitions: int | None, max_records: int | None
 ) -> list[PartitionRange]:
-    """At most `max_records` offsets in each; then, where that makes fewer than `min_partitions`, the largest are cut
-    further. None: no such wish. Never pieces without an offset."""
+    """Split into pieces of at most `max_records` offsets; if that makes fewer than `min_partitions`, split the largest
+    further. None stands for no wish. No piece is empty."""
     whole = [one for one in ranges if one.size]
     counts = [1] * len(whole)
     if max_records is not None:
@@ -33,7 +33,7 @@ def split(
 
 
 def _cut_largest(ranges: Sequence[PartitionRange], counts: list[int], more: int) -> None:
-    """Raise counts, one by one, where pieces are largest."""
+    """Raise the counts one by one where pieces are largest."""
     largest = [(-one.size / counts[number], number) for number, one in enumerate(ranges)]
     heapq.heapify(largest)
     while more > 0 and largest:

@@ -1,7 +1,7 @@
-"""Where a query is to begin, and a batch query to end, as its options say: turned into offsets. Pure.
+"""Starting offsets of a query, and ending offsets of a batch query, from its options. Pure.
 
-Kafka's options, in Kafka's order of precedence: one timestamp for all, timestamps by partition, offsets (`earliest`,
-`latest`, or JSON in which -2 and -1 mean those). JSON must name every partition that is read, and no other.
+Kafka's options in Kafka's order of precedence: one timestamp for all, timestamps by partition, offsets (`earliest`,
+`latest`, or JSON with -2 and -1 for those). JSON must name exactly the partitions that are read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from spark_source.options.values import EARLIEST, LATEST, Positions
 from .log_bounds import PartitionBounds, Picture
 
 NO_RECORD = -1
-"""No record is as late as was asked for."""
+"""The answer if no record is as late as the given time."""
 
 
 class TimeQuery(NamedTuple):
-    """Which offset is asked for: the first record at or after that time."""
+    """A query for the first record at or after a time."""
 
     topic: str
     partition: int
@@ -29,22 +29,22 @@ class TimeQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What one end of a query's range is. Exactly one of the first three is set."""
+    """One end of a query's range. Exactly one of the first three fields is set."""
 
     option: str
-    """The option that says so, for errors."""
+    """The option that sets it, for errors."""
     everywhere: int | None = None
     """`EARLIEST` or `LATEST`."""
     offsets: Positions | None = None
     timestamps: Positions | None = None
     timestamp_ms: int | None = None
-    """Of all partitions."""
+    """The timestamp for all partitions."""
     error_without_match: bool = False
-    """Where no record is as late: fail, instead of taking the end."""
+    """Fail if no record is as late, instead of taking the end."""
 
 
 def time_queries(where: Where, picture: Picture) -> list[TimeQuery]:
-    """What has to be asked before `resolve`. Raises `InvalidRequest`."""
+    """Return the time queries that `resolve` needs. Raises `InvalidRequest`."""
     if where.timestamp_ms is not None:
         return [TimeQuery(name, number, where.timestamp_ms) for name, number in _places(picture)]
     if where.timestamps is None:
@@ -54,9 +54,9 @@ def time_queries(where: Where, picture: Picture) -> list[TimeQuery]:
 
 
 def resolve(where: Where, picture: Picture, times: Mapping[TimeQuery, int]) -> dict[str, dict[int, int]]:
-    """Topic → partition → offset, of all partitions in the picture. `times`: the answers to `time_queries`.
+    """Return topic → partition → offset for all partitions in the picture. `times`: the answers to `time_queries`.
 
-    What JSON says is taken as it is, also where it is not in the log. Raises `InvalidRequest`.
+    Offsets from JSON are taken as given, even outside the log. Raises `InvalidRequest`.
     """
     found: dict[str, dict[int, int]] = {name: {} for name in picture}
     if where.everywhere is not None or where.offsets is not None:

@@ -1,8 +1,8 @@
-"""From the log's batches to Spark's: a batch of the log holds its keys and values as Arrow has them, so they are taken
-as they are. No record is touched, and of columns that nobody asked for not a byte.
+"""Conversion of the log's batches into Spark's: a batch of the log holds keys and values in Arrow's layout, so they are
+used directly. No record is touched, and no byte of columns that were not requested.
 
-What one Arrow batch costs Spark is about what a few thousand records do. So the log's small batches are put together to
-one of up to `ROWS`; those are copied, column by column. Large ones are not.
+One Arrow batch costs Spark about as much as a few thousand records. So small batches of the log are combined into one
+of up to `ROWS` rows, which copies them column by column. Large batches are not copied.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from raftlog.records.columns import Columns
 from spark_source.reading.offsets import PartitionRange
 
 ROWS = 8_192
-"""Batches of the log are put together up to so many rows."""
+"""Small batches of the log are combined up to this number of rows."""
 MERGED_BYTES = 4 << 20
-"""And up to so many bytes, as they lie in the log."""
+"""Small batches are combined up to this number of bytes, as stored in the log."""
 
 _TIME = pa.timestamp("us", "UTC")
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -36,7 +36,7 @@ TYPES: dict[str, pa.DataType] = {
     "timestampType": pa.int32(),
     "headers": _HEADERS,
 }
-"""Name → type, as Spark expects a column of `record_columns.TYPES`."""
+"""Name → Arrow type that Spark expects for a column of `record_columns.TYPES`."""
 
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 """Kafka's numbers of timestamp types."""
@@ -45,17 +45,17 @@ _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 
 
 class ArrowColumns:
-    """Makes Spark's batches of those of one range."""
+    """Converts the batches of one range into Spark's."""
 
     def __init__(self, one: PartitionRange, columns: Sequence[str]) -> None:
         self._range = one
         self._columns = tuple(columns)
         self._schema = pa.schema([pa.field(name, TYPES[name]) for name in columns])
         self._constants: dict[str, pa.Array] = {}
-        """Columns that are the same in every row, as long as the longest batch so far."""
+        """Columns with the same value in every row, as long as the longest batch so far."""
 
     def batches(self, consumed: Iterable[ConsumedBatch]) -> Iterator[pa.RecordBatch]:
-        """The records of these batches that lie in the range. Raises `CorruptBatch`."""
+        """Yield the records of these batches that lie in the range. Raises `CorruptBatch`."""
         parts: list[pa.RecordBatch] = []
         rows = size = 0
         for one in consumed:
@@ -74,7 +74,7 @@ class ArrowColumns:
     # --- Of one batch of the log --------------------------------------------------------------------------------------
 
     def _part(self, consumed: ConsumedBatch) -> pa.RecordBatch:
-        """The columns that differ from record to record, cut to the range."""
+        """Return the columns that differ from record to record, cut to the range."""
         batch = consumed.record_batch
         header, found = batch.header, batch.columns
         if found is None:
@@ -89,7 +89,7 @@ class ArrowColumns:
         return pa.RecordBatch.from_pydict(arrays).slice(first, count)
 
     def _rows(self, header: BatchHeader, found: Columns, start: int) -> tuple[int, int]:
-        """The first row in the range, and how many."""
+        """Return the first row in the range, and the number of rows."""
         if found.offset_deltas is None:
             first = min(max(start - header.base_offset, 0), header.record_count)
             end = min(max(self._range.end - header.base_offset, first), header.record_count)
@@ -122,7 +122,7 @@ def _joined(name: str, arrays: list[pa.Array]) -> pa.Array:
 
 
 def _milliseconds(header: BatchHeader, found: Columns) -> pa.Array:
-    """Of timestamps: int64, which become Spark's microseconds when batches have been put together."""
+    """Return timestamps as int64; they become Spark's microseconds once batches are combined."""
     if max(header.max_timestamp, header.base_timestamp) > _MAX_TIMESTAMP_MS:
         where = f"offsets {header.base_offset} to {header.last_offset}"
         raise InvalidRequest(

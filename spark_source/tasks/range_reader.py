@@ -1,11 +1,11 @@
 """One range of offsets of one partition, read in order on an executor.
 
-Who leads may change meanwhile, nodes may die: the client's `Fetcher` goes on with the next one. What the range names is
-a life of the topic: a topic of the same name with another id is not read. Records in it that are gone are a loss, told
-by its kind (`spark_source/reading/losses.py`); with `failOnDataLoss=false` the reader goes on behind them.
+The leader may change meanwhile, and nodes may fail: the client's `Fetcher` continues with the next one. The range names
+one life of the topic: a topic of the same name with another id is not read. Missing records in it are a loss, reported
+by its kind (`spark_source/reading/losses.py`); with `failOnDataLoss=false` the reader continues after them.
 
-A range may end in offsets that hold no record (markers of transactions, what compaction took), so it is over by
-position, not by record. Every wait is bounded: nothing new for `fetchTimeoutMs` is an error.
+A range may end in offsets without a record (transaction markers, compacted records), so its end is a position, not a
+record. Every wait is bounded: `fetchTimeoutMs` without progress is an error.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from spark_source.reading.options import SourceOptions
 logger = logging.getLogger("raftlog.spark")
 
 PREFETCH_BYTES = 8 * MIB
-"""Fetched ahead at most, and so fetched in vain at most, beyond a range's end."""
+"""The maximum number of bytes fetched ahead, and so fetched in vain beyond a range's end."""
 PREFETCH_LEAST = 256 * KIB
 PREFETCH_PER_OFFSET = KIB
-"""A small range is not worth more."""
+"""Bytes fetched ahead per offset: a small range does not need more."""
 TAKE_BYTES = 4 * MIB
-"""Handed over at once, about: a call to another thread costs as much as a hundred records."""
+"""The approximate bytes handed over at once: a call to another thread costs as much as a hundred records."""
 LONG_POLL_S = 0.5
 _LOSS_CODES = frozenset({"offset_out_of_range", "unknown_topic", "unknown_partition"})
 
 
 class RangeReader:
-    """Belongs to one event loop; `close` it."""
+    """Reads one range. Belongs to one event loop; must be closed."""
 
     def __init__(self, api: HttpApi, options: SourceOptions, one: PartitionRange) -> None:
-        """`api` stays its maker's."""
+        """The caller keeps the ownership of `api`."""
         self._api = api
         self._options = options
         self._cluster = Cluster(api, options)
@@ -59,9 +59,9 @@ class RangeReader:
         await self._fetcher.close()
 
     async def take(self) -> list[ConsumedBatch]:
-        """The next batches, of which the first and the last may reach beyond the range; none: it is over.
+        """Return the next batches, of which the first and the last may extend beyond the range; none at its end.
 
-        Raises `DataLoss`, or the `RaftlogError` for which it cannot be read on.
+        Raises `DataLoss`, or the `RaftlogError` that prevents further reading.
         """
         while not self._over:
             try:
@@ -101,11 +101,11 @@ class RangeReader:
             await self._fetcher.changed.wait(loop.time() + LONG_POLL_S)
 
     def _reader(self) -> PartitionReader | None:
-        """The partition's, once a node has described the topic."""
+        """Return the partition's reader, once a node has described the topic."""
         return self._fetcher.readers.get(self._range.partition)
 
     def _ready(self) -> list[ConsumedBatch]:
-        """What has been fetched, up to the range's end."""
+        """Return the fetched batches, up to the range's end."""
         batches: list[ConsumedBatch] = []
         size = 0
         while size < TAKE_BYTES and not self._over:
@@ -127,13 +127,13 @@ class RangeReader:
         return 0 <= reader.readable_end <= reader.fetch_offset < self._range.end
 
     def _ends_early(self, reader: PartitionReader) -> None:
-        """The leader has less than was committed when the range was planned, and has had for long."""
+        """Whether the leader has had less than was committed at planning time, and for a long time."""
         name, number = self._range.topic, self._range.partition
         self._tell([losses.beyond_end(name, number, self._range.end, reader.readable_end)])
         self._over = True
 
     async def _lost(self, error: RaftlogError) -> None:
-        """The client says that it cannot go on; the cluster says why. Raises `error` where nothing is lost."""
+        """Ask the cluster why the client cannot continue. Raises `error` if nothing is lost."""
         reader = self._fetcher.readers.get(self._range.partition)
         position = self._range.start if reader is None else max(reader.position, self._range.start)
         left = self._range._replace(start=position)

@@ -1,6 +1,6 @@
 """A task: one range in, Arrow batches out. It runs in a worker process of Spark's, which lives over many tasks.
 
-The thread of the event loop fetches ahead; Spark's thread takes what is there, makes columns of it and hands them over.
+The event loop's thread fetches ahead; Spark's thread takes the fetched batches and converts them into columns.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """What a driver sends to an executor."""
+    """The message of a driver to an executor."""
 
     range: PartitionRange
     version: str = __version__
-    """The driver's raftlog."""
+    """The driver's version of raftlog."""
 
 
 def read(options: SourceOptions, task: Task) -> Iterator[pyarrow.RecordBatch]:
-    """The range's records, in the order of their offsets. Raises `DataLoss` and other `RaftlogError`s."""
+    """Yield the range's records in the order of their offsets. Raises `DataLoss` and other `RaftlogError`s."""
     if task.version != __version__:
         raise InvalidRequest(
             "unsupported_version",
             f"this executor has raftlog {__version__}, and the driver has {task.version}: install the same on both",
         )
-    # What is imported here the driver does not need, and its planners are started for every query.
+    # The driver does not need these imports, and its planner processes start for every query.
     from spark_source.connections import shared
 
     from .arrow_columns import ArrowColumns

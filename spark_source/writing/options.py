@@ -1,7 +1,7 @@
-"""The options of a query that writes, in one typed value. Pure.
+"""The options of a writing query as one typed value. Pure.
 
-As for queries that read (`spark_source/reading/options.py`): Kafka's names and meanings where Kafka has the option, and
-what is not known is refused. What Spark itself puts among a sink's options is passed over.
+As for reading queries (`spark_source/reading/options.py`): Kafka's names and meanings if Kafka has the option, and
+unknown options are refused. Options that Spark itself adds to a sink's are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .names import DEFAULT_SINK, check_sink_name
 
 DEFAULT_STREAM_TRANSACTION_TIMEOUT_MS = 5 * 60_000
 DEFAULT_BATCH_TRANSACTION_TIMEOUT_MS = 15 * 60_000
-"""A batch query writes in one transaction what a stream writes in many."""
+"""Longer than a stream's: a batch query writes everything in one transaction."""
 LEAST_TRANSACTION_TIMEOUT_MS = 1_000
 GREATEST_TRANSACTION_TIMEOUT_MS = 3_600_000
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
@@ -46,7 +46,7 @@ KNOWN = (
     "requestTimeoutMs",
 )
 OF_SPARK = ("checkpointLocation", "queryName")
-"""Spark's own, which it hands on."""
+"""Spark's own options, which it passes on."""
 _EVERY_REPLICA = "a write is acknowledged when every in-sync replica has it on disk, and that is no option here"
 ADVICE = {
     "path": "start() and save() take no path; topics are named by the option topic or the column topic",
@@ -61,28 +61,29 @@ _NAMES = OptionNames((*KNOWN, *OF_SPARK), ALIASES, ADVICE)
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a query that writes asks for. Times in milliseconds."""
+    """The options of one writing query. Times in milliseconds."""
 
     bootstrap: str
     tls_authority: str | None
-    """A file of certificates, where the data listeners speak TLS."""
+    """A file of certificates, if the data listeners use TLS."""
     topic: str | None
-    """None: the column `topic` says it, row by row."""
+    """None if the column `topic` names it for each row."""
     include_headers: bool
-    """The rows must have headers."""
+    """Whether the rows must have headers."""
     exactly_once: bool
     sink_name: str
     transaction_timeout_ms: int
-    """After which the cluster aborts what a micro-batch, or a batch query, has written and not committed."""
+    """The time after which the cluster aborts uncommitted writes of a micro-batch or a batch query."""
     compression: str
     delivery_timeout_ms: int
-    """A record that is not acknowledged for so long fails its task."""
+    """A task fails if a record is not acknowledged for this time."""
     request_timeout_ms: int
-    """The driver asks for a decision for so long."""
+    """The time for which the driver retries a decision."""
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Raises `InvalidRequest` (`invalid_config`, `invalid_topic_name`) that names the option and what it takes."""
+    """Parse the options. Raises `InvalidRequest` (`invalid_config`, `invalid_topic_name`) with the option and the
+    accepted values."""
     given = _NAMES.canonical(options)
     bootstrap = bootstrap_of(given)
     exactly_once = _boolean(given, "exactlyOnce", True)
