@@ -100,7 +100,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         """Whether something had to wait, so that `on_drained` must be called."""
         self._timer: asyncio.TimerHandle | None = None
         self._reading = True
-        """Whether the transport was last told to read."""
+        """Whether the transport is reading, as set last."""
         self._reading_wanted = True
         """Whether the user wants to read (`pause_reading`)."""
         self._catching_up = False

@@ -81,7 +81,9 @@ class MetadataRefresher:
                     self._ask_again(topics, error)
                 except Exception as error:  # the waiters for these topics would wait forever
                     logger.exception("refreshing the cluster's metadata failed")
-                    self._ask_again(topics, RaftlogError("internal_error", f"the client met an error: {error!r}"))
+                    self._ask_again(
+                        topics, RaftlogError("internal_error", f"the client failed because of a bug: {error!r}")
+                    )
                     await asyncio.sleep(AFTER_A_BUG_SECONDS)
                 self._last_end = loop.time()
         finally:

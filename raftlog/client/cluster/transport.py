@@ -267,7 +267,7 @@ class Transport:
         except Exception as error:  # without this, the missing connection would be reported to no caller
             logger.exception("connecting to node %d failed", node_id)
             self._failures[node_id] = failures + 1
-            self._on_failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
+            self._on_failed(RaftlogError("internal_error", f"the client failed because of a bug: {error!r}"))
         finally:
             self._dialing.pop(node_id, None)
         self._on_change(node_id)

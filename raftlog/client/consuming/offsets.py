@@ -107,7 +107,7 @@ class StartFinder:
             await asyncio.sleep(PAUSE)
         except Exception as error:  # without this, these readers would wait forever
             logger.exception("looking for offsets failed")
-            self._failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
+            self._failed(RaftlogError("internal_error", f"the client failed because of a bug: {error!r}"))
             await asyncio.sleep(AFTER_A_BUG_SECONDS)
         else:
             for reader, version, _ in asked:

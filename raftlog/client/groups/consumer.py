@@ -221,7 +221,7 @@ class GroupConsumer:
                     logger.warning("committing offsets failed: %s", error)
             except Exception as error:  # without a call, the owner of `done` would wait forever
                 logger.exception("committing offsets failed")
-                failed = RaftlogError("internal_error", f"the client met an error: {error!r}")
+                failed = RaftlogError("internal_error", f"the client failed because of a bug: {error!r}")
             if done is not None:
                 done(failed)
 

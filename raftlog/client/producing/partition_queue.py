@@ -10,9 +10,9 @@ batch whose outcome it does not know (S1), and rests on three rules kept here:
   or never saw it, knows that it cannot tell.
 * **After an error, all later batches are taken back, too**, and sent again in order, once nothing of the partition is
   in flight. An answer to an attempt that was taken back has no effect.
-* **A batch that fails for good breaks the chain of names.** If it was certainly not applied, nothing after it can have
-  been, and all of it is sent again under a new producer id. If it may have been applied, so may the batches after it
-  that were sent: they fail as `outcome_unknown`, and only batches that were never sent continue, under a new id.
+* **A batch that fails permanently breaks the chain of names.** If it was certainly not applied, nothing after it can
+  have been, and all of it is sent again under a new producer id. If it may have been applied, so may the batches after
+  it that were sent: they fail as `outcome_unknown`, and only batches that were never sent continue, under a new id.
   Batches with different ids are never in flight together, because nothing would keep their order.
 
 Without idempotence there are no names: a failed batch is resent alone, may overtake others, and may be appended twice.
@@ -50,7 +50,7 @@ class Delivered(Generic[D]):
 
 @dataclass(slots=True)
 class Undelivered(Generic[D]):
-    """The batch failed for good."""
+    """The batch failed permanently."""
 
     batch: Batch[D]
     error: RaftlogError
@@ -196,7 +196,7 @@ class PartitionQueue(Generic[D]):
         return self.fail(batch, error)
 
     def fail(self, batch: Batch[D], error: RaftlogError) -> list[Outcome[D]]:
-        """Fail a batch for good. `batch.maybe_applied` decides about the batches after it."""
+        """Fail a batch permanently. `batch.maybe_applied` decides about the batches after it."""
         outcomes: list[Outcome[D]] = [Undelivered(batch, error)]
         if not self.idempotent or batch.base_sequence < 0:
             self._remove(batch)

@@ -60,7 +60,7 @@ class IdentitySource:
                 await asyncio.sleep(PAUSE)
             except Exception as error:  # without this task, no id would be requested again
                 logger.exception("requesting a producer id failed")
-                self._failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
+                self._failed(RaftlogError("internal_error", f"the client failed because of a bug: {error!r}"))
                 await asyncio.sleep(AFTER_A_BUG_SECONDS)
             else:
                 self._task = None
