@@ -288,7 +288,9 @@ class PartitionManager:
     def missing(self, topic_partition: TopicPartition) -> RaftlogError:
         """Return the error for a partition without a driver."""
         if not self._active:
-            return RetriableError("leader_not_available", "this broker has no place in the cluster yet, or no longer")
+            return RetriableError(
+                "leader_not_available", "this broker is not registered in the cluster yet, or no longer"
+            )
         return self._view.missing(topic_partition, self._node_id)
 
     def refusal(self, topic_partition: TopicPartition) -> str:

@@ -141,9 +141,9 @@ class PartitionView:
         if record is None:
             if topic_partition.topic_id in self._topics:
                 return InvalidRequest("unknown_partition", f"there is no partition {name}")
-            return InvalidRequest("unknown_topic", f"topic {topic_partition.topic_id.hex()} is not known here")
+            return InvalidRequest("unknown_topic", f"topic {topic_partition.topic_id.hex()} is unknown to this broker")
         if record.leader in {NO_BROKER, node_id}:
-            return RetriableError("leader_not_available", f"{name} has no leader that is ready")
+            return RetriableError("leader_not_available", f"{name} has no ready leader")
         return NotLeader(f"broker {record.leader} leads {name}", record.leader)
 
 

@@ -84,7 +84,7 @@ class CleanedFile:
     def add_unneeded(self, header: BatchHeader, batch: bytes, *, changed: bool, forgotten: ProducerId) -> Iterator[int]:
         """Add the next batch, which is empty and not needed. Yields as `add` does.
 
-        The log no longer tells anything of the producer `forgotten` (-1: of none).
+        Without the batch, the log has nothing left of the producer `forgotten` (-1: of none).
         """
         longer = None if self._hole is None else self._hole.with_next(header, forgotten)
         if longer is None:

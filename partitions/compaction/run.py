@@ -291,7 +291,7 @@ class CompactionRun:
         try:
             return self.disk.open(f"{self.path}/{segment_name(base)}")
         except FileNotFoundError:
-            raise RetriableError("offset_not_available", f"{self.path}: segment {base} went") from None
+            raise RetriableError("offset_not_available", f"{self.path}: segment {base} was removed meanwhile") from None
 
     def _opened(self, base: Offset) -> contextlib.closing[File]:
         return contextlib.closing(self._open(base))

@@ -217,7 +217,7 @@ class PartitionDriver:
         if self.replica.leader is None:
             raise self.replica.not_leading()
         if self.log.producers.stale:
-            raise RetriableError("replica_not_available", f"{self.name} still reads what its producers sent")
+            raise RetriableError("replica_not_available", f"{self.name} is rebuilding its producer state: retry")
         if self.log.full:
             raise self.log.refusal(self.name)
         if self._around.room.short:
@@ -416,7 +416,7 @@ class PartitionDriver:
         if self.replica.leader is None:
             refusal = self.replica.not_leading()
         elif self.log.producers.stale:
-            refusal = RetriableError("replica_not_available", f"{self.name} still reads what is open")
+            refusal = RetriableError("replica_not_available", f"{self.name} is rebuilding its transaction state: retry")
         elif self.log.full:
             refusal = self.log.refusal(self.name)
         if refusal is not None:
@@ -475,7 +475,9 @@ class PartitionDriver:
         self.replica.throw_away(reason)
         self._incoming.close()
         self._refuse_followers()
-        self._requests.fail_all(RetriableError("leadership_lost", f"the replica begins anew: {reason}"))
+        self._requests.fail_all(
+            RetriableError("leadership_lost", f"the replica is opened again after an error: {reason}")
+        )
         if self._followed is not None:
             self._followed = None
             self._around.links.unfollow(self)
@@ -585,7 +587,7 @@ class PartitionDriver:
         for waiter in waiters:
             try:
                 waiter.on_readable()
-            except Exception as error:  # noqa: BLE001  told of; it is not the other waiters' fault
+            except Exception as error:  # noqa: BLE001  logged; the other waiters are still notified
                 self._callback_failed(error)
 
     def _refuse_followers(self) -> None:
@@ -595,7 +597,7 @@ class PartitionDriver:
         for subscriber in subscribers:
             try:
                 subscriber.on_answer(fx.Refused("replica_not_available"))
-            except Exception as error:  # noqa: BLE001  told of; it is not the other followers' fault
+            except Exception as error:  # noqa: BLE001  logged; the other followers are still refused
                 self._callback_failed(error)
 
     def _callback_failed(self, error: Exception) -> None:

@@ -70,7 +70,10 @@ class IncomingBatches:
         if not self._waiting and not is_compressed(arrival.batch):
             self._checked(arrival, _check(arrival))
         elif len(self._waiting) >= MAX_WAITING_BATCHES or self._waiting_bytes + size > MAX_WAITING_BYTES:
-            self._checked(arrival, RetriableError("overloaded", "too many compressed batches wait to be checked"))
+            self._checked(
+                arrival,
+                RetriableError("overloaded", "too many compressed batches are waiting to be checked: retry later"),
+            )
         else:
             self._waiting.append(arrival)
             self._waiting_bytes += size
@@ -129,5 +132,5 @@ def check_incoming(batch: Buffer, config: TopicConfig, wall_ms: int) -> BatchHea
             f"the batch is {ahead_ms} ms ahead of the clock; {config.message_timestamp_after_max_ms} are allowed",
         )
     if config.compacts and has_record_without_key(RecordBatch(batch, crc_checked=True)):
-        raise InvalidRequest("invalid_record", "the topic is compacted by key, and a record of the batch has none")
+        raise InvalidRequest("invalid_record", "the topic is compacted by key, but a record of the batch has no key")
     return header

@@ -48,7 +48,7 @@ class ReplicaReads:
         Raises `RetriableError` while the state of transactions is being replayed.
         """
         if self._log.producers.stale:
-            raise RetriableError("offset_not_available", f"{self._name} still reads which transactions are open")
+            raise RetriableError("offset_not_available", f"{self._name} is rebuilding its transaction state: retry")
         return self._producers.transactions.last_stable_offset(high_watermark)
 
     @property

@@ -78,7 +78,9 @@ class ProduceRequests:
         """Answer the requests whose deadline has passed: their outcome is unknown here."""
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][1] not in self._waiting):
             _, request = heapq.heappop(self._deadlines)
-            self.answer(request, RetriableError("request_timed_out", "it was not replicated in time"))
+            self.answer(
+                request, RetriableError("request_timed_out", "the request was not replicated within its timeout")
+            )
 
     def fail_all(self, error: RaftlogError) -> None:
         """Answer all waiting requests with this error."""
@@ -92,7 +94,7 @@ class ProduceRequests:
             for done, answer in due:
                 try:
                     done(answer)
-                except Exception as error:  # noqa: BLE001  the owner hears it; it is not the others' fault
+                except Exception as error:  # noqa: BLE001  the owner logs it; the other callbacks are still called
                     self._failed(error)
 
     def __len__(self) -> int:

@@ -132,13 +132,17 @@ class FetchSession:
     def check(self, request: SessionFetchRequest) -> None:
         """Raise the error that refuses the request, before any of it is done (S11)."""
         if len(self._polls) >= MAX_POLLS:
-            raise RetriableError("overloaded", f"{MAX_POLLS} polls of this session are under way")
+            raise RetriableError("overloaded", f"{MAX_POLLS} polls of this session are in flight: wait for an answer")
         if len(self._named) + len(request.added) + len(request.dropped) > MAX_NAMED:
-            raise RetriableError("overloaded", f"{len(self._named)} slots of this session wait to be taken in")
+            raise RetriableError(
+                "overloaded", f"{len(self._named)} slots of this session are still being added: retry later"
+            )
         last = self._last_slot
         for asked in request.added:
             if asked.slot <= last:
-                raise InvalidRequest("invalid_request", f"slot {asked.slot} came after {last}: slots only rise")
+                raise InvalidRequest(
+                    "invalid_request", f"slot {asked.slot} follows slot {last}: slot numbers must rise"
+                )
             last = asked.slot
 
     def poll(self, request: SessionFetchRequest, done: SessionDone, wait_seconds: float, max_bytes: int) -> None:

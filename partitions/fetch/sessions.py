@@ -51,7 +51,7 @@ class FetchSessions:
             self.close_session(current)
             current = self._begin(request)
         elif current is None or current.closed or current.number != request.session:
-            detail = f"fetch session {request.session} is not known (any more): begin another"
+            detail = f"fetch session {request.session} does not exist, or was closed: begin another"
             raise RetriableError("unknown_fetch_session", detail)
         try:
             current.check(request)
@@ -105,7 +105,9 @@ class FetchSessions:
     def _admit(self, count: int, asking: FetchSession) -> None:
         while self._slots + count > MAX_SLOTS:
             if not self._forget_unused(asking):
-                raise RetriableError("overloaded", f"fetch sessions of this broker wait for {MAX_SLOTS} partitions")
+                raise RetriableError(
+                    "overloaded", f"the fetch sessions of this broker have {MAX_SLOTS} slots: fetch without one"
+                )
         self._slots += count
 
     def _forget_unused(self, asking: FetchSession | None) -> bool:

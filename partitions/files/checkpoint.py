@@ -63,7 +63,7 @@ def wrap(kind: Kind, payload: bytes) -> bytes:
 def unwrap(kind: Kind, content: bytes) -> bytes:
     """Return the payload. Raises `DamagedFile`."""
     if len(content) < _HEAD.size + _CRC.size:
-        raise DamagedFile(f"{len(content)} bytes are no envelope")
+        raise DamagedFile(f"{len(content)} bytes are not an envelope")
     magic, found, version, length = _HEAD.unpack_from(content)
     if (magic, found, version, length) != (_MAGIC, kind, _VERSION, len(content) - _HEAD.size - _CRC.size):
         raise DamagedFile(f"magic {magic!r} kind {found} version {version} length {length} in {len(content)} bytes")

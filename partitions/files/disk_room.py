@@ -73,7 +73,7 @@ class DiskRoom:
         """Return the error for a client's append to the partition `name`."""
         return DiskFull(
             f"the disk of the leader of {name} is short of room: {self.free} bytes are free, and below {self._mark} "
-            "nothing is appended (`disk_reserved_bytes`). It goes on by itself when retention has removed enough; free "
+            "nothing is appended (`disk_reserved_bytes`). Appends resume when retention has removed enough; free "
             "some space, shorten retention.ms or retention.bytes, or move replicas to other nodes"
         )
 

@@ -295,4 +295,6 @@ def check_bytes_to_write(header: BatchHeader, pieces: Sequence[Buffer], expected
     except CorruptBatch as error:
         raise InvariantViolation(f"about to write a bad batch: {error.detail}") from None
     if found.total_bytes != sum(memoryview(piece).nbytes for piece in pieces):
-        raise InvariantViolation(f"the batch at {expected_offset} has not the {found.total_bytes} bytes that it says")
+        raise InvariantViolation(
+            f"the batch at {expected_offset} does not have the {found.total_bytes} bytes that its header says"
+        )

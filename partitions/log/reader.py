@@ -264,7 +264,9 @@ class ColdRead:
                     # A sector that the disk has lost is damage like any other.
                     raise LogDamaged(f"{self.path}: {error.detail}", base_offset, self.generation) from None
         except FileNotFoundError:
-            raise RetriableError("offset_not_available", f"{self.path}: segment {base_offset} went") from None
+            raise RetriableError(
+                "offset_not_available", f"{self.path}: segment {base_offset} was removed meanwhile"
+            ) from None
         except CorruptBatch as error:
             raise LogDamaged(f"{self.path}: {error.detail}", base_offset, self.generation) from None
 

@@ -68,7 +68,7 @@ class TimeSearch:
                     except DiskFailed as error:
                         raise self._damaged(segment, error) from None
             except FileNotFoundError:
-                detail = f"{self.path}: segment {segment.base_offset} went"
+                detail = f"{self.path}: segment {segment.base_offset} was removed meanwhile"
                 raise RetriableError("offset_not_available", detail) from None
             except CorruptBatch as error:
                 raise self._damaged(segment, error) from None

@@ -204,7 +204,9 @@ class ProducerStates:
         if header.producer_id == NO_PRODUCER_ID:
             return IN_SEQUENCE
         if header.producer_epoch < 0 or header.base_sequence < 0:
-            return RefusedSequence("invalid_request", "a batch with a producer id has a producer epoch and a sequence")
+            return RefusedSequence(
+                "invalid_request", "a batch with a producer id needs a producer epoch and a sequence"
+            )
         entry = self.get(ProducerId(header.producer_id))
         who = f"producer {header.producer_id} epoch {header.producer_epoch}"
         if entry is not None and header.producer_epoch == entry.epoch:
@@ -224,7 +226,7 @@ class ProducerStates:
             )
         if entry is None and not self._has_room:
             return NoRoom(
-                f"{len(self._entries)} producers are remembered, which is the most (producer_state_bytes = "
+                f"{len(self._entries)} producers have state in this partition, the maximum (producer_state_bytes = "
                 f"{self._bounds.max_bytes}): wait until some have written nothing for producer_id_expiration_ms, or "
                 "let fewer producers write more"
             )

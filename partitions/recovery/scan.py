@@ -163,7 +163,7 @@ class _Scan:
         while self._index.size < self._size:
             position, offset = self._index.size, self._index.end_offset
             if self._size - position < HEADER_BYTES:
-                return Content.TORN, f"{self._size - position} bytes are no whole header"
+                return Content.TORN, f"{self._size - position} bytes are not a whole header"
             try:
                 header = parse_header(self._bytes(HEADER_BYTES))
             except CorruptBatch as error:

@@ -176,7 +176,9 @@ class Follower:
     def on_record(self, record: PartitionRecord) -> list[Effect]:
         """Apply a newer record of the same leader epoch."""
         if record.leader_epoch != self.leader_epoch:
-            raise InvariantViolation(f"follower in epoch {self.leader_epoch} told of epoch {record.leader_epoch}")
+            raise InvariantViolation(
+                f"follower in epoch {self.leader_epoch} got a record of epoch {record.leader_epoch}"
+            )
         self.record = record
         return []
 

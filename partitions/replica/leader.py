@@ -234,7 +234,7 @@ class Leader:
     def on_record(self, record: PartitionRecord, now: float) -> list[Effect]:
         """Apply a newer record of the same leader epoch: the ISR or the replicas changed."""
         if record.leader_epoch != self.leader_epoch:
-            raise InvariantViolation(f"leader of epoch {self.leader_epoch} told of epoch {record.leader_epoch}")
+            raise InvariantViolation(f"leader of epoch {self.leader_epoch} got a record of epoch {record.leader_epoch}")
         joined = [broker for broker in record.isr if broker not in self._isr.accepted]
         self.record = record
         self._isr.on_record(record)
@@ -301,7 +301,7 @@ class Leader:
         if batch.acks is Acks.ALL and self._isr.below_minimum:
             return RetriableError("not_enough_replicas", self._too_few())
         if not self._produces.has_room(batch.header.total_bytes):
-            return RetriableError("overloaded", f"the in-sync replicas do not follow: {self._produces}")
+            return RetriableError("overloaded", f"the in-sync replicas lag too far behind: {self._produces}")
         return None
 
     def _append(self, batch: IncomingBatch, now: float) -> list[Effect]:
@@ -329,7 +329,11 @@ class Leader:
         if self._isr.below_minimum:
             return [Reject(batch.request, RetriableError("not_enough_replicas_after_append", self._too_few()))]
         if not self._produces.may_wait:
-            return [Reject(batch.request, RetriableError("outcome_unknown", f"too many wait: {self._produces}"))]
+            return [
+                Reject(
+                    batch.request, RetriableError("outcome_unknown", f"too many requests are waiting: {self._produces}")
+                )
+            ]
         self._produces.wait(first.end_offset, acknowledge)
         return []
 

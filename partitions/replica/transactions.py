@@ -6,9 +6,9 @@
 
 No one sends a leader the outcome of a transaction. The leader *asks* its own copy of the decisions about the
 transactions that its log leaves open: when there is news, when it takes over, and periodically. So it needs no memory:
-if a marker is lost in a change of leaders, the transaction is open in the next leader's log, which asks again; if the
-marker survives, the transaction has ended and no leader asks. Openness is judged at the log's end, so there are never
-two markers in flight for one transaction.
+if a marker is lost in a change of leaders, the transaction is open in the next leader's log, and that leader asks. If
+the marker survives, the transaction has ended and no leader asks. Openness is judged at the log's end, so there are
+never two markers in flight for one transaction.
 
 * **A marker** is one control batch for all transactions that one check found committed, and one for all aborted ones.
   A commit's entry carries the offset that the quorum named for this partition; batches behind it are aborted with it
@@ -162,17 +162,19 @@ class LeaderTransactions:
     def refusal(self, batch: IncomingBatch) -> RaftlogError | None:
         """Return the error if a batch of a transaction, new or already in the log, is not accepted."""
         if batch.acks is not Acks.ALL:
-            return InvalidRequest("invalid_request", "batches of a transaction are written with acks=all")
+            return InvalidRequest("invalid_request", "batches of a transaction must be written with acks=all")
         key = key_of(batch.header)
         code = self._verdicts.refusal(key)
         if code:
-            return error_from_code(code, f"no more is taken of the transaction of {_who(key)}")
+            return error_from_code(code, f"no more batches are accepted for the transaction of {_who(key)}")
         if self._state.is_open(key):
             return None
         if self._verdicts.timeout_ms(key) is None:
             # If the quorum does not know the transaction, it could never end it; so it is not begun before that is
             # certain.
-            return RetriableError("replica_not_available", f"the transaction of {_who(key)} is not known here yet")
+            return RetriableError(
+                "replica_not_available", f"the transaction of {_who(key)} is not known to this leader yet: retry"
+            )
         if self._state.open_count >= MAX_OPEN_TRANSACTIONS:
             return RetriableError("overloaded", f"{MAX_OPEN_TRANSACTIONS} transactions are open in this partition")
         if len(self._state.aborted) >= MAX_ABORTED_RANGES:

@@ -322,7 +322,7 @@ class Pusher:
             # The replica went offline and notified its followers; or this part of the log is damaged.
             self._refuse(slot)
             return None
-        except Exception as error:  # noqa: BLE001  judged as one that a worker met; the other slots go on
+        except Exception as error:  # noqa: BLE001  judged as one that a worker met; the other slots continue
             slot.driver.on_load_failed(error)
             self._refuse(slot)
             return None

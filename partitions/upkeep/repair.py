@@ -170,7 +170,7 @@ class ReplicaRepairs:
             self._logger.warning("replica repairs itself", partition=name, reason=repair.reason)
             del self._repairs[tp], self._drivers[tp]
             self.repaired += 1
-            repair.driver.close(RetriableError("leadership_lost", f"{name} was damaged and is repaired"))
+            repair.driver.close(RetriableError("leadership_lost", f"{name} is damaged and is being repaired"))
             self._shelf.reopen(tp, repair.driver.log, sorted(repair.suspects))
             return
         if answer is LossAnswer.LAST_COPY:

@@ -83,7 +83,7 @@ class ReplicaResets:
         times = self._counted(tp, error)
         if times > MOST_RESETS:
             self._logger.error("replica given up", partition=driver.name, resets=times, reason=reason)
-            self._shelf.give_up(tp, driver.log, f"it broke {times} times within {WINDOW_SECONDS:.0f} s: {reason}")
+            self._shelf.give_up(tp, driver.log, f"it failed {times} times within {WINDOW_SECONDS:.0f} s: {reason}")
         else:
             pause = FIRST_PAUSE_SECONDS * 2 ** max(0, times - 1)
             self._logger.error("replica reset", partition=driver.name, pause=pause, reason=reason)

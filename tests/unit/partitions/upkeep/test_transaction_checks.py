@@ -125,7 +125,7 @@ def test_nobody_looks_while_the_state_is_read_again_or_the_replica_is_gone() -> 
     cluster.members[0].decisions.abort(key(0))
     driver.log.producers.stale = True
     assert not driver.look_at_transactions().more
-    with pytest.raises(RetriableError, match="which transactions are open"):
+    with pytest.raises(RetriableError, match="rebuilding its transaction state"):
         driver.reads.last_stable_offset(driver.replica.high_watermark)
     assert driver.reads.settled_end == driver.log.log_start_offset, "nothing may go"
     fetch = cluster.fetch(0, 0, isolation=1)
