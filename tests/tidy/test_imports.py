@@ -131,7 +131,7 @@ def test_the_rule_catches_what_it_forbids() -> None:
 
 
 def test_no_first_party_name_is_imported_as_a_whole_folder_by_accident() -> None:
-    """`import metadata` in a client would pick up a user's own raftlog/client/cluster/metadata.py; nothing below the
+    """`import metadata` in a client would pick up a user's own metadata.py; nothing below the
     top floor may do it."""
     ground = [
         s
