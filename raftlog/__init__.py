@@ -25,7 +25,7 @@ __all__ = ["Admin", "Consumer", "Producer", "__version__", "commit_together"]
 
 
 def __getattr__(name: str) -> Any:
-    """Of the client, loaded when first named (PEP 562)."""
+    """Return a name of the client, which is loaded on first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import client

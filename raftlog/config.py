@@ -1,5 +1,4 @@
-"""Settings and limits. Each is typed, has its unit in its name and its reason beside it; relations between them are
-asserted.
+"""Settings and limits, each with its type, its unit in its name, and its reason. Relations between them are asserted.
 
 `NodeConfig` is a node's `node.toml`. It holds settings, never identity, which is in `node.json` in the data folder
 (`raftlog/broker/identity.py`). `TopicConfig` holds a topic's settings, with Kafka's names, units and defaults. Two
@@ -336,15 +335,13 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     A journal of 16 MiB triggers that as well. A lower number makes starts faster and snapshots more frequent.
     """
     disk_ballast_bytes: _Bytes = 32 * MIB
-    """Disk space that is reserved from the start and released to operations that free space or must not fail on a full
-    disk: retention, the metadata quorum, a start.
+    """Disk space that is reserved for operations that free space or must not fail on a full disk.
 
-    It takes at most a sixteenth of the disk. 0: no reserve. The default holds the quorum's journal (16 MiB) and its
-    successor.
+    These are retention, the metadata quorum and a start. The reserve takes at most a sixteenth of the disk. 0: no
+    reserve. The default holds the quorum's journal (16 MiB) and its successor.
     """
     disk_reserved_bytes: _Bytes = 1 * GIB
-    """Free disk space below which the node refuses batches from clients. Below half of it, the node refuses batches
-    from leaders too.
+    """Free disk space below which the node refuses batches from clients; below half of it, from leaders too.
 
     It is at most a twentieth of the disk. 0: batches are accepted until the disk is full.
     """

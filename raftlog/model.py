@@ -191,8 +191,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_moving(self) -> bool:
-        """Whether a reassignment is in progress: every target replica is a replica. False for one that still waits to
-        begin."""
+        """Whether a reassignment is in progress: every target replica is a replica. False while one waits to begin."""
         return bool(self.target_replicas) and set(self.target_replicas).issubset(self.replicas)
 
     def __str__(self) -> str:
@@ -227,8 +226,8 @@ class ClusterTime:
 
     @property
     def stamp_ms(self) -> int:
-        """Time for a new stamp. While `now_ms` lags behind the agreed time, the agreed time is used, so that the stamp
-        does not look older than it is."""
+        """Time for a new stamp. It is the agreed time while `now_ms` lags behind it, so that the stamp does not look
+        older than it is."""
         return max(self.now_ms, self.agreed_ms)
 
     def since_ms(self, stamp_ms: int) -> int:

@@ -57,8 +57,8 @@ class Worker(Protocol):
     """Threads for blocking work: fsync, cold reads, compression. Results are delivered on the scheduler's thread."""
 
     def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work` on another thread, then call `done(result, None)` or `done(None, error)` on the scheduler's
-        thread."""
+        """Run `work` on another thread, then call `done` on the scheduler's thread with (result, None) or (None,
+        error)."""
         ...
 
 
@@ -78,13 +78,11 @@ class File(Protocol):
     """
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers, one after the other, from `position`. Return the number of bytes written, which is all of
-        them."""
+        """Write all buffers, one after the other, from `position`. Return the number of bytes written: all of them."""
         ...
 
     def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
-        """Write like `pwritev`; when this returns, these bytes survive a power loss as after an `fsync`. Earlier writes
-        may not.
+        """Write like `pwritev`, and make these bytes, but not earlier writes, survive a power loss as after an `fsync`.
 
         Raises `DiskHindered` only if certainly nothing was written. After any other error the file is lost, as after a
         failed `fsync`.
@@ -108,10 +106,10 @@ class File(Protocol):
         ...
 
     def allocate(self, length: int) -> None:
-        """Extend the file to at least `length` bytes, with disk space for each of the first `length`. Existing content
-        is kept, the rest reads as zeros.
+        """Extend the file to at least `length` bytes, with disk space for each of the first `length`.
 
-        Raises `DiskFull` if there is no space; the file may be longer than before in that case.
+        Existing content is kept, the rest reads as zeros. Raises `DiskFull` if there is no space; the file may be
+        longer than before in that case.
         """
         ...
 
@@ -124,8 +122,7 @@ class File(Protocol):
         ...
 
     def lose(self, why: str) -> None:
-        """Mark the file as lost, as after a failed `fsync`, because a `Disk.sync_all` that should have covered it
-        failed.
+        """Mark the file as lost, as after a failed `fsync`: a `Disk.sync_all` that should have covered it failed.
 
         A disk does this itself for open files with data that no fsync covers. Other callers use it for data that they
         consider durable.
@@ -191,10 +188,10 @@ class Disk(Protocol):
         ...
 
     def replace(self, path: str, content: bytes) -> None:
-        """Replace the content of a file atomically: after a crash it has the old content or the new one, and the new
-        one once this returns.
+        """Replace the content of a file atomically: after a crash the file has either the old content or the new one.
 
-        The content is written to a temporary name, fsynced and renamed; then the folder is fsynced.
+        The content is written to a temporary name, fsynced and renamed; then the folder is fsynced. The new content is
+        durable once this returns.
         """
         ...
 
@@ -210,10 +207,10 @@ class Disk(Protocol):
         ...
 
     def sync_all(self) -> None:
-        """Make every write, cut, creation, renaming and removal before this call survive a power loss, in all files and
-        folders for which `syncs_all` holds.
+        """Make every earlier change below the root survive a power loss, in the folders for which `syncs_all` holds.
 
-        One call covers any number of files. It also waits for other processes' writes to the same disk.
+        The changes are writes, cuts, creations, renamings and removals. One call covers any number of files. It also
+        waits for other processes' writes to the same disk.
 
         Raises `DiskFailed`, which does not tell which files are affected. From then on every open file with data that
         was not fsynced is lost (`File.lose`), including files of other callers: a later successful call says nothing

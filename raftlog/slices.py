@@ -29,8 +29,7 @@ SLICE_SECONDS = 0.005
 def in_turns(
     scheduler: Scheduler, items: Sequence[T], do: Callable[[T], None], done: Callable[[], None] = lambda: None
 ) -> None:
-    """Call `do` for each item, in order: the first `PER_TURN` now, the others in later turns of the loop; then call
-    `done`.
+    """Call `do` for each item, in order: the first `PER_TURN` now, the others in later turns; then call `done`.
 
     If `do` raises, the loop reports the error, and the remaining items follow in later turns.
     """

@@ -117,8 +117,7 @@ class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
 
 
 class AbortedRange(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Range of aborted batches: every transactional batch of this producer id and epoch whose base offset is in [first,
-    end).
+    """An aborted range: the transactional batches of this producer id and epoch with a base offset in [first, end).
 
     A consumer with `read_committed` skips them. (Every consumer skips control batches.)
     """

@@ -67,8 +67,10 @@ def _opened(link_stream: LinkStream, stream: Http2Stream) -> None:
 
 
 def replication_acceptor(handler: LinkHandler) -> StreamAcceptor:
-    """Return an acceptor for the links that followers dial. The hello names the follower, and under TLS so does
-    `stream.peer_node`."""
+    """Return an acceptor for the links that followers dial.
+
+    The hello names the follower, and under TLS so does `stream.peer_node`.
+    """
 
     def accept(stream: Http2Stream) -> LinkStream:
         accepted = LinkStream(handler, stream.peer_node)

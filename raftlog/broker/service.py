@@ -251,8 +251,7 @@ class Router:
             self._leaders.may_be_behind = not await self.catch_up()
 
     async def catch_up(self) -> bool:
-        """Bring the view up to everything that the quorum has decided (S7). Return False if the quorum does not
-        answer."""
+        """Bring the view up to everything that the quorum has decided (S7). False: the quorum does not answer."""
         return await self._proposer.catch_up_within(CATCH_UP_SECONDS)
 
     def health(self) -> Health:

@@ -1,5 +1,4 @@
-"""Reporting of unexpected exceptions in callbacks and tasks: each is logged, and appears as a problem of the node's
-health.
+"""Reporting of unexpected exceptions in callbacks and tasks, in the log and as a problem of the node's health.
 
 asyncio reports an uncaught exception to its loop: that of a callback at once, that of a task when the task is
 collected. By default that is only a line in the log. Exceptions in replicas are handled elsewhere

@@ -198,8 +198,7 @@ class Broker:
     # --- What the quorum decided ---
 
     def on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
-        """Process the events of applied entries up to `index`: in this turn if they are few, and in order in any
-        case."""
+        """Process the events of applied entries up to `index`, in order, and in this turn if they are few."""
         self._following.add(self._take_over(index, events))
 
     def _take_over(self, index: int, events: Sequence[MetadataEvent]) -> Iterator[None]:
@@ -253,8 +252,10 @@ class Broker:
     # --- Inside ---
 
     def _catch_up(self, done: Callable[[bool], None]) -> None:
-        """Call `done` when view and partitions have everything that the quorum has decided (S7); with False if it
-        does not answer."""
+        """Call `done` when view and partitions have everything that the quorum has decided (S7).
+
+        If the quorum does not answer, `done` is called with False.
+        """
         if self._quorum is None:
             done(False)
             return

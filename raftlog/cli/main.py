@@ -1,9 +1,8 @@
-"""`raftlog <noun> <verb>`: the entry point of the command line. Commands are loaded on use, so `raftlog --help` loads
-nothing heavy.
+"""`raftlog <noun> <verb>`: the entry point of the command line.
 
-Every `RaftlogError` ends here as one line without a traceback, which says whose fault it is and what to do. Exit codes:
-0 done, 1 failed, 2 wrong usage, 10 unhealthy. Other packages add commands through the entry point group
-`raftlog.commands`.
+Commands are loaded on use, so `raftlog --help` loads nothing heavy. Every `RaftlogError` ends here as one line without
+a traceback, which says whose fault it is and what to do. Exit codes: 0 done, 1 failed, 2 wrong usage, 10 unhealthy, 130
+interrupted. Other packages add commands through the entry point group `raftlog.commands`.
 """
 
 from __future__ import annotations

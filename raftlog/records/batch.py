@@ -167,8 +167,7 @@ def encode(
 def validate(
     batch: Buffer, *, max_batch_bytes: int, max_decompressed_bytes: int = MAX_BATCH_DECOMPRESSED_BYTES
 ) -> BatchHeader:
-    """Check everything about a producer's batch that does not depend on the partition's state. The leader calls this
-    once per batch.
+    """Check everything about a producer's batch that does not depend on the partition's state, once per batch.
 
     The batch must be whole, with the right CRC. Every column must have `record_count` valid entries, offsets must be
     dense (S2: a producer leaves no holes), and base and max timestamp must be the first and the greatest. The producer
@@ -190,8 +189,7 @@ def validate(
 
 
 def _not_a_producers(header: BatchHeader) -> str:
-    """Return what is wrong with a producer's header: a value that only a broker writes, or a contradiction. Empty if
-    nothing is."""
+    """Return what is wrong with a producer's header, such as a value that only a broker writes; empty if nothing is."""
     if header.is_control:
         return "must not be a control batch"
     if header.log_append_time or header.has_delete_horizon:
@@ -293,8 +291,7 @@ class RecordBatch:
         return list(map(Record, self.offsets(), self.timestamps_ms(), self.keys(), self.values(), self.headers()))
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """Return the columns offset, timestamp, key, value and headers (`arrow.SCHEMA`), which share this batch's
-        memory."""
+        """Return offset, timestamp, key, value and headers (`arrow.SCHEMA`), which share this batch's memory."""
         from . import arrow as record_arrow
 
         if self._columns is None:

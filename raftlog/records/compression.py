@@ -168,8 +168,7 @@ def _zstd_room(block: memoryview) -> tuple[int, bool]:
 
 
 def _zstd_header(block: memoryview) -> tuple[int, int | None, int]:
-    """Return the start of the frame's blocks, the content size if announced, and the size of the checksum (section
-    3.1.1.1).
+    """Return the start of the frame's blocks, the content size if announced, and the checksum's size (section 3.1.1.1).
 
     The library allocates the window that a header asks for, up to 128 MiB, so the window is bounded here.
     """

@@ -73,8 +73,7 @@ _CODECS = tuple(Codec)
 
 @dataclass(slots=True)
 class BatchHeader:
-    """The header of a record batch, with Kafka's names. `batch_length` is in bytes, timestamps are milliseconds since
-    1970.
+    """The header of a record batch, with Kafka's names. Lengths are in bytes, timestamps in milliseconds since 1970.
 
     Invariant (if `parse_header` returned it): every field is in the range that the format allows.
     """
@@ -128,8 +127,7 @@ class BatchHeader:
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether `base_timestamp` is the time from which the batch's tombstones may be removed (KIP-534). Compaction
-        sets it."""
+        """Whether `base_timestamp` is the time from which tombstones may be removed (KIP-534), set by compaction."""
         return bool(self.attributes & _DELETE_HORIZON)
 
     def pack(self) -> bytes:
@@ -213,8 +211,7 @@ def check_crc(batch: Buffer) -> BatchHeader:
 
 
 def seal(header: BatchHeader, payload: Sequence[Buffer]) -> bytes:
-    """Return the whole batch, joined from pieces (of single bytes), after writing `batch_length` and CRC into the
-    header.
+    """Return the whole batch, joined from pieces (of single bytes), with `batch_length` and CRC set in the header.
 
     Raises `InvalidRequest` (`batch_too_large`) if the batch has 2 GiB or more.
     """
@@ -236,8 +233,7 @@ def _crc(header: BatchHeader, payload: Sequence[Buffer]) -> int:
 
 
 def stamp(batch: Buffer, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None) -> list[Buffer]:
-    """Return the batch as its leader appends it, in pieces that share the batch's memory except for a few bytes in
-    front.
+    """Return the batch as its leader appends it, in pieces that share the batch's memory except for the first one.
 
     `log_append_time_ms` is given if the topic has `message.timestamp.type=LogAppendTime`; then attributes,
     `max_timestamp` and CRC are rewritten. The batch must have passed `batch.validate`.

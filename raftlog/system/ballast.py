@@ -38,8 +38,7 @@ class Ballast:
     """
 
     def __init__(self, disk: Disk, wanted: int) -> None:
-        """Create the ballast, as far as there is space. `wanted` is in bytes; 0: no ballast. Blocks. Raises
-        `DiskFailed`."""
+        """Create the ballast of `wanted` bytes (0: none), as far as there is space. Blocks. Raises `DiskFailed`."""
         self._disk = disk
         self._slice = ballast_bytes(wanted, disk.space().total) // SLICES
         self._lock = threading.Lock()

@@ -49,8 +49,7 @@ class LoopEvents:
             self._order()
 
     def at_end(self, callback: Callable[[LoopEvents], None]) -> None:
-        """Call after all that `call_soon` has collected, with this object as the argument. The callback should not
-        defer anything."""
+        """Call with this object after all that `call_soon` has collected. The callback should not defer anything."""
         self._last.append(callback)
         if not self._depth:
             self._order()

@@ -77,8 +77,8 @@ class LoopWaker:
             self._call_soon(self._callback)
 
     def close(self) -> None:
-        """End, from any thread, when no other thread will wake any more. If the loop still runs, the callback is called
-        once more."""
+        """End, from any thread, when no other thread will wake any more. A loop that still runs calls the callback
+        once."""
         if not self._call_soon(self._last_call):
             self._let_go()
 
@@ -139,8 +139,10 @@ class ThreadWorker:
         return [thread.native_id for thread in self._threads if thread.native_id is not None]
 
     def close(self) -> None:
-        """Finish the submitted work, then end the threads. Blocks. If the loop still runs, undelivered results are
-        still delivered."""
+        """Finish the submitted work, then end the threads. Blocks.
+
+        If the loop still runs, undelivered results are still delivered.
+        """
         if self._closed:
             return
         self._closed = True

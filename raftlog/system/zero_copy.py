@@ -50,8 +50,10 @@ def duplicate_socket(transport: asyncio.BaseTransport) -> socket.socket:
 
 
 def send_file(sock: socket.socket, region: FileRegion, sent: int) -> int:
-    """Send the next bytes of a region of which `sent` are already sent. Raises `BlockingIOError`, `OSError`,
-    `DiskFailed`."""
+    """Send the next bytes of a region of which `sent` are already sent.
+
+    Raises `BlockingIOError`, `OSError`, `DiskFailed`.
+    """
     count = min(region.length - sent, SENDFILE_BYTES)
     taken = os.sendfile(sock.fileno(), region.file.fileno(), region.position + sent, count)
     if not taken:
@@ -104,8 +106,7 @@ class SocketWriter:
             self.backlog += part.length if isinstance(part, FileRegion) else len(part)
 
     def send(self, parts: list[Part]) -> None:
-        """`extend` and `flush`. If the queue is empty and all parts are buffers, this takes one system call and no
-        queueing."""
+        """`extend` and `flush`. For an empty queue and only buffers, this takes one system call and no queueing."""
         if self._queue or self._closed or FileRegion in map(type, parts) or len(parts) > GATHER_PARTS:
             self.extend(parts)
             self.flush()

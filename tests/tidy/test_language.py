@@ -35,7 +35,7 @@ LEFT: Mapping[str, int] = {
     "CHANGELOG.md": 35,
     "README.md": 1,
     "benchmarks": 58,
-    "docs": 164,
+    "docs": 152,
     "examples": 3,
     "jepsen_like": 44,
     "jepsen_like/chaos": 13,

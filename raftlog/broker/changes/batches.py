@@ -158,8 +158,10 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         return decided
 
     def _size_of(self, change: Change) -> int:
-        """Return its size within a command, in bytes. Raises `InvalidRequest` for a change that no node could
-        decode."""
+        """Return the size of a change within a command, in bytes.
+
+        Raises `InvalidRequest` for a change that no node could decode.
+        """
         try:
             packed = _encoder.encode(change)
             self._decoder.decode(packed)

@@ -202,8 +202,10 @@ class MoveAdministrator:
         ask: Callable[[Sequence[PartitionRecord]], Awaitable[Sequence[Refused | None]]],
         records: Sequence[PartitionRecord],
     ) -> Sequence[Refused | None]:
-        """Return the answers about these records. A silent quorum is an answer too: other records were decided,
-        which is worth reporting."""
+        """Return the answers about these records.
+
+        A silent quorum is an answer too: other records were decided, which is worth reporting.
+        """
         try:
             return await ask(records)
         except RetriableError as error:
@@ -217,8 +219,10 @@ class MoveAdministrator:
         return Election(tp.topic_id, tp.partition, preferred, broker.incarnation, record.partition_epoch)
 
     def _least_loss(self, record: PartitionRecord) -> BrokerId:
-        """Return the live replica that is likely to lose least: a member of ISR or commit set first, then the
-        greatest reported log."""
+        """Return the live replica that is likely to lose least.
+
+        Members of the ISR or the commit set come first, then the greatest reported log.
+        """
         tickets = {ticket.broker_id: ticket for ticket in self._view.tickets_of(record.topic_partition)}
         live = [replica for replica in record.replicas if self._view.alive(replica)]
 

@@ -1,5 +1,5 @@
-"""Transfer of leaderships that this broker cannot exercise, because its replica is out of service or its disk is short
-of space (S10).
+"""Transfer of leaderships that this broker cannot exercise (S10): its replica is out of service, or its disk is short
+of space.
 
 The quorum would not notice, because the broker is alive. So the broker itself proposes the election of another member
 of the ISR. If there is none, a replica that was reopened requests a new leader epoch for itself (`RenewLeadership`). A
@@ -144,8 +144,7 @@ class OfflineLeaders:
             self._next_look = self._scheduler.call_later(LOOK_AGAIN_SECONDS, self._look)
 
     def _election(self, record: PartitionRecord, *, offline: bool) -> Election | None:
-        """Return the election of the first other replica that may lead without loss, preferably one with enough disk
-        space."""
+        """Return the election of the first other replica that may lead without loss, preferably one with disk space."""
         tp = record.topic_partition
         able = [
             candidate

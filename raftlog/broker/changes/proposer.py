@@ -36,8 +36,10 @@ class Proposer:
         self._when_view_reaches = when_view_reaches
 
     async def catch_up(self) -> None:
-        """Bring the view up to everything that the quorum has decided. Raises `RetriableError`
-        (`quorum_unavailable`)."""
+        """Bring the view up to everything that the quorum has decided.
+
+        Raises `RetriableError` (`quorum_unavailable`).
+        """
         if not await self.catch_up_within(DEADLINE_SECONDS):
             raise RetriableError("quorum_unavailable", "the metadata quorum does not answer; nothing was changed")
 

@@ -1,8 +1,7 @@
-"""Reports to the quorum that a broker's disk is short of space, and transfer of its leaderships to members with space
-(S10).
+"""Reports of a shortage of disk space to the quorum, and transfer of leaderships to members with space (S10).
 
-Otherwise its partitions would refuse batches although other replicas could accept them. The quorum knows of the
-shortage, so that leadership does not return, and every node reports it. While a report or a leadership is not as it
+Otherwise the broker's partitions would refuse batches although other replicas could accept them. The quorum knows of
+the shortage, so that leadership does not return, and every node reports it. While a report or a leadership is not as it
 should be, both are checked every second: a proposal may get lost, a leadership may arrive, and the last member with
 space may go or return.
 """

@@ -143,8 +143,7 @@ class TransactionReports:
             self._again(PAUSE_SECONDS)
 
     def _settled(self, changes: tuple[TransactionChange, ...]) -> None:
-        """Check the result. The view no longer shows accepted reports as awaited; refused ones are checked again
-        later."""
+        """Check the result: the view no longer shows accepted reports as awaited; refused ones are retried later."""
         refused = True  # unless nothing raises
         try:
             refused = self._take_off(changes)

@@ -327,8 +327,7 @@ class Node:
         self._lock.close()
 
     async def _hand_over(self) -> None:
-        """Transfer the leaderships before this broker stops. Bounded: if the quorum is gone too, the stop goes on
-        without it."""
+        """Transfer the leaderships before this broker stops, within bounded time even if the quorum is gone."""
         if self.broker.incarnation == NO_INCARNATION:
             return
         handed_over: asyncio.Future[bool] = self._loop.create_future()

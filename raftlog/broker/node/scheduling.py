@@ -21,7 +21,7 @@ from raftlog.system.runtime import ThreadWorker
 
 
 def schedule_in_batches(workers: Iterable[ThreadWorker]) -> None:
-    """Apply the policy to the calling thread, which is the loop's, to the workers' threads, and to all that they start
+    """Apply the policy to the calling thread (the loop's), the workers' threads, and all threads that these start
     later.
 
     This needs no privilege. If it fails nothing changes, and a log line says why.

@@ -148,8 +148,7 @@ class FetchRouter:
             raise
 
     async def _poll_each(self, request: FetchRequest, left_ms: int) -> None:
-        """Poll until one leader has something, or time is over. The result is requested again together with the
-        rest."""
+        """Poll until one leader has something, or time is over. The caller requests the result again with the rest."""
         slots: Slots[FetchedPartition] = Slots(len(request.partitions))
         request = msgspec.structs.replace(request, max_wait_ms=left_ms)
         groups = await self._groups(request.partitions, slots)

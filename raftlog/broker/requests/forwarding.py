@@ -68,8 +68,10 @@ class Forwarder:
         self._peers: dict[BrokerId, _Peer] = {}
 
     async def produce(self, peer: BrokerId, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
-        """Forward a produce request. Raises `RetriableError`: `connection_lost` or `overloaded` (not sent),
-        `outcome_unknown` (sent)."""
+        """Forward a produce request.
+
+        Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent).
+        """
         # Without an answer the end of the request would not be known here, so `acks` is at least 1.
         request = msgspec.structs.replace(request, acks=request.acks or 1)
         seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
@@ -87,8 +89,10 @@ class Forwarder:
         return response
 
     async def delete_records(self, peer: BrokerId, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Forward a deletion. Raises `RetriableError`: `connection_lost` or `overloaded` (not sent),
-        `outcome_unknown` (sent)."""
+        """Forward a deletion.
+
+        Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent).
+        """
         seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
         response, _ = await self._ask(peer, request, (), DeleteRecordsResponse, seconds, "outcome_unknown")
         return response

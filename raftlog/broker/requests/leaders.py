@@ -98,8 +98,10 @@ class Leaders:
         failed: Callable[[Asked, RaftlogError], Answer],
         positions: Iterable[int] | None = None,
     ) -> dict[BrokerId, list[int]]:
-        """Return open positions (`positions` None: all of them) by the leader to ask. Those without a leader are
-        settled here."""
+        """Return open positions by the leader to ask; `positions` None: all of them.
+
+        Positions without a leader are settled here.
+        """
         groups: dict[BrokerId, list[int]] = {}
         for position in list(slots.open if positions is None else positions):
             target = asked[position]

@@ -111,8 +111,10 @@ class LocalRequests:
                 self._scheduler.call_soon(self._hand_over)
 
     def fetch(self, request: FetchRequest, done: Callable[[FetchResponse, list[Part]], None]) -> Cancellable:
-        """Begin a long poll; `done` is called once. The receiver of the parts sends or releases every region in
-        them."""
+        """Begin a long poll; `done` is called once.
+
+        The receiver of the parts sends or releases every region in them.
+        """
 
         def answered(partitions: list[FetchedPartition], parts: list[Part]) -> None:
             done(FetchResponse(request.correlation_id, partitions), parts)

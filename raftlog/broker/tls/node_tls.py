@@ -93,8 +93,7 @@ class NodeTls:
         return self._files.client
 
     def guarded(self, acceptors: Mapping[str, StreamAcceptor]) -> dict[str, StreamAcceptor]:
-        """Return the acceptors, with all paths but those of native clients restricted to nodes, including paths
-        added later."""
+        """Return the acceptors, with every path but those of native clients restricted to nodes."""
         return {
             path: acceptor if path in CLIENT_PATHS else self.for_nodes(acceptor) for path, acceptor in acceptors.items()
         }

@@ -73,8 +73,7 @@ async def serve(lines: asyncio.StreamReader, tell: Tell) -> None:
 
 
 async def _listen(lines: asyncio.StreamReader, orders: asyncio.Queue[Go]) -> None:
-    """Queue orders until the input ends. The parent sends a `Go` only after an answer, so the queue holds at most
-    one."""
+    """Queue orders until the input ends. The queue holds at most one, because the parent waits for each answer."""
     while line := await lines.readline():
         orders.put_nowait(msgspec.json.decode(line, type=Go))
 
@@ -108,8 +107,7 @@ async def _telling(worker: Worker, tell: Tell) -> None:
 
 
 def _settle_memory() -> None:
-    """Hide the pool from the garbage collector. It belongs to the benchmark, not the client, and has millions of
-    values."""
+    """Hide the pool, which belongs to the benchmark and has millions of values, from the garbage collector."""
     gc.collect()
     gc.freeze()
 

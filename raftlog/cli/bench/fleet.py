@@ -37,8 +37,10 @@ class Fleet:
         return [child.pid for child in self._children]
 
     async def go(self, orders: Sequence[Go], on_progress: OnProgress | None = None) -> list[Passed]:
-        """Run one pass in all children at once. Raises the error of the first that failed; the fleet is unusable
-        then."""
+        """Run one pass in all children at once.
+
+        Raises the error of the first that failed; the fleet is unusable then.
+        """
         self._on_progress = on_progress or _ignore
         answers = await self._ask(orders)
         passed = [answer for answer in answers if isinstance(answer, Passed)]

@@ -69,10 +69,10 @@ class Histogram:
         self.maximum = max(self.maximum, other.maximum)
 
     def percentile(self, percent: float) -> int:
-        """Return the smallest value such that `percent` of all values are not above it, rounded up within its bucket; 0
-        without values.
+        """Return the smallest value such that `percent` of all values are not above it.
 
-        Raises `ValueError` unless 0 <= percent <= 100.
+        The value is rounded up within its bucket; without values it is 0. Raises `ValueError` unless 0 <= percent <=
+        100.
         """
         if not 0 <= percent <= 100:
             raise ValueError(f"{percent} is not a percentage")

@@ -49,8 +49,10 @@ class LatencyWorker(Worker):
         await self._consumer.start()
 
     async def run(self, go: Go) -> Passed:
-        """Measure `go.records` records. Raises `RaftlogError` if one was lost, came twice, or could not be sent in
-        time."""
+        """Measure `go.records` records.
+
+        Raises `RaftlogError` if one was lost, came twice, or could not be sent in time.
+        """
         assert go.records is not None, "the parent reckons how many"
         one = _Run(self._job, go.records, self.tally)
         began = time.monotonic()

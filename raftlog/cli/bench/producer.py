@@ -81,8 +81,8 @@ class ProducingWorker(Worker):
         await self._producer.close(flush=False)
 
     async def _send(self, values: list[bytes], until: float | None, *, rate: float | None) -> int:
-        """Send values in order until the time is over. Return the number of values sent. `flush` raises the
-        deliveries' errors."""
+        """Send values in order until the time is over, and return their number. `flush` raises the deliveries'
+        errors."""
         stride, put = (ONE_STRIDE, self._put_one) if self._job.send == "one" else (MANY_STRIDE, self._put_many)
         pacer = None if rate is None else Pacer(rate, time.monotonic())
         sent = 0

@@ -59,8 +59,10 @@ class Between:
         """Prepare the next pass."""
 
     async def after(self, passed: Sequence[Passed]) -> float:
-        """Check a pass that has ended. Return its end in monotonic seconds, if that was later than its clients
-        report."""
+        """Check a pass that has ended.
+
+        Returns its end in monotonic seconds, if that was later than its clients report.
+        """
         return 0.0
 
 

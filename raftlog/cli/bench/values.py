@@ -51,7 +51,7 @@ class Pool:
 
 
 def checksum(values: Sequence[bytes | None]) -> int:
-    """Return a checksum that does not depend on the order, so that checksums of parts may be added. None counts as
+    """Return a checksum that does not depend on the order, so that those of parts may be added. None counts as
     empty."""
     try:
         return sum(map(zlib.crc32, values))  # type: ignore[arg-type]

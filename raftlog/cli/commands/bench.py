@@ -296,8 +296,10 @@ def latency(
     replication_factor: int | None,
     output: str,
 ) -> None:
-    """Send at a fixed rate and read the records back. A latency starts when a record is due to be sent, and ends
-    when it is read."""
+    """Measure latency: send at a fixed rate, and read the records back.
+
+    A latency starts when a record is due to be sent, and ends when it is read.
+    """
     if chart is not None and os.path.splitext(chart)[1] not in (".svg", ".html"):
         raise click.BadParameter("the name of the chart file must end in .svg or .html", param_hint="--chart")
     if chart is not None and not os.access(os.path.dirname(chart) or ".", os.W_OK):

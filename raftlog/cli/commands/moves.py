@@ -257,8 +257,10 @@ async def _carry_out(
 
 
 def _shown(move: MoveInfo, before: ReassignmentInfo | None, size: int) -> ShownMove:
-    """Return a move of a plan, with the move that it replaces. Copies in progress continue and are not counted
-    again."""
+    """Return a move of a plan, with the move that it replaces.
+
+    Copies in progress continue and are not counted again.
+    """
     shown = ShownMove(move.topic, move.partition, move.replicas, move.target_replicas, size * len(move.adding))
     if before is None or before.target_replicas == move.target_replicas:
         return shown

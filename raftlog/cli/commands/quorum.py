@@ -1,5 +1,4 @@
-"""`raftlog quorum`: the metadata quorum, with the columns of `kafka-metadata-quorum describe --status` and
-`--replication`.
+"""`raftlog quorum`: the metadata quorum, with the columns of `kafka-metadata-quorum describe`.
 
 Offsets are those of the metadata log; as everywhere, an end is the offset after the last one.
 """

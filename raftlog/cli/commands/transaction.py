@@ -123,8 +123,10 @@ def positions(bootstrap: str, prefix: str, output: str) -> None:
 @output_option
 @click.pass_obj
 def delete_position(bootstrap: str, name: str, plan: bool, yes: bool, output: str) -> None:
-    """Delete a named position permanently. Its records may then be published again, so the program that moved it
-    must have ended, or start from the beginning."""
+    """Delete a named position permanently.
+
+    Its records may then be published again, so the program that moved it must have ended, or start from the beginning.
+    """
     value = _with_admin(bootstrap, lambda admin: admin.position(name))
     if value is None:
         raise InvalidRequest("not_found", f"there is no position {name!r}")

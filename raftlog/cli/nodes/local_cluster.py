@@ -112,8 +112,8 @@ class LocalCluster:
     # --- Start ---
 
     def start(self) -> None:
-        """Prepare the folder on the first start, then start every node. Raises `InvalidRequest`, which says what is
-        wrong."""
+        """Prepare the folder on the first start, then start every node. Raises `InvalidRequest` if that is
+        impossible."""
         self.prepare()
         for node in self.nodes:
             if not node.running:

@@ -30,8 +30,11 @@ class RecordSender:
         self._tally = tally
 
     async def send(self, columns: Columns) -> None:
-        """Send records. Raises `InvalidRequest`, which names a record that cannot be sent; those before it, at least
-        in its partition, are queued."""
+        """Send records.
+
+        Raises `InvalidRequest`, which names a record that cannot be sent; those before it, at least in its partition,
+        are queued.
+        """
         if not len(columns):
             return
         partitions = columns.partitions if self._partition is None else None
@@ -47,8 +50,10 @@ class RecordSender:
                 await self._together(columns.take(rows), partition, rows, before)
 
     async def _together(self, columns: Columns, partition: int | None, rows: Sequence[int], before: int) -> None:
-        """Send records with one call. `rows` are their indexes in the piece; `before` is the number of records
-        before the piece."""
+        """Send records with one call.
+
+        `rows` are their indexes in the piece; `before` is the number of records before the piece.
+        """
         sizes = columns.sizes()
         try:
             await self._send_many(columns, partition, sizes)

@@ -51,8 +51,10 @@ class Tally:
         return self.queued_bytes * self.acknowledged // max(1, self.queued)
 
     def error(self, cause: RaftlogError | None) -> RaftlogError:
-        """Return an error with the number of failed records and the reason: `cause`, or that of the first failed
-        batch."""
+        """Return an error with the number of failed records and the reason.
+
+        The reason is `cause`, or that of the first failed batch.
+        """
         cause = cause or self.first_error
         assert cause is not None, "a delivery failed without error"
         perhaps = ", but may be in the log" if self._unknown else ""

@@ -13,8 +13,10 @@ from typing import Any
 
 
 def run_until_interrupted(work: Coroutine[Any, Any, bool]) -> bool:
-    """Run `work` with `asyncio.run`; SIGTERM (from `timeout` and service managers) interrupts it too. Return False
-    if interrupted."""
+    """Run `work` with `asyncio.run`. Return False if it was interrupted.
+
+    SIGTERM (from `timeout` and service managers) interrupts it like Ctrl-C.
+    """
     try:
         return asyncio.run(_with_sigterm(work))
     except asyncio.CancelledError:

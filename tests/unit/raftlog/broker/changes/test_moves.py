@@ -291,7 +291,7 @@ class TestWatching:
         monkeypatch.setattr(broker, "_help", cancel)
         result = ask(api, "reassign", "orders/1=0,1,4")
         assert (result.code, result.text) == (1, "0 partitions moved.\n")
-        assert "orders/1: it was cancelled, or moved on: it is on [0, 1, 2]" in result.stderr
+        assert "orders/1: it was cancelled or replaced: the replicas are [0, 1, 2]" in result.stderr
 
 
 class TestReplicaCount:
