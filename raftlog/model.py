@@ -54,7 +54,7 @@ NO_INCARNATION = Incarnation(-1)
 NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER_ID = ProducerId(-1)
 EVERY_PRODUCER_ID = ProducerId(2**63 - 1)
-"""The upper bound of a search for producer ids. It is never granted."""
+"""A bound on producer ids that excludes none, for state that may be missing for any producer. It is never granted."""
 NO_PRODUCER_EPOCH = ProducerEpoch(-1)
 NO_SEQUENCE = Sequence(-1)
 

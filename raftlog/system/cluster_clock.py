@@ -79,10 +79,10 @@ class ClusterClock:
         right_ms = (time.agreed_ms if steady else time.now_ms) + int(elapsed * 1000)
         apart_s = (self._clock.wall_ms() - right_ms) / 1000
         # If no majority agrees on the time, only a clock that is behind is certainly wrong: the cluster's time stands
-        # still while one of two voters is down.
+        # still while its only voter is down.
         if apart_s < -TOLERANCE_MS / 1000 or (steady and apart_s > TOLERANCE_MS / 1000):
             return (
                 f"its wall clock is {abs(apart_s):.0f} s {'ahead of' if apart_s > 0 else 'behind'} the cluster's time, "
-                "by which everything expires: set it, and have it synchronised (NTP)"
+                "by which everything expires: set it and synchronise it (NTP)"
             )
         return ""

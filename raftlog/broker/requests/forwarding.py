@@ -72,7 +72,7 @@ class Forwarder:
 
         Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent).
         """
-        # Without an answer the end of the request would not be known here, so `acks` is at least 1.
+        # Without an answer the end of the request would not be known here, so `acks` 0 becomes 1.
         request = msgspec.structs.replace(request, acks=request.acks or 1)
         seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
         response, _ = await self._ask(peer, request, batches, ProduceResponse, seconds, "outcome_unknown")

@@ -156,7 +156,7 @@ def describe(bootstrap: str, name: str, what: str | None, isolation: Isolation, 
     help="New position: earliest, latest, an offset, @MILLISECONDS or @2026-01-31T12:00:00Z (default zone: UTC).",
 )
 @click.option("--shift-by", type=int, help="Shift by N offsets (negative: backwards).")
-@click.option("--by-duration", metavar="PnDTnHnMnS", help="Go back by this ISO 8601 duration from now.")
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="New position: this ISO 8601 duration before now.")
 @click.option(
     "--topic",
     "topics",
