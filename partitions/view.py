@@ -156,12 +156,11 @@ def consequences(
     remove: Callable[[TopicPartition, str], None],
     place: Callable[[TopicPartition], None],
 ) -> Iterator[Callable[[], None]]:
-    """Yield what a broker has to do after changes of its view, as single steps in order: there may be a hundred
-    thousand.
+    """Yield what a broker has to do after changes of its view, as single steps in order.
 
-    Each step is made only when it is requested, so it sees the effects of those before it. Every step is idempotent and
-    independent of order: `configure` applies the topic's settings, `remove` drops a replica that is no longer here,
-    `place` makes a replica fit its record.
+    There may be a hundred thousand steps. Each is made only when it is requested, so it sees the effects of those
+    before it. Every step is idempotent and independent of order: `configure` applies the topic's settings, `remove`
+    drops a replica that is no longer here, `place` makes a replica fit its record.
     """
     for topic_id in touched.topics:
         for tp in view.of_topic(topic_id):

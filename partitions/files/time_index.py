@@ -61,10 +61,10 @@ class TimeIndex:
         return Offset(self.base_offset + self._offsets[index]) if index >= 0 else self.base_offset
 
     def truncate(self, end_offset: Offset) -> Offset:
-        """Forget the batches from `end_offset` on, and return the end of the part that is still covered, a batch's
-        beginning.
+        """Forget the batches from `end_offset` on, and return the end of the part that is still covered.
 
-        The caller adds the batches from there to `end_offset` again, without entries.
+        That end is the beginning of a batch. The caller adds the batches from there to `end_offset` again, without
+        entries.
         """
         keep = bisect_left(self._offsets, end_offset - self.base_offset)
         del self._timestamps[keep:], self._offsets[keep:]

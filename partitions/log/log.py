@@ -303,10 +303,9 @@ class PartitionLog:
         self.producers.emptied(offset)
 
     def advance_log_start(self, offset: Offset) -> None:
-        """Make records below `offset` unreadable; the next jobs remove segments wholly below. The start never moves
-        back.
+        """Make records below `offset` unreadable; the next jobs remove segments wholly below.
 
-        Raises `InvariantViolation` beyond the log's end.
+        The start never moves back. Raises `InvariantViolation` beyond the log's end.
         """
         self._refuse_if_failed()
         if offset > self.log_end_offset:

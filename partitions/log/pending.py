@@ -143,11 +143,10 @@ class PendingWork:
         return _CUT_ALL in (self._cut, self.outstanding.cut if self.outstanding else None)
 
     def is_covered(self, base_offset: Offset) -> bool:
-        """Whether the log may begin with this segment on disk: a snapshot covers the producers and transactions before
-        it.
+        """Whether the log may begin with this segment on disk.
 
-        Otherwise a restart would continue with an older snapshot's producers, and with transactions open that ended in
-        the removed batches (S1, S13).
+        A snapshot has to cover the producers and transactions before it. Otherwise a restart would continue with an
+        older snapshot's producers, and with transactions open that ended in the removed batches (S1, S13).
         """
         return base_offset <= self._snapshot_offset or self.is_emptying
 

@@ -193,10 +193,10 @@ class ReplicaShelf:
         self._writer.forget(log, lambda: self._open(tp, steps))
 
     def reopen_as_it_is(self, tp: TopicPartition, log: PartitionLog, pause: float) -> None:
-        """Close the log of a replica that counts, with no known fault of the disk, and open it again after `pause`
-        seconds.
+        """Close the log of a replica that counts, and open it again after `pause` seconds.
 
-        If the recovery loses anything (S6, S9) the replica is not opened; the next start reports the loss.
+        No fault of the disk is known. If the recovery loses anything (S6, S9) the replica is not opened; the next start
+        reports the loss.
         """
         config = log.config
         self._opening[tp] = None

@@ -62,8 +62,10 @@ SEQUENCES = 2**31
 """Sequences count 0 … 2**31 - 1 and wrap to 0."""
 
 SNAPSHOT_VERSION = 3
-"""Older versions lack fields: version 1, before transactions, has only the first two; version 2, before the horizon,
-has three, and then every unknown producer may have been forgotten.
+"""The present version of the encoding; older versions lack fields.
+
+Version 1, before transactions, has only the first two. Version 2, before the horizon, has three, and then every unknown
+producer may have been forgotten.
 """
 
 PRODUCER_BYTES = 260
