@@ -335,6 +335,6 @@ def test_a_bomb_allocates_no_more_than_the_bound(name: str) -> None:
 
 def test_a_batch_over_the_topic_s_bound_is_too_large() -> None:
     batch = encode([b"x" * 5000], base_timestamp_ms=0)
-    with pytest.raises(InvalidRequest, match=r"5\d\d\d bytes, max.message.bytes allows 1024") as caught:
+    with pytest.raises(InvalidRequest, match=r"5\d\d\d bytes, but max.message.bytes is 1024") as caught:
         validate(batch, max_batch_bytes=1024)
     assert caught.value.code == "batch_too_large"
