@@ -1,8 +1,8 @@
-"""The cluster as one node knows it now: read-only records for routing, status and the partitions' roles.
+"""The view: the cluster as one node knows it, read-only records for routing, status and the partitions' roles.
 
-A view is fed with the events of applied log entries, in order, by whoever follows the metadata log; it may be behind
-the quorum but is never wrong about the past: everything up to `index` is in it, nothing after. It changes between two
-calls only, so one call sees one state, and all records are frozen, so they may be kept.
+The follower of the metadata log feeds a view with the events of applied log entries, in order. The view may be behind
+the quorum but is never wrong about the past: it contains everything up to `index`, and nothing after. It changes only
+between two calls, so one call sees one state, and all records are frozen, so they may be kept.
 
 It is not thread-safe: it lives on the thread that feeds it.
 """
@@ -73,27 +73,27 @@ __all__ = [
 ]
 
 ViewListener: TypeAlias = Callable[[int, Sequence[MetadataEvent]], None]
-"""Called with the view's new index and the events that led to it, after the view shows them."""
+"""A listener, called with the view's new index and the events that led to it, after the view has applied them."""
 
 
 class PartitionTally:
-    """What is asked again and again of all partitions of a view, kept up to date with each change of one: health checks
-    and new topics must not look at a hundred thousand records. Read as you like; only the view writes.
+    """Counts and lists over all partitions, updated with each change, since health checks and topic creation must not
+    scan a hundred thousand records. Only the view writes.
 
-    Invariant: a partition is in one of the three dictionaries at most, in the one of its worst trouble.
+    Invariant: a partition is in at most one of the three dictionaries, the one of its worst trouble.
     """
 
     def __init__(self) -> None:
         self.replicas: Counter[BrokerId] = Counter()
-        """By broker: how many replicas it is to have."""
+        """Broker → the number of replicas that it is to have."""
         self.without_leader: dict[TopicPartition, None] = {}
         self.below_minimum: dict[TopicPartition, None] = {}
-        """Led, with fewer in sync than `min.insync.replicas`."""
+        """Partitions with a leader and fewer members in sync than `min.insync.replicas`."""
         self.under_replicated: dict[TopicPartition, None] = {}
-        """Neither, and not all are in sync, those apart that a move is adding."""
+        """The other partitions with replicas out of sync, apart from those that a move is adding."""
 
     def update(self, before: PartitionRecord | None, now: PartitionRecord | None) -> None:
-        """A partition's record is another; None: it was not there, or is gone."""
+        """Replace a partition's record; None: it did not exist, or was removed."""
         if before is None or now is None or before.replicas != now.replicas:
             self.replicas.subtract(() if before is None else before.replicas)
             self.replicas.update(() if now is None else now.replicas)
@@ -113,30 +113,30 @@ class PartitionTally:
 
 
 def _is_well(record: PartitionRecord) -> bool:
-    """Led, and all replicas in sync: said at once, for most are."""
+    """Return whether the partition has a leader and all replicas are in sync: a fast path, since most do."""
     return record.has_leader and len(record.isr) == len(record.replicas) >= record.min_insync_replicas
 
 
 class ClusterView:
-    """What the quorum agreed, up to `index`."""
+    """The agreed state up to `index`."""
 
     def __init__(self) -> None:
         self.index = 0
-        """Of the last log entry in this view."""
+        """The index of the last log entry in this view."""
         self.feature_level = INITIAL_FEATURE_LEVEL
-        """The finalized one: nothing above it is used in the cluster."""
+        """The finalized feature level: nothing above it is used in the cluster."""
         self.time = NO_TIME
-        """The cluster's, as of the last entry that told it: it goes on between two of them."""
+        """The cluster's time as of its last event; it continues between two of them."""
         self.throttle = UNTHROTTLED
-        """How fast moves may copy."""
+        """The rates at which moves may copy."""
         self.controller: BrokerId = NO_BROKER
-        """Who is thought to lead the quorum: a hint that the feeder keeps, not a part of the agreed state."""
+        """The presumed leader of the quorum: a hint from the feeder, not a part of the agreed state."""
         self.groups = GroupsView()
         """Consumer groups and their offsets."""
         self.transactions = Transactions()
-        """What is decided of them; who holds their records asks it (`raftlog.transactions.TransactionVerdicts`)."""
+        """Transactions; leaders consult it about their records (`raftlog.transactions.TransactionVerdicts`)."""
         self.tally = PartitionTally()
-        """Of all partitions: what is wrong with any, and who carries how many."""
+        """Partitions in trouble, and replica counts by broker."""
         self._brokers: dict[BrokerId, BrokerRecord] = {}
         self._topics: dict[TopicId, TopicRecord] = {}
         self._topic_ids: dict[str, TopicId] = {}
@@ -150,7 +150,7 @@ class ClusterView:
     # --- Reading -----------------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicRecord | None:
-        """By name."""
+        """Return the topic of this name."""
         topic_id = self._topic_ids.get(name)
         return None if topic_id is None else self._topics[topic_id]
 
@@ -158,11 +158,11 @@ class ClusterView:
         return self._topics.get(topic_id)
 
     def topics(self) -> list[TopicRecord]:
-        """All of them, by name."""
+        """Return all topics, sorted by name."""
         return sorted(self._topics.values(), key=lambda topic: topic.name)
 
     def topic_config(self, topic_id: TopicId) -> TopicConfig | None:
-        """The topic's settings, typed, with defaults filled in and `min_insync_replicas` settled."""
+        """Return the topic's typed settings, with defaults filled in and `min_insync_replicas` settled."""
         topic = self._topics.get(topic_id)
         if topic is None:
             return None
@@ -174,17 +174,17 @@ class ClusterView:
         return self._partitions.get(topic_partition)
 
     def partitions_of(self, topic_id: TopicId) -> list[PartitionRecord]:
-        """A topic's partitions, by number; empty when there is no such topic."""
+        """Return a topic's partitions by number; empty if the topic does not exist."""
         topic = self._topics.get(topic_id)
         count = 0 if topic is None else topic.partition_count
         return [self._partitions[TopicPartition(topic_id, number)] for number in range(count)]
 
     def partitions(self) -> list[PartitionRecord]:
-        """Every partition of the cluster, topic by topic in the order of their names."""
+        """Return all partitions, topic by topic in the order of their names."""
         return [record for topic in self.topics() for record in self.partitions_of(topic.topic_id)]
 
     def reassigning(self) -> list[PartitionRecord]:
-        """Partitions that are being moved or wait for it, by topic and number."""
+        """Return the partitions under reassignment, moving or waiting, by topic and number."""
         found = [self._partitions[topic_partition] for topic_partition in self._reassigning]
         names = {record.topic_partition: self._topics[record.topic_partition.topic_id].name for record in found}
         return sorted(found, key=lambda r: (names[r.topic_partition], r.topic_partition.partition))
@@ -193,28 +193,28 @@ class ClusterView:
         return self._brokers.get(broker_id)
 
     def brokers(self) -> list[BrokerRecord]:
-        """All that registered and were not unregistered, by id."""
+        """Return all registered brokers, by id."""
         return [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
 
     def alive(self, broker_id: BrokerId) -> bool:
-        """Registered and not fenced."""
+        """Return whether the broker is registered and not fenced."""
         return is_live(self._brokers, broker_id)
 
     def explain_offline(self, topic_partition: TopicPartition) -> str | None:
-        """What a partition without a leader waits for, in one line (S10); None if it has a leader or does not exist."""
+        """Return one line on why a partition has no leader (S10); None if it has one or does not exist."""
         record = self._partitions.get(topic_partition)
         if record is None:
             return None
         return explain_offline(record, self._tickets.get(topic_partition, ()), self._brokers, self.feature_level)
 
     def tickets_of(self, topic_partition: TopicPartition) -> tuple[RecoveryTicket, ...]:
-        """What is known of a partition's members that may not lead."""
+        """Return the tickets of a partition's members that may not lead."""
         return self._tickets.get(topic_partition, ())
 
     # --- Following ---------------------------------------------------------------------------------------------------
 
     def subscribe(self, listener: ViewListener) -> Callable[[], None]:
-        """Call `listener` after every change, in the order of subscription. Returns how to stop that."""
+        """Call `listener` after every change, in the order of subscription. Returns the function that unsubscribes."""
         number = self._next_listener
         self._next_listener += 1
         self._listeners[number] = listener
@@ -225,7 +225,7 @@ class ClusterView:
         return unsubscribe
 
     def on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
-        """The entries up to `index` brought these events (perhaps none)."""
+        """Apply the events of the entries up to `index`, perhaps none."""
         assert index >= self.index, f"the view is at {index} < {self.index}"
         for event in events:
             self._apply(event)

@@ -1,9 +1,9 @@
 """Commands about brokers, topics, partitions and the cluster as a whole.
 
-A command is a request to change the agreed facts; nothing in it is true until the image found it so when applying it.
-Every command therefore names what its proposer believed (incarnations, epochs, ids), and is refused by name where that
-is no longer the case. Randomness (topic ids) and choices (replicas, leaders) are made by the proposer and carried here,
-so that applying is deterministic.
+A command is a request to change the agreed facts; it has no effect until the image validates and applies it. Every
+command therefore names what its proposer believed (incarnations, epochs, ids), and is refused with a code if that no
+longer holds. Random values (topic ids) and choices (replicas, leaders) are made by the proposer and carried here, so
+that applying is deterministic.
 """
 
 from __future__ import annotations
@@ -43,27 +43,32 @@ from .fields import (
 )
 
 REGISTRATION_FEATURE_LEVEL = 5
-"""From which on a registration names the one whose place it takes."""
+"""The level from which a registration names the registration that it replaces."""
 
 MAX_ELECTIONS_PER_COMMAND = 512
-"""One entry elects many partitions: a failover of thousands is a few entries, each of them small."""
+"""Elections in one command: a failover of thousands is a few entries, each of them small."""
 
 ROOM_FEATURE_LEVEL = 5
-"""From which `ReportRoom` is proposed at all."""
+"""The level from which `ReportRoom` may be proposed."""
 
 TIME_FEATURE_LEVEL = 5
-"""From which `AdvanceTime` is proposed at all."""
+"""The level from which `AdvanceTime` may be proposed."""
 
 MAX_STEP_MS = 600_000
-"""Of one `AdvanceTime`, once there is a time: whoever proposes more is wrong about something."""
+"""The longest step of one `AdvanceTime` after the first; a longer one indicates a faulty proposer."""
 
 STAMP_LAG_MS = 60_000
-"""A step that is longer is a leap, and no stamp from before a leap is older than the leap itself. So a stamp, which has
-the time of the last step before it, lags by this at most: whatever expires is kept for so much longer."""
+"""The bound on how far a stamp lags, in milliseconds; expiring data is kept for this much longer.
+
+A longer step is a leap, and no stamp from before a leap is older than the leap itself. A stamp has the time of the last
+step before it, so it lags by this at most.
+"""
 
 
 class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
-    """A started process takes its place; answered by `Registered`. Idempotent for one (directory, start number)."""
+    """Registers a started process as the broker; answered by `Registered`. Idempotent for one (directory, start
+    number).
+    """
 
     broker_id: BrokerIdField
     directory_id: DirectoryIdField
@@ -73,8 +78,11 @@ class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
     rack: TextField
     feature_level: NaturalField
     packed_reports: tuple[msgspec.Raw, ...]
-    """A `Report` of every replica found on disk, each coded on its own: a hundred thousand of them at once would hold
-    up whoever reads the command. Whoever applies it reads them some at a time."""
+    """A `Report` of every replica found on disk, each coded on its own.
+
+    Decoding a hundred thousand of them at once would stall the reader of the command, so the image decodes them in
+    slices.
+    """
 
     @staticmethod
     def of(
@@ -88,7 +96,7 @@ class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
         feature_level: int,
         reports: Sequence[ReplicaReport] | PackedReports,
     ) -> RegisterBroker:
-        """From the shared nouns."""
+        """Build the message from the model's types."""
         packed = reports.packed if isinstance(reports, PackedReports) else PackedReports.of(reports).packed
         return RegisterBroker(
             broker_id=broker_id,
@@ -103,21 +111,23 @@ class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
 
     @property
     def reports(self) -> tuple[Report, ...]:
-        """All of them, read at once. Raises `RemoteProtocolError`."""
+        """Decode all reports at once. Raises `RemoteProtocolError`."""
         return tuple(map(decode_report, self.packed_reports))
 
 
 class ReplaceRegistration(RegisterBroker, frozen=True, tag="register_broker.2"):
-    """The same, and which registration of this broker it takes the place of: the one that the quorum knew after the
-    process had started. One that comes late, after another process registered, is refused whatever its directory. The
-    first of all in a new cluster sets the cluster's feature level. Answered by `Registered`."""
+    """A registration that names the one it replaces: the one that the quorum knew after the process had started.
+
+    A registration that arrives late, after another process registered, is refused whatever its directory. The first one
+    in a new cluster sets the cluster's feature level. Answered by `Registered`.
+    """
 
     replaces: Annotated[Incarnation, msgspec.Meta(ge=NO_INCARNATION, le=2**62)]
-    """`NO_INCARNATION` where there was none."""
+    """The replaced incarnation; `NO_INCARNATION` if there was none."""
 
     @staticmethod
     def after(registration: RegisterBroker, replaces: Incarnation) -> ReplaceRegistration:
-        """The registration, in place of that one."""
+        """Return the registration as a replacement of that incarnation."""
         return ReplaceRegistration(
             registration.broker_id,
             registration.directory_id,
@@ -132,22 +142,24 @@ class ReplaceRegistration(RegisterBroker, frozen=True, tag="register_broker.2"):
 
 
 class FenceBroker(Part, frozen=True, tag="fence_broker.1"):
-    """This life of the broker is not heard of (or stops): it leads nothing and leaves the ISRs. Answered by `Done`."""
+    """Fences an incarnation that is silent or stops: it leads nothing and leaves the ISRs. Answered by `Done`."""
 
     broker_id: BrokerIdField
     incarnation: IncarnationField
 
 
 class UnfenceBroker(Part, frozen=True, tag="unfence_broker.1"):
-    """This life of the broker is there and follows the metadata log: it may lead again. Answered by `Done`."""
+    """Unfences an incarnation that is live and follows the metadata log: it may lead again. Answered by `Done`."""
 
     broker_id: BrokerIdField
     incarnation: IncarnationField
 
 
 class ReportRoom(Part, frozen=True, tag="report_room.1"):
-    """This life of the broker takes no batches from clients (`short`), or takes them again. Answered by `Done`, also
-    where it was known."""
+    """Reports that an incarnation is short of room and takes no batches from clients, or takes them again.
+
+    Answered by `Done`, even if nothing changes.
+    """
 
     broker_id: BrokerIdField
     incarnation: IncarnationField
@@ -164,13 +176,13 @@ class CreateTopic(Part, frozen=True, tag="create_topic.1"):
 
 
 class DeleteTopic(Part, frozen=True, tag="delete_topic.1"):
-    """The topic and its partitions are no more. Answered by `Done`."""
+    """Deletes the topic and its partitions. Answered by `Done`."""
 
     topic_id: TopicIdField
 
 
 class AlterTopic(Part, frozen=True, tag="alter_topic.1"):
-    """Set some settings and put others back to their defaults. Answered by `Done`."""
+    """Sets some settings and restores others to their defaults. Answered by `Done`."""
 
     topic_id: TopicIdField
     assign: tuple[tuple[TextField, TextField], ...]
@@ -192,11 +204,11 @@ class ElectLeaders(Part, frozen=True, tag="elect_leaders.1"):
 
 
 class AlterIsr(Part, frozen=True, tag="alter_isr.1"):
-    """The leader's proposal of a new ISR (KIP-497, KIP-903): all of what it believed must still hold.
+    """The leader's proposal of a new ISR (KIP-497, KIP-903): everything that it believed must still hold.
 
-    Answered by `IsrAltered`. It may be proposed again as it is when its fate is unknown: one copy at most is accepted,
-    and none after a refusal. But a copy before the refused one may have been: the leader acts on a refusal only once
-    its view has come to the refusal's index, and then by what the view says.
+    Answered by `IsrAltered`. If its outcome is unknown, the leader may propose it again unchanged: at most one copy is
+    accepted, and none after a refusal. But a copy before the refused one may have been accepted: the leader acts on a
+    refusal only once its view has reached the refusal's index, and then by what the view says.
     """
 
     topic_id: TopicIdField
@@ -213,7 +225,7 @@ class AlterIsr(Part, frozen=True, tag="alter_isr.1"):
 
 
 class GrantProducerIds(Part, frozen=True, tag="grant_producer_ids.1"):
-    """A block of producer ids that nobody else gets, for one life of a broker. Answered by `ProducerIdsGranted`."""
+    """Grants a block of producer ids exclusively to one incarnation of a broker. Answered by `ProducerIdsGranted`."""
 
     broker_id: BrokerIdField
     incarnation: IncarnationField
@@ -221,23 +233,28 @@ class GrantProducerIds(Part, frozen=True, tag="grant_producer_ids.1"):
 
 
 class SetFeatureLevel(Part, frozen=True, tag="set_feature_level.1"):
-    """Finalize a feature level that every registered broker understands. It never falls. Answered by `Done`."""
+    """Finalizes a feature level that every registered broker understands. It never falls. Answered by `Done`."""
 
     level: NaturalField
 
 
 class AdvanceTime(Part, frozen=True, tag="advance_time.1"):
-    """The controller of `term` read `from_ms` in the image and moves the cluster's time to `to_ms`, which may be the
-    same. Answered by `Done`; refused in an entry of another term, and where the time is not what it was: so a copy that
-    comes late, or another controller's, changes nothing."""
+    """Advances the cluster's time from `from_ms`, which the controller of `term` read in the image, to `to_ms`, perhaps
+    equal.
+
+    Answered by `Done`. Refused in an entry of another term, or if the time is not `from_ms`: so a late copy, or another
+    controller's command, changes nothing.
+    """
 
     term: NaturalField
     from_ms: NaturalField
-    """0: there is no time yet; then `to_ms` is what a majority of the voters' wall clocks say."""
+    """The time that the controller read, in milliseconds. 0: there is none yet, and `to_ms` is the voters' majority
+    time.
+    """
     to_ms: NaturalField
     agreed_ms: NaturalField
-    """What a majority of the voters' wall clocks say; 0 where no majority agrees."""
+    """The wall clock time of a majority of the voters, in milliseconds; 0 if no majority agrees."""
 
 
 class NoOp(Part, frozen=True, tag="no_op.1"):
-    """Nothing: its index is a linearizable read's barrier (S7). Answered by `Done`."""
+    """Changes nothing: its index serves as the barrier of a linearizable read (S7). Answered by `Done`."""

@@ -1,11 +1,11 @@
-"""The envelope in which a command travels through the log, and how commands and their answers become bytes.
+"""The envelope in which a command travels through the log, and the encoding of commands and answers.
 
 The envelope is a msgpack array: `[version, session or nil, term or nil, command]`.
 
 * `session` makes a retry exactly-once: the image remembers the answers of the last commands by (session id, sequence)
-  and gives the first answer again. A retry repeats all three of its fields.
-* `term` is set on what the controller decides by itself: such a command is refused when it ends up in a log entry of
-  another term, because its maker had been deposed by then.
+  and repeats the first answer. A retry repeats all three of its fields.
+* `term` is set on the controller's own decisions: such a command is refused in a log entry of another term, because its
+  proposer had been deposed by then.
 * A command is an array that begins with its tag, version included (`"alter_isr.1"`). **A command never gains a field**:
   a node that ignored it would apply the same entry differently. A change is a new tag behind a new feature level.
 """
@@ -53,7 +53,7 @@ from .transactions import ChangeTransactions
 ENVELOPE_VERSION = 1
 
 MAX_COMMAND_BYTES = 6 * 1024 * 1024
-"""The registration of a broker is the largest command: some 45 bytes a replica."""
+"""The largest encoded command, which is a broker's registration: some 45 bytes a replica."""
 
 Command: TypeAlias = (
     RegisterBroker
@@ -83,7 +83,7 @@ Command: TypeAlias = (
 )
 
 COMMAND_TYPES: tuple[type[msgspec.Struct], ...] = Command.__args__
-"""Every kind of command, for whoever must handle them all."""
+"""Every kind of command, for code that must handle them all."""
 
 TAGS: frozenset[str] = frozenset(str(kind.__struct_config__.tag) for kind in COMMAND_TYPES)
 
@@ -91,14 +91,14 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class UnknownCommand(RemoteProtocolError):
-    """A well-formed command of a newer version: this node must stop, and says which version it met."""
+    """A well-formed command of a newer version: this node must stop and report the version."""
 
 
 class ClientSession(Part, frozen=True):
-    """Who proposes, and which of its proposals this is; a retry repeats all three fields.
+    """The session of a proposer and the sequence number of a proposal; a retry repeats all three fields.
 
-    `applied_index` is how far the proposer's own view was before it first proposed this command: from it the image
-    knows whether an answer that it does not remember may be one that it has forgotten.
+    `applied_index` is how far the proposer's view was before it first proposed this command: it tells the image whether
+    a missing answer may have been evicted.
     """
 
     session_id: SessionIdField
@@ -107,7 +107,7 @@ class ClientSession(Part, frozen=True):
 
 
 class Envelope(Part, frozen=True):
-    """A command on its way through the log."""
+    """A command with its session and term."""
 
     version: NaturalField
     session: ClientSession | None
@@ -121,7 +121,9 @@ _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def encode(command: Command, *, term: int | None = None, session: ClientSession | None = None) -> bytes:
-    """The command in its envelope. Raises `InvalidRequest` for what no node could decode: it must not enter the log."""
+    """Encode the command in its envelope. Raises `InvalidRequest` if no node could decode it: it must not enter the
+    log.
+    """
     packed = _encoder.encode(Envelope(ENVELOPE_VERSION, session, term, command))
     try:
         if len(packed) > MAX_COMMAND_BYTES:
@@ -133,7 +135,9 @@ def encode(command: Command, *, term: int | None = None, session: ClientSession 
 
 
 def decode(packed: Buffer) -> Envelope:
-    """The envelope. Raises `UnknownCommand` for a newer version's, `RemoteProtocolError` for what is not one."""
+    """Decode an envelope. Raises `UnknownCommand` for a newer version, `RemoteProtocolError` for other undecodable
+    bytes.
+    """
     try:
         if memoryview(packed).nbytes > MAX_COMMAND_BYTES:
             raise ValueError("more bytes than a command may have")
@@ -149,7 +153,7 @@ def decode(packed: Buffer) -> Envelope:
 
 
 def _newer_version(packed: Buffer) -> str:
-    """What is newer than this code about bytes that did not decode; empty if they are merely wrong."""
+    """Describe the newer version of bytes that did not decode; empty if the bytes are invalid in every version."""
     try:
         fields = msgspec.msgpack.decode(packed, type=list[Any])
     except _UNDECODABLE:
@@ -163,12 +167,12 @@ def _newer_version(packed: Buffer) -> str:
 
 
 def encode_result(result: CommandResult) -> bytes:
-    """The answer, to be sent to a proposer on another node or kept in a snapshot."""
+    """Encode an answer for a proposer on another node or for a snapshot."""
     return _encoder.encode(result)
 
 
 def decode_result(packed: Buffer) -> CommandResult:
-    """Raises `RemoteProtocolError`."""
+    """Decode an answer. Raises `RemoteProtocolError`."""
     try:
         return _result_decoder.decode(packed)
     except _UNDECODABLE as error:

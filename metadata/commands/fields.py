@@ -1,7 +1,7 @@
-"""What commands are made of: bounded fields, and the small records that travel inside them.
+"""The parts of commands: bounded fields, and the small records that travel inside commands.
 
-Every field is bounded here, so that whatever decodes may be applied, and bytes that no proposer can mean are refused
-before they enter the log.
+Every field is bounded here, so that every decodable command can be applied, and bytes that no correct proposer sends
+are refused before they enter the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TextField: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Base of everything inside an envelope: arrays without surplus, and without cycles, whatever they hold."""
+    """The base of everything inside an envelope: an array without surplus fields, and without reference cycles."""
 
 
 class ListeningAt(Part, frozen=True):
@@ -82,7 +82,7 @@ _report_decoder = msgspec.msgpack.Decoder(Report)
 
 
 def decode_report(packed: Buffer) -> Report:
-    """One of a registration's. Raises `RemoteProtocolError`."""
+    """Decode one report of a registration. Raises `RemoteProtocolError`."""
     try:
         return _report_decoder.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -90,26 +90,28 @@ def decode_report(packed: Buffer) -> Report:
 
 
 class PackedReports(NamedTuple):
-    """What a broker reports of its replicas, coded: a tenth of a second's work for a hundred thousand of them, which is
-    best done where the replicas are opened."""
+    """A broker's encoded replica reports.
+
+    Encoding a hundred thousand takes a tenth of a second, best spent where the replicas are opened.
+    """
 
     packed: tuple[msgspec.Raw, ...]
 
     @staticmethod
     def of(reports: Iterable[ReplicaReport]) -> PackedReports:
-        """From the shared nouns."""
+        """Encode reports of the model's type."""
         return PackedReports(tuple(msgspec.Raw(_encoder.encode(Report.of(report))) for report in reports))
 
 
 class IsrMember(Part, frozen=True):
-    """A replica of exactly this life of its broker."""
+    """A replica of exactly this incarnation of its broker."""
 
     broker_id: BrokerIdField
     incarnation: IncarnationField
 
 
 class Election(Part, frozen=True):
-    """Make `candidate` the leader, if the partition is still at `partition_epoch` and it may lead now.
+    """Makes `candidate` the leader, if the partition is still at `partition_epoch` and it may lead now.
 
     With `recovery` it is the winner of a recovery election instead: the member of ISR or commit set with the greatest
     reported log, when no eligible one is live.

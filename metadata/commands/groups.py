@@ -1,12 +1,16 @@
-"""What can be asked of groups. One command carries many changes of many groups, each decided on its own and in order.
+"""Commands about groups. One command carries many changes of many groups, each decided on its own and in order.
 
-`ChangeGroups` is how offset commits become cheap: whatever a node's consumers ask for while one command is under way
-goes into the next. Its answer names only what was refused, because mostly nothing is and answers are remembered.
+`ChangeGroups` makes offset commits cheap: changes that a node's consumers request while one command is in flight go
+into the next. All kinds of changes share the command, so they apply in the order in which a node proposed them. Its
+answer names only refused changes, because refusals are rare and answers are remembered.
 
-Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its maker cuts it
+Joins and commits do not pass through the coordinator, since the image decides them anyway: a coordinator's death delays
+heartbeats and rebalances for a moment, and commits by no more than the quorum's election.
+
+Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its proposer splits it
 (`http_api/records/pack.py`). From the first release on no change gains a field, and `change_groups.1` no other kind of
-change: both would be a new command behind a new feature level. `GROUPS_FEATURE_LEVEL` is the level from which these are
-proposed at all.
+change: both would be a new command behind a new feature level. `GROUPS_FEATURE_LEVEL` is the level from which these
+commands may be proposed.
 """
 
 from __future__ import annotations
@@ -26,13 +30,13 @@ GROUPS_FEATURE_LEVEL = 2
 
 MAX_CHANGES_BYTES = 256 * KIB
 MAX_CHANGES = 1_000
-"""In one command: some milliseconds of work."""
+"""The most changes in one command: some milliseconds of work."""
 MAX_OFFSETS = 2_000
-"""In one command whose maker has a choice, for the same reason: a single commit may have more."""
+"""The most offsets in one command, if its proposer has a choice; a single commit may have more."""
 MAX_TOPICS_PER_MEMBER = 256
 MAX_MEMBERS_PER_GROUP = 1_000
 MAX_PARTITIONS_PER_GROUP = 10_000
-"""Assigned at a time: a command with the targets of a group stays small, and applying it short."""
+"""The most partitions assigned to one group: a command with its targets stays small and fast to apply."""
 MAX_NAME_BYTES = 255
 MIN_SESSION_TIMEOUT_MS = 1_000
 MAX_SESSION_TIMEOUT_MS = 1_800_000
@@ -55,7 +59,7 @@ Partitions: TypeAlias = Annotated[tuple[TopicPartitions, ...], msgspec.Meta(max_
 
 
 def pack_partitions(partitions: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:
-    """Grouped by topic, sorted."""
+    """Return the partitions grouped by topic, sorted."""
     by_topic: dict[TopicId, list[int]] = {}
     for partition in in_order(partitions):
         by_topic.setdefault(partition.topic_id, []).append(partition.partition)
@@ -70,10 +74,10 @@ def unpack_partitions(packed: tuple[TopicPartitions, ...]) -> list[TopicPartitio
 
 
 class Join(Part, frozen=True, tag="join"):
-    """A consumer joins, joins again, or subscribes to something else. The entry's index is its incarnation.
+    """A consumer joins, rejoins or changes its subscription. The entry's index is its incarnation.
 
-    What a member of this id (or static instance) owned stays its own, so that a restart of a static member moves
-    nothing; but all that was granted is granted anew, which fences the life before.
+    Partitions owned by a member of this id (or static instance) stay with it, so a restart of a static member moves
+    nothing; but every grant is renewed, which fences the previous incarnation.
     """
 
     group_id: GroupIdField
@@ -89,8 +93,9 @@ class Join(Part, frozen=True, tag="join"):
 
 
 class Leave(Part, frozen=True, tag="leave"):
-    """A member goes by itself. `now_ms`, here and below, is the proposer's wall clock: it makes a stamp only as long as
-    there is no cluster's time (`ClusterImage.stamp_ms`)."""
+    """A member leaves. `now_ms`, here and below, is the proposer's wall clock: it makes a stamp only while there is no
+    cluster time (`ClusterImage.stamp_ms`).
+    """
 
     group_id: GroupIdField
     member_id: MemberIdField
@@ -99,9 +104,10 @@ class Leave(Part, frozen=True, tag="leave"):
 
 
 class Fence(Part, frozen=True, tag="fence"):
-    """The coordinator of `term` removes a member: not heard of for its session, or a partition not given up in time.
+    """The coordinator of `term` removes a member that was silent for its session or did not give a partition up in
+    time.
 
-    In an entry of another term it is refused: its maker was deposed, and may have missed the member's heartbeats.
+    In an entry of another term it is refused: its proposer was deposed, and may have missed the member's heartbeats.
     """
 
     group_id: GroupIdField
@@ -112,7 +118,9 @@ class Fence(Part, frozen=True, tag="fence"):
 
 
 class Release(Part, frozen=True, tag="release"):
-    """A member has given these up: it reads them no more and has committed what it will. As of `generation`."""
+    """A member has given these partitions up, as of `generation`: it no longer reads them and has committed its
+    offsets.
+    """
 
     group_id: GroupIdField
     member_id: MemberIdField
@@ -125,14 +133,14 @@ class Release(Part, frozen=True, tag="release"):
 
 
 class Target(Part, frozen=True):
-    """What one member is to own."""
+    """The target of one member."""
 
     member_id: MemberIdField
     partitions: Partitions
 
 
 class Assign(Part, frozen=True, tag="assign"):
-    """New targets for all members, made for a membership: refused unless that is still the group's."""
+    """New targets for all members, made for one membership: refused unless that is still the group's."""
 
     group_id: GroupIdField
     epoch: NaturalField
@@ -143,7 +151,7 @@ class Assign(Part, frozen=True, tag="assign"):
 
 
 class OffsetToCommit(Part, frozen=True):
-    """Go on from `offset`."""
+    """An offset to commit: consumption continues from it."""
 
     topic_id: TopicIdField
     partition: PartitionField
@@ -156,10 +164,10 @@ Offsets: TypeAlias = Annotated[tuple[OffsetToCommit, ...], msgspec.Meta(max_leng
 
 
 class Commit(Part, frozen=True, tag="commit"):
-    """A member's commit, all of it or nothing: for partitions that it owns, and owned in `generation`. It never lowers
-    an offset: where a greater one is committed, that stays, and the commit counts as done (S8).
+    """A member's commit, all of it or nothing: for partitions that it owns, and owned in `generation`.
 
-    With no member id it is a consumer's that assigns partitions to itself; then the group must have no members.
+    It never lowers an offset: if a greater one is committed, that stays, and the commit counts as done (S8). Without a
+    member id it is the commit of a consumer that assigns partitions to itself; then the group must have no members.
     """
 
     group_id: GroupIdField
@@ -171,23 +179,28 @@ class Commit(Part, frozen=True, tag="commit"):
 
 
 class Reset(Part, frozen=True, tag="reset"):
-    """An operator's: these offsets, lower or higher. The group must have no members, and be as it was at `epoch`."""
+    """An operator's reset of offsets, lower or higher. The group must have no members, and be as it was at `epoch`."""
 
     group_id: GroupIdField
     epoch: Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
-    """-1: there was no such group; it comes to be."""
+    """The group's epoch; -1: there was no such group, and the reset creates it."""
     now_ms: NaturalField
     offsets: Offsets
     expected: Annotated[
         tuple[Annotated[int, msgspec.Meta(ge=-1, le=2**62)], ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_GROUP)
     ] = ()
-    """What is committed in each of these partitions, in their order, -1 for nothing: refused where that has changed, so
-    that what was planned, and perhaps shown to somebody, is done as it was or not at all. Empty: it does not matter."""
+    """The expected committed offset of each of these partitions, in their order, -1 for none; empty: not checked.
+
+    If one has changed, the reset is refused: it is carried out as planned (and perhaps shown to a person) or not at
+    all.
+    """
 
 
 class Expire(Part, frozen=True, tag="expire"):
-    """Offsets that nobody uses go: of a group without members since before `before_ms`, those committed before it. A
-    group with none left goes too. `term`: as in `Fence`."""
+    """Removes unused offsets: of a group without members since before `before_ms`, those committed before it.
+
+    A group with none left is removed too. `term`: as in `Fence`.
+    """
 
     group_id: GroupIdField
     epoch: NaturalField
@@ -196,7 +209,7 @@ class Expire(Part, frozen=True, tag="expire"):
 
 
 class Delete(Part, frozen=True, tag="delete"):
-    """An operator's: the group and its offsets. It must have no members."""
+    """An operator's deletion of a group and its offsets. The group must have no members."""
 
     group_id: GroupIdField
 
@@ -205,6 +218,6 @@ GroupChange: TypeAlias = Join | Leave | Fence | Release | Assign | Commit | Rese
 
 
 class ChangeGroups(Part, frozen=True, tag="change_groups.1"):
-    """Answered by `GroupsChanged`."""
+    """Changes of groups, in order. Answered by `GroupsChanged`."""
 
     changes: Annotated[tuple[GroupChange, ...], msgspec.Meta(max_length=MAX_CHANGES)]

@@ -1,4 +1,4 @@
-"""The answers of the state machine to commands: what holds now, or why nothing changed."""
+"""The state machine's answers to commands: what holds now, or why nothing changed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .transactions import Key
 
 
 class Done(Part, frozen=True, tag="done.1"):
-    """It holds now (perhaps it did before)."""
+    """The requested state holds now, and may have held before."""
 
 
 class Registered(Part, frozen=True, tag="registered.1"):
-    """This process's incarnation. It may act on partitions once its view has come to this registration."""
+    """This process's incarnation. It may act on partitions once its view has reached this registration."""
 
     incarnation: IncarnationField
 
@@ -28,37 +28,37 @@ class IsrAltered(Part, frozen=True, tag="isr_altered.1"):
 
 
 class ProducerIdsGranted(Part, frozen=True, tag="producer_ids_granted.1"):
-    """`[first, first + count)` are the asker's."""
+    """The producer ids `[first, first + count)` belong to the requester."""
 
     first: ProducerId
     count: NaturalField
 
 
 class Refused(Part, frozen=True, tag="refused.1"):
-    """Not carried out, for a reason by name: `code` is a key of `raftlog.errors.CODES`."""
+    """A refusal: `code` is a key of `raftlog.errors.CODES`."""
 
     code: str
     detail: str
 
     def error(self) -> RaftlogError:
-        """As an exception."""
+        """Return the refusal as an exception."""
         return error_from_code(self.code, self.detail)
 
 
 class Elected(Part, frozen=True, tag="elected.1"):
-    """What became of each election, in the order of the command: None where it was carried out."""
+    """The result of each election, in the order of the command: None if it was carried out."""
 
     refusals: tuple[Refused | None, ...]
 
 
 class ReassignmentsAltered(Part, frozen=True, tag="reassignments_altered.1"):
-    """What became of each reassignment or move, in the order of the command: None where it was carried out."""
+    """The result of each reassignment or move, in the order of the command: None if it was carried out."""
 
     refusals: tuple[Refused | None, ...]
 
 
 class RefusedChange(Part, frozen=True):
-    """One change of a `ChangeGroups`, by its position, that was not carried out."""
+    """A refused change of a `ChangeGroups`, by its position."""
 
     position: NaturalField
     code: str
@@ -66,14 +66,16 @@ class RefusedChange(Part, frozen=True):
 
 
 class GroupsChanged(Part, frozen=True, tag="groups_changed.1"):
-    """What was refused; every other change was carried out."""
+    """The refused changes; every other change was carried out."""
 
     refusals: tuple[RefusedChange, ...]
 
 
 class TransactionAnswer(Part, frozen=True):
-    """What there is to tell of one change of a `ChangeTransactions`, by its position: `code` says why it was not
-    carried out; otherwise `keys` and `count` say what was asked for."""
+    """The answer to one change of a `ChangeTransactions`, by its position.
+
+    If the change was refused, `code` says why; otherwise `keys` and `count` are the requested values.
+    """
 
     position: NaturalField
     code: str
@@ -83,7 +85,7 @@ class TransactionAnswer(Part, frozen=True):
 
 
 class TransactionsChanged(Part, frozen=True, tag="transactions_changed.1"):
-    """Every change that has no answer here was carried out, and there is nothing to tell."""
+    """The answers to changes that have one; every other change was carried out."""
 
     answers: tuple[TransactionAnswer, ...]
 

@@ -1,12 +1,12 @@
-"""What can be asked about transactions. One command carries many changes, each decided on its own and in order.
+"""Commands about transactions. One command carries many changes, each decided on its own and in order.
 
 `Commit` is all there is to exactly-once: outputs of any number of producers, offsets of groups and named positions move
-together in one entry, or not at all (S13). One that is larger than `MAX_CHANGE_BYTES` is staged: `StagePart` brings
-pieces, which nobody acts on and nothing can alter, and `CommitStaged` names how many there are and their digest.
+together in one entry, or not at all (S13). A commit larger than `MAX_CHANGE_BYTES` is staged: `StagePart` brings
+pieces, which have no effect and cannot be altered, and `CommitStaged` names their number and digest.
 
-Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its maker cuts it. Once it is released a
+Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its proposer splits it. Once released a
 change never gains a field, and `change_transactions.1` never another kind of change: both would be a new command behind
-a new feature level. `TRANSACTIONS_FEATURE_LEVEL` is the level from which these are proposed at all.
+a new feature level. `TRANSACTIONS_FEATURE_LEVEL` is the level from which these commands may be proposed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .groups import MAX_PARTITIONS_PER_GROUP, EpochField, GroupIdField, NameFiel
 TRANSACTIONS_FEATURE_LEVEL = 3
 
 MAX_CHANGES_BYTES = 128 * KIB
-"""Of a command with several changes."""
+"""The size of a command with several changes, in bytes."""
 MAX_CHANGE_BYTES = 64 * KIB
-"""Of one change, some milliseconds of work: a larger commit is staged in pieces of this size."""
+"""The size of one change, in bytes, some milliseconds of work: a larger commit is staged in pieces of this size."""
 MAX_CHANGES = 500
 MAX_PARTS = 64
-"""Of a staged commit: four megabytes."""
+"""The most parts of a staged commit: four megabytes."""
 MAX_OUTPUTS = 10_000
 """In one change."""
 MAX_KEYS = 5_000
@@ -81,14 +81,16 @@ def pack_keys(keys: Iterable[TransactionKey]) -> tuple[Key, ...]:
 
 
 class Initialize(Part, frozen=True, tag="initialize"):
-    """A producer of this name begins: what an earlier one left undecided is aborted, and whoever still is one is
-    fenced. Answered with the key of its first transaction. `now_ms`: the proposer's clock, for the expiry of names.
+    """A producer of this name begins: what an earlier one left undecided is aborted, and earlier producers are fenced.
 
-    `attempt`: which initialisation this is, where it can come twice: the repeated one is answered with the key of now,
-    and changes nothing; it is refused (`producer_fenced`) where another one came in between.
+    Answered with the key of its first transaction. `now_ms`: the proposer's clock, for the expiry of names.
 
-    `after`: the last transaction that this producer had under the name. It is refused where another producer began
-    since: who begins anew, for whatever reason, never fences its successor."""
+    `attempt` identifies the initialisation if it can be retried: a retry is answered with the current key and changes
+    nothing; it is refused (`producer_fenced`) if another initialisation came in between.
+
+    `after`: the last transaction that this producer had under the name. The change is refused if another producer began
+    since: a producer that reinitialises, for whatever reason, never fences its successor.
+    """
 
     transactional_id: TransactionNameField
     timeout_ms: TimeoutField
@@ -98,8 +100,11 @@ class Initialize(Part, frozen=True, tag="initialize"):
 
 
 class OpenBlock(Part, frozen=True, tag="open_block"):
-    """So many ids without a name, in a row; or those that the same `name` (empty: none) has already. Answered with the
-    first one and their count."""
+    """Opens a block of `count` consecutive ids without a name, or finds the block that `name` (empty: none) already
+    has.
+
+    Answered with the first id and their count.
+    """
 
     name: BlockNameField
     count: Annotated[int, msgspec.Meta(ge=1, le=MAX_IDS_PER_BLOCK)]
@@ -107,7 +112,7 @@ class OpenBlock(Part, frozen=True, tag="open_block"):
 
 
 class RetireBlock(Part, frozen=True, tag="retire_block"):
-    """Whatever is undecided in it is aborted for good. One that is not there (any more) is retired already."""
+    """Retires a block: its undecided ids are aborted permanently. A missing block counts as retired."""
 
     name: TransactionNameField
 
@@ -116,7 +121,7 @@ class RetireBlock(Part, frozen=True, tag="retire_block"):
 
 
 class TopicEnds(Part, frozen=True):
-    """Up to which offsets (exclusive) a transaction's records in partitions of one topic are meant; one for each."""
+    """The end offsets (exclusive) of a transaction's records in partitions of one topic, one for each partition."""
 
     topic_id: TopicIdField
     partitions: Annotated[tuple[PartitionField, ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_GROUP)]
@@ -124,7 +129,7 @@ class TopicEnds(Part, frozen=True):
 
 
 class Output(Part, frozen=True):
-    """What one transaction wrote. The same one may come in several pieces, each with other partitions."""
+    """The output of one transaction. It may come in several pieces, each with other partitions."""
 
     producer_id: ProducerIdField
     producer_epoch: ProducerEpochField
@@ -136,7 +141,7 @@ class Output(Part, frozen=True):
 
 
 class Move(Part, frozen=True):
-    """A group's offset goes from `start` (-1: none is committed) to `end`. Refused unless it is at `start`."""
+    """A move of a group's offset from `start` (-1: none is committed) to `end`. Refused unless it is at `start`."""
 
     topic_id: TopicIdField
     partition: PartitionField
@@ -151,8 +156,10 @@ class Move(Part, frozen=True):
 
 
 class GroupMoves(Part, frozen=True):
-    """What one member of one group has consumed; no member id: of a group that has no members. The same fence as of an
-    ordinary commit (`changes.Commit`), and beyond that every start must be the current offset."""
+    """The offsets consumed by one member of one group; without a member id: of a group that has no members.
+
+    The fence of an ordinary commit (`changes.Commit`) applies, and in addition every start must be the current offset.
+    """
 
     group_id: GroupIdField
     member_id: NameField
@@ -162,7 +169,7 @@ class GroupMoves(Part, frozen=True):
 
 
 class Position(Part, frozen=True):
-    """A named counter goes from `current` (-1: there is none) up to `new`."""
+    """A named counter that rises from `current` (-1: there is none) to `new`."""
 
     name: TransactionNameField
     current: StartField
@@ -180,20 +187,28 @@ Positions: TypeAlias = Annotated[tuple[Position, ...], msgspec.Meta(max_length=M
 
 
 class Commit(Part, frozen=True, tag="commit"):
-    """All of it, or nothing. A refusal aborts what it names and is undecided, unless its reason is the request itself
-    or a want of room. Its named producers go on in the next epoch; where one does not, the answer has the keys of all
-    of them, in the order of `outputs`."""
+    """A commit, all of it or nothing.
+
+    A refusal aborts the undecided transactions that it names, because the attempt is over and they would only hold up
+    readers until their timeout. A refusal for the form of the request or for lack of room changes nothing: it can be
+    retried.
+
+    Its named producers continue in the next epoch; if one does not, the answer has the keys of all of them, in the
+    order of `outputs`.
+    """
 
     outputs: Annotated[tuple[Output, ...], msgspec.Meta(max_length=MAX_OUTPUTS)]
     groups: Annotated[tuple[GroupMoves, ...], msgspec.Meta(max_length=MAX_GROUPS_PER_COMMIT)]
     positions: Positions
     block: BlockNameField
-    """Retired with it."""
+    """The block that is retired with the commit."""
     now_ms: NaturalField
 
 
 class StagePart(Part, frozen=True, tag="stage_part"):
-    """A piece of a commit to come (`Piece`, as bytes). The same one may come twice, another in its place never."""
+    """Stages a piece of a commit (`Piece`, as bytes). The same piece may come twice, a different one in its place
+    never.
+    """
 
     commit_id: CommitIdField
     number: Annotated[int, msgspec.Meta(ge=0, le=MAX_PARTS - 1)]
@@ -201,7 +216,7 @@ class StagePart(Part, frozen=True, tag="stage_part"):
 
 
 class CommitStaged(Part, frozen=True, tag="commit_staged"):
-    """Parts 0 to `parts` - 1 of this id, whose digest this is, as one `Commit`. They are dropped with the answer."""
+    """Commits parts 0 to `parts` - 1 of this id, with this digest, as one `Commit`; the answer drops them."""
 
     commit_id: CommitIdField
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)]
@@ -212,21 +227,23 @@ class CommitStaged(Part, frozen=True, tag="commit_staged"):
 
 
 class Abort(Part, frozen=True, tag="abort"):
-    """Those of them that are undecided are aborted; refused where one is not aborted then. Answered as `Commit` is."""
+    """Aborts the undecided ones of these transactions; refused if one is not aborted then. Answered as `Commit` is."""
 
     keys: Keys
     now_ms: NaturalField
 
 
 class AbortOverdue(Part, frozen=True, tag="abort_overdue"):
-    """A leader finds them open for longer than they may be: presumed abort. What is decided stays decided."""
+    """Aborts transactions that a leader finds open beyond their timeout: presumed abort. Decided ones are unchanged."""
 
     keys: Keys
 
 
 class Marked(Part, frozen=True, tag="marked"):
-    """The leader of `leader_epoch` has what was decided about these below its high watermark: nobody needs to remember
-    for this partition any more. Refused in another leader epoch, whose leader looks for itself."""
+    """Reports that the leader of `leader_epoch` has the outcome of these below its high watermark.
+
+    The ends in this partition can then be dropped. Refused in another leader epoch, whose leader checks for itself.
+    """
 
     topic_id: TopicIdField
     partition: PartitionField
@@ -242,14 +259,14 @@ class Marked(Part, frozen=True, tag="marked"):
 
 
 class ExpiredBlock(Part, frozen=True):
-    """As it was at `changed`."""
+    """A block to expire, as it was at `changed`."""
 
     first: ProducerIdField
     changed: NaturalField
 
 
 class ExpiredProducer(Part, frozen=True):
-    """As it was in this epoch."""
+    """A producer to expire, as it was in this epoch."""
 
     transactional_id: TransactionNameField
     producer_id: ProducerIdField
@@ -257,22 +274,24 @@ class ExpiredProducer(Part, frozen=True):
 
 
 class ExpiredParts(Part, frozen=True):
-    """As they were when there were so many."""
+    """The staged parts to expire, if there are still `count` of them."""
 
     commit_id: CommitIdField
     parts: NaturalField
 
 
 class RemovePosition(Part, frozen=True, tag="remove_position"):
-    """A named counter that stands at `value` is forgotten. Nothing happens where there is none (any more)."""
+    """Removes a named counter that stands at `value`. A missing counter is no error."""
 
     name: TransactionNameField
     value: NaturalField
 
 
 class Expire(Part, frozen=True, tag="expire"):
-    """What nobody has used for its time is forgotten, where it is still what it was. Commits that are not marked
-    everywhere stay. `term`: refused in an entry of another one, because its maker was deposed."""
+    """Expires unused records that have not changed. Commits that are not marked everywhere stay.
+
+    `term`: refused in an entry of another term, because its proposer was deposed.
+    """
 
     term: NaturalField
     blocks: Annotated[tuple[ExpiredBlock, ...], msgspec.Meta(max_length=MAX_EXPIRED)]
@@ -296,7 +315,7 @@ TransactionChange: TypeAlias = (
 
 
 class ChangeTransactions(Part, frozen=True, tag="change_transactions.1"):
-    """Answered by `TransactionsChanged`."""
+    """Changes of transactions, in order. Answered by `TransactionsChanged`."""
 
     changes: Annotated[tuple[TransactionChange, ...], msgspec.Meta(max_length=MAX_CHANGES)]
 
@@ -312,7 +331,7 @@ def encode_piece(piece: Piece) -> bytes:
 
 
 def decode_piece(packed: bytes) -> Piece | None:
-    """None where these bytes are not a piece."""
+    """Decode a piece; None if the bytes are not one."""
     try:
         return _piece_decoder.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -320,7 +339,7 @@ def decode_piece(packed: bytes) -> Piece | None:
 
 
 def digest_of(pieces: Iterable[bytes]) -> bytes:
-    """Of all of them in their order; their lengths count, so that no other cut has the same one."""
+    """Return the digest of the pieces in order; lengths are included, so that no other split has the same digest."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(len(piece).to_bytes(8, "big"))

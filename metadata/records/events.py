@@ -1,10 +1,10 @@
-"""What changed in the cluster image: facts for whoever keeps a copy of a part of it.
+"""Events: the changes of the cluster image, for consumers that keep a copy of a part of it.
 
-Each event carries the whole new record, so that a follower replaces and never patches. The events of one log entry are
-applied together; those of `diff` (after a snapshot) lead from one state to the other in the same way.
+Each event carries the whole new record, so a consumer replaces records and never patches them. The events of one log
+entry are applied together; those of `diff` (after a snapshot) lead from one state to the other in the same way.
 
-In one entry the ends of a commit (`EndsCommitted`) come before the outcome: a copy that takes an entry over piece by
-piece never knows that a transaction is committed without knowing what of it is meant (S13).
+In one entry the ends of a commit (`EndsCommitted`) precede the outcome: a copy that applies an entry in pieces never
+knows that a transaction is committed without knowing which of its records are (S13).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .tickets import RecoveryTicket
 from .transactions import Block, NamedProducer
 
 INITIAL_FEATURE_LEVEL = 1
-"""Of a cluster whose quorum has decided nothing yet."""
+"""The feature level of a cluster whose quorum has decided nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,16 @@ class FeatureLevelChanged:
 
 @dataclass(frozen=True, slots=True)
 class TimeAdvanced:
-    """The cluster's time, told again and again whether it moved or not: who is told may go on from it for a while."""
+    """The cluster's time. The event is repeated even if the time has not moved: the receiver may extrapolate from it
+    for a while.
+    """
 
     time: ClusterTime
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottleChanged:
-    """How fast moves may copy, on every broker."""
+    """The rates at which moves may copy, on every broker."""
 
     throttle: ReplicationThrottle
 
@@ -83,7 +85,7 @@ class TopicChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicRemoved:
-    """A topic and all its partitions are no more; there is no event for each of them."""
+    """A topic and all its partitions were deleted; there is no event for each partition."""
 
     topic_id: TopicId
     name: str
@@ -105,21 +107,21 @@ class PartitionChanged(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
-    """A group is new, or its members, targets or owners are others."""
+    """A group was created, or its members, targets or owners changed."""
 
     record: GroupRecord
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRemoved:
-    """A group is no more, and nor are its offsets."""
+    """A group and its offsets were deleted."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommitted:
-    """Of one group; those not named here stay."""
+    """Offsets that a group committed; its offsets of other partitions stay."""
 
     group_id: str
     offsets: Mapping[TopicPartition, CommittedOffset]
@@ -127,7 +129,7 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRemoved:
-    """They expired, or their topic is no more."""
+    """Offsets that expired or whose topic was deleted."""
 
     group_id: str
     partitions: Sequence[TopicPartition]
@@ -138,7 +140,7 @@ GroupEvent: TypeAlias = GroupChanged | GroupRemoved | OffsetsCommitted | Offsets
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsTaken:
-    """Every producer id below was granted, for whatever purpose."""
+    """Every producer id below `below` has been granted, for whatever purpose."""
 
     below: ProducerId
 
@@ -152,35 +154,35 @@ class ProducerChanged:
 
 @dataclass(frozen=True, slots=True)
 class ProducerRemoved:
-    """Nobody used the name for long."""
+    """A named producer expired."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class BlockChanged:
-    """A block is new, retired, or some of its ids are decided."""
+    """A block was opened or retired, or some of its ids were decided."""
 
     record: Block
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRemoved:
-    """It expired."""
+    """A block expired."""
 
     first: ProducerId
 
 
 @dataclass(frozen=True, slots=True)
 class EndsCommitted:
-    """Committed, and not marked yet; there may be several of these for one commit."""
+    """Ends that are committed and not marked yet; one commit may bring several of these events."""
 
     ends: Mapping[TopicPartition, Mapping[TransactionKey, Offset]]
 
 
 @dataclass(frozen=True, slots=True)
 class EndsForgotten:
-    """Their markers are below the high watermark, or the partition is no more."""
+    """Ends whose markers are below the high watermark, or whose partition was deleted."""
 
     topic_partition: TopicPartition
     keys: Sequence[TransactionKey]
@@ -188,7 +190,7 @@ class EndsForgotten:
 
 @dataclass(frozen=True, slots=True)
 class PositionMoved:
-    """A named counter went up."""
+    """A named position was raised."""
 
     name: str
     value: int
@@ -196,14 +198,14 @@ class PositionMoved:
 
 @dataclass(frozen=True, slots=True)
 class PositionRemoved:
-    """An operator had a named counter forgotten."""
+    """An operator removed a named position."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class PartsStaged:
-    """So many parts of a commit to come are there; 0: they are dropped."""
+    """The number of staged parts of a commit; 0 means that they were dropped."""
 
     commit_id: bytes
     count: int

@@ -1,4 +1,4 @@
-"""Every group and its committed offsets as of some index, made of the image's events."""
+"""The table of groups and their committed offsets as of some index, built from the image's events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
 
 class GroupsView:
-    """Every group as of some index. Read as you like; `on_event` is for whoever feeds it."""
+    """Every group as of some index. Only the feeder of the view calls `on_event`."""
 
     def __init__(self) -> None:
         self._groups: dict[str, GroupRecord] = {}
@@ -27,11 +27,11 @@ class GroupsView:
         return bool(self._groups)
 
     def groups(self) -> list[GroupRecord]:
-        """All of them, by id."""
+        """Return all groups, sorted by id."""
         return [self._groups[group_id] for group_id in sorted(self._groups)]
 
     def offsets(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """What a group has committed."""
+        """Return the committed offsets of a group."""
         return self._offsets.get(group_id, _NOTHING)
 
     def on_event(self, event: GroupEvent) -> None:

@@ -1,13 +1,16 @@
 """Groups, members and committed offsets, as the quorum agreed on them.
 
-Three numbers fence a consumer, all of them indexes of log entries, so unique and rising without a counter to keep:
+Three numbers fence a consumer. All are indexes of log entries, as a broker's incarnation is: unique and rising without
+a counter to keep.
 
-* a member's **incarnation** is the entry by which it joined (last): an older life of the same member is nobody;
-* its **generation** is the entry that last changed what it owns or is to own;
-* a partition in `owned` has the entry by which it was **granted**: what a member says of a generation before that, it
-  said when the partition was perhaps somebody else's.
+* A member's **incarnation** is the entry of its latest join; requests of an earlier life of the same member are fenced.
+* Its **generation** is the entry that last changed what it owns or is to own.
+* Each partition in `owned` has the entry that **granted** it: a request of an earlier generation was made when the
+  partition may have belonged to another member. A grant per partition, rather than an epoch per group, refuses a stale
+  commit for that partition only. Kafka refuses every commit of an older epoch, also for partitions that never moved;
+  accepting any epoch would admit a commit that was in flight during two rebalances.
 
-A record is never changed, only replaced, its mappings too.
+A record is never modified, only replaced; so are its mappings.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ import msgspec
 from raftlog.model import Offset, TopicPartition
 
 NEVER_MS = -1
-"""No time: of a group that has members, or of one that never had any."""
+"""The absence of a time: the group has members, or never had any."""
 
 
 _topic_and_number = attrgetter("topic_id", "partition")
 
 
 def in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Sorted, several times faster than by comparing the records themselves."""
+    """Return the partitions sorted, several times faster than by comparing the records themselves."""
     return sorted(partitions, key=_topic_and_number)
 
 
@@ -39,9 +42,9 @@ class GroupState(Enum):
     EMPTY = "Empty"
     """No members; its offsets are kept until they expire."""
     ASSIGNING = "Assigning"
-    """Its target is older than its membership: the coordinator is about to make another."""
+    """The target is older than the membership: the coordinator is about to make a new one."""
     RECONCILING = "Reconciling"
-    """Some member does not own its target yet: another has something to give up."""
+    """Some member does not own its target yet, because another member has partitions to give up."""
     STABLE = "Stable"
 
 
@@ -54,31 +57,33 @@ class MemberRecord:
 
     member_id: str
     instance_id: str
-    """Of a static member (KIP-345): who joins with it takes this member's place. Empty: a dynamic member."""
+    """The name of a static member (KIP-345): a consumer that joins with it takes this member's place. Empty: a dynamic
+    member.
+    """
     incarnation: int
     client_id: str
     client_host: str
     topics: tuple[str, ...]
-    """Names it subscribed to, sorted."""
+    """The names of the topics that the member subscribes to, sorted."""
     pattern: str
-    """And every topic whose whole name fits this (RE2); empty: none."""
+    """A pattern (RE2): the member also subscribes to every topic whose whole name matches it. Empty: none."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """How long it may take to give a partition up before it is removed from the group."""
+    """The time that the member may take to give a partition up before it is removed from the group, in milliseconds."""
     generation: int
     owned: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """What is its own now → when it was granted. It alone may commit for these."""
+    """The partitions that the member owns → the entry that granted each. Only this member may commit for them."""
     target: frozenset[TopicPartition] = frozenset()
-    """What it is to own. Order never matters: whoever writes it down sorts."""
+    """The partitions that the member is to own. Unordered: writers sort."""
 
     @property
     def assigned(self) -> list[TopicPartition]:
-        """What it may read: its own, and to stay so. Sorted."""
+        """Return the partitions that the member owns and is to keep, sorted."""
         return in_order(partition for partition in self.owned if partition in self.target)
 
     @property
     def revoking(self) -> list[TopicPartition]:
-        """What it must give up. Sorted."""
+        """Return the partitions that the member must give up, sorted."""
         return in_order(partition for partition in self.owned if partition not in self.target)
 
     @property
@@ -95,16 +100,16 @@ class GroupRecord:
 
     group_id: str
     epoch: int
-    """The entry that last changed who is in it or what they subscribed to."""
+    """The entry that last changed the membership or the subscriptions."""
     target_epoch: int
-    """The epoch for which the targets were made; other than `epoch` (0: none were): others are about to be."""
+    """The epoch for which the targets were made. If it differs from `epoch` (0: none were made), new ones are due."""
     assignor: str
-    """How targets are made (`metadata/rules/assignors.py`): what the member that joined last asked for."""
+    """The assignor that the most recent joiner requested (`metadata/rules/assignors.py`)."""
     empty_since_ms: int = NEVER_MS
-    """When the last member went, by the cluster's time."""
+    """The cluster's time at which the last member left, in milliseconds."""
     members: Mapping[str, MemberRecord] = field(default_factory=dict)
     _found: list[GroupState] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The state, once somebody has asked: every heartbeat does, and a group may have many partitions."""
+    """The cached state: every heartbeat reads it, and a group may have many partitions."""
 
     @property
     def state(self) -> GroupState:
@@ -122,18 +127,18 @@ class GroupRecord:
         return GroupState.RECONCILING
 
     def member_of_instance(self, instance_id: str) -> MemberRecord | None:
-        """The static member of this name."""
+        """Return the static member of this name."""
         if not instance_id:
             return None
         return next((member for member in self.members.values() if member.instance_id == instance_id), None)
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
-    """Where a group goes on in one partition. A struct, because there are many and they change often."""
+    """A committed offset of one partition. A struct, because there are many and they change often."""
 
     offset: Offset
     leader_epoch: int
-    """Of the last record consumed, where the consumer said so, otherwise -1."""
+    """The leader epoch of the last record consumed, or -1 if the consumer did not give it."""
     metadata: str
     commit_timestamp_ms: int
     """By the clock of the node that took the commit."""

@@ -1,4 +1,4 @@
-"""What is kept of the reports of members that may not lead, for recovery elections."""
+"""The reports of members that may not lead, kept for recovery elections."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from raftlog.model import BrokerId, DirectoryId, Incarnation, LeaderEpoch, Offse
 
 
 class RecoveryTicket(msgspec.Struct, frozen=True, gc=False):
-    """What a marked member said of its replica when it last registered."""
+    """The report of a marked member's latest registration about its replica."""
 
     broker_id: BrokerId
     incarnation: Incarnation
     directory_id: DirectoryId
-    """The one that it was in sync with."""
+    """The directory in which the replica was in sync. Putting the old disk back makes the replica count again; on a new
+    disk it has no vote, however often the broker restarts.
+    """
     has_directory: bool
-    """False: it came with another directory, so it can vouch for nothing."""
+    """False: the broker registered with another directory, so it can vouch for nothing."""
     last_epoch: LeaderEpoch
     stable_end_offset: Offset

@@ -1,9 +1,12 @@
-"""Everything that is known of transactions as of some index: the image's tables, and a view's, made of the same events.
+"""The tables of transactions as of some index: the image's and a view's alike, built from the same events.
 
-`Transactions` answers what leaders ask (`raftlog.transactions.TransactionVerdicts`). The answer about a partition has
-two sources: the **ends** that commits named for it, kept until a marker is below its high watermark, and the
-**standing** of the transaction as a whole. The ends come first. So what is committed and not named here (any more) is
-aborted here, and so is what is not kept at all, because nobody can commit it any more (S13).
+One mapping from events to tables serves both, so the two cannot disagree; the price is an event for each staged part.
+
+`Transactions` answers the queries of partition leaders (`raftlog.transactions.TransactionVerdicts`). The answer about a
+partition has two sources: the **ends** that commits named for it, kept until a marker is below its high watermark, and
+the **standing** of the transaction as a whole. The ends come first. So if a transaction is committed and no end names
+this partition (any more), its open records here are aborted; so are those of a transaction that is no longer kept,
+because it can never be committed (S13).
 """
 
 from __future__ import annotations
@@ -31,9 +34,9 @@ from .events import (
 from .transactions import Block, NamedProducer, Standing
 
 UNKNOWN_IDS_TAKEN = 2**20
-"""A leader may be behind with what was granted, but not by more ids than this."""
+"""The bound on how many ids a leader's copy may lag behind the granted ones."""
 UNKNOWN_EPOCHS_TAKEN = 64
-"""Likewise of one producer's epochs."""
+"""The same bound for the epochs of one producer."""
 
 _UNDECIDED = Verdict(Outcome.UNDECIDED)
 _ABORTED = Verdict(Outcome.ABORTED)
@@ -50,59 +53,59 @@ _NO_ENDS: Mapping[TransactionKey, Offset] = {}
 
 
 class Transactions:
-    """Read as you like; `on_event` is for whoever feeds it."""
+    """Producers, blocks, ends and positions. Only the feeder calls `on_event`."""
 
     def __init__(self) -> None:
         self.granted_below = ProducerId(0)
-        """Every producer id below was granted, for whatever purpose."""
+        """The first producer id that has not been granted for any purpose."""
         self.ends_count = 0
-        """Named offsets that are not marked yet."""
+        """The number of ends that are not marked yet."""
         self.ids_in_blocks = 0
         self.range_count = 0
-        """Of all blocks' outcomes."""
+        """The number of outcome ranges of all blocks."""
         self._producers: dict[str, NamedProducer] = {}
         self._names: dict[ProducerId, str] = {}
-        """Producer id, of now or former → its name."""
+        """Producer id, current or former → the producer's name."""
         self._blocks: dict[ProducerId, Block] = {}
         self._firsts: list[ProducerId] = []
-        """Of the blocks, sorted."""
+        """The first id of each block, sorted."""
         self._open_blocks: dict[str, ProducerId] = {}
         """Name → the block that is not retired."""
         self._ends: dict[TopicPartition, dict[TransactionKey, Offset]] = {}
         self._ends_of: dict[TransactionKey, int] = {}
-        """How many partitions of a transaction are not marked yet."""
+        """Transaction → the number of its partitions that are not marked yet."""
         self._positions: dict[str, int] = {}
         self._staged: dict[bytes, int] = {}
 
     # --- What leaders ask: `raftlog.transactions.TransactionVerdicts` ------------------------------------------------
 
     def verdict(self, key: TransactionKey, topic_partition: TopicPartition) -> Verdict:
-        """What a leader makes of records of this transaction that it finds open (S13)."""
+        """Return the verdict on records of this transaction that a leader finds open (S13)."""
         end_offset = self._ends.get(topic_partition, _NO_ENDS).get(key)
         if end_offset is not None:
             return Verdict(Outcome.COMMITTED, end_offset)
         return _UNDECIDED if self.standing(key) in _OPEN else _ABORTED
 
     def unmarked(self, topic_partition: TopicPartition, most: int | None = None) -> list[TransactionKey]:
-        """Commits whose marker in this partition nobody has reported below its high watermark; `most` of them."""
+        """Return up to `most` commits whose marker has not been reported below this partition's high watermark."""
         return list(islice(self._ends.get(topic_partition, ()), most))
 
     def refusal(self, key: TransactionKey) -> str:
-        """Why no more records of the transaction are taken, as a code; empty where they are."""
+        """Return the error code for further records of the transaction; empty if they are accepted."""
         standing = self.standing(key)
         if standing is Standing.UNKNOWN and not self.is_near(key):
             return "unknown_transaction"
         return _REFUSALS[standing]
 
     def timeout_ms(self, key: TransactionKey) -> int | None:
-        """How long it may stay open; None where the transaction is not known here."""
+        """Return how long the transaction may stay open, or None if it is unknown here."""
         found = self.producer_of(key.producer_id) or self.block_of(key.producer_id)
         return None if found is None else found.timeout_ms
 
     # --- Reading -----------------------------------------------------------------------------------------------------
 
     def standing(self, key: TransactionKey) -> Standing:
-        """What is known of it as a whole."""
+        """Return the standing of the transaction as a whole."""
         producer = self.producer_of(key.producer_id)
         if producer is not None:
             return producer.standing(key)
@@ -112,7 +115,7 @@ class Transactions:
         return Standing.EXPIRED if key.producer_id < self.granted_below else Standing.UNKNOWN
 
     def is_near(self, key: TransactionKey) -> bool:
-        """Of what is unknown: others may know it by now."""
+        """Return whether a transaction that is unknown here may already be known to other nodes."""
         producer = self.producer_of(key.producer_id)
         if producer is not None:
             return key.producer_epoch - producer.epoch <= UNKNOWN_EPOCHS_TAKEN
@@ -122,12 +125,12 @@ class Transactions:
         return self._producers.get(transactional_id)
 
     def producer_of(self, producer_id: ProducerId) -> NamedProducer | None:
-        """Whose id this is, or was before its epochs came to their end."""
+        """Return the named producer that has this id, or had it before its epochs were exhausted."""
         name = self._names.get(producer_id)
         return None if name is None else self._producers[name]
 
     def producers(self) -> list[NamedProducer]:
-        """All of them, by name."""
+        """Return all of them, sorted by name."""
         return [self._producers[name] for name in sorted(self._producers)]
 
     @property
@@ -142,7 +145,7 @@ class Transactions:
         return self._blocks.get(first)
 
     def block_of(self, producer_id: ProducerId) -> Block | None:
-        """The block that this id is of."""
+        """Return the block that contains this id."""
         place = bisect_right(self._firsts, producer_id) - 1
         if place < 0:
             return None
@@ -150,12 +153,12 @@ class Transactions:
         return block if producer_id < block.end else None
 
     def open_block(self, name: str) -> Block | None:
-        """The one of this name that is not retired."""
+        """Return the block of this name that is not retired."""
         first = self._open_blocks.get(name)
         return None if first is None else self._blocks[first]
 
     def blocks(self) -> list[Block]:
-        """All that are kept, by their ids."""
+        """Return all blocks, sorted by id."""
         return [self._blocks[first] for first in self._firsts]
 
     @property
@@ -163,7 +166,7 @@ class Transactions:
         return len(self._blocks)
 
     def going_on(self, ended: Iterable[TransactionKey]) -> tuple[TransactionKey, ...]:
-        """The keys with which the named ones among these producers go on, where no answer says otherwise."""
+        """Return the next keys of the named producers among these, as they are if no answer says otherwise."""
         return tuple(
             TransactionKey(key.producer_id, ProducerEpoch(key.producer_epoch + 1))
             for key in dict.fromkeys(ended)
@@ -171,19 +174,19 @@ class Transactions:
         )
 
     def unmarked_count(self, key: TransactionKey) -> int:
-        """In how many partitions a commit is not known to be visible yet."""
+        """Return the number of partitions in which a commit is not known to be visible yet."""
         return self._ends_of.get(key, 0)
 
     def end_offset(self, key: TransactionKey, topic_partition: TopicPartition) -> Offset | None:
-        """What a commit named for this partition, while it is not marked there."""
+        """Return the end that a commit named for this partition, until it is marked there."""
         return self._ends.get(topic_partition, _NO_ENDS).get(key)
 
     def position(self, name: str) -> int:
-        """-1: there is none."""
+        """Return the position of this name, or -1 if there is none."""
         return self._positions.get(name, -1)
 
     def positions(self) -> list[tuple[str, int]]:
-        """All of them, by name."""
+        """Return all of them, sorted by name."""
         return sorted(self.position_items())
 
     def position_items(self) -> list[tuple[str, int]]:
@@ -195,16 +198,16 @@ class Transactions:
         return len(self._positions)
 
     def staged(self) -> list[tuple[bytes, int]]:
-        """Commits to come, and how many parts of each are there."""
+        """Return each staged commit and the number of its parts that have arrived."""
         return list(self._staged.items())
 
     def partitions_with_ends(self) -> list[TopicPartition]:
-        """Where some commit is not marked yet; in no particular order."""
+        """Return the partitions in which some commit is not marked yet, in no particular order."""
         return list(self._ends)
 
     @property
     def is_empty(self) -> bool:
-        """Nothing of transactions is kept."""
+        """Return whether all tables are empty."""
         return not (self._producers or self._blocks or self._ends or self._positions or self._staged)
 
     # --- Following ---------------------------------------------------------------------------------------------------
@@ -236,7 +239,7 @@ class Transactions:
                 self._remove_producer(name)
 
     def _add_ends(self, ends: Mapping[TopicPartition, Mapping[TransactionKey, Offset]]) -> None:
-        """None of them is there yet."""
+        """Add ends, none of which may be present."""
         for topic_partition, of_partition in ends.items():
             self._ends.setdefault(topic_partition, {}).update(of_partition)
             self.ends_count += len(of_partition)
@@ -244,7 +247,7 @@ class Transactions:
                 self._ends_of[key] = self._ends_of.get(key, 0) + 1
 
     def _forget_ends(self, topic_partition: TopicPartition, keys: Iterable[TransactionKey]) -> None:
-        """All of them are there."""
+        """Remove ends, all of which must be present."""
         of_partition = self._ends[topic_partition]
         for key in keys:
             del of_partition[key]

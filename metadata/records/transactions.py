@@ -1,14 +1,18 @@
-"""Transactions as the quorum agreed on them: named producers, blocks of producer ids, and where a transaction stands.
+"""Transactions as the quorum agreed on them: named producers, blocks of producer ids, and the standing of a
+transaction.
 
 Two kinds of producers have transactions. A **named** one (`transactional_id`) has a row: each initialisation and each
-end raises its epoch, so a transaction is one epoch, and whoever comes with an older one is fenced (KIP-98, KIP-890). An
-id **without a name** comes from a block and is good for one transaction, of epoch 0; the block keeps what became of
-each of its ids until it expires.
+end raises its epoch, so a transaction is one epoch, and requests of an older epoch are fenced (KIP-98, KIP-890). An id
+**without a name** comes from a block and serves one transaction, of epoch 0; the block keeps the outcome of each of its
+ids until it expires. Outcomes are kept as ranges, since ids are handed out in order and mostly end alike. Blocks whose
+outcomes alternate cost more, so ranges have a bound of their own.
 
-Nobody asks twice for the same thing and gets two answers: the row keeps the last end and its outcome, the block the
-outcome of every id. What is not kept any more (`Standing.FENCED`, `Standing.EXPIRED`) is never called aborted.
+The same request never gets two different answers: the row keeps the last end and its outcome, the block the outcome of
+every id. An initialisation clears the row's last end, so a retry of that end after another producer began gets
+`producer_fenced`, never the other producer's next key. A transaction that is no longer kept (`Standing.FENCED`,
+`Standing.EXPIRED`) is never reported as aborted.
 
-A record is never changed, only replaced.
+A record is never modified, only replaced.
 """
 
 from __future__ import annotations
@@ -25,27 +29,27 @@ from raftlog.model import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from raftlog.transactions import Outcome, TransactionKey
 
 MAX_PRODUCER_EPOCH = 2**15 - 1
-"""After a transaction of this epoch its producer goes on with another id."""
+"""The last epoch of a producer id; after it the producer continues with another id."""
 
 UNNAMED_EPOCH = ProducerEpoch(0)
 
 ATTEMPT_BYTES = 16
 ATTEMPTS_KEPT = 4
-"""Initialisations of a name that are told apart: one that is repeated comes within seconds."""
+"""The number of initialisations remembered for each name: a retry arrives within seconds."""
 
 
 class Standing(enum.Enum):
-    """What is known of a transaction."""
+    """The standing of a transaction."""
 
     UNDECIDED = "undecided"
     COMMITTED = "committed"
     ABORTED = "aborted"
     FENCED = "fenced"
-    """An older epoch of its producer, or one that its producer never had. What became of it is not kept."""
+    """An older epoch of its producer, or one that its producer never had. Its outcome is not kept."""
     EXPIRED = "expired"
-    """Of a block, or a named producer, that is not kept any more; or an id that was never granted for transactions."""
+    """Its block or named producer is no longer kept, or the id was never granted for transactions."""
     UNKNOWN = "unknown"
-    """Beyond all that was granted, as far as this copy knows."""
+    """Not granted yet, as far as this copy knows."""
 
 
 # --- Ids as ranges ---------------------------------------------------------------------------------------------------
@@ -57,13 +61,13 @@ _FEW = 8
 
 
 def has_id(ranges: Ranges, one: int) -> bool:
-    """Whether it is in one of them."""
+    """Return whether one of the ranges contains the id."""
     place = bisect_right(ranges, (one, math.inf)) - 1
     return place >= 0 and one < ranges[place][1]
 
 
 def with_ids(ranges: Ranges, ids: Sequence[int]) -> Ranges:
-    """The ranges, with these ids in them too."""
+    """Return the ranges extended by these ids."""
     if len(ids) <= _FEW:
         for one in ids:
             ranges = _with_id(ranges, one)
@@ -93,7 +97,9 @@ def _with_id(ranges: Ranges, one: int) -> Ranges:
 
 
 def with_attempt(attempts: bytes, attempt: bytes | None) -> bytes:
-    """These initialisations, and one more; None: one that cannot be repeated, and yet takes its turn."""
+    """Return the initialisations with one more at the front; None stands for one that cannot be retried but takes its
+    turn.
+    """
     return (attempt or bytes(ATTEMPT_BYTES)) + attempts[: (ATTEMPTS_KEPT - 1) * ATTEMPT_BYTES]
 
 
@@ -102,35 +108,35 @@ def with_attempt(attempts: bytes, attempt: bytes | None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class NamedProducer:
-    """A `transactional_id` and its producer of now.
+    """A `transactional_id` and its current producer.
 
-    Invariant: with `ended` there is an outcome, and `key` is what whoever ended that goes on with.
+    Invariant: if `ended` is set, there is an outcome, and `key` is the next transaction of the producer that ended it.
     """
 
     transactional_id: str
     producer_id: ProducerId
     epoch: ProducerEpoch
-    """Of the transaction that is not decided yet, and perhaps not begun."""
+    """The epoch of the current transaction, which is undecided and may not have begun."""
     timeout_ms: int
-    """How long a transaction may stay open."""
+    """The time that a transaction may stay open, in milliseconds."""
     used_ms: int
-    """When it was initialised or ended something last, by the clock of the node that was asked."""
+    """The time of its last initialisation or end, in milliseconds, by the clock of the node that took the request."""
     ended: TransactionKey | None = None
-    """The last one, since the initialisation: a retry of that end gets the first answer (KIP-890)."""
+    """The last transaction ended since the initialisation: a retry of that end gets the first answer (KIP-890)."""
     outcome: Outcome = Outcome.UNDECIDED
-    """Of `ended`."""
+    """The outcome of `ended`."""
     former_id: ProducerId = NO_PRODUCER_ID
-    """The id before this one, whose epochs had come to their end: whoever still has it is fenced."""
+    """The previous id, whose epochs were exhausted: requests with it are fenced."""
     attempts: bytes = b""
-    """Which initialisations there were: `ATTEMPT_BYTES` each, at most `ATTEMPTS_KEPT`, the last one first."""
+    """The remembered initialisations: `ATTEMPT_BYTES` each, at most `ATTEMPTS_KEPT`, the newest first."""
 
     @property
     def key(self) -> TransactionKey:
-        """The transaction that is not decided yet."""
+        """Return the key of the transaction that is not decided yet."""
         return TransactionKey(self.producer_id, self.epoch)
 
     def standing(self, key: TransactionKey) -> Standing:
-        """Of a transaction whose id is, or was, this producer's."""
+        """Return the standing of a transaction whose id is, or was, this producer's."""
         if key == self.key:
             return Standing.UNDECIDED
         if key == self.ended:
@@ -139,7 +145,7 @@ class NamedProducer:
         return Standing.UNKNOWN if ahead else Standing.FENCED
 
     def turn_of(self, attempt: bytes) -> int | None:
-        """How many initialisations came after this one; None: it is not among those that are remembered."""
+        """Return how many initialisations followed this one, or None if it is not remembered."""
         known = self.attempts
         starts = range(0, len(known), ATTEMPT_BYTES)
         return next((at // ATTEMPT_BYTES for at in starts if known[at : at + ATTEMPT_BYTES] == attempt), None)
@@ -155,23 +161,23 @@ class Block:
     first: ProducerId
     count: int
     name: str
-    """Whoever asks for the same name gets the same block, until it is retired. Empty: nobody else gets it."""
+    """The name by which the block is found again until it is retired. Empty: the block cannot be requested again."""
     timeout_ms: int
     changed: int
-    """The entry that last changed it."""
+    """The index of the log entry that last changed the block."""
     retired: bool = False
-    """Whatever is not committed is aborted, and nothing is begun any more."""
+    """Whether the block is closed: every id that is not committed is aborted, and none may begin."""
     committed: Ranges = ()
     aborted: Ranges = ()
-    """Those that were aborted one by one; of a retired block: none, because all others are."""
+    """The ids aborted individually; empty for a retired block, in which all others are aborted."""
 
     @property
     def end(self) -> int:
-        """The first id beyond."""
+        """Return the first id after the block."""
         return self.first + self.count
 
     def standing(self, key: TransactionKey) -> Standing:
-        """Of one of its ids."""
+        """Return the standing of one of its ids."""
         if key.producer_epoch != UNNAMED_EPOCH:
             return Standing.FENCED
         if has_id(self.committed, key.producer_id):

@@ -1,16 +1,19 @@
-"""Who is to read what: pure functions from subscriptions, partitions and present targets to new targets.
+"""Assignors: pure functions from subscriptions, partitions and current targets to new targets.
 
-Each takes the members' topics and the topics' partition counts, and gives every partition that somebody subscribes to
-to exactly one subscriber of its topic. Ties are settled by name, so equal arguments give equal targets.
+Each takes the members' topics and the topics' partition counts, and assigns every partition of a subscribed topic to
+exactly one of its subscribers. Ties are settled by name, so equal arguments give equal targets.
 
-* `range` (Kafka's RangeAssignor): topic by topic, consecutive partitions; the same numbers of different topics meet at
-  the same member where all subscribe to all, which joins need. It moves whatever its numbers say.
-* `uniform` (KIP-848) balances, keeping present targets as far as balance allows. Loads differ by one at most where all
-  subscribe to the same topics.
-* `cooperative-sticky` (KIP-429's name) is `uniform`: reconciliation is cooperative for all of them here, and both keep
-  what they can.
+* `range` (Kafka's RangeAssignor): topic by topic, consecutive partitions. If all members subscribe to all topics, equal
+  partition numbers of different topics go to the same member, as joins require. It ignores the current targets.
+* `uniform` (KIP-848) balances and keeps current targets as far as balance allows. If all members subscribe to the same
+  topics, loads differ by at most one.
+* `cooperative-sticky` (KIP-429's name) is `uniform`: reconciliation is cooperative for every assignor here, and both
+  keep what they can.
 
-With different subscriptions "balanced" means: no partition could go to a subscriber of its topic that has two less.
+With different subscriptions "balanced" means that no partition could go to a subscriber of its topic with two fewer.
+
+The coordinator runs the assignor and the image grants the targets, so a change of an assignor's code does not change
+the state machine.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ DEFAULT_ASSIGNOR = "uniform"
 def assign_range(
     subscriptions: Subscriptions, counts: PartitionCounts, present: Mapping[str, frozenset[TopicPartition]]
 ) -> Targets:
-    """Consecutive partitions of each topic to its subscribers in order of their names; the first get one more."""
+    """Assign consecutive partitions of each topic to its subscribers by name; the first ones get one more."""
     chosen: dict[str, list[TopicPartition]] = {member: [] for member in subscriptions}
     for topic_id in sorted(counts):
         readers = sorted(member for member, topics in subscriptions.items() if topic_id in topics)
@@ -52,7 +55,7 @@ def assign_range(
 def assign_uniform(
     subscriptions: Subscriptions, counts: PartitionCounts, present: Mapping[str, frozenset[TopicPartition]]
 ) -> Targets:
-    """Balanced, and of all that is balanced near what is present."""
+    """Return a balanced assignment that stays near the current one."""
     if len(set(subscriptions.values())) <= 1:
         return _assign_alike(subscriptions, counts, present)
     return _assign_unlike(subscriptions, counts, present)
@@ -61,8 +64,10 @@ def assign_uniform(
 def _assign_alike(
     subscriptions: Subscriptions, counts: PartitionCounts, present: Mapping[str, frozenset[TopicPartition]]
 ) -> Targets:
-    """All subscribe to the same topics: the fewest moves that balance. Members keep up to their share; those that keep
-    most get the larger shares."""
+    """Assign with the fewest moves if all members subscribe to the same topics.
+
+    Members keep partitions up to their share; those that keep most get the larger shares.
+    """
     members = sorted(subscriptions)
     if not members:
         return {}
@@ -87,7 +92,7 @@ def _assign_alike(
 def _still_there(
     members: list[str], known: set[TopicPartition], present: Mapping[str, frozenset[TopicPartition]]
 ) -> tuple[dict[str, list[TopicPartition]], set[TopicPartition]]:
-    """What each has of those that are known, each partition once; and all of that together."""
+    """Return each member's current known partitions, without duplicates, and their union."""
     kept: dict[str, list[TopicPartition]] = {}
     taken: set[TopicPartition] = set()
     for member in members:
@@ -100,8 +105,11 @@ def _still_there(
 def _assign_unlike(
     subscriptions: Subscriptions, counts: PartitionCounts, present: Mapping[str, frozenset[TopicPartition]]
 ) -> Targets:
-    """Subscriptions differ: keep what is present and allowed, give the rest to the least loaded of those who may have
-    it (topics with few subscribers first), then move one by one, from the most loaded, as long as that balances."""
+    """Assign if subscriptions differ.
+
+    Keep current assignments that are still allowed; give each other partition to its least loaded subscriber, topics
+    with few subscribers first; then move one at a time from the most loaded as long as that improves the balance.
+    """
     readers = {t: sorted(m for m, topics in subscriptions.items() if t in topics) for t in sorted(counts)}
     chosen: dict[str, set[TopicPartition]] = {member: set() for member in sorted(subscriptions)}
     taken: set[TopicPartition] = set()
@@ -126,7 +134,7 @@ def _assign_unlike(
 
 
 def _even_out(chosen: dict[str, set[TopicPartition]], readers: Mapping[TopicId, list[str]]) -> None:
-    """Every move lowers the sum of squared loads by two at least, so it ends."""
+    """Move partitions until balanced. Every move lowers the sum of squared loads by at least two, so it terminates."""
     by_topic: dict[str, dict[TopicId, list[TopicPartition]]] = {}
     for member, mine in chosen.items():
         for partition in in_order(mine):
@@ -151,4 +159,4 @@ ASSIGNORS: Mapping[str, Assignor] = {
     "uniform": assign_uniform,
     "cooperative-sticky": assign_uniform,
 }
-"""By the names that members ask for."""
+"""The assignors by the names that members request."""

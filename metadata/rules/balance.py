@@ -1,20 +1,23 @@
-"""Which replicas and leaderships should be elsewhere: plans for balancing a cluster and for emptying brokers.
+"""Plans of reassignments, for balancing a cluster and for emptying brokers.
 
-A plan is a function of the records alone and changes nothing; who carries it out asks for its reassignments. Two plans:
+A plan is a function of the records alone and changes nothing; its caller requests the reassignments. There are two
+plans.
 
-`balance` removes, one after the other,
-1. **racks that hold a partition twice** although a live rack holds none of it,
-2. **uneven replicas**: from the broker with the most to the one with the fewest, until they differ by one at most,
-   never putting a partition into fewer racks than before,
-3. **uneven preferred leaders**, by reordering replicas, along a chain of partitions where no single one will do.
-Each step strictly improves its own measure and worsens none before it, so it ends; where nothing improves it is empty,
-so a balanced cluster stays as it is. Every moved replica is one that had to leave its broker: moves are minimal but for
-what racks forbid.
+`balance` removes, one after the other:
 
-`drain` gives every replica of the leaving brokers to another live broker: a rack that the partition does not have yet
-first, then the fewest replicas. Nothing else moves.
+1. **Racks that hold a partition twice**, if a live rack holds none of it.
+2. **Uneven replicas**: they move from the broker with the most to the one with the fewest until the two differ by at
+   most one, never putting a partition into fewer racks than before.
+3. **Uneven preferred leaders**, by reordering replicas, along a chain of partitions if no single one suffices.
 
-Replicas on fenced brokers are left alone (they may be back in a moment), and so are partitions under reassignment: they
+Each step strictly improves its own measure and worsens none before it, so it terminates. If nothing improves, the plan
+is empty: a balanced cluster stays as it is. Every moved replica had to leave its broker: moves are minimal except where
+racks forbid it.
+
+`drain` gives every replica of the leaving brokers to another live broker: one in a rack that the partition lacks first,
+then the one with the fewest replicas. Nothing else moves.
+
+Replicas on fenced brokers stay (the brokers may return in a moment), and so do partitions under reassignment, which
 count where they will be.
 """
 
@@ -43,7 +46,7 @@ class PlannedMove:
 
 
 def balance(brokers: Sequence[BrokerRecord], partitions: Iterable[PartitionRecord]) -> list[PlannedMove]:
-    """Moves that even out racks, replicas and leaders; empty where nothing would get better."""
+    """Return moves that even out racks, replicas and leaders; empty if nothing would improve."""
     layout = _Layout(brokers, partitions, leaving=())
     layout.spread_racks()
     layout.even_replicas()
@@ -54,8 +57,11 @@ def balance(brokers: Sequence[BrokerRecord], partitions: Iterable[PartitionRecor
 def drain(
     brokers: Sequence[BrokerRecord], partitions: Iterable[PartitionRecord], leaving: Collection[BrokerId]
 ) -> list[PlannedMove]:
-    """Moves that leave no replica on these brokers. Raises `InvalidRequest` where the others are too few, a broker is
-    unknown, or a partition on one of them is being moved already."""
+    """Return moves that leave no replica on these brokers.
+
+    Raises `InvalidRequest` if too few other brokers remain, a broker is unknown, or a partition on one of them is being
+    moved.
+    """
     known = {broker.broker_id for broker in brokers}
     unknown = sorted(set(leaving) - known)
     if unknown:
@@ -66,19 +72,19 @@ def drain(
 
 
 class _Layout:
-    """Replica lists on their way to a better place."""
+    """The replica lists that a plan revises."""
 
     def __init__(
         self, brokers: Sequence[BrokerRecord], partitions: Iterable[PartitionRecord], *, leaving: Collection[BrokerId]
     ) -> None:
         self._racks: Mapping[BrokerId, str] = {broker.broker_id: broker.rack for broker in brokers}
         self._usable = sorted(b.broker_id for b in brokers if not b.fenced and b.broker_id not in leaving)
-        """Who may receive replicas."""
+        """The brokers that may receive replicas."""
         self._before: dict[TopicPartition, tuple[BrokerId, ...]] = {}
         self._now: dict[TopicPartition, list[BrokerId]] = {}
-        """Those that may be moved, in a fixed order."""
+        """The movable partitions and their replicas, in a fixed order."""
         self._fixed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
-        """Under reassignment: as they will be."""
+        """Partitions under reassignment, with the replicas that they will have."""
         self._on: dict[BrokerId, dict[TopicPartition, None]] = {broker: {} for broker in self._racks}
         self._count: Counter[BrokerId] = Counter()
         self._leads: Counter[BrokerId] = Counter()
@@ -96,7 +102,7 @@ class _Layout:
                 self._on[broker][tp] = None
 
     def moves(self) -> list[PlannedMove]:
-        """What changed."""
+        """Return the changed partitions."""
         return [
             PlannedMove(tp, self._before[tp], tuple(now))
             for tp, now in self._now.items()
@@ -134,7 +140,7 @@ class _Layout:
         return False
 
     def _movable(self, out: BrokerId, into: BrokerId) -> TopicPartition | None:
-        """A follower rather than a preferred leader: there are fewer leaders to even out afterwards."""
+        """Return a partition to move, preferring one whose preferred leader stays: fewer leaders remain to even out."""
         leader = None
         for tp in self._on[out]:
             replicas = self._now[tp]
@@ -170,7 +176,7 @@ class _Layout:
                     self._lead_with_the_least_laden(tp)
 
     def _lead_with_the_least_laden(self, tp: TopicPartition) -> None:
-        """The newcomer in the leader's place need not lead: of those that stay, whoever leads least does."""
+        """Make the least laden leader among the remaining replicas the preferred one, rather than the newcomer."""
         replicas = self._now[tp]
         stays = [broker for broker in replicas if broker in self._usable]
         self._lead(replicas, min(stays, key=lambda broker: (self._leads[broker], broker)))
@@ -190,7 +196,9 @@ class _Layout:
     # --- Leaders ---
 
     def even_leaders(self) -> None:
-        """Take leaderships from who has most to who has least, through others if need be, until they differ by one."""
+        """Move leaderships from the broker with the most to the one with the fewest, through others if necessary, until
+        they differ by at most one.
+        """
         while True:
             for most in sorted(self._usable, key=lambda broker: (-self._leads[broker], broker)):
                 if self._pass_on(most):
@@ -199,7 +207,7 @@ class _Layout:
                 return
 
     def _pass_on(self, most: BrokerId) -> bool:
-        """One leadership less for `most`, one more for somebody with at least two fewer: along the shortest chain."""
+        """Move one leadership from `most` to a broker with at least two fewer, along the shortest chain."""
         came_by: dict[BrokerId, tuple[BrokerId, TopicPartition] | None] = {most: None}
         queue = deque([most])
         while queue:

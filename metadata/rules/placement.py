@@ -1,9 +1,9 @@
-"""Where the replicas of new partitions go: leaders spread evenly, replicas too, racks kept apart.
+"""The placement of the replicas of new partitions: leaders and replicas spread evenly, racks kept apart.
 
-The live brokers are lined up so that neighbours are of different racks. Partition by partition the leader moves one
-step along the line; its followers are the next brokers of racks that the partition does not have yet (then any), those
-with the fewest replicas first. So each broker leads as many partitions as any other (give or take one), and when one
-dies, its leaderships fall to many.
+The live brokers are lined up so that neighbours are in different racks. Partition by partition the leader moves one
+step along the line; its followers are the next brokers in racks that the partition lacks (then any), those with the
+fewest replicas first. So every broker leads the same number of partitions, give or take one, and when one dies its
+leaderships are spread over many.
 
 The result is a function of its arguments. The proposer draws `start`, so that topics of one partition do not all begin
 at the same broker, and the outcome travels in the command.

@@ -10,17 +10,17 @@ from raftlog.errors import InvalidRequest
 
 
 def minimum_for(configs: Mapping[str, str], replica_count: int) -> int:
-    """`min.insync.replicas` of a partition with so many replicas: what is set, or else a majority of them.
+    """Return `min.insync.replicas` for this number of replicas: the configured value, or else a majority.
 
-    What is set may be more than there are: whoever changes one of the two has to refuse that.
+    The configured value may exceed the number of replicas: code that changes either must refuse that.
     """
     return parse_topic_config(configs).min_insync_replicas or majority(replica_count)
 
 
 def settled_config(configs: Mapping[str, str], replication_factor: int) -> TopicConfig:
-    """Typed settings with `min_insync_replicas` settled: a majority of the replicas unless it is set.
+    """Return typed settings with `min_insync_replicas` settled: a majority of the replicas unless it is set.
 
-    Raises `InvalidRequest` naming the setting at fault.
+    Raises `InvalidRequest` naming the invalid setting.
     """
     config = parse_topic_config(configs)
     minimum = config.min_insync_replicas or majority(replication_factor)

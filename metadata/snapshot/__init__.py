@@ -1,1 +1,1 @@
-"""Snapshots of the image: encoding and decoding."""
+"""The encoding and decoding of the image's snapshots."""

@@ -1,4 +1,4 @@
-"""The cluster image as bytes: every field by name of its place, nothing pickled, nothing derived.
+"""The cluster image as bytes: positional fields, nothing pickled, nothing derived.
 
     4 bytes  magic "RLMS"
     u32      version
@@ -8,8 +8,8 @@
 Integers of the header are big-endian. Indexes and the marks of partitions are rebuilt from the rest, so they cannot
 disagree with it. A changed body is a new version; old versions are read for as long as a cluster may hold one.
 
-Both ways go in steps of a few milliseconds, since there may be a hundred thousand partitions and a million committed
-offsets.
+Encoding and decoding go in steps of a few milliseconds, since there may be a hundred thousand partitions and a million
+committed offsets.
 """
 
 from __future__ import annotations
@@ -50,25 +50,29 @@ T = TypeVar("T")
 
 MAGIC = b"RLMS"
 VERSION = 9
-"""1 knew no reassignments and no unclean elections: its partitions end with their tickets. 2 knew no groups and no
-throttle, not whether a replica was let go in a partition's leader epoch, and of client sessions their last answers
-only. 4 knows no transactions, 8 not when a topic was created, and no cluster's time. There are none between those: one
-flipped bit, which their CRC does not cover, would make one of another. From 9 on the CRC covers the version, too."""
+"""The newest version.
+
+Version 1 has no reassignments and no unclean elections: its partitions end with their tickets. Version 2 has no groups,
+no throttle and no flag for a replica removed in a partition's leader epoch, and only the last answers of client
+sessions. Version 4 has no transactions; version 8 has no creation index of topics and no cluster time. The numbers
+between them are unused: one flipped bit, which their CRC does not cover, would make one version of another. From 9 on
+the CRC covers the version, too.
+"""
 VERSION_FEATURE_LEVEL = 5
-"""From here on the newest version is written: every node can read it."""
+"""The level from which the newest version is written, since every node can read it."""
 VERSION_WITH_TRANSACTIONS = 8
-"""Written below that level, where there are some."""
+"""The version written below that level if there are transactions."""
 VERSION_WITHOUT_TRANSACTIONS = 4
-"""Written below that level, where there are none."""
+"""The version written below that level if there are no transactions."""
 _KNOWN = (1, 2, VERSION_WITHOUT_TRANSACTIONS, VERSION_WITH_TRANSACTIONS, VERSION)
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 FIRST_WITH_CHECKED_VERSION = 9
 _HEADER = struct.Struct(">4sII")
 _CRC_BYTES = 4
-"""At the header's end."""
+"""The size of the CRC at the header's end, in bytes."""
 
 PARTITIONS_PER_STEP = 250
-"""Some milliseconds of work: heartbeats leave between two steps."""
+"""Some milliseconds of work: heartbeats are sent between two steps."""
 
 ANSWERS_PER_STEP = 1_000
 """Likewise."""
@@ -79,7 +83,7 @@ CRC_BYTES_PER_STEP = 1024 * 1024
 
 
 class UnknownSnapshot(RemoteProtocolError):
-    """A snapshot of a newer version: this node must stop, and says which version it met."""
+    """A snapshot of a newer version: this node must stop and report the version."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -93,7 +97,7 @@ _answer_decoder = msgspec.msgpack.Decoder(PackedAnswer)
 
 
 def encode_snapshot(state: ClusterImage) -> bytes:
-    """Equal states give equal bytes."""
+    """Encode the state. Equal states give equal bytes."""
     encoder = SnapshotEncoder(state)
     while True:
         packed = encoder.step()
@@ -102,9 +106,9 @@ def encode_snapshot(state: ClusterImage) -> bytes:
 
 
 class SnapshotEncoder:
-    """A state on its way to bytes, a slice at a time: what is applied meanwhile is not in it.
+    """The encoding of a state, a slice at a time; changes applied meanwhile are not included.
 
-    Records are never changed, only replaced, so copies of the dictionaries that hold them are a copy of the state.
+    Records are never modified, only replaced, so copies of the dictionaries that hold them are a copy of the state.
     """
 
     def __init__(self, state: ClusterImage) -> None:
@@ -133,7 +137,7 @@ class SnapshotEncoder:
         self._steps = self._pack()
 
     def step(self) -> bytes | None:
-        """Pack some more. Returns the whole when nothing is left."""
+        """Encode another slice. Returns all the bytes once complete."""
         try:
             next(self._steps)
         except StopIteration as done:
@@ -212,13 +216,12 @@ class SnapshotEncoder:
 
 
 def decode_snapshot(packed: Buffer) -> ClusterImage:
-    """The state that it was made of. Raises `RemoteProtocolError` for bytes that are not a snapshot, `UnknownSnapshot`
-    for a newer version's."""
+    """Decode a snapshot. Raises `RemoteProtocolError` for invalid bytes, `UnknownSnapshot` for a newer version."""
     return run(decode_snapshot_in_steps(packed))
 
 
 def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterImage]:
-    """The same, a topic or so many partitions at a time; it brings no events."""
+    """Decode a snapshot in steps of a topic or a bounded number of partitions; it emits no events."""
     state = ClusterImage()
     body = yield from _open(packed)
     state.index = body.index
@@ -292,7 +295,7 @@ def _open(packed: Buffer) -> Generator[None, None, Body]:
 
 
 def _version_of(state: ClusterImage) -> int:
-    """The oldest that holds all of the state: nodes of the cluster's feature level can read it."""
+    """Return the oldest version that holds all of the state: nodes of the cluster's feature level can read it."""
     if state.feature_level >= VERSION_FEATURE_LEVEL:
         return VERSION
     return VERSION_WITHOUT_TRANSACTIONS if state.transactions.is_empty else VERSION_WITH_TRANSACTIONS

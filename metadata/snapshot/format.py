@@ -1,7 +1,7 @@
-"""What a snapshot's body is made of: each fact as an array of its fields, and the way from the records and back.
+"""The parts of a snapshot's body: each fact as an array of its fields, with conversions from and to the records.
 
-Whatever there may be many of is coded on its own, and stands in the whole as bytes: packing and reading stop between
-any two of them (`encoder.py`).
+Each element of a potentially large collection is encoded on its own and embedded as bytes: encoding and decoding can
+pause between any two of them (`encoder.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raftlog.model import (
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Base of everything in the body."""
+    """The base of everything in the body."""
 
 
 class PackedBroker(Part, frozen=True):
@@ -76,7 +76,7 @@ class PackedTopic(Part, frozen=True):
     replication_factor: int
     configs: tuple[tuple[str, str], ...]
     partitions: tuple[msgspec.Raw, ...]
-    """Each a `PackedPartition`, coded on its own, as the topics are: all of them at once would take too long."""
+    """Each a `PackedPartition`, encoded on its own, as the topics are: decoding all at once would take too long."""
 
 
 class PackedTopicWithCreation(PackedTopic, frozen=True):
@@ -116,16 +116,16 @@ class Body(Part, frozen=True):
 
 class BodyWithTransactions(Body, frozen=True):
     transactions: msgspec.Raw = msgspec.Raw()
-    """As `transactions.py` writes them."""
+    """The transactions as `transactions.py` encodes them."""
 
 
 class BodyWithTime(BodyWithTransactions, frozen=True):
-    """From feature level 5 on."""
+    """The body from feature level 5 on."""
 
     time: tuple[int, int, int] = (0, 0, 0)
     """A `ClusterTime`."""
     short_of_room: tuple[BrokerId, ...] = ()
-    """Those of `brokers` that are."""
+    """The brokers that are short of room."""
 
 
 def pack_session(session_id: bytes, seen: Seen) -> PackedSession:

@@ -13,7 +13,7 @@ from raftlog.model import Offset, TopicId, TopicPartition
 
 
 class _Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Base of everything here."""
+    """The base of everything here."""
 
 
 class _Owned(_Part, frozen=True):
@@ -59,7 +59,7 @@ class PackedGroup(_Part, frozen=True):
 
 
 def pack_group(group: GroupRecord, offsets: Mapping[TopicPartition, CommittedOffset]) -> PackedGroup:
-    """Equal groups give equal bytes."""
+    """Encode a group. Equal groups give equal bytes."""
     return PackedGroup(
         group.group_id,
         group.epoch,
@@ -72,7 +72,7 @@ def pack_group(group: GroupRecord, offsets: Mapping[TopicPartition, CommittedOff
 
 
 def unpack_group(state: GroupsState, packed: PackedGroup) -> None:
-    """Put it into a state that has no such group."""
+    """Decode a group into a state that does not have it."""
     members = {member.member_id: _unpack_member(member) for member in packed.members}
     topics = {p.topic_id: None for member in members.values() for p in (*member.owned, *member.target)}
     group = GroupRecord(

@@ -46,7 +46,7 @@ class _Block(_Part, frozen=True):
 
 
 class _Ends(_Part, frozen=True):
-    """Of one partition, or some of them where it has many."""
+    """The ends of one partition, or a part of them if there are many."""
 
     topic_id: TopicId
     partition: int
@@ -64,7 +64,7 @@ class _Staged(_Part, frozen=True):
 
 
 class _PackedTransactions(_Part, frozen=True):
-    """Each list's members are coded on their own: all of them at once would take too long."""
+    """The tables of transactions; elements are encoded on their own, since encoding all at once would take too long."""
 
     producers: tuple[msgspec.Raw, ...]
     blocks: tuple[msgspec.Raw, ...]
@@ -82,7 +82,7 @@ _position_decoder = msgspec.msgpack.Decoder(_Position)
 
 
 def pack_transactions(transactions: TransactionsState) -> Generator[None, None, msgspec.Raw]:
-    """In steps, the state of now: what changes meanwhile is not in it. Equal states give equal bytes."""
+    """Encode the current state in steps; later changes are not included. Equal states give equal bytes."""
     staged = tuple(
         _Staged(commit_id, tuple(sorted(parts.items()))) for commit_id, parts in sorted(transactions.parts.items())
     )
@@ -125,7 +125,7 @@ def _in_steps(parts: Iterable[_Part]) -> Generator[None, None, tuple[msgspec.Raw
 
 
 def unpack_transactions(transactions: TransactionsState, packed: bytes | memoryview) -> Generator[None, None, None]:
-    """Put them into a state that has none. Raises what msgspec raises for other bytes, `ValueError` included."""
+    """Decode transactions into an empty state. Raises what msgspec raises for invalid bytes, `ValueError` included."""
     whole = _decoder.decode(packed)
     for number, one in enumerate(whole.producers, 1):
         transactions.change(ProducerChanged(_unpack_producer(_producer_decoder.decode(one))))
@@ -206,7 +206,7 @@ def _unpack_block(packed: _Block) -> Block:
 
 
 def _sorted_in_steps(names: Iterable[str]) -> Generator[None, None, Iterator[str]]:
-    """Many names, sorted some at a time."""
+    """Sort many names in steps."""
     whole = list(names)
     parts = []
     for start in range(0, len(whole), PER_STEP):
