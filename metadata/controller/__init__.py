@@ -1,1 +1,1 @@
-"""Proposals that the leader of the quorum makes on its own."""
+"""The controller: proposals that the leader of the quorum makes on its own."""

@@ -1,18 +1,18 @@
-"""The controller's decisions: fence the silent, unfence the returned, give every partition a leader.
+"""The controller's decisions: fence silent brokers, unfence returned ones, give every partition a leader.
 
-It runs on the quorum's leader, one `Controller` a term: it is made with empty sessions when the node begins to lead
-and dropped when it no longer does, so nothing of one term leaks into the next. `decide(now)` looks at the image and at
-the sessions, and returns commands to propose *with the term*. It is level-triggered: what still is wrong is seen again,
-so a lost or refused proposal needs no bookkeeping beyond `settled`, which says that one is no longer under way.
+It runs on the quorum's leader, one `Controller` a term: it is created with empty sessions when the node begins to lead
+and dropped when it no longer does, so nothing of one term leaks into the next. `decide(now)` examines the image and the
+sessions, and returns commands to propose *with the term*. It is level-triggered: a problem that persists is seen again,
+so a lost or refused proposal needs no bookkeeping beyond `settled`, which marks it as no longer in flight.
 
-The controller may be wrong at any time without harm: the image checks every command again where it is applied. What
-it adds to the rules of `metadata/rules/elections.py` is prudence:
+The controller may be wrong at any time without harm: the image checks every command again where it is applied. It adds
+prudence to the rules of `metadata/rules/elections.py`:
 
-* only a broker that it *heard of* is proposed as leader, not one that merely is not fenced yet;
+* only a broker with a *recent heartbeat* is proposed as leader, not one that merely is not fenced yet;
 * a live member of the ISR goes before one of the commit set;
 * before a recovery election it waits a while for members that are absent and may have more;
-* a broker that stops is fenced once its leaderships are with others, so that no partition is without a leader for it;
-* a while after things are well, it hands leadership back to preferred leaders, a few at a time (`moves.py`).
+* a stopping broker is fenced once its leaderships have moved, so that no partition is left without a leader;
+* once the cluster has been well for a while, it returns leadership to preferred leaders, a few at a time (`moves.py`).
 
 A call costs little when nothing changed, and is bounded when everything did.
 """
@@ -35,13 +35,13 @@ from .heartbeats import Sessions
 from .moves import DEFAULT_IMBALANCE_PERCENT, Moves, PreferredLeaders
 
 MAX_PARTITIONS_PER_DECISION = 1_024
-"""Partitions without a leader looked at in one call, and leaderships handed over: a few milliseconds."""
+"""The partitions without a leader examined in one call, and leaderships handed over: a few milliseconds."""
 
 LOOK_AGAIN_SECONDS = 0.05
-"""After a candidate that is not fenced was not heard of yet."""
+"""The delay before another look at an election whose candidate is not fenced but has sent no heartbeat yet."""
 
 HAND_OVER_SECONDS = 0.5
-"""How long a stopping broker's leaderships may take to move before it is fenced all the same."""
+"""The time that a stopping broker's leaderships may take to move before it is fenced regardless."""
 
 
 class Controller:
@@ -64,35 +64,35 @@ class Controller:
         self._sessions = sessions
         self._recovery_patience = recovery_patience
         self._fencing: dict[BrokerId, Command] = {}
-        """What is under way for a broker: one command at a time."""
+        """The command in flight for each broker, one at a time."""
         self._electing: set[TopicPartition] = set()
-        """Elections under way."""
+        """Partitions with an election in flight."""
         self._to_look_at: list[TopicPartition] = []
-        """The rest of the present pass over the partitions without a leader."""
+        """The rest of the current pass over the partitions without a leader."""
         self._looked_at_version = -1
         self._look_again_at = math.inf
         self._recoverable_since: dict[TopicPartition, float] = {}
         self._handing_over_since: dict[tuple[BrokerId, Incarnation], float] = {}
         self._to_hand_over: dict[BrokerId, list[TopicPartition]] = {}
-        """The rest of the present pass over what a stopping broker leads."""
+        """The rest of the current pass over a stopping broker's leaderships."""
         self._found_in_pass: set[BrokerId] = set()
-        """Stopping brokers of whose leaderships the present pass found one that another can have."""
+        """Stopping brokers with a leadership, found in the current pass, that another broker can take."""
         self._nothing_to_hand_over: set[BrokerId] = set()
-        """Those of which a whole pass found none."""
+        """Stopping brokers for which a whole pass found none."""
         self._preferred = PreferredLeaders(image, self._heard_of, rebalance_after, imbalance_percent)
         self._moves = Moves(image, self._heard_of)
 
     def heartbeat(
         self, broker_id: BrokerId, incarnation: Incarnation, applied_index: int, now: float, *, stopping: bool = False
     ) -> bool:
-        """A broker says that it lives; False if that is not the life that is registered (it must register again)."""
+        """Record a heartbeat; False if it is not from the registered incarnation, which must register again."""
         broker = self._image.brokers.get(broker_id)
         if broker is not None:
             self._sessions.begin(broker_id, broker.incarnation, now)
         return self._sessions.heartbeat(broker_id, incarnation, applied_index, now, stopping=stopping)
 
     def decide(self, now: float) -> list[Command]:
-        """What to propose now; each command must be given to `settled` once its fate is known, or as unknown."""
+        """Return the commands to propose; each must be passed to `settled` once its outcome is known, or as unknown."""
         self._sessions.watch(now)
         commands = self._fence_and_unfence(now)
         elections = [*self._hand_overs(now), *self._elections(now)]
@@ -107,7 +107,7 @@ class Controller:
         return commands
 
     def settled(self, command: Command) -> None:
-        """A command of `decide` was applied (whatever the answer), refused or lost."""
+        """Record that a command of `decide` was applied (whatever the answer), refused or lost."""
         match command:
             case FenceBroker(broker_id) | UnfenceBroker(broker_id):
                 if self._fencing.get(broker_id) == command:
@@ -154,7 +154,7 @@ class Controller:
     # --- Brokers that stop -------------------------------------------------------------------------------------------
 
     def _hands_over(self, broker_id: BrokerId, incarnation: Incarnation, now: float) -> bool:
-        """It stops, still beats, and its leaderships are on their way to others: it need not be fenced yet."""
+        """Return whether a stopping broker still beats and hands over its leaderships: it need not be fenced yet."""
         broker = self._image.brokers[broker_id]
         if broker.fenced or not self._sessions.is_stopping(broker_id, incarnation, now):
             return False
@@ -165,12 +165,14 @@ class Controller:
         some = islice(led, MAX_PARTITIONS_PER_DECISION)
         if any(self._hand_over(tp, broker_id, now) for tp in some):
             return True
-        # The first of many may be those that nobody else can lead: that is known after a pass over them all.
+        # The first of many may be those that no other broker can lead: only a pass over them all tells.
         return len(led) > MAX_PARTITIONS_PER_DECISION and broker_id not in self._nothing_to_hand_over
 
     def _hand_overs(self, now: float) -> Iterator[Election]:
-        """Leaderships of stopping brokers, given to in-sync peers that stay: some at a time, again and again, since a
-        proposal may be lost."""
+        """Yield elections that move leaderships of stopping brokers to in-sync peers that stay.
+
+        They are bounded for each call, and repeated, since a proposal may be lost.
+        """
         for broker_id, incarnation in list(self._handing_over_since):
             broker = self._image.brokers.get(broker_id)
             if broker is None or broker.incarnation != incarnation or broker.fenced:
@@ -203,7 +205,7 @@ class Controller:
     # --- Elections ---------------------------------------------------------------------------------------------------
 
     def _elections(self, now: float) -> Iterator[Election]:
-        """Go on with the pass over the partitions without a leader; begin another one where something changed."""
+        """Continue the pass over the partitions without a leader; begin another one if something changed."""
         if not self._to_look_at:
             if self._image.elections_version == self._looked_at_version and now < self._look_again_at:
                 return
@@ -245,7 +247,9 @@ class Controller:
         *,
         recovery: bool = False,
     ) -> Election | None:
-        """An election of the first candidate that is really there; none are: look again soon, or when it is fenced."""
+        """Elect the first candidate with a recent heartbeat; if none has one, schedule another look soon or when it is
+        fenced.
+        """
         for candidate in candidates:
             incarnation = self._image.brokers[candidate].incarnation
             if self._sessions.is_heard(candidate, incarnation, now):
@@ -255,7 +259,7 @@ class Controller:
         return None
 
     def _waits_for_somebody(self, record: PartitionRecord) -> bool:
-        """A member is absent that may be eligible, or have more, when it is back."""
+        """Return whether an absent member may be eligible, or have more, when it is back."""
         tickets = {ticket.broker_id: ticket for ticket in self._image.tickets_of(record.topic_partition)}
         absent = [member for member in members(record) if not is_live(self._image.brokers, member)]
         return any(member not in tickets or tickets[member].has_directory for member in absent)

@@ -1,14 +1,13 @@
-"""The coordinator's decisions: who left without a word, what everybody is to own, which offsets nobody needs.
+"""The coordinator's decisions: silent members to remove, targets to assign, unused offsets to expire.
 
-It runs beside the quorum's leader, one `Coordinator` a term, made with a full session for every member: so a failover
-removes nobody, and what the last coordinator had heard need not be known (S10). Heartbeats live here, in memory.
+It runs beside the quorum's leader, one `Coordinator` a term, created with a full session for every member: so a
+failover removes no member, and heartbeats received by the previous coordinator need not be known (S10). Heartbeats live
+here, in memory. It is level-triggered, as the controller: it examines groups that changed, and again those whose change
+was refused or lost. Its proposals name the epoch or the incarnation that it saw and, if it judges by silence or age,
+its term; the image decides. So two coordinators at once do no harm.
 
-Level-triggered, as the controller: it looks at groups that changed, and again at those whose change was refused or got
-lost. What it proposes names the epoch or the incarnation that it saw and, where it judges by silence or age, its term;
-the image decides. So two coordinators at once do no harm.
-
-Time is monotonic seconds from outside. Of a gap between two calls only `MOST_SILENCE_SECONDS` count, since who does not
-listen hears nobody.
+Time is monotonic seconds from outside. Of a gap between two calls only `MOST_SILENCE_SECONDS` count, since a stalled
+coordinator receives no heartbeats.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ from raftlog.model import ClusterTime, TopicId, TopicRecord
 
 MOST_SILENCE_SECONDS = 0.5
 GROUPS_PER_CALL = 8
-"""Looked at in one call: small ones are assigned at once, a millisecond or two each."""
+"""Groups examined in one call: small ones are assigned at once, a millisecond or two each."""
 REMOVALS_PER_CALL = 256
-"""The others in the next one."""
+"""The removals in one call; the others follow in the next one."""
 SESSIONS_PER_CALL = 1_000
-"""Looked at in one call: some milliseconds. After an election all of them are due at the same time."""
+"""Sessions examined in one call: some milliseconds. After an election all of them are due at the same time."""
 LOOK_AGAIN_SECONDS = 0.2
-"""After a proposal of a group was refused or got lost."""
+"""The delay before another look at a group whose proposal was refused or lost."""
 EXPIRY_SECONDS = 60.0
-"""Between two looks for offsets that have expired."""
+"""The interval of the search for expired offsets."""
 OFFSETS_PER_CALL = 20_000
-"""Looked at for their age in one call: some milliseconds."""
+"""Offsets whose age is checked in one call: some milliseconds."""
 
 Matcher = Callable[[str], Callable[[str], bool]]
-"""A pattern → whether a topic's whole name fits it."""
+"""A pattern → the predicate that matches it against a topic's whole name."""
 
 
 class Facts(Protocol):
@@ -73,26 +72,26 @@ class _Session:
     deadline: float
     revoking_until: float | None = None
     entry: int = -1
-    """Of the heap: an older one counts no more."""
+    """The session's current heap entry: older ones are stale."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentJob:
-    """Targets to be made; `run` touches nothing else, so a thread may do it where `size` is large."""
+    """Targets to compute. `run` touches nothing else, so a thread may run it if `size` is large."""
 
     group: GroupRecord
     subscriptions: Subscriptions
     counts: PartitionCounts
     left_out: tuple[str, ...] = ()
-    """Topics for which there is no room: a group has a bounded number of partitions assigned."""
+    """Topics left out for lack of room: a group has a bounded number of partitions assigned."""
 
     @property
     def size(self) -> int:
-        """Members and partitions."""
+        """The number of members and partitions."""
         return len(self.subscriptions) + sum(self.counts.values())
 
     def run(self) -> Assign | None:
-        """None where the targets are what they are to be."""
+        """Compute the targets; None if they are unchanged."""
         group = self.group
         present = {member_id: member.target for member_id, member in group.members.items()}
         assignor = ASSIGNORS.get(group.assignor, ASSIGNORS[DEFAULT_ASSIGNOR])
@@ -104,7 +103,7 @@ class AssignmentJob:
 
 
 class Coordinator:
-    """Of one term."""
+    """The coordinator of one term."""
 
     def __init__(self, facts: Facts, matcher: Matcher, term: int, *, offsets_retention_ms: int) -> None:
         """`offsets_retention_ms`: how long the offsets of a group without members are kept."""
@@ -114,27 +113,27 @@ class Coordinator:
         self._retention_ms = offsets_retention_ms
         self._last_call: float | None = None
         self._missed = 0.0
-        """Seconds of silence that do not count."""
+        """Seconds of silence that are not counted."""
         self._sessions: dict[tuple[str, str], _Session] = {}
         self._due: list[tuple[float, int, tuple[str, str]]] = []
-        """A heap of when to look at whom; what is no longer so is found out then."""
+        """A heap of session deadlines; stale entries are discarded when they come up."""
         self._entries = 0
         self._dirty: dict[str, None] = dict.fromkeys(group.group_id for group in facts.groups.groups())
         self._again: dict[str, float] = {}
-        """Groups to be looked at again, and when."""
+        """Groups to examine again, and when."""
         self._assigning: set[str] = set()
-        """Groups whose targets are being made or proposed."""
+        """Groups whose targets are being computed or proposed."""
         self._removing: set[tuple[str, str, int]] = set()
         self._expiring: set[str] = set()
         self._next_expiry = -math.inf
         self._to_expire: list[str] = []
-        """The rest of the present look for offsets that have expired."""
+        """The rest of the current search for expired offsets."""
         self._patterns: dict[str, Callable[[str], bool]] = {}
 
     # --- What happened -----------------------------------------------------------------------------------------------
 
     def heartbeat(self, group_id: str, member_id: str, incarnation: int, now: float) -> bool:
-        """A member lives; False where nobody of this incarnation is in that group."""
+        """Record a member's heartbeat; False if the group has no member of this incarnation."""
         self._watch(now)
         group = self._facts.groups.group(group_id)
         member = None if group is None else group.members.get(member_id)
@@ -148,16 +147,16 @@ class Coordinator:
         self._dirty[group_id] = None
 
     def topics_changed(self) -> None:
-        """Some topic is new, larger or gone."""
+        """Note that some topic was created, grew or was deleted."""
         self._dirty.update(dict.fromkeys(group.group_id for group in self._facts.groups.groups() if group.members))
 
     @property
     def has_work(self) -> bool:
-        """Some group is to be looked at."""
+        """Return whether some group is to be examined."""
         return bool(self._dirty)
 
     def settled(self, change: GroupChange, now: float, *, done: bool) -> None:
-        """A proposal was decided (`done`: as proposed), or its fate is not known."""
+        """Record that a proposal was decided (`done`: as proposed), or that its outcome is unknown."""
         match change:
             case Assign(group_id):
                 self.assigned(group_id)
@@ -172,7 +171,7 @@ class Coordinator:
             self._again[group_id] = now + LOOK_AGAIN_SECONDS
 
     def assigned(self, group_id: str, *, again_at: float | None = None) -> None:
-        """A job has ended; where it failed, the group is looked at again at that time."""
+        """Record that a job has ended; if it failed, the group is examined again at `again_at`."""
         self._assigning.discard(group_id)
         if again_at is not None:
             self._again[group_id] = again_at
@@ -180,8 +179,10 @@ class Coordinator:
     # --- What to do --------------------------------------------------------------------------------------------------
 
     def decide(self, now: float, now_ms: int) -> list[GroupChange]:
-        """Members to remove and offsets to forget, each to be given to `settled` once its fate is known. `now_ms`: this
-        node's wall clock, which makes nothing old: that is the cluster's time alone, as the view shows it (S8)."""
+        """Return members to remove and offsets to expire, each to be passed to `settled` once its outcome is known.
+
+        `now_ms`: this node's wall clock. It expires nothing: only the cluster's time does, as the view shows it (S8).
+        """
         self._watch(now)
         for group_id in [group_id for group_id, due in self._again.items() if due <= now]:
             del self._again[group_id]
@@ -195,7 +196,7 @@ class Coordinator:
         return changes
 
     def jobs(self, now: float) -> list[AssignmentJob]:
-        """Targets to be made. Each job's group is not looked at again before `settled` or `assigned`."""
+        """Return the targets to compute. Each job's group is skipped until `settled` or `assigned`."""
         if not self._dirty:
             return []
         jobs = []
@@ -216,7 +217,7 @@ class Coordinator:
         return jobs
 
     def next_call(self, now: float) -> float | None:
-        """When to call `decide` again if nothing happens before; None: never."""
+        """Return when to call `decide` again if nothing happens before; None: never."""
         if self._dirty or self._to_expire:
             return now
         times = [time + self._missed for time, _, _ in self._due[:1]]
@@ -224,7 +225,7 @@ class Coordinator:
         if self._facts.groups.has_groups:
             times.append(self._next_expiry)
         if self._sessions:
-            # Silence counts only in steps: with members there is somebody to listen to.
+            # Silence counts only in steps, so a group with members needs regular calls.
             times.append(now + MOST_SILENCE_SECONDS)
         return max(now, min(times)) if times else None
 
@@ -239,7 +240,7 @@ class Coordinator:
         return now - self._missed
 
     def _begin(self, group_id: str, member: MemberRecord, now: float) -> _Session:
-        """Its session; a new one is a full one."""
+        """Return the member's session; a new one has its full duration."""
         key = (group_id, member.member_id)
         session = self._sessions.get(key)
         if session is None or session.incarnation != member.incarnation:
@@ -310,7 +311,7 @@ class Coordinator:
 
 
 class _Topics:
-    """All topics of now, and who subscribes to which of them."""
+    """The current topics and their subscribers."""
 
     def __init__(self, topics: list[TopicRecord], fits: Callable[[str], Callable[[str], bool]]) -> None:
         self._topics = topics
@@ -321,7 +322,7 @@ class _Topics:
         """By pattern."""
 
     def job(self, group: GroupRecord) -> AssignmentJob:
-        """A group's next targets."""
+        """Return the job that computes a group's next targets."""
         subscriptions = {name: self._subscribed(member) for name, member in group.members.items()}
         wanted = frozenset[TopicId]().union(*set(subscriptions.values()))
         counts: dict[TopicId, int] = {}
@@ -346,6 +347,6 @@ class _Topics:
 
 
 def _has_expired(time: ClusterTime, offsets: Iterable[CommittedOffset], before_ms: int) -> bool:
-    """Some have, or there are none to keep the group for."""
+    """Return whether some offsets have expired, or none are left to keep the group for."""
     oldest = min((committed.commit_timestamp_ms for committed in offsets), default=-1)
     return time.since_ms(oldest) < before_ms

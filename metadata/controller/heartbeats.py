@@ -1,10 +1,10 @@
-"""Who is heard of: the brokers' heartbeats, in memory on the quorum's leader only.
+"""Broker sessions: the brokers' heartbeats, in memory on the quorum's leader only.
 
 A session belongs to one incarnation and begins when the controller first sees that incarnation registered; so a new
-controller, which has seen nobody yet, grants everyone a full session before it fences anybody. Silence is counted only
-while somebody listens: of a gap between two calls of `watch` at most a third of a session counts, because a controller
-that was itself stopped knows nothing about the others. (It counts *something*, so that a controller that always is slow
-still fences the dead.)
+controller, which has received no heartbeat yet, grants every broker a full session before it fences any. Silence counts
+only while the controller listens: of a gap between two calls of `watch` at most a third of a session counts, because a
+controller that was itself stopped knows nothing about the others. (It counts *something*, so that a controller that
+always is slow still fences the dead.)
 
 Time comes in from outside, as monotonic seconds.
 """
@@ -29,7 +29,7 @@ class Sessions:
     """One controller's sessions; bounded by the number of brokers."""
 
     def __init__(self, timeout: float) -> None:
-        """`timeout` in seconds."""
+        """`timeout`: the duration of a session in seconds."""
         assert timeout > 0
         self._timeout = timeout
         self._most_silence_between_watches = timeout / 3
@@ -37,7 +37,7 @@ class Sessions:
         self._sessions: dict[BrokerId, _Session] = {}
 
     def watch(self, now: float) -> None:
-        """Somebody listens now. Call it before expiry is asked for."""
+        """Note that the controller listens now. Call it before checking for expired sessions."""
         if self._last_watch is not None:
             excess = now - self._last_watch - self._most_silence_between_watches
             if excess > 0:
@@ -46,7 +46,7 @@ class Sessions:
         self._last_watch = now
 
     def begin(self, broker_id: BrokerId, incarnation: Incarnation, now: float) -> None:
-        """This incarnation is the registered one. The first time it gets a full session; after that nothing happens."""
+        """Begin a full session for a registered incarnation; later calls for it have no effect."""
         session = self._sessions.get(broker_id)
         if session is None or session.incarnation != incarnation:
             self._sessions[broker_id] = _Session(incarnation, now + self._timeout)
@@ -54,7 +54,7 @@ class Sessions:
     def heartbeat(
         self, broker_id: BrokerId, incarnation: Incarnation, applied_index: int, now: float, *, stopping: bool = False
     ) -> bool:
-        """A sign of life; False (and nothing happens) if it is not of the incarnation whose session it is.
+        """Record a heartbeat; False, without effect, if it is not of the session's incarnation.
 
         `stopping` is final: this incarnation wants to be fenced, and is never unfenced again.
         """
@@ -68,22 +68,22 @@ class Sessions:
         return True
 
     def is_heard(self, broker_id: BrokerId, incarnation: Incarnation, now: float) -> bool:
-        """It sent a heartbeat to this controller within a session's time, and means to stay."""
+        """Return whether it sent this controller a heartbeat within the session timeout and is not stopping."""
         session = self._of(broker_id, incarnation)
         return session is not None and session.heard and not session.stopping and now < session.deadline
 
     def is_over(self, broker_id: BrokerId, incarnation: Incarnation, now: float) -> bool:
-        """It was silent for a whole session, or says that it stops."""
+        """Return whether it was silent for a whole session, or is stopping."""
         session = self._of(broker_id, incarnation)
         return session is not None and (session.stopping or now >= session.deadline)
 
     def is_stopping(self, broker_id: BrokerId, incarnation: Incarnation, now: float) -> bool:
-        """It says that it stops, and is still there."""
+        """Return whether it is stopping and still sends heartbeats."""
         session = self._of(broker_id, incarnation)
         return session is not None and session.stopping and now < session.deadline
 
     def has_applied(self, broker_id: BrokerId, incarnation: Incarnation, index: int) -> bool:
-        """By its own word its view has come to `index`."""
+        """Return whether it has reported that its view has reached `index`."""
         session = self._of(broker_id, incarnation)
         return session is not None and session.applied_index >= index
 

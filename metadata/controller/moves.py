@@ -1,12 +1,12 @@
-"""What the controller does for order's sake: moves that wait are begun, leaderships go where they should be.
+"""The controller's housekeeping: it begins waiting moves and returns leadership to preferred leaders.
 
-Both are level-triggered, bounded, and wait while anything urgent is under way (`controller.py` asks last).
+Both are level-triggered, bounded, and wait while anything urgent is in flight (`controller.py` asks them last).
 
-`Moves`: of the reassignments that were asked for, only as many move data at a time as `MAX_MOVES_PER_BROKER` lets each
-receiving broker have. A move whose targets are all in sync, while a replica leads that goes, needs a hand-over.
+`Moves`: of the requested reassignments, only as many copy data at a time as `MAX_MOVES_PER_BROKER` allows each
+receiving broker. If all targets of a move are in sync and a departing replica leads, the leadership is handed over.
 
 `PreferredLeaders` (KIP-460's preferred election, made automatic): a broker that was well for a while and leads too few
-of the partitions that name it first gets some of them back, `MAX_REBALANCED_AT_ONCE` a round.
+of the partitions that prefer it gets some of them back, `MAX_REBALANCED_AT_ONCE` a round.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ from metadata.rules.elections import electable, is_live
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
 
 MAX_MOVES_PER_BROKER = 5
-"""Partitions that a broker receives at a time: enough to keep its link busy, and each is done the sooner."""
+"""Partitions that a broker receives at a time: enough to keep its link busy, and each finishes the sooner."""
 
 LOOK_EVERY_SECONDS = 0.5
-"""At moves that could not begin or end yet: a broker may have come back."""
+"""The interval between looks at moves that could not begin or end: a broker may have returned."""
 
 MAX_LOOKED_AT = 2_048
-"""Looked at in one call, of moves that wait, of those that may end, and of partitions."""
+"""The bound for one call on waiting moves, on completing moves, and on partitions."""
 
 REBALANCE_EVERY_SECONDS = 10.0
 MAX_REBALANCED_AT_ONCE = 50
-"""Each election interrupts its partition for some milliseconds: few at a time, and never during a failover."""
+"""Elections in one round. Each interrupts its partition for some milliseconds: few at a time, never in a failover.
+"""
 
 DEFAULT_IMBALANCE_PERCENT = 10
 
 
 class HeardOf(Protocol):
-    """An election of the first candidate that is really there."""
+    """Elects the first candidate with a recent heartbeat."""
 
     def __call__(self, record: PartitionRecord, candidates: Sequence[BrokerId], now: float) -> Election | None: ...
 
 
 class Moves:
-    """Reassignments that may begin or come to their end."""
+    """Reassignments that may begin or complete."""
 
     def __init__(self, image: ClusterImage, heard_of: HeardOf) -> None:
         self._image = image
         self._heard_of = heard_of
         self._beginning = False
-        """A command is under way: what it begins is not in the image yet."""
+        """A command is in flight: its moves are not in the image yet."""
         self._to_look_at: list[TopicPartition] = []
         self._looked_at_version = -1
         self._ends_to_look_at: list[TopicPartition] = []
@@ -61,7 +62,7 @@ class Moves:
         self._look_again_at = -math.inf
 
     def begin(self, now: float) -> BeginMoves | None:
-        """The next moves, as far as the receiving brokers have room."""
+        """Return the next moves for which the receiving brokers have room."""
         if self._beginning or not self._image.reassigning or not self._has_reason_to_look(now):
             return None
         receiving = Counter(
@@ -81,12 +82,12 @@ class Moves:
         return BeginMoves(tuple(moves)) if moves else None
 
     def settled(self) -> None:
-        """The last command's fate is known, or never will be."""
+        """Note that the last command's outcome is known, or never will be."""
         self._beginning = False
         self._looked_at_version = -1
 
     def hand_overs(self, now: float) -> Iterator[Election]:
-        """Leaderships that a complete move waits for."""
+        """Yield the hand-overs that complete moves wait for."""
         if not self._ends_to_look_at:
             version, looked_at = self._ends_looked_at
             if version == self._image.reassignments_version and now < looked_at + LOOK_EVERY_SECONDS:
@@ -116,7 +117,7 @@ class Moves:
         return bool(waiting)
 
     def _may_begin(self, record: PartitionRecord, receiving: Counter[BrokerId]) -> bool:
-        """It waits still, its leader is there to fetch from, and each receiver is live and has room."""
+        """Return whether the move waits, its leader is there to fetch from, and each receiver is live with room."""
         if not record.target_replicas or record.is_moving or not record.has_leader:
             return False
         return all(
@@ -131,23 +132,25 @@ def _additions(record: PartitionRecord) -> tuple[BrokerId, ...]:
 
 @dataclass(slots=True)
 class _Pass:
-    """A look at every partition."""
+    """A pass over all partitions."""
 
     to_look_at: list[TopicPartition]
     preferred: Counter[BrokerId] = field(default_factory=Counter)
-    """How many partitions name a broker first."""
+    """Broker → the number of partitions that prefer it as leader."""
     elsewhere: list[TopicPartition] = field(default_factory=list)
 
 
 def _is_elsewhere(record: PartitionRecord) -> bool:
-    """Led by another than the preferred leader, which is in sync. A partition under reassignment is left alone: the end
-    of its move settles who leads."""
+    """Return whether another replica leads although the preferred leader is in sync.
+
+    A partition under reassignment is skipped: the end of its move settles its leader.
+    """
     first = record.replicas[0]
     return record.has_leader and record.leader != first and first in record.isr and not record.target_replicas
 
 
 class PreferredLeaders:
-    """Leaderships that should be elsewhere."""
+    """Leaderships to return to preferred leaders."""
 
     def __init__(self, image: ClusterImage, heard_of: HeardOf, well_after: float, imbalance_percent: int) -> None:
         """`well_after`: seconds for which a broker must have been unfenced."""
@@ -160,14 +163,14 @@ class PreferredLeaders:
         self._pass: _Pass | None = None
 
     def note(self, broker_id: BrokerId, incarnation: Incarnation, fenced: bool, now: float) -> None:
-        """Called all the time, for every broker."""
+        """Note a broker's state; called regularly for every broker."""
         if fenced:
             self._unfenced_since.pop(broker_id, None)
         elif self._unfenced_since.get(broker_id, (None, now))[0] != incarnation:
             self._unfenced_since[broker_id] = (incarnation, now)
 
     def elections(self, now: float) -> list[Election]:
-        """Hand some partitions to their preferred leaders, if those have been well for a while."""
+        """Elect some preferred leaders that have been well for a while."""
         if self._due_at is None:
             self._due_at = now + REBALANCE_EVERY_SECONDS
         if now < self._due_at:
@@ -187,7 +190,7 @@ class PreferredLeaders:
         return moves
 
     def _look(self) -> bool:
-        """Go on with the pass over all partitions, so many at a time; True where that was the last of them."""
+        """Continue the pass over all partitions by a bounded number; True if it is complete."""
         if self._pass is None:
             self._pass = _Pass(list(self._image.partitions))
         for _ in range(min(MAX_LOOKED_AT, len(self._pass.to_look_at))):
@@ -199,7 +202,7 @@ class PreferredLeaders:
         return not self._pass.to_look_at
 
     def _imbalanced(self) -> list[PartitionRecord]:
-        """Partitions led by another than the preferred leader, of brokers with too many of them."""
+        """Return the partitions not led by their preferred leader, of brokers with too many of them."""
         found, self._pass = self._pass, None
         assert found is not None
         known = (self._image.partitions.get(topic_partition) for topic_partition in found.elsewhere)

@@ -1,23 +1,22 @@
-"""The controller's part of the cluster's time: what the voters' wall clocks say, and the next step.
+"""The controller's part of the cluster's time: the voters' wall clocks, and the next step.
 
 Everything that expires does so by this time and no other, so it must not run ahead of the truth because some wall clock
 does. It follows the wall clocks of the voters as far as a **majority of them** agree to within `TOLERANCE_MS`: two
-majorities share a voter, so as long as most clocks are right it is at most that far ahead. Of an agreeing majority
-the middle clock counts. Where none agrees, the time goes on by this node's monotonic clock, which knows no date but
-runs at the right speed.
+majorities share a voter, so as long as most clocks are right it is at most that far ahead. The middle clock of an
+agreeing majority counts. If none agrees, the time advances by this node's monotonic clock, which knows no date but runs
+at the right speed.
 
-It never goes back: where it turns out to be ahead it stands still, so nothing expires until the clocks have caught up.
-It falls behind when the whole cluster was down, and perhaps when most clocks leap at once (a bad time server, a host
-that was resumed): then it follows only when they have agreed on that for `PATIENCE_SECONDS`, time for a person to look,
-and in steps of `MAX_STEP_MS`. All that is kept for longer meanwhile.
+It never goes back: if it turns out to be ahead it stands still, so nothing expires until the clocks have caught up. It
+falls behind when the whole cluster was down, and perhaps when most clocks leap at once (a bad time server, a host that
+was resumed): then it follows only when they have agreed for `PATIENCE_SECONDS`, which gives a person time to look, and
+in steps of `MAX_STEP_MS`. Meanwhile everything is kept for longer.
 
-A **lone voter** has nothing to compare its clock with. Its word is taken once, when there is no time yet. From then on
-the time goes on by the monotonic clock while the node runs, and not past the wall clock: what a lone node slept through
-counts for nothing, which keeps data for longer and loses none.
+A **lone voter** has nothing to compare its clock with. Its wall clock is believed once, when there is no time yet. From
+then on the time advances by the monotonic clock while the node runs, and not past the wall clock: time during which a
+lone node slept does not count, which keeps data for longer and loses none.
 
 Below `TIME_FEATURE_LEVEL` the cluster has no time, until an operator ends the upgrade (`raftlog cluster finalize`).
-
-One keeper a term; seconds are monotonic, from outside.
+There is one keeper a term; seconds are monotonic, from outside.
 
 Sources: fault-tolerant clock agreement by majority intervals (Marzullo, 1984; NTP's selection, RFC 5905, 11.2.1).
 """
@@ -33,38 +32,38 @@ from metadata.image.image import ClusterImage
 from raftlog.model import BrokerId, ClusterTime
 
 STEP_SECONDS = 10.0
-"""Between two steps: nodes extrapolate from one to the next."""
+"""The interval between two steps: nodes extrapolate from one to the next."""
 
 TOLERANCE_MS = 60_000
-"""Clocks that differ by no more agree. What expires has ages of minutes to years."""
+"""The largest difference of agreeing clocks. Retention periods are minutes to years."""
 
 READING_SECONDS = 15.0
-"""A wall clock that was read longer ago is not known."""
+"""The age after which a reading of a wall clock is ignored."""
 
 HEARING_SECONDS = 2.0
-"""A new controller has heard nobody yet: so long it waits for a majority."""
+"""The time that a new controller, which has no readings yet, waits for a majority."""
 
 PATIENCE_SECONDS = 3_600.0
-"""How long a majority must agree on a time that is far ahead before it is followed."""
+"""The time for which a majority must agree on a time far ahead before it is followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
     offset_ms: float
-    """Wall minus this node's monotonic clock, as of its arrival."""
+    """The wall clock minus this node's monotonic clock, as of the reading's arrival."""
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """What a majority agrees on and is not followed yet."""
+    """A time that a majority agrees on and that is not followed yet."""
 
     offset_ms: float
     since: float
 
 
 class TimeKeeper:
-    """Of one term."""
+    """The time keeper of one term."""
 
     def __init__(self, term: int) -> None:
         self._term = term
@@ -72,16 +71,18 @@ class TimeKeeper:
         self._ahead: _Ahead | None = None
         self._next_at = float("-inf")
         self._first_at: float | None = None
-        """When it was asked first."""
+        """The time of the first call of `decide`."""
         self._proposed: Command | None = None
 
     def heard(self, node: BrokerId, wall_ms: int, now: float) -> None:
-        """A node's wall clock, as it was a moment ago."""
+        """Record a node's wall clock, read a moment ago."""
         self._readings[node] = _Reading(wall_ms - now * 1000, now)
 
     def decide(self, now: float, image: ClusterImage, voters: Sequence[BrokerId], known_at: float) -> Command | None:
-        """What to propose, if anything; to be given to `settled`. `known_at`: since when this node has known the
-        present time of the image."""
+        """Return the command to propose, if any; it must be passed to `settled`.
+
+        `known_at`: since when this node has known the current time of the image.
+        """
         if self._first_at is None:
             self._first_at = now
         if self._proposed is not None or now < self._next_at:
@@ -95,7 +96,7 @@ class TimeKeeper:
         return self._proposed
 
     def settled(self, command: Command) -> None:
-        """It was applied, refused or lost."""
+        """Note that the command was applied, refused or lost."""
         if self._proposed is command:
             self._proposed = None
 
@@ -127,7 +128,7 @@ class TimeKeeper:
         return AdvanceTime(self._term, time.now_ms, min(to_ms, time.now_ms + MAX_STEP_MS), max(0, wall_ms))
 
     def _is_patient(self, offset_ms: float, now: float) -> bool:
-        """They have agreed on this for long enough."""
+        """Return whether the majority has agreed on it for long enough."""
         ahead = self._ahead
         if ahead is None or abs(offset_ms - ahead.offset_ms) > TOLERANCE_MS:
             self._ahead = _Ahead(offset_ms, now)
@@ -136,7 +137,7 @@ class TimeKeeper:
 
 
 def agreed_offset(offsets_ms: Sequence[float], voters: int) -> float | None:
-    """What a majority of so many voters agrees on, the earliest such majority's middle; None where none does."""
+    """Return the middle of the earliest agreeing majority of `voters`; None if none agrees."""
     known = sorted(offsets_ms)
     majority = voters // 2 + 1
     for first in range(len(known) - majority + 1):

@@ -1,14 +1,14 @@
-"""What nobody has used for its time: blocks of ids, transactional ids, and parts of commits that never came.
+"""The expiry of unused blocks of ids, transactional ids, and parts of commits that never came.
 
 It runs beside the quorum's leader, one `TransactionExpiry` a term, and proposes with its term. It may be wrong at any
-time without harm: the image forgets only what still is as it was here, and what is forgotten is aborted or unknown,
-never committed and half visible (S13).
+time without harm: the image removes only records that are unchanged since this copy, and the removed transactions are
+aborted or unknown, never committed and half visible (S13).
 
-A block expires when none of its ids was decided for twice its timeout: whatever is begun within its timeout can live as
-long as it may. One that was retired by a commit with a position has a short timeout from then on
+A block expires if none of its ids was decided for twice its timeout: a transaction begun within the timeout can live
+for its full duration. A block retired by a commit with a position has a short timeout from then on
 (`transaction_ends.ANSWERED_BY_POSITION_MS`). Blocks and parts are timed by this node's monotonic clock, from when this
-term first saw them as they are. Transactional ids are kept for days, beyond any term: they expire by the cluster's
-time, which no single wall clock makes. Positions never expire.
+term first saw their current state. Transactional ids are kept for days, beyond any term: they expire by the cluster's
+time, which no single wall clock determines. Positions never expire.
 """
 
 from __future__ import annotations
@@ -21,40 +21,42 @@ from metadata.records.transaction_table import Transactions
 from raftlog.model import ClusterTime
 
 LOOK_SECONDS = 1.0
-"""Between two looks at blocks and parts."""
+"""The interval between two looks at blocks and parts."""
 BLOCK_TIMEOUTS = 2
 PARTS_SECONDS = 60.0
-"""Parts are staged within seconds."""
+"""The lifetime of staged parts: a commit is staged within seconds."""
 NAMES_SECONDS = 60.0
-"""Between two passes over transactional ids."""
+"""The interval between two passes over transactional ids."""
 NAMES_PER_LOOK = 2_000
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Since when something is as it is."""
+    """An observed state, and since when it has been unchanged."""
 
     version: int
     since: float
 
 
 class TransactionExpiry:
-    """Of one term."""
+    """The transaction expiry of one term."""
 
     def __init__(self, transactions: Transactions, term: int, *, unused_ms: int) -> None:
-        """`unused_ms`: how long a transactional id that nobody uses is kept."""
+        """`unused_ms`: how long an unused transactional id is kept, in milliseconds."""
         self.term = term
         self._transactions = transactions
         self._unused_ms = unused_ms
         self._blocks: dict[int, _Seen] = {}
         self._parts: dict[bytes, _Seen] = {}
         self._names: list[str] = []
-        """The rest of the present pass."""
+        """The rest of the current pass."""
         self._next_pass = float("-inf")
 
     def decide(self, now: float, time: ClusterTime) -> Expire | None:
-        """What to propose, if anything; what still is there is proposed again at the next look. `time`: the cluster's,
-        as the view shows it; where there is none, no transactional id expires."""
+        """Return the command to propose, if any; remaining records are proposed again at the next look.
+
+        `time`: the cluster's time, as the view shows it; without one, no transactional id expires.
+        """
         blocks = self._old_blocks(now)
         parts = self._old_parts(now)
         producers = self._unused_names(now, time)
@@ -63,7 +65,7 @@ class TransactionExpiry:
         return Expire(self.term, tuple(blocks), tuple(producers), tuple(parts))
 
     def next_call(self, now: float) -> float | None:
-        """When to look again; None: there is nothing to look at."""
+        """Return when to look again; None if nothing can expire."""
         known = self._transactions
         if known.block_count or known.staged():
             return now + LOOK_SECONDS

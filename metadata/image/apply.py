@@ -1,16 +1,15 @@
-"""How the metadata log is applied to the cluster image: the replicated state machine of every node.
+"""The application of the metadata log to the cluster image: the replicated state machine of every node.
 
 `apply` is deterministic and total: the same commands give the same image and the same answers on every node, and a
-command that decodes is carried out or refused by name, never half and never with an exception. All that a proposer
-believed is checked again here, so a controller or leader that is behind can only propose.
+command that decodes is carried out or refused with a code, never half and never with an exception. Everything that a
+proposer believed is checked again here, so a controller or leader that is behind can only propose.
 
-Before the command itself two questions are settled, for all commands alike. *Is it from a deposed controller?* A
-command made under a term is refused in another. *Did it come before?* A command that
-carries a client session is carried out once: a retry gets the first answer, or `outcome_unknown` where that is
-forgotten (`client_sessions.py`).
+Two checks precede every command. *A deposed controller*: a command made under a term is refused in another. *A retry*:
+a command with a client session is carried out once; a retry gets the first answer, or `outcome_unknown` if that has
+been evicted (`client_sessions.py`).
 
-A command that touches many partitions is applied in steps (`apply_in_steps`), so that whoever applies it can do other
-things in between. It is one change all the same: nothing else is applied, and nobody looks, until it has ended.
+A command that touches many partitions is applied in steps (`apply_in_steps`), so that the caller can do other work in
+between. It is one change all the same: until it has ended, nothing else is applied and the state is not read.
 """
 
 from __future__ import annotations
@@ -74,8 +73,11 @@ def apply(image: ClusterImage, index: int, term: int, envelope: Envelope) -> tup
 
 
 def apply_in_steps(image: ClusterImage, index: int, term: int, envelope: Envelope) -> Steps:
-    """The same, a slice at a time for what touches many partitions. Until it has ended this image is of no index:
-    nobody may look at its partitions, nor apply anything else. The events are left in `take_events`."""
+    """Carry out a command, a slice at a time if it touches many partitions.
+
+    Until it has ended this image is of no index: the caller must not read its partitions, nor apply anything else. The
+    events are left in `take_events`.
+    """
     if index <= image.index:
         raise InvariantViolation(f"entry {index} is applied after entry {image.index}")
     image.index = index
@@ -176,11 +178,11 @@ def _set_feature_level(image: ClusterImage, command: SetFeatureLevel) -> Command
 
 
 def advance_time(state: ClusterImage, command: AdvanceTime, term: int) -> CommandResult:
-    """The cluster's time goes on, by a bounded step, and never back; decided against the time as this entry finds it.
+    """Advance the cluster's time, by a bounded step and never back, compared with the time as this entry finds it.
 
-    Whatever a node believes about clocks, the image takes no step that was made for another time or by a controller
-    that was deposed. Nothing that is stamped in the image (commits of offsets, ends of transactions, a group's last
-    member) has another clock than this one, so no node's wall clock can make any of it old (S8).
+    Whatever a node believes about clocks, the image takes no step made for another time or by a deposed controller.
+    Everything stamped in the image (offset commits, ends of transactions, a group's last member) uses this clock only,
+    so no node's wall clock can make any of it old (S8).
     """
     now_ms = state.time.now_ms
     if command.term != term:

@@ -1,19 +1,19 @@
-"""What registrations, fences and reports of brokers do to the agreed facts.
+"""The effects of brokers' registrations, fences and reports on the agreed facts.
 
-A registration is the moment when a broker's past is settled: in the same command its former life loses every
-leadership (so no epoch is ever led by two lives, S5) and every replica that it cannot vouch for leaves the ISR and is
-marked (S9). What is clean stays in sync: a restarted follower goes on where it was.
+A registration settles a broker's past: in the same command its previous incarnation loses every leadership (so no epoch
+is ever led by two incarnations, S5) and every replica that it cannot vouch for leaves the ISR and is marked (S9). Clean
+replicas stay in sync: a restarted follower continues where it was.
 
 When a broker reports a damaged replica (`report_loss`), the replica leaves the ISR and is marked, as if its broker had
-registered with a log that it cannot vouch for; what it has counts as nothing (`RecoveryTicket` of an empty log) until
-it is added to the ISR again (S9).
+registered with a log that it cannot vouch for; its log counts as empty (`RecoveryTicket` of an empty log) until it is
+added to the ISR again (S9).
 
-The **leader epoch rises**, also where the leader stays who it was. A leader may hold that this replica has everything,
-from before the damage was found, and would propose it for the ISR again at once; in the new epoch every follower has
-to match its log anew before it counts, and this one does so only after it was cut back (S6).
+The **leader epoch rises**, even if the leader stays the same. A leader may believe that this replica has everything,
+from before the damage was found, and would propose it for the ISR again at once; in the new epoch every follower has to
+match its log again before it counts, and this one does so only after it was truncated (S6).
 
-**The last copy is not given up**: where no other live eligible member of ISR or commit set is left, the report is
-refused. The partition then goes on with what can be read, which is more than nobody could.
+**The last copy is not given up**: if no other live eligible member of ISR or commit set is left, the report is refused.
+The partition then continues with its readable data, which is better than no replica at all.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MAX_BROKERS = 1_000
 
 
 def register_broker(state: ClusterImage, command: RegisterBroker, index: int) -> Steps:
-    """The incarnation is the index of the entry that registered it (as Kafka's broker epoch): unique and rising."""
+    """Register a broker. Its incarnation is the index of the entry (as Kafka's broker epoch): unique and rising."""
     current = state.brokers.get(command.broker_id)
     if current is not None and current.directory_id == command.directory_id:
         if command.start_number == current.start_number:
@@ -112,7 +112,9 @@ def register_broker(state: ClusterImage, command: RegisterBroker, index: int) ->
 
 
 def report_room(state: ClusterImage, command: ReportRoom) -> CommandResult:
-    """The word of a former life counts no more: a registration begins with room."""
+    """Record whether a broker is short of room. A previous incarnation's report is void: a registration begins with
+    room.
+    """
     broker = state.brokers.get(command.broker_id)
     if state.feature_level < ROOM_FEATURE_LEVEL:
         return Refused("unsupported_version", f"the feature level is {state.feature_level}, not {ROOM_FEATURE_LEVEL}")
@@ -124,7 +126,7 @@ def report_room(state: ClusterImage, command: ReportRoom) -> CommandResult:
 
 
 def is_unused(state: ClusterImage) -> bool:
-    """A new cluster: nobody registered, nothing was created."""
+    """Return whether the cluster is new: no broker registered and nothing was created."""
     return not state.brokers and not state.topics and state.feature_level == INITIAL_FEATURE_LEVEL
 
 
@@ -135,7 +137,7 @@ def _settle_the_past(
     topic_partitions: Iterable[TopicPartition],
     reports: Mapping[TopicPartition, Report],
 ) -> None:
-    """Take from the former life what the new one must not have, partition by partition."""
+    """Remove what the new incarnation must not inherit, partition by partition."""
     broker_id = broker.broker_id
     for topic_partition in topic_partitions:
         record = state.partitions[topic_partition]
@@ -156,7 +158,11 @@ def _settle_the_past(
 
 
 def _ticket(broker: BrokerRecord, in_sync_with: DirectoryId, report: Report | None) -> RecoveryTicket:
-    """A replica that is not there, in the directory where it should be, counts as an empty log."""
+    """Return the ticket of a marked replica.
+
+    A replica that is missing from its own directory counts as an empty log: if all nodes lose power right after a topic
+    was created, before a folder was made, nothing was lost and no operator should be needed.
+    """
     return RecoveryTicket(
         broker_id=broker.broker_id,
         incarnation=broker.incarnation,
@@ -168,7 +174,7 @@ def _ticket(broker: BrokerRecord, in_sync_with: DirectoryId, report: Report | No
 
 
 def fence_broker(state: ClusterImage, command: FenceBroker) -> Steps:
-    """It loses its leaderships and leaves the ISRs, where it is not the last member."""
+    """Fence a broker: it loses its leaderships and leaves the ISRs of which it is not the last member."""
     broker = state.brokers.get(command.broker_id)
     if broker is None or broker.incarnation != command.incarnation:
         return _other_incarnation(command.broker_id, command.incarnation, broker)
@@ -185,7 +191,7 @@ def fence_broker(state: ClusterImage, command: FenceBroker) -> Steps:
 
 
 def _take_from(state: ClusterImage, record: PartitionRecord, broker_id: BrokerId) -> None:
-    """A fenced broker's leadership and membership of one partition."""
+    """Remove a fenced broker's leadership and ISR membership of one partition."""
     isr = isr_without(record, broker_id)
     if record.leader == broker_id:
         state.revise(record, leader=None, isr=isr)
@@ -194,7 +200,7 @@ def _take_from(state: ClusterImage, record: PartitionRecord, broker_id: BrokerId
 
 
 def unfence_broker(state: ClusterImage, command: UnfenceBroker) -> CommandResult:
-    """It may be elected and join ISRs again."""
+    """Unfence a broker: it may be elected and join ISRs again."""
     broker = state.brokers.get(command.broker_id)
     if broker is None or broker.incarnation != command.incarnation:
         return _other_incarnation(command.broker_id, command.incarnation, broker)
@@ -210,12 +216,12 @@ def _other_incarnation(broker_id: BrokerId, incarnation: Incarnation, broker: Br
 
 
 def isr_without(record: PartitionRecord, broker_id: BrokerId) -> tuple[BrokerId, ...]:
-    """The ISR without a broker, unless that is its last member: an ISR is never empty."""
+    """Return the ISR without a broker, unless that is its last member: an ISR is never empty."""
     return tuple(member for member in record.isr if member != broker_id) or record.isr
 
 
 def report_loss(state: ClusterImage, command: ReportLoss) -> CommandResult:
-    """Decided against the record as this entry of the log finds it."""
+    """Apply a loss report, decided against the record as this entry of the log finds it."""
     tp = command.topic_partition
     broker_id = command.broker_id
     record = state.partitions.get(tp)
@@ -234,7 +240,7 @@ def report_loss(state: ClusterImage, command: ReportLoss) -> CommandResult:
     tickets = {ticket.broker_id: ticket for ticket in state.tickets_of(tp)}
     if broker_id in members(record):
         mark = tickets.get(broker_id)
-        # Where it is cut is not known yet: it counts as empty, which promises nothing.
+        # The truncation point is not known yet: the log counts as empty, which promises nothing.
         tickets[broker_id] = _ticket(broker, broker.directory_id if mark is None else mark.directory_id, None)
     marked = (tickets[member] for member in sorted(tickets))
     state.revise(record, leader=leader, isr=isr_without(record, broker_id), tickets=marked)
@@ -242,6 +248,6 @@ def report_loss(state: ClusterImage, command: ReportLoss) -> CommandResult:
 
 
 def _others(state: ClusterImage, record: PartitionRecord, broker_id: BrokerId) -> list[BrokerId]:
-    """Who has everything that may have been acknowledged, beside this one. Who is in neither set is not counted on."""
+    """Return the other live, eligible members of ISR or commit set: those that hold every acknowledged record."""
     able = [m for m in members(record) if m not in record.not_eligible and is_live(state.brokers, m)]
     return [member for member in able if member != broker_id]

@@ -1,18 +1,18 @@
-"""Client sessions: what makes a retry of a command exactly-once.
+"""Client sessions, which make a retry of a command exactly-once.
 
-A node that proposes names its session (random, of one life of a process), a sequence number that it gives once, and how
-far its own view was. A retry repeats all three. Two things are remembered:
+A proposing node names its session (random, one for each life of a process), a sequence number that it uses once, and
+how far its own view was. A retry repeats all three. The image remembers two things:
 
-* **Which sequences of a session were carried out** (`Seen`): all up to one number, and some beyond it, since commands
-  overtake each other on their way. So a command that was never carried out is never taken for an old one, however many
-  others were carried out since it was proposed.
-* **The first answers** to the last `MAX_ANSWERS` commands of all sessions. Whoever repeats a command that was carried
-  out gets its first answer, or `outcome_unknown` where that is forgotten; never a second execution.
+* **The sequences of a session that were carried out** (`Seen`): all up to one number, and some beyond it, since
+  commands overtake each other in flight. So a command that was never carried out is never mistaken for an old one,
+  however many others were carried out since it was proposed; answers alone could not tell the two apart.
+* **The first answers** to the last `MAX_ANSWERS` commands of all sessions. A retry of a command that was carried out
+  gets its first answer, or `outcome_unknown` if that was evicted; never a second execution.
 
-Both are bounded, and what is forgotten is taken for done. Of one session at least the last `MAX_SPAN` sequences are
-told apart; who proposes keeps all that it has in flight within that span (`QuorumLimits.span_max`). Of sessions the
-last `MAX_SESSIONS` that did anything are known. A session that comes back after it was forgotten is known from its
-return on only: what it proposed on a view from before `floor_index` may have been carried out.
+Both are bounded, and an evicted entry counts as carried out. At least the last `MAX_SPAN` sequences of a session are
+distinguished; a proposer keeps everything in flight within that span (`QuorumLimits.span_max`). The `MAX_SESSIONS` most
+recently active sessions are kept. A session that returns after its eviction is known from its return on only: commands
+proposed on a view from before `floor_index` may have been carried out.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from metadata.commands.envelope import ClientSession
 from metadata.commands.results import CommandResult, Refused
 
 MAX_ANSWERS = 16_384
-"""More than one node may have in flight; some four megabytes."""
+"""The answers kept: more than one node may have in flight; some four megabytes."""
 
 MAX_SESSIONS = 4_096
-"""Four times as many as there may be brokers: a session that may have commands in flight is not the oldest of these."""
+"""The sessions kept: four times the number of brokers, so a session with commands in flight is never the oldest."""
 
 MAX_SPAN = 16_384
-"""Sequences of one session, from the oldest in flight to the newest."""
+"""The span of one session's sequences, from the oldest in flight to the newest."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was carried out of one session."""
+    """The commands of one session that were carried out."""
 
     upto: int = -1
-    """All up to here, or taken for it."""
+    """All sequences up to this one were carried out, or count as such."""
     ahead: set[int] = field(default_factory=set)
-    """And these beyond."""
+    """The sequences beyond it that were carried out."""
     last_index: int = 0
-    """Of the session's last command that was carried out."""
+    """The index of the session's last command that was carried out."""
     floor_index: int = 0
-    """What the session proposed on an earlier view may have been carried out and forgotten."""
+    """Commands proposed on a view before this index may have been carried out and evicted."""
 
     def add(self, sequence: int) -> None:
-        """It was carried out."""
+        """Record that the sequence was carried out."""
         self.ahead.add(sequence)
         if len(self.ahead) > 2 * MAX_SPAN:
             newest = sorted(self.ahead)[MAX_SPAN:]
@@ -58,24 +58,24 @@ class Seen:
         self.ahead.discard(self.upto)
 
     def may_have(self, session: ClientSession) -> bool:
-        """Whether this command was carried out, as far as is remembered."""
+        """Return whether this command was, or may have been, carried out."""
         sequence = session.sequence
         return sequence <= self.upto or sequence in self.ahead or session.applied_index < self.floor_index
 
 
 class ClientSessions:
-    """Of the whole cluster; a part of the replicated state."""
+    """The client sessions of the whole cluster; a part of the replicated state."""
 
     def __init__(self) -> None:
         self.answers: OrderedDict[tuple[bytes, int], tuple[int, CommandResult]] = OrderedDict()
         """(session id, sequence) → (index, first answer), oldest first."""
         self.seen: OrderedDict[bytes, Seen] = OrderedDict()
-        """By session id, the one that was quiet for longest first."""
+        """Session id → its record, the least recently active first."""
         self.forgotten_index = 0
-        """Sessions whose last command was at or before this index may have been forgotten."""
+        """Sessions whose last command was at or before this index may have been evicted."""
 
     def first_answer(self, session: ClientSession) -> CommandResult | None:
-        """The answer that was given before, or must be given because it may have been; None for what is new."""
+        """Return the first answer, or `outcome_unknown` if the command may have been carried out; None if it is new."""
         known = self.answers.get((session.session_id, session.sequence))
         if known is not None:
             return known[1]
@@ -86,7 +86,7 @@ class ClientSessions:
         return None
 
     def remember(self, session: ClientSession, index: int, result: CommandResult) -> None:
-        """The command was carried out, for the first time."""
+        """Record a command that was carried out for the first time."""
         self.answers[session.session_id, session.sequence] = (index, result)
         if len(self.answers) > MAX_ANSWERS:
             self.answers.popitem(last=False)
@@ -101,7 +101,7 @@ class ClientSessions:
             self.forgotten_index = forgotten.last_index
 
     def derive_seen(self) -> None:
-        """Out of the answers, for a snapshot that has nothing else: what is older than they may have been done."""
+        """Derive `seen` from the answers, for a snapshot without it: older sequences count as carried out."""
         for (session_id, sequence), (index, _) in self.answers.items():
             seen = self.seen.setdefault(session_id, Seen(floor_index=self.forgotten_index))
             seen.add(sequence)

@@ -41,21 +41,21 @@ from .transaction_commit import ENDS_PER_EVENT, slices_of_ends
 from .transaction_state import TransactionsState
 
 OFFSETS_PER_STEP = 1_000
-"""Compared at a time: about a millisecond of work."""
+"""Offsets compared in one step: about a millisecond of work."""
 
 COMPARED_PER_STEP = 2_000
-"""Records of transactions, or ends: some milliseconds of work."""
+"""Records of transactions, or ends, compared in one step: some milliseconds of work."""
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
 
 def diff(old: ClusterImage, new: ClusterImage) -> list[MetadataEvent]:
-    """The events that lead a follower of `old` to `new`, after a snapshot took the place of log entries."""
+    """Return the events that lead a follower of `old` to `new`, after a snapshot replaced log entries."""
     return run(diff_in_steps(old, new))
 
 
 def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None, list[MetadataEvent]]:
-    """The same, a slice at a time."""
+    """Return the same events, computed a slice at a time."""
     events: list[MetadataEvent] = []
     if new.feature_level != old.feature_level:
         events.append(FeatureLevelChanged(new.feature_level))
@@ -123,7 +123,7 @@ def transactions_diff(old: TransactionsState, new: TransactionsState) -> Generat
 
 
 def _differences(old: TransactionsState, new: TransactionsState) -> Iterator[TransactionEvent | None]:
-    """None: nothing, so far."""
+    """Yield the differences; None if a slice has none."""
     for topic_partition in in_order(new.partitions_with_ends()):
         before, after = old.ends_of(topic_partition), new.ends_of(topic_partition)
         added = {key: after[key] for key in sorted(after) if key not in before}
@@ -136,7 +136,7 @@ def _differences(old: TransactionsState, new: TransactionsState) -> Iterator[Tra
         gone = tuple(key for key in sorted(before) if key not in after)
         if gone:
             yield EndsForgotten(topic_partition, gone)
-    # Last: what was granted and is in no record counts as expired.
+    # Last, since an id that was granted and is in no record counts as expired.
     if new.granted_below != old.granted_below:
         yield ProducerIdsTaken(new.granted_below)
 

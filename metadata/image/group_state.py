@@ -15,43 +15,45 @@ _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
 
 class GroupsState:
-    """The image's groups and what they committed."""
+    """The image's groups and their committed offsets."""
 
     def __init__(self, note: Callable[[GroupEvent], None]) -> None:
         self._note = note
         self.by_id: dict[str, GroupRecord] = {}
         self.offset_count = 0
-        """Of all groups."""
+        """The number of committed offsets of all groups."""
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._lent: set[str] = set()
-        """Groups whose offsets a snapshot holds, too: they are not to be changed in place."""
+        """Groups whose offsets are shared with a snapshot: they must be copied before a change."""
         self._groups_of: dict[TopicId, dict[str, None]] = {}
-        """Topic → groups that perhaps read it or have committed in it; derived. What is too much in it goes with the
-        topic or the group."""
+        """Topic → groups that may read it or have committed in it; derived. Surplus entries go with the topic or the
+        group.
+        """
         self._topics_of: dict[str, dict[TopicId, None]] = {}
-        """The same the other way round, so that groups which come and go leave nothing behind."""
+        """Group → topics, the inverse, so that short-lived groups leave nothing behind."""
 
     def offsets_of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         return self._offsets.get(group_id, _NOTHING)
 
     def groups_of(self, topic_id: TopicId) -> list[GroupRecord]:
-        """Every group that the end of this topic concerns, and perhaps others, by id: a node that began from a snapshot
-        holds them in another order."""
+        """Return every group that this topic's deletion concerns, and perhaps others, sorted by id: a node that began
+        from a snapshot holds them in another order.
+        """
         return [self.by_id[name] for name in sorted(self._groups_of.get(topic_id, ())) if name in self.by_id]
 
     def forget_topic(self, topic_id: TopicId) -> None:
-        """No group reads it or has committed in it any more."""
+        """Drop the topic from the index: no group reads it or has committed in it any more."""
         for group_id in self._groups_of.pop(topic_id, ()):
             self._topics_of[group_id].pop(topic_id)
 
     def put_group(self, record: GroupRecord, topics: Iterable[TopicId] = ()) -> None:
-        """`topics`: those in its targets, where they are new."""
+        """Store a group. `topics`: those in its targets, if they are new."""
         self.by_id[record.group_id] = record
         self._read(record.group_id, topics)
         self._note(GroupChanged(record))
 
     def remove_group(self, record: GroupRecord) -> None:
-        """With its offsets."""
+        """Remove a group and its offsets."""
         del self.by_id[record.group_id]
         for topic_id in self._topics_of.pop(record.group_id, ()):
             groups = self._groups_of[topic_id]
@@ -63,7 +65,7 @@ class GroupsState:
         self._note(GroupRemoved(record.group_id))
 
     def put_offsets(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """These as they are, whatever was there."""
+        """Store these offsets, whatever was there."""
         if offsets:
             known = self._own_offsets(group_id)
             self.offset_count -= len(known)
@@ -73,7 +75,7 @@ class GroupsState:
             self._note(OffsetsCommitted(group_id, offsets))
 
     def remove_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """These must be there."""
+        """Remove these offsets, which must exist."""
         gone = tuple(partitions)
         known = self._own_offsets(group_id)
         for partition in gone:
@@ -87,13 +89,14 @@ class GroupsState:
             self._topics_of.setdefault(group_id, {})[topic_id] = None
 
     def copy_offsets(self) -> Mapping[str, Mapping[TopicPartition, CommittedOffset]]:
-        """As they are now, for a snapshot that is made while this goes on: a group's are copied when they change next,
-        since all of them at once may be a million."""
+        """Return a copy for a concurrent snapshot. A group's offsets are copied on its next change: there may be a
+        million.
+        """
         self._lent = set(self._offsets)
         return {group_id: offsets for group_id, offsets in self._offsets.items() if offsets}
 
     def _own_offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-        """A group's, to be changed."""
+        """Return a group's offsets for modification."""
         if group_id in self._lent:
             self._lent.discard(group_id)
             self._offsets[group_id] = self._offsets[group_id].copy()

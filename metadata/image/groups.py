@@ -1,13 +1,13 @@
-"""What changes do to groups: who is in, who owns which partition, where a group goes on. Deterministic and total.
+"""The effects of changes on groups: membership, ownership of partitions, committed offsets. Deterministic and total.
 
-Reconciliation (KIP-848). A target says what a member is *to* own. A partition becomes its own (`owned`) only when
-nobody else owns it: at the assignment, or later, in the very entry by which its former owner gives it up, leaves or is
-removed. So at no index have two members the same partition (S8's other half), and no clock takes part in that.
+Reconciliation (KIP-848): a target says what a member is *to* own. A member comes to own a partition (`owned`) only when
+no other member owns it: at the assignment, or later, in the very entry by which its former owner gives it up, leaves or
+is removed. So at no index do two members own the same partition (S8's other half), and no clock takes part in that.
 
-Committing. `owned` is also the fence: a commit is taken for partitions that the member owns in this incarnation and
-owned already in the generation that it names. Everything is checked before anything is written, so that whoever commits
-offsets together with something else (a transaction) can ask first and write after; what it must ask beside that, is
-whether the offset that it started from is still the current one.
+Committing: `owned` is also the fence. A commit is taken for partitions that the member owns in this incarnation and
+owned already in the generation that it names. Everything is checked before anything is written, so a caller that
+commits offsets together with something else (a transaction) can check first and write after; it must additionally check
+that the offset from which it started is still the current one.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from .image import ClusterImage
 
 MAX_GROUPS = 10_000
 MAX_COMMITTED_OFFSETS = 1_000_000
-"""Of all groups: every node keeps them in memory and in every snapshot."""
+"""The most committed offsets of all groups: every node keeps them in memory and in every snapshot."""
 
 
 def change_groups(state: ClusterImage, command: ChangeGroups, index: int, term: int) -> GroupsChanged:
-    """Each change on its own, in order."""
+    """Apply each change on its own, in order."""
     refusals = []
     for position, change in enumerate(command.changes):
         refused = _change(state, change, index, term)
@@ -77,7 +77,7 @@ def _change(state: ClusterImage, change: GroupChange, index: int, term: int) -> 
 
 
 def topic_removed(state: ClusterImage, topic_id: TopicId, index: int) -> None:
-    """Nobody owns its partitions any more, and nobody goes on in them: a topic of the same name is another topic."""
+    """Remove a deleted topic's partitions from all members and offsets: a topic of the same name is another topic."""
     for group in state.groups.groups_of(topic_id):
         members = dict(group.members)
         for member in group.members.values():
@@ -143,14 +143,14 @@ def _join(state: ClusterImage, join: Join, index: int) -> Refused | None:
 
 
 def _remove_member(state: ClusterImage, change: Leave | Fence, index: int) -> Refused | None:
-    """What it owned is nobody's until the next assignment."""
+    """Remove a member; its partitions have no owner until the next assignment."""
     found = _member(state, change.group_id, change.member_id, change.incarnation)
     if isinstance(found, Refused):
         return found
     group, member = found
     members = {name: other for name, other in group.members.items() if name != member.member_id}
     empty_since_ms = NEVER_MS if members else state.stamp_ms(change.now_ms)
-    # An empty group has nobody to make targets for.
+    # An empty group needs no targets.
     target_epoch = 0 if members else index
     state.groups.put_group(
         replace(group, epoch=index, target_epoch=target_epoch, empty_since_ms=empty_since_ms, members=members)
@@ -163,9 +163,9 @@ def _release(state: ClusterImage, release: Release, index: int) -> Refused | Non
     if isinstance(found, Refused):
         return found
     group, member = found
-    # Whatever is named: once or often, its own or not, of a generation that never was.
+    # The request may name a partition repeatedly, one that the member does not own, or a generation that never was.
     named = dict.fromkeys(unpack_partitions(release.partitions))
-    # What was granted since, the member does not know of: this is a late copy of what it said before.
+    # The member does not know of later grants: then this is a late copy of an earlier release.
     freed = [p for p in named if p in member.owned and member.owned[p] <= release.generation]
     if not freed:
         return None
@@ -181,7 +181,7 @@ def _release(state: ClusterImage, release: Release, index: int) -> Refused | Non
 def _granted(
     members: dict[str, MemberRecord], free: Iterable[TopicPartition], index: int
 ) -> Mapping[str, MemberRecord]:
-    """These are nobody's: they become those members' own whose targets have them."""
+    """Give partitions without an owner to the members whose targets have them."""
     owner_to_be = {partition: name for name, member in members.items() for partition in member.target}
     gained: dict[str, list[TopicPartition]] = {}
     for partition in free:
@@ -261,8 +261,9 @@ def _commit(state: ClusterImage, commit: Commit, index: int) -> Refused | None:
 
 
 def not_its_own(state: ClusterImage, commit: Commit, named: list[TopicPartition]) -> Refused | None:
-    """Why this member may not commit for these partitions, if it may not: the fence of ordinary commits and of those
-    within a transaction (S8)."""
+    """Return why this member may not commit for these partitions, or None: the fence of ordinary commits and of those
+    within a transaction (S8).
+    """
     if not commit.member_id:
         group = state.groups.by_id.get(commit.group_id)
         if group is not None and group.members:
@@ -300,7 +301,7 @@ def _no_such_place(state: ClusterImage, group_id: str, named: list[TopicPartitio
 
 
 def have_group(state: ClusterImage, group_id: str, index: int) -> None:
-    """One without members is made where there is none."""
+    """Create an empty group if it does not exist."""
     if group_id not in state.groups.by_id:
         state.groups.put_group(GroupRecord(group_id, index, index, ""))
 
@@ -327,7 +328,7 @@ def _reset(state: ClusterImage, reset: Reset, index: int) -> Refused | None:
 
 
 def _moved(state: ClusterImage, reset: Reset, named: list[TopicPartition]) -> Refused | None:
-    """Why this is not the group for which it was planned, if it is not."""
+    """Return why the group differs from the one for which the reset was planned, or None."""
     if not reset.expected:
         return None
     if len(reset.expected) != len(named):

@@ -1,11 +1,11 @@
 """The cluster image: the agreed facts as plain records, with the indexes that keep every command cheap.
 
-Only the methods here write: each keeps the indexes true and notes an event. The functions that decide about commands
-get this state and a command.
+Only the methods here write: each maintains the indexes and notes an event. The functions that decide about commands get
+this state and a command.
 
 `revise` is the one place where a partition's record changes. Whatever the reason, it raises the partition epoch, keeps
-the commit set (the last ISR of at least `min.insync.replicas` members under an elected leader: KIP-966's idea of who
-has everything acknowledged) and forgets the marks of those who are in neither set any more.
+the commit set (the last ISR of at least `min.insync.replicas` members under an elected leader: KIP-966's idea of which
+replicas hold everything acknowledged) and drops the marks of replicas that are in neither set any more.
 """
 
 from __future__ import annotations
@@ -56,37 +56,40 @@ from .transaction_state import TransactionsState
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, None, CommandResult]
-"""A command that touches many partitions, a bounded number of them between two `next`s; it returns its answer. Nobody
-looks at the state before it has ended, so where it is cut shows nowhere."""
+"""A command that touches many partitions, a bounded number between two `next`s; it returns its answer.
+
+The state is not read before the command has ended, so the places where it pauses are invisible.
+"""
 
 PARTITIONS_PER_STEP = 128
-"""About a millisecond of work."""
+"""The partitions touched in one step: about a millisecond of work."""
 
 MAX_UNCLEAN_EPOCHS = 8
-"""Unclean elections that a partition's record remembers, the latest."""
+"""The most recent unclean elections that a partition's record remembers."""
 
 _NOTHING: Mapping[TopicPartition, None] = {}
 
 
 class ClusterImage:
-    """The agreed facts after `index`. Read the records as you like; only applying a command changes them."""
+    """The agreed facts after `index`. Only applying a command changes them."""
 
     def __init__(self) -> None:
         self.index = 0
-        """Of the last command applied."""
+        """The index of the last command applied."""
         self.feature_level = INITIAL_FEATURE_LEVEL
         self.time = NO_TIME
-        """Of the cluster: no other clock makes a stamp here, once there is one."""
+        """The cluster's time: once it exists, no other clock makes a stamp here."""
         self.groups = GroupsState(self.note)
         """Consumer groups and their offsets."""
         self.transactions = TransactionsState(self.note)
-        """What is decided and known of them."""
+        """The records of transactions."""
         self.throttle = UNTHROTTLED
-        """Of moves. Invariant: only while there is a reassignment."""
+        """The rates of moves. Invariant: set only while there is a reassignment."""
         self.brokers: dict[BrokerId, BrokerRecord] = {}
         self.starting: set[BrokerId] = set()
-        """Fenced because they registered, and never heard of since: such a broker still is in its ISRs, unlike one that
-        was fenced for its silence."""
+        """Brokers fenced by their registration, without a heartbeat since: unlike one that was fenced for silence, such
+        a broker is still in its ISRs.
+        """
         self.topics: dict[TopicId, TopicRecord] = {}
         self.topic_ids: dict[str, TopicId] = {}
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
@@ -97,11 +100,11 @@ class ClusterImage:
         # Derived, never in a snapshot.
         self.leaderless: dict[TopicPartition, None] = {}
         self.reassigning: dict[TopicPartition, None] = {}
-        """Partitions with a target, in the order in which they were asked for."""
+        """Partitions with a target, in the order of the requests."""
         self.moving: dict[TopicPartition, None] = {}
-        """Those of them whose move has begun."""
+        """Partitions whose move has begun."""
         self.adding: dict[TopicPartition, None] = {}
-        """Those of them that copy data: replicas were added and are to catch up."""
+        """Partitions that copy data: replicas were added and are catching up."""
         self.reassignments_version = 0
         """Rises whenever a move may have become possible or complete."""
         self.elections_version = 0
@@ -112,8 +115,9 @@ class ClusterImage:
 
     @property
     def next_producer_id(self) -> ProducerId:
-        """The first that was not granted yet: named producers, blocks of ids and plain producers have theirs from one
-        counter, so that no id is ever used twice."""
+        """Return the first producer id not granted yet. Named producers, blocks of ids and plain producers share one
+        counter, so that no id is ever used twice.
+        """
         return self.transactions.granted_below
 
     @next_producer_id.setter
@@ -137,14 +141,14 @@ class ClusterImage:
             yield some
 
     def _sorted_replicas(self, broker_id: BrokerId) -> Iterator[TopicPartition]:
-        """Topic by topic: sorting them all would take too long at once."""
+        """Yield a broker's partitions topic by topic: sorting them all would take too long at once."""
         by_topic = self._replicas_of.get(broker_id, {})
         for topic_id in sorted(by_topic):
             for number in sorted(by_topic[topic_id]):
                 yield TopicPartition(topic_id, number)
 
     def partitions_of(self, topic: TopicRecord) -> list[PartitionRecord]:
-        """By number."""
+        """Return the topic's partitions by number."""
         return [record for some in self.slices_of_topic(topic) for record in some]
 
     def slices_of_topic(self, topic: TopicRecord) -> Iterator[list[PartitionRecord]]:
@@ -154,18 +158,21 @@ class ClusterImage:
             yield [self.partitions[TopicPartition(topic.topic_id, number)] for number in numbers]
 
     def tickets_of(self, topic_partition: TopicPartition) -> tuple[RecoveryTicket, ...]:
-        """What its marked members reported."""
+        """Return the reports of the partition's marked members."""
         return self.tickets.get(topic_partition, ())
 
     def stamp_ms(self, proposed_ms: int) -> int:
-        """The time of what is applied now. `proposed_ms` is the proposer's wall clock, which may be any: it is good
-        only until there is a cluster's time, and whatever it said then counts as that time's beginning (`since_ms`)."""
+        """Return the stamp for the command being applied.
+
+        `proposed_ms` is the proposer's wall clock, which may be wrong: it is used only until there is a cluster time,
+        and then every such stamp counts as that time's beginning (`since_ms`).
+        """
         return self.time.stamp_ms or proposed_ms
 
     # --- Writing -----------------------------------------------------------------------------------------------------
 
     def take_events(self) -> list[MetadataEvent]:
-        """What changed since the last call."""
+        """Return and clear the events since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -177,7 +184,7 @@ class ClusterImage:
         self._events.append(FeatureLevelChanged(level))
 
     def put_time(self, time: ClusterTime) -> None:
-        """Also where it is the same: whoever follows goes on from now."""
+        """Store the time and note an event even if it is unchanged: followers extrapolate from it."""
         self.time = time
         self._events.append(TimeAdvanced(time))
 
@@ -192,7 +199,7 @@ class ClusterImage:
         self._events.append(BrokerChanged(broker))
 
     def remove_broker(self, broker: BrokerRecord) -> None:
-        """No partition may name it any more."""
+        """Remove a broker that no partition names any more."""
         del self.brokers[broker.broker_id]
         self.starting.discard(broker.broker_id)
         self._replicas_of.pop(broker.broker_id, None)
@@ -205,7 +212,7 @@ class ClusterImage:
         self._events.append(TopicChanged(topic))
 
     def remove_partition(self, record: PartitionRecord) -> None:
-        """Of a topic that is removed in the same command."""
+        """Remove a partition whose topic is removed in the same command."""
         topic_partition = record.topic_partition
         self._index_replicas(topic_partition, record.replicas, ())
         self._index_leader(topic_partition, record.leader, NO_BROKER)
@@ -215,13 +222,13 @@ class ClusterImage:
         del self.partitions[topic_partition]
 
     def remove_topic(self, topic: TopicRecord) -> None:
-        """Its partitions are removed already."""
+        """Remove a topic whose partitions are already removed."""
         del self.topics[topic.topic_id]
         del self.topic_ids[topic.name]
         self._events.append(TopicRemoved(topic.topic_id, topic.name))
 
     def put_partition(self, record: PartitionRecord, tickets: tuple[RecoveryTicket, ...] = ()) -> None:
-        """A record as it is: a new partition's, or one out of a snapshot."""
+        """Store a record unchanged: a new partition's, or one out of a snapshot."""
         topic_partition = record.topic_partition
         before = self.partitions.get(topic_partition)
         if before is None or before.replicas != record.replicas:
@@ -288,8 +295,10 @@ class ClusterImage:
         target_replicas: tuple[BrokerId, ...] | None = None,
         unclean: bool = False,
     ) -> PartitionRecord:
-        """The partition's next version, with what is named here changed. Another leader, or none, is another epoch;
-        `unclean` marks that epoch."""
+        """Store the partition's next version with the given changes.
+
+        A different leader, or none, raises the leader epoch; `unclean` marks that epoch.
+        """
         leader_id = record.leader
         leader_incarnation = record.leader_incarnation
         leader_epoch = record.leader_epoch
@@ -333,13 +342,13 @@ class ClusterImage:
 
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """Copies of all of them now, `PARTITIONS_PER_STEP` at a time."""
+    """Copy all items, and yield them `PARTITIONS_PER_STEP` at a time."""
     whole = list(items)
     return (whole[start : start + PARTITIONS_PER_STEP] for start in range(0, len(whole), PARTITIONS_PER_STEP))
 
 
 def run(steps: Generator[None, None, T]) -> T:
-    """All of the steps at once; what they return."""
+    """Run all the steps at once and return their result."""
     while True:
         try:
             next(steps)

@@ -1,6 +1,6 @@
-"""What must hold of the cluster image after every command. A simulator and the tests ask; production trusts `apply`.
+"""The invariants of the cluster image after every command. Simulator and tests check them; production trusts `apply`.
 
-`check` looks at one state, `check_step` at two that follow one another.
+`check` examines one state, `check_step` two consecutive ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .transaction_state import TransactionsState
 
 
 def check(state: ClusterImage) -> None:
-    """Raises `InvariantViolation` naming the first thing that is wrong."""
+    """Check the state. Raises `InvariantViolation` naming the first violation."""
     replicas_of: dict[BrokerId, list[TopicPartition]] = {broker_id: [] for broker_id in state.brokers}
     led_by: dict[BrokerId, set[TopicPartition]] = {broker_id: set() for broker_id in state.brokers}
     count = 0
@@ -92,7 +92,9 @@ def _check_partition(state: ClusterImage, record: PartitionRecord) -> None:
 
 
 def check_step(before: PartitionRecord, after: PartitionRecord) -> None:
-    """Epochs never fall, rise with what they number, and one leader epoch has one leader of one incarnation (S5)."""
+    """Check that epochs never fall and rise with their subject, and that a leader epoch has one leader of one
+    incarnation (S5).
+    """
     name = f"{before} -> {after}"
     _require(after.partition_epoch >= before.partition_epoch, f"{name}: the partition epoch fell")
     _require(after == before or after.partition_epoch > before.partition_epoch, f"{name}: a change without an epoch")
@@ -111,7 +113,7 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def check_groups(state: GroupsState) -> Iterable[str]:
-    """What is wrong, in words; nothing, if nothing is. Looks at everything."""
+    """Return the violations in words; scans everything."""
     if state.offset_count != sum(len(offsets) for offsets in state.copy_offsets().values()):
         yield "the number of committed offsets is not what is counted"
     for group_id in sorted(state.by_id):
@@ -141,7 +143,7 @@ def check_groups(state: GroupsState) -> Iterable[str]:
 
 
 def check_transactions(state: ClusterImage) -> Iterable[str]:
-    """What is wrong, in words; nothing, if nothing is."""
+    """Return the violations in words."""
     transactions = state.transactions
     for producer in transactions.producers():
         yield from _check_producer(transactions, producer)

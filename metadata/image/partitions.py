@@ -59,8 +59,10 @@ def _elect(state: ClusterImage, election: Election) -> Refused | None:
 
 
 def renew_leadership(state: ClusterImage, command: RenewLeadership) -> CommandResult:
-    """The same leader, in the next leader epoch: what it has on disk is all that was acknowledged, since its own fsync
-    counted for that (S1)."""
+    """Renew the leadership in the next leader epoch.
+
+    The leader's disk holds everything acknowledged, since its own fsync counted for that (S1).
+    """
     record = state.partitions.get(command.topic_partition)
     if record is None:
         return Refused("unknown_partition", f"there is no partition {command.topic_partition}")
@@ -78,11 +80,12 @@ def renew_leadership(state: ClusterImage, command: RenewLeadership) -> CommandRe
 
 
 def alter_isr(state: ClusterImage, command: AlterIsr) -> CommandResult:
-    """A leader's new ISR. Who is added becomes eligible; who is kept stays what it was.
+    """Apply a leader's new ISR. Added members become eligible; kept members stay as they were.
 
-    A refusal is for ever: no copy of the proposal that comes later is accepted. All reasons but one last by themselves
-    (epochs and incarnations do not return). A fenced broker may be unfenced again, so that refusal raises the partition
-    epoch: otherwise the leader would count without a member whom a late copy still adds.
+    A refusal is permanent: no later copy of the proposal is accepted. Leaders retry proposals whose outcome is unknown.
+    All reasons but one last by themselves (epochs and incarnations do not return). A fenced broker may be unfenced
+    again, so that refusal raises the partition epoch: otherwise the leader would count without a member whom a late
+    copy still adds.
     """
     record = state.partitions.get(command.topic_partition)
     if record is None:
@@ -102,7 +105,7 @@ def alter_isr(state: ClusterImage, command: AlterIsr) -> CommandResult:
 
 
 def _not_its_leader(record: PartitionRecord, command: AlterIsr) -> Refused | None:
-    """Whether the proposal is from the leader of this epoch, and about this version of the record."""
+    """Return the refusal unless the proposal is from the leader of this epoch, about this version of the record."""
     if command.leader_epoch < record.leader_epoch:
         return Refused("fenced_leader_epoch", f"{record.topic_partition} is at leader epoch {record.leader_epoch}")
     if command.leader_epoch > record.leader_epoch:
@@ -119,7 +122,9 @@ def _not_its_leader(record: PartitionRecord, command: AlterIsr) -> Refused | Non
 
 
 def _no_isr(state: ClusterImage, record: PartitionRecord, command: AlterIsr) -> Refused | None:
-    """Whether these members can be the ISR (KIP-903: each in exactly the life that its leader knows)."""
+    """Return the refusal unless these members can be the ISR (KIP-903: each in exactly the incarnation that the leader
+    knows).
+    """
     members = {member.broker_id for member in command.isr}
     if len(members) != len(command.isr) or not members.issubset(record.replicas) or record.leader not in members:
         return Refused("invalid_request", "an ISR has replicas of the partition, each once, and its leader")

@@ -1,4 +1,4 @@
-"""Reassignments: replicas are added, caught up, and only then are the others let go (KIP-455).
+"""Reassignments: replicas are added, catch up, and only then are the others removed (KIP-455).
 
 The states of a partition, by its record:
 
@@ -6,32 +6,35 @@ The states of a partition, by its record:
     waiting    a target some of whose replicas are not added yet; `begin_moves` adds them
     moving     every target replica is a replica; those in `adding_replicas` catch up with the leader
 
-A reassignment is complete in the very command that makes both true: all target replicas are in the ISR, and one of
-them leads. Then replicas and ISR become the target. Nothing acknowledged is lost by it (S1, S6): whoever is left was in
-the ISR, so it has all that was acknowledged under this leader and before; whoever goes is in neither ISR nor commit set
-from then on. A target never has fewer replicas than `min.insync.replicas`, so the new ISR is the new commit set.
+A reassignment is complete in the very command that makes both true: all target replicas are in the ISR, and one of them
+leads. Then replicas and ISR become the target. (Kafka's controller completes it on learning of that ISR. Here no state
+exists in which a complete move goes on, and a controller's death delays nothing.) Nothing acknowledged is lost by it
+(S1, S6): every remaining replica was in the ISR, so it has everything acknowledged under this leader and before; a
+departing one is in neither ISR nor commit set from then on. A target never has fewer replicas than
+`min.insync.replicas`, so the new ISR is the new commit set.
 
-A target may have more or fewer replicas than there were. Where `min.insync.replicas` is not set but a majority, it is
-settled anew in the last step; once all partitions of a topic have the same number, that is its replication factor.
+A target may have more or fewer replicas than before. If `min.insync.replicas` is not set but a majority, it is settled
+again in the last step; once all partitions of a topic have the same number, that is its replication factor.
 
-A leader that is not among the targets must hand over first: that is an ordinary election, which the controller
-proposes, of a member of the ISR. While the move lasts the added replicas count like any other: the leader may take them
-into the ISR, and they may be elected. Another order of the same replicas is no move: it holds at once, whoever is live.
+A leader that is not among the targets must hand over first: that is an ordinary election of a member of the ISR, which
+the controller proposes. The image does not elect by itself, because it does not know which brokers are responsive.
+During the move the added replicas count like any other: the leader may take them into the ISR, and they may be elected.
+Another order of the same replicas is no move: it takes effect at once, whichever brokers are live.
 
-Who is let go deletes what it had, and may be added again a moment later. A leader that learns of both in one step (from
-a snapshot) would go on counting what that broker had (S6), and a broker that does would wait for a leader that has
-forgotten it (S10). So a replica that is added in a leader epoch in which one was let go is added in the next epoch:
-nothing of the old one is heard in it, and everybody matches anew. (Kafka raises the epoch whenever a replica goes,
-which interrupts every move that ends.)
+A removed replica deletes its data, and may be added again a moment later. A leader that learns of both in one step
+(from a snapshot) would go on counting what that broker had (S6), and a broker that does would wait for a leader that
+has forgotten it (S10). So a replica that is added in a leader epoch in which one was removed is added in the next
+epoch: no message of the old one counts in it, and all followers match again. (Kafka raises the epoch whenever a replica
+goes, which interrupts every move that ends.)
 
-Another target may take the place of one that is under way, begun or not (from feature level 4 on; before, only of one
-that waits). Of the replicas that were being added those that the new target names too stay and go on copying, so that
-nothing is copied twice; the others are let go at once. What the new target adds waits for `begin_moves` like any other,
-so a partition may wait and copy at the same time. To cancel is to aim at the replicas that were there before.
+Another target may replace one that is in progress, begun or not (from feature level 4 on; before, only one that waits).
+Replicas being added that the new target names too stay and go on copying, so that nothing is copied twice; the others
+are removed at once. Replicas that the new target adds wait for `begin_moves` like any other, so a partition may wait
+and copy at the same time. A cancellation is a target of the original replicas.
 
-Added replicas are let go only if that leaves a leader and `min.insync.replicas` of the others in sync (or if they never
-were members): what was acknowledged since may be on them and on too few others. Otherwise the request is refused, says
-what is in the way, and the move goes on as it was.
+Added replicas are removed only if that leaves a leader and `min.insync.replicas` of the others in sync (or if they
+never were members): records acknowledged since may be on them and on too few others. Otherwise the request is refused
+with the reason, and the move continues as it was.
 """
 
 from __future__ import annotations
@@ -57,16 +60,18 @@ from raftlog.model import BrokerId, PartitionEpoch, PartitionRecord, TopicPartit
 from .image import ClusterImage
 
 MAX_MOVES_UNDER_WAY = 256
-"""Copying, in the whole cluster: a bound that holds whatever a controller proposes."""
+"""The moves that copy at a time in the whole cluster: a bound whatever a controller proposes."""
 
 
 def alter_reassignments(state: ClusterImage, command: AlterReassignments) -> ReassignmentsAltered:
-    """Each is decided on its own, in order."""
+    """Apply each entry, decided on its own, in order."""
     return ReassignmentsAltered(tuple(_alter(state, reassignment) for reassignment in command.reassignments))
 
 
 def throttle_reassignments(state: ClusterImage, command: ThrottleReassignments) -> ReassignmentsAltered:
-    """The rates hold if anything was asked for, or if only they were; whoever applies commands ends them."""
+    """Set the rates if any reassignment was accepted, or if the command has none; applying a command clears them at the
+    end.
+    """
     refusals = tuple(_alter(state, reassignment) for reassignment in command.reassignments)
     if state.reassigning and (None in refusals or not refusals):
         state.put_throttle(command.throttle)
@@ -74,7 +79,7 @@ def throttle_reassignments(state: ClusterImage, command: ThrottleReassignments) 
 
 
 def begin_moves(state: ClusterImage, command: BeginMoves) -> ReassignmentsAltered:
-    """Each is decided on its own, in order."""
+    """Apply each entry, decided on its own, in order."""
     return ReassignmentsAltered(tuple(_begin(state, move) for move in command.moves))
 
 
@@ -100,10 +105,10 @@ def settle(state: ClusterImage, record: PartitionRecord) -> PartitionRecord:
 
 
 def _follow_factor(state: ClusterImage, topic: TopicRecord, count: int) -> None:
-    """What new partitions of the topic get follows what all that are there have."""
+    """Update the topic's replication factor once all its partitions have this many replicas."""
     if count == topic.replication_factor:
         return
-    # The last are looked at first: mostly they are those that move last.
+    # The last partitions are checked first: mostly they move last.
     names = (TopicPartition(topic.topic_id, number) for number in reversed(range(topic.partition_count)))
     if all(state.partitions[name].replica_count == count for name in names):
         state.put_topic(replace(topic, replication_factor=count))
@@ -135,8 +140,10 @@ def _cancel(state: ClusterImage, record: PartitionRecord) -> Refused | None:
 
 
 def _aim(state: ClusterImage, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
-    """Make `target` what the replicas are to be, whatever was under way. Of the replicas that were being added those
-    that it names go on copying, and the others are let go."""
+    """Set the target, whatever was in progress.
+
+    Replicas being added that it names go on copying; the others are removed.
+    """
     original = _without(record.replicas, record.adding_replicas)
     kept = tuple(broker_id for broker_id in record.adding_replicas if broker_id in target)
     gone = _without(record.adding_replicas, target)
@@ -154,7 +161,7 @@ def _aim(state: ClusterImage, record: PartitionRecord, target: tuple[BrokerId, .
 
 
 def _cannot_let_go(record: PartitionRecord, gone: tuple[BrokerId, ...]) -> Refused | None:
-    """Whether acknowledged records may be on these replicas and on too few others (S1, S6)."""
+    """Return the refusal if acknowledged records may be on these replicas and on too few others (S1, S6)."""
     if set(gone).isdisjoint((*record.isr, *record.commit_set)):
         return None
     stays = _without(record.replicas, gone)
@@ -168,7 +175,7 @@ def _cannot_let_go(record: PartitionRecord, gone: tuple[BrokerId, ...]) -> Refus
 
 
 def _no_target(state: ClusterImage, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
-    """Why the replicas cannot be these, if they cannot."""
+    """Return why the replicas cannot be these, or None."""
     topic = state.topics[record.topic_partition.topic_id]
     if len(set(target)) != len(target):
         return Refused("invalid_request", f"{record.topic_partition} needs replicas on different brokers")
@@ -219,7 +226,7 @@ def _without(members: tuple[BrokerId, ...], gone: Collection[BrokerId]) -> tuple
 
 
 def unregister_broker(state: ClusterImage, command: UnregisterBroker) -> Done | Refused:
-    """Forget a broker, once nothing depends on it. A process of its name that comes later is a new broker."""
+    """Remove a broker that nothing depends on. A later process with its id is a new broker."""
     broker = state.brokers.get(command.broker_id)
     if broker is None:
         return Done()
@@ -239,7 +246,7 @@ def unregister_broker(state: ClusterImage, command: UnregisterBroker) -> Done | 
 
 
 def elect_unclean(state: ClusterImage, command: ElectUnclean) -> Done | Refused:
-    """Whatever the other members had and the candidate lacks is lost. The record keeps that it was so."""
+    """Elect a leader uncleanly: records that the candidate lacks are lost. The record keeps the fact."""
     record = state.partitions.get(command.topic_partition)
     if record is None:
         return Refused("unknown_partition", f"there is no partition {command.topic_partition}")

@@ -22,15 +22,18 @@ from .image import PARTITIONS_PER_STEP, ClusterImage, Steps
 
 MAX_TOPICS = 10_000
 MAX_PARTITIONS = 100_000
-"""Of the whole cluster: every node keeps all records in memory and in every snapshot."""
+"""The most partitions of the cluster: every node keeps all records in memory and in every snapshot."""
 MAX_REPLICATION_FACTOR = 32
 CREATED_INDEX_FEATURE_LEVEL = 5
-"""From here on a topic keeps the index of its creation: every node that applies the command keeps the same."""
+"""The level from which a topic keeps the index of its creation, on every node alike."""
 
 
 def create_topic(state: ClusterImage, command: CreateTopic, index: int) -> Steps:
-    """Refused when the name or the id is taken; the same name with the same id is the same creation, come twice.
-    `index`: of the command in the metadata log."""
+    """Create a topic. Refused if the name or the id is taken; the same name with the same id is a retry.
+
+    `index`: the command's index in the metadata log. Ids do not tell which of two topics of one name came later; this
+    does.
+    """
     existing = state.topic_ids.get(command.name)
     if existing is not None:
         if existing == command.topic_id:
@@ -61,7 +64,7 @@ def create_topic(state: ClusterImage, command: CreateTopic, index: int) -> Steps
 
 
 def add_partitions(state: ClusterImage, command: AddPartitions) -> Steps:
-    """The new partitions get the topic's replication factor and settings."""
+    """Add partitions with the topic's replication factor and settings."""
     topic = state.topics.get(command.topic_id)
     if topic is None:
         return _unknown(command.topic_id)
@@ -80,7 +83,7 @@ def add_partitions(state: ClusterImage, command: AddPartitions) -> Steps:
 
 
 def delete_topic(state: ClusterImage, command: DeleteTopic) -> Steps:
-    """Its name is free at once; its id is never used again."""
+    """Delete a topic. Its name is free at once; its id is never used again."""
     topic = state.topics.get(command.topic_id)
     if topic is None:
         return _unknown(command.topic_id)
@@ -93,7 +96,7 @@ def delete_topic(state: ClusterImage, command: DeleteTopic) -> Steps:
 
 
 def alter_topic(state: ClusterImage, command: AlterTopic) -> Steps:
-    """All settings or none. Another `min.insync.replicas` is another version of every partition."""
+    """Alter a topic: all settings or none. A new `min.insync.replicas` is a new version of every partition."""
     topic = state.topics.get(command.topic_id)
     if topic is None:
         return _unknown(command.topic_id)
@@ -138,7 +141,7 @@ def _unknown(topic_id: TopicId) -> Refused:
 def _no_placement(
     state: ClusterImage, replicas: Sequence[tuple[BrokerId, ...]], factor: int, *, existing_partitions: int
 ) -> Refused | None:
-    """Why partitions cannot be laid out like this, if they cannot."""
+    """Return why partitions cannot be laid out like this, or None."""
     if not replicas or existing_partitions + len(replicas) > MAX_PARTITIONS_PER_TOPIC:
         return Refused("invalid_request", f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, and grows by some")
     if len(state.partitions) + len(replicas) > MAX_PARTITIONS:
@@ -155,7 +158,7 @@ def _no_placement(
 
 
 def _too_few_live(state: ClusterImage, replicas: Sequence[tuple[BrokerId, ...]], minimum: int) -> Refused | None:
-    """A partition that could take no write with `acks=all` is not begun."""
+    """Refuse a partition that could take no write with `acks=all`."""
     here = {broker_id for broker_id in state.brokers if is_live(state.brokers, broker_id)}
     for assigned in replicas:
         live = len(here.intersection(assigned))

@@ -1,16 +1,16 @@
-"""The decision about a commit: everything is looked at before anything is written, and then all of it is (S13, S8).
+"""The decision about a commit: everything is checked before anything is written, and then all of it is (S13, S8).
 
-In this order, because the first answer must be the last one, too:
+The order is this, because the first answer must be the last one, too:
 
-1. The request itself, and whether there is room: what cannot be is refused, and nothing is changed (S11).
-2. Named **positions**: one that is taken was published before, whoever did that. Where that was this very commit, the
-   retry gets its first answer; otherwise what it names and is undecided is aborted.
-3. Every **transaction** must be undecided. Where all of them are committed, this is a retry: the first answer.
+1. The request itself, and whether there is room: an impossible request is refused, and nothing is changed (S11).
+2. Named **positions**: if one is taken, its output was published before. If by this very commit, the retry gets its
+   first answer; otherwise its undecided transactions are aborted.
+3. Every **transaction** must be undecided. If all of them are committed, this is a retry: the first answer.
 4. Every named partition must exist.
-5. Every **group offset** must be its member's to commit, and be where the transaction says that it began: a
-   consumer that was overtaken reads what its successor reads again, and must not publish it (R5).
+5. Every **group offset** must be its member's to commit, and be where the transaction says that it began: a consumer
+   that was overtaken has read records that its successor reads again, and must not publish them (R5).
 
-A refusal of 2 to 5 aborts what the commit names and is undecided, and retires its block: nobody need wait for it.
+A refusal of 2 to 5 aborts the commit's undecided transactions and retires its block: no reader waits for them.
 """
 
 from __future__ import annotations
@@ -45,20 +45,22 @@ from .transaction_ends import KEYS_PER_STEP, Decision, abort_undecided, describe
 MAX_KEYS_PER_COMMIT = 100_000
 MAX_ENDS_PER_COMMIT = 200_000
 MAX_ENDS = 400_000
-"""Of all commits, that are not marked yet: every node keeps them in memory and in every snapshot."""
+"""The most ends not marked yet, of all commits: every node keeps them in memory and in every snapshot."""
 MAX_MOVES_PER_COMMIT = 10_000
-"""Of groups."""
+"""The most moves of group offsets in one commit."""
 MAX_POSITIONS = 100_000
 MAX_NAMED_PER_COMMIT = 100
-"""Named producers: the answer, which is remembered for a retry, has a key for each of them."""
+"""The most named producers in one commit: the answer, kept for retries, has a key for each of them."""
 OFFSETS_PER_STEP = 2_000
-"""Some milliseconds of work."""
+"""The offsets handled in one step: some milliseconds of work."""
 ENDS_PER_EVENT = 250
-"""Offsets in one `EndsCommitted`: whoever takes over so many events at a time does so many times as much."""
+"""Offsets in one `EndsCommitted`: a consumer that applies a fixed number of events at a time does this much work for
+each.
+"""
 
 
 class _Wanted:
-    """A commit, its pieces folded together."""
+    """A commit with its pieces merged."""
 
     def __init__(self, change: Commit | CommitStaged, now_ms: int) -> None:
         self.positions: tuple[Position, ...] = change.positions
@@ -72,7 +74,7 @@ class _Wanted:
         self._folded = 0
 
     def fold(self, piece: Piece | Commit) -> Generator[None, None, Refused | None]:
-        """One more of its pieces."""
+        """Merge one more piece."""
         for output in piece.outputs:
             refused = self._fold_output(output)
             if refused is not None:
@@ -122,7 +124,7 @@ class _Wanted:
 
 
 def commit(state: ClusterImage, change: Commit | CommitStaged, index: int) -> Decision:
-    """One commit, in steps."""
+    """Decide one commit, in steps."""
     wanted = _Wanted(change, state.stamp_ms(change.now_ms))
     pieces: list[bytes] = []
     if isinstance(change, CommitStaged):
@@ -145,10 +147,10 @@ def commit(state: ClusterImage, change: Commit | CommitStaged, index: int) -> De
 
 
 def _take_parts(state: ClusterImage, change: CommitStaged) -> list[bytes] | Refused:
-    """They are dropped, whatever the answer will be."""
+    """Take and drop the staged parts, whatever the answer will be."""
     parts = state.transactions.parts.get(change.commit_id, {})
     if sorted(parts) != list(range(change.parts)):
-        # They expired, or were used up: nothing is committed, and they can be staged again.
+        # The parts expired or were used up: nothing is committed, and they can be staged again.
         return Refused("overloaded", f"{len(parts)} parts of this commit are there, not {change.parts}")
     pieces = [parts[number] for number in range(change.parts)]
     state.transactions.drop_parts(change.commit_id)
@@ -216,7 +218,9 @@ def _cannot_be(wanted: _Wanted) -> Refused | None:
 
 
 def _no_room(state: ClusterImage, wanted: _Wanted) -> Refused | None:
-    """The world's fault, and mended by time, but for positions, which stay for ever."""
+    """Refuse for lack of capacity. The commit may succeed later, except at the position limit: positions are never
+    expired.
+    """
     if state.transactions.ends_count + wanted.end_count > MAX_ENDS:
         return Refused("overloaded", f"{MAX_ENDS} offsets of commits wait for their markers, which is the most")
     fresh = sum(state.transactions.position(position.name) < 0 for position in wanted.positions)
@@ -239,8 +243,10 @@ def _no_room(state: ClusterImage, wanted: _Wanted) -> Refused | None:
 
 
 def _was_accepted(state: ClusterImage, wanted: _Wanted, standings: dict[TransactionKey, Standing]) -> bool:
-    """Before: its transactions are committed, and its positions have moved. All of them: where one of several is taken
-    it was another commit that took it."""
+    """Return whether this commit was accepted before: its transactions are committed, and all its positions have moved.
+
+    If only some of the positions are taken, another commit took them.
+    """
     committed = bool(standings) and all(standing is Standing.COMMITTED for standing in standings.values())
     return committed and all(state.transactions.position(one.name) >= one.new for one in wanted.positions)
 
@@ -257,14 +263,17 @@ def _position_refusal(state: ClusterImage, wanted: _Wanted) -> Refused | None:
 
 
 def _standing_refusal(standings: dict[TransactionKey, Standing], wanted: _Wanted) -> Refused | None:
-    """What tells most first. Nothing may be said of a commit that perhaps was accepted before but that this is not
-    known: some of its transactions committed, and of the others nothing is kept."""
+    """Return the most specific refusal.
+
+    If the commit may have been accepted before (some transactions are committed, and the others are no longer kept),
+    the only truthful answer is that its outcome is unknown.
+    """
     found = {standing: key for key, standing in reversed(standings.items())}
     if Standing.ABORTED in found:
         return Refused("transaction_aborted", f"{describe(found[Standing.ABORTED])} is aborted")
     if Standing.UNKNOWN in found:
         return Refused("unknown_transaction", f"{describe(found[Standing.UNKNOWN])} was never begun")
-    # What it names would be decided, and its positions taken.
+    # An accepted commit would have decided its transactions and taken its positions.
     was_never_accepted = bool(wanted.positions) or Standing.UNDECIDED in found
     if Standing.COMMITTED in found and was_never_accepted:
         return Refused(
@@ -323,7 +332,7 @@ def _group_refusal(state: ClusterImage, wanted: _Wanted) -> Refused | None:
 
 
 def _write(state: ClusterImage, wanted: _Wanted, index: int) -> Generator[None, None, None]:
-    # The ends before the outcome: a copy that takes this over in pieces must not miss what is meant (S13).
+    # The ends before the outcome: a copy that applies this in pieces must not miss an end (S13).
     for number, piece in enumerate(slices_of_ends(wanted.ends)):
         state.transactions.change(EndsCommitted(piece))
         if number % 4 == 3:
@@ -344,8 +353,10 @@ def _write(state: ClusterImage, wanted: _Wanted, index: int) -> Generator[None, 
 
 
 def _position_tells_all(state: ClusterImage, wanted: _Wanted) -> bool:
-    """Whether the positions of this commit, which is decided, tell of all that is committed in the block that it
-    retires. There may be others in it, whose own commits had no position and may be asked for again."""
+    """Return whether this decided commit's positions reveal all that is committed in the block that it retires.
+
+    Other commits in the block may have had no position, and may be retried.
+    """
     block = state.transactions.open_block(wanted.block) if wanted.positions and wanted.block else None
     if block is None:
         return False
@@ -356,7 +367,7 @@ def _position_tells_all(state: ClusterImage, wanted: _Wanted) -> bool:
 def slices_of_ends(
     ends: Mapping[TopicPartition, Mapping[TransactionKey, Offset]],
 ) -> Iterator[dict[TopicPartition, dict[TransactionKey, Offset]]]:
-    """The same in pieces of at most `ENDS_PER_EVENT` offsets."""
+    """Yield the ends in pieces of at most `ENDS_PER_EVENT` offsets."""
     piece: dict[TopicPartition, dict[TransactionKey, Offset]] = {}
     room = ENDS_PER_EVENT
     for topic_partition, of_partition in ends.items():

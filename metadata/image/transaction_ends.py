@@ -1,4 +1,4 @@
-"""How a transaction ends, whoever asked for it: what commits, aborts and initialisations share."""
+"""The end of a transaction: the parts that commits, aborts and initialisations share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .image import ClusterImage
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """It was carried out, and this is its answer."""
+    """The answer to a change that was carried out."""
 
     keys: tuple[TransactionKey, ...] = ()
     count: int = 0
@@ -26,25 +26,27 @@ class Told:
 DONE = Told()
 
 KEYS_PER_STEP = 1_000
-"""Some milliseconds of work."""
+"""The transactions ended in one step: some milliseconds of work."""
 
 ANSWERED_BY_POSITION_MS = 15_000
-"""The timeout of a retired block whose outcomes a position tells for ever (it is kept for twice that): a micro-batch of
-Spark's has a block, there are several a second, and with their own timeouts few queries would fill the cluster's room.
-Who got no answer to a commit asks again within that time, and gets the first one; later, that the position is taken."""
+"""The timeout of a retired block whose outcomes a position reveals permanently (it is kept for twice that).
+
+Each micro-batch of Spark has a block, and there are several a second: with their own timeouts few queries would fill
+the cluster's capacity. A retry of a commit within that time gets the first answer; later, that the position is taken.
+"""
 
 Answer: TypeAlias = Refused | Told
 Decision: TypeAlias = Generator[None, None, Answer]
-"""One that may take long: nobody looks at the state before it has ended."""
+"""A decision that may take long: the state is not read before it has ended."""
 
 
 def describe(key: TransactionKey) -> str:
-    """For people."""
+    """Return the transaction's name for error texts."""
     return f"the transaction of producer {key.producer_id} in epoch {key.producer_epoch}"
 
 
 def in_next_epoch(state: ClusterImage, producer: NamedProducer, after: int) -> NamedProducer:
-    """The producer in the epoch after this one; where there is none, with another id."""
+    """Return the producer in the next epoch, or with another id if the epochs are exhausted."""
     if after < MAX_PRODUCER_EPOCH:
         return replace(producer, epoch=ProducerEpoch(after + 1))
     fresh = state.transactions.granted_below
@@ -52,8 +54,10 @@ def in_next_epoch(state: ClusterImage, producer: NamedProducer, after: int) -> N
 
 
 def put_producer(state: ClusterImage, record: NamedProducer) -> None:
-    """Its id counts as granted from now on. The record goes first: an id that was granted and is in no record would be
-    taken for an expired one."""
+    """Store a producer; its id counts as granted from now on.
+
+    The record goes first: an id that was granted and is in no record would count as expired.
+    """
     transactions = state.transactions
     transactions.change(ProducerChanged(record))
     if record.producer_id >= transactions.granted_below:
@@ -61,7 +65,7 @@ def put_producer(state: ClusterImage, record: NamedProducer) -> None:
 
 
 def end_producer(state: ClusterImage, producer: NamedProducer, outcome: Outcome, now_ms: int | None) -> None:
-    """Its transaction is decided; `now_ms` where the producer itself asked for that. Its epoch rises (KIP-890)."""
+    """Decide the producer's transaction and raise its epoch (KIP-890); `now_ms` is set if the producer itself asked."""
     record = replace(
         in_next_epoch(state, producer, producer.epoch),
         used_ms=producer.used_ms if now_ms is None else max(producer.used_ms, now_ms),
@@ -74,7 +78,7 @@ def end_producer(state: ClusterImage, producer: NamedProducer, outcome: Outcome,
 def end_all(
     state: ClusterImage, keys: Iterable[TransactionKey], outcome: Outcome, index: int, now_ms: int | None
 ) -> Generator[None, None, None]:
-    """All of these are undecided; now they are not."""
+    """Decide these transactions, all of which are undecided."""
     by_block: dict[ProducerId, list[int]] = {}
     for number, key in enumerate(keys, 1):
         if number % KEYS_PER_STEP == 0:
@@ -99,7 +103,7 @@ def end_all(
 def abort_undecided(
     state: ClusterImage, keys: Iterable[TransactionKey], index: int, now_ms: int | None
 ) -> Generator[None, None, None]:
-    """Those of them that are; nothing happens to the others. It is right at any time: nobody was told of a commit."""
+    """Abort the undecided ones among these. It is correct at any time: no commit of them was acknowledged."""
     undecided = []
     for number, key in enumerate(dict.fromkeys(keys), 1):
         if number % KEYS_PER_STEP == 0:
@@ -110,10 +114,10 @@ def abort_undecided(
 
 
 def retire_block(state: ClusterImage, name: str, index: int, *, answered: bool = False) -> None:
-    """What is undecided in it is aborted for good; nothing happens where no block of this name is open.
+    """Retire a block: its undecided ids are aborted permanently; without an open block of this name there is no effect.
 
-    `answered`: a position tells what became of its ids. Then nobody needs the block for long, and as nothing of it is
-    open any more, its timeout is good only for how long it is kept.
+    `answered`: a position tells the outcome of its ids. Then the block is needed only briefly, and as none of its ids
+    is open any more, its timeout only determines how long it is kept.
     """
     block = state.transactions.open_block(name) if name else None
     if block is not None:
@@ -123,8 +127,11 @@ def retire_block(state: ClusterImage, name: str, index: int, *, answered: bool =
 
 
 def told_after(state: ClusterImage, ended: Iterable[TransactionKey]) -> Told:
-    """With what the named ones among these producers go on, having ended these last. There is nothing to tell where
-    that is the next epoch for all of them (`Transactions.going_on`): answers are remembered, thousands of them."""
+    """Return the next keys of the named producers among these, which have just ended.
+
+    The answer is empty if that is the next epoch for all of them (`Transactions.going_on`): thousands of answers are
+    remembered.
+    """
     keys = list(dict.fromkeys(ended))
     producers = (state.transactions.producer_of(key.producer_id) for key in keys)
     now = tuple(producer.key for producer in producers if producer is not None)

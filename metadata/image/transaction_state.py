@@ -1,4 +1,4 @@
-"""The image's tables of transactions: every change is an event, and the only ones that note their events."""
+"""The image's tables of transactions, whose every change is an event."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from raftlog.transactions import TransactionKey
 
 
 class TransactionsState(Transactions):
-    """The image's: every change is an event that is noted."""
+    """The image's tables; every change is noted as an event."""
 
     def __init__(self, note: Callable[[TransactionEvent], None]) -> None:
         super().__init__()
         self.parts: dict[bytes, dict[int, bytes]] = {}
-        """Commit id → number → what was staged."""
+        """Commit id → part number → the staged piece."""
         self.staged_bytes = 0
         self._note = note
 
@@ -26,7 +26,7 @@ class TransactionsState(Transactions):
         self._note(event)
 
     def stage(self, commit_id: bytes, number: int, piece: bytes) -> None:
-        """A part that is not there yet."""
+        """Stage a part that is not there yet."""
         parts = self.parts.setdefault(commit_id, {})
         parts[number] = piece
         self.staged_bytes += len(piece)
@@ -46,10 +46,10 @@ class TransactionsState(Transactions):
         dict[TopicPartition, dict[TransactionKey, Offset]],
         dict[str, int],
     ]:
-        """Producers, blocks, ends and positions as they are now, for whoever goes over them in steps."""
+        """Return current copies of producers, blocks, ends and positions, to be iterated in steps."""
         ends = {topic_partition: of_partition.copy() for topic_partition, of_partition in self._ends.items()}
         return self._producers.copy(), self.blocks(), ends, self._positions.copy()
 
     def ends_of(self, topic_partition: TopicPartition) -> dict[TransactionKey, Offset]:
-        """A copy."""
+        """Return a copy of the partition's ends."""
         return dict(self._ends.get(topic_partition, {}))

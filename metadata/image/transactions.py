@@ -1,16 +1,15 @@
-"""What changes do to transactions, commits apart: who has them, ends without a trace, and what is forgotten.
+"""The effects of changes on transactions, commits apart: initialisation, aborts, blocks and expiry. Deterministic and
+total.
 
-The rules, each of which a schedule breaks when it is left out (S13):
+The rules, each of which some schedule violates if it is left out (S13):
 
-* **An end is remembered** as long as its producer may ask again: an id that is aborted is never committed later.
+* **An end is remembered** as long as its producer may retry: an aborted id is never committed later.
 * **Each initialisation and each end raises a named producer's epoch**, so a late batch of one transaction is never
-  taken for one of the next. A retry of the last end gets the first answer; an older epoch is fenced and hears nothing.
-* **An initialisation that comes again is none**: it would fence the producer that it was made for; and one that comes
-  after another's would fence that one, which has taken its place.
-* **An id that is not kept is over**: nobody commits it any more, and leaders abort what they find open of it, unless
-  the ends of a commit name it. Those stay, whatever expires, until a marker is below the high watermark everywhere.
-
-Deterministic and total.
+  mistaken for one of the next. A retry of the last end gets the first answer; an older epoch is fenced.
+* **A retried initialisation has no effect**: bumping the epoch again would fence the producer that asked; and one that
+  arrives after another's would fence that producer, which has taken its place.
+* **An id that is not kept is over**: it can never be committed, and leaders abort its open records, unless the ends of
+  a commit name them. Those stay, whatever expires, until a marker is below the high watermark everywhere.
 """
 
 from __future__ import annotations
@@ -65,22 +64,22 @@ from .transaction_ends import (
 )
 
 MAX_PRODUCERS = 50_000
-"""Named ones. As all that follows: every node keeps them in memory and in every snapshot."""
+"""The most named producers. As for all limits below, every node keeps them in memory and in every snapshot."""
 MAX_BLOCKS = 10_000
 MAX_IDS_IN_BLOCKS = 20_000_000
 MAX_RANGES = 250_000
-"""Of outcomes, over all blocks: beyond that none is opened."""
+"""The most outcome ranges of all blocks: beyond that no block is opened."""
 MAX_STAGED_COMMITS = 256
 MAX_STAGED_BYTES = 16 * MIB
 PARTITIONS_PER_STEP = 128
 ENDS_PER_STEP = 1_000
-"""Both are some milliseconds of work."""
+"""The ends handled in one step; this and the bound above are some milliseconds of work."""
 
 
 def change_transactions(
     state: ClusterImage, command: ChangeTransactions, index: int, term: int
 ) -> Generator[None, None, TransactionsChanged]:
-    """Each change on its own, in order; in steps."""
+    """Apply each change on its own, in order and in steps."""
     answers = []
     for position, change in enumerate(command.changes):
         answer = yield from _change(state, change, index, term)
@@ -118,7 +117,7 @@ def _change(state: ClusterImage, change: TransactionChange, index: int, term: in
 
 
 def strike_topic(state: ClusterImage, topic_id: TopicId) -> Generator[None, None, None]:
-    """The topic is about to go: no commit waits for markers in its partitions any more."""
+    """Drop the ends in a topic that is about to be deleted: no commit waits for markers in its partitions any more."""
     topic = state.topics.get(topic_id)
     for number in range(0 if topic is None else topic.partition_count):
         topic_partition = TopicPartition(topic_id, number)
@@ -132,7 +131,7 @@ def strike_topic(state: ClusterImage, topic_id: TopicId) -> Generator[None, None
 
 
 def _forget(state: ClusterImage, topic_partition: TopicPartition, keys: Iterable[TransactionKey]) -> None:
-    """Those of these ends that are there."""
+    """Drop those of these ends that exist."""
     transactions = state.transactions
     known = [key for key in dict.fromkeys(keys) if transactions.end_offset(key, topic_partition) is not None]
     if known:
@@ -159,7 +158,7 @@ def _initialize(state: ClusterImage, change: Initialize) -> Answer:
         name = change.transactional_id
         return Refused("producer_fenced", f"{name!r} was initialised again since: another producer has its place")
     else:
-        # With nothing ended: whoever had the epochs before this one is fenced, whatever it asks.
+        # Nothing is marked as ended: requests with the previous epochs are fenced.
         record = replace(
             in_next_epoch(state, known, known.epoch),
             timeout_ms=change.timeout_ms,
@@ -197,7 +196,7 @@ _NOT_ABORTED = (
     (Standing.EXPIRED, "outcome_unknown", "is not remembered any more: it may have been committed"),
     (Standing.UNKNOWN, "unknown_transaction", "was never begun"),
 )
-"""Why an abort is refused, the weightiest first."""
+"""Reasons to refuse an abort, the most severe first."""
 
 
 def _abort(state: ClusterImage, change: Abort, index: int) -> Decision:
@@ -220,7 +219,7 @@ def _abort_overdue(state: ClusterImage, change: AbortOverdue, index: int) -> Dec
 
 
 def _pass_over(state: ClusterImage, key: TransactionKey) -> None:
-    """Somebody wrote with what was never handed out: it never will be, and so it is aborted."""
+    """Abort a transaction of an id that was never granted and never will be."""
     producer = state.transactions.producer_of(key.producer_id)
     if producer is None:
         state.transactions.change(ProducerIdsTaken(ProducerId(key.producer_id + 1)))

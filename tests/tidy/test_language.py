@@ -53,8 +53,6 @@ LEFT: Mapping[str, int] = {
     "jepsen_like/simulator": 313,
     "jepsen_like/workloads": 57,
     "metadata": 17,
-    "metadata/controller": 28,
-    "metadata/image": 69,
     "spark_source": 17,
     "spark_source/driver": 1,
     "spark_source/reading": 3,
