@@ -52,7 +52,6 @@ LEFT: Mapping[str, int] = {
     "jepsen_like/scoreboard": 11,
     "jepsen_like/simulator": 313,
     "jepsen_like/workloads": 57,
-    "metadata": 17,
     "spark_source": 17,
     "spark_source/driver": 1,
     "spark_source/reading": 3,
