@@ -82,7 +82,9 @@ class ClientSessions:
         seen = self.seen.get(session.session_id)
         may_be_old = session.applied_index < self.forgotten_index if seen is None else seen.may_have(session)
         if may_be_old:
-            return Refused("outcome_unknown", "the answer to this command, if it came before, is forgotten")
+            return Refused(
+                "outcome_unknown", "the command may have been carried out before; its answer is no longer kept"
+            )
         return None
 
     def remember(self, session: ClientSession, index: int, result: CommandResult) -> None:

@@ -99,7 +99,7 @@ def topic_removed(state: ClusterImage, topic_id: TopicId, index: int) -> None:
 
 def _join(state: ClusterImage, join: Join, index: int) -> Refused | None:
     if join.assignor not in ASSIGNORS:
-        return Refused("invalid_request", f"assignor {join.assignor!r} is none of {', '.join(sorted(ASSIGNORS))}")
+        return Refused("invalid_request", f"assignor {join.assignor!r} is not one of {', '.join(sorted(ASSIGNORS))}")
     if not join.topics and not join.pattern:
         return Refused("invalid_request", "a member subscribes to topics, or to a pattern of their names")
     group = state.groups.by_id.get(join.group_id)
@@ -113,7 +113,9 @@ def _join(state: ClusterImage, join: Join, index: int) -> Refused | None:
     before = known if known is not None else group.member_of_instance(join.instance_id)
     if before is not None and before.incarnation == index:
         # An incarnation is one life: with the same one two processes could own, read and commit the same (S8).
-        return Refused("stale_group_epoch", f"{before.member_id!r} joined at the same moment: another process is it")
+        return Refused(
+            "stale_group_epoch", f"{before.member_id!r} joined in the same entry: another process has this id"
+        )
     if before is None and len(group.members) >= MAX_MEMBERS_PER_GROUP:
         return Refused("invalid_request", f"a group has at most {MAX_MEMBERS_PER_GROUP} members")
     topics = tuple(sorted(set(join.topics)))
@@ -346,12 +348,12 @@ def _moved(state: ClusterImage, reset: Reset, named: list[TopicPartition]) -> Re
 def _expire(state: ClusterImage, expire: Expire) -> Refused | None:
     group = state.groups.by_id.get(expire.group_id)
     if group is None or group.epoch != expire.epoch or group.members:
-        return Refused("stale_group_epoch", f"group {expire.group_id!r} is not what it was")
+        return Refused("stale_group_epoch", f"group {expire.group_id!r} has changed")
     time = state.time
     if time and expire.before_ms > time.now_ms:
         return Refused("invalid_request", f"{expire.before_ms} is not past: the cluster's time is {time.now_ms}")
     if time.since_ms(group.empty_since_ms) >= expire.before_ms:
-        return Refused("stale_group_epoch", f"group {expire.group_id!r} is not empty for so long")
+        return Refused("stale_group_epoch", f"group {expire.group_id!r} has not been empty for that long")
     offsets = state.groups.offsets_of(expire.group_id)
     old = in_order(p for p, one in offsets.items() if time.since_ms(one.commit_timestamp_ms) < expire.before_ms)
     if len(old) == len(offsets):

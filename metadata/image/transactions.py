@@ -237,7 +237,7 @@ def _stage(state: ClusterImage, change: StagePart) -> Answer:
     if change.number in known:
         if known[change.number] == change.piece:
             return DONE
-        return Refused("invalid_request", f"part {change.number} of this commit is there, and another: none is altered")
+        return Refused("invalid_request", f"part {change.number} of this commit is already staged with other content")
     if decode_piece(change.piece) is None:
         return Refused("invalid_request", f"part {change.number} of this commit cannot be read")
     if not known and len(transactions.parts) >= MAX_STAGED_COMMITS:
