@@ -1,9 +1,8 @@
-"""Numbers for task attempts of a streaming query: each is claimed once, whoever asks, also long after a crash.
+"""Unique numbers for task attempts of a streaming query: each is claimed once, also across crashes.
 
-The highest number that was claimed is a position in the quorum, and a claim moves it up from where it is, or is
-refused (compare-and-set, S7). So two claims never overlap, also where an answer was lost: then the numbers are claimed
-again, further up, and the former ones belong to nobody. A worker process claims some at a time: it lives over many
-tasks, and need not ask for each.
+The highest claimed number is a position in the quorum. A claim advances it from its present value, or is refused
+(compare-and-set, S7). So two claims never overlap. If an answer is lost, further numbers are claimed and the former
+ones stay unused. A worker process claims several numbers at a time, because it outlives many tasks.
 """
 
 from __future__ import annotations
@@ -16,26 +15,27 @@ from raftlog.client.transactions.api import CommitRequest, PositionMove, Transac
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 
 CLAIMED_TOGETHER = 4
-"""Few, so that the attempts at one micro-batch have numbers, and so blocks, that lie close together."""
+"""A small number, so that the attempts at one micro-batch have adjacent numbers, and so few blocks."""
 REMEMBERED_QUERIES = 64
-"""What is claimed for a query beyond that is given up: numbers are not scarce."""
+"""The claimed numbers of further queries are dropped: numbers are not scarce."""
 LONGEST_PAUSE = 0.05
-"""Seconds, at random, after a claim that another one was faster than."""
+"""The maximum random pause, in seconds, after a claim that lost to a concurrent one."""
 _OTHERS_WERE_FASTER = frozenset({"position_taken", "offset_moved"})
 
 
 class AttemptNumbers:
-    """Of one worker process, for one cluster. Belongs to one event loop."""
+    """The claimed numbers of one worker process at one cluster. Belongs to one event loop."""
 
     def __init__(self, api: TransactionApi, pause: Callable[[], float] | None = None) -> None:
         """`pause`: seconds to wait before the next try."""
         self._api = api
         self._pause = pause or (lambda: random.uniform(0, LONGEST_PAUSE))
         self._claimed: dict[str, range] = {}
-        """Position → numbers that nobody has got yet."""
+        """Position → claimed numbers that are not used yet."""
 
     async def next(self, position: str, *, timeout: float) -> int:
-        """A number that nobody else has. Raises `InvalidRequest`, or `RetriableError` after `timeout` seconds."""
+        """Return a number that no other attempt has. Raises `InvalidRequest`, or `RetriableError` after `timeout`
+        seconds."""
         left = self._claimed.pop(position, range(0)) or await self._claim(position, timeout)
         self._claimed[position] = left[1:]
         if len(self._claimed) > REMEMBERED_QUERIES:

@@ -1,4 +1,4 @@
-"""The columns that a sink takes: the Kafka connector's, by name and type. Pure.
+"""The columns that a sink accepts: the Kafka connector's, by name and type. Pure.
 
     value    binary or string, required
     key      binary or string
@@ -6,8 +6,8 @@
     topic    string, unless the option topic names one for all rows (it goes before the column)
     partition int; null: the key's, or any
 
-A column that the sink does not write is refused: it would be shipped to Python and thrown away, and whoever gave it
-meant something by it.
+A column that the sink does not write is refused: it would be shipped to Python and discarded, against the intention of
+the user who supplied it.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _CAST = {
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Where a row's columns are."""
+    """The positions of a row's columns."""
 
     value: int
     key: int | None
     headers: int | None
     topic: int | None
-    """None where the option names it for all rows."""
+    """None if the option names the topic for all rows."""
     partition: int | None
 
 
 def find(fields: Sequence[tuple[str, str]], topic: str | None, include_headers: bool) -> SinkColumns:
-    """`fields`: (name, type as Spark SQL writes it), in order. `topic`: the option's.
+    """Return the positions in `fields`: (name, type in Spark SQL's syntax), in order. `topic`: the option's value.
 
-    Raises `InvalidRequest` (`invalid_config`) that says which column is wrong, and what to do.
+    Raises `InvalidRequest` (`invalid_config`) with the wrong column and the remedy.
     """
     places: dict[str, int] = {}
     for index, (name, kind) in enumerate(fields):

@@ -1,8 +1,8 @@
-"""A driver's decision over what its tasks have written: all of it shows, or nothing (S13).
+"""The driver's decision over the output of its tasks: all of it becomes visible, or nothing (S13).
 
-A micro-batch is committed together with its position, from where that is to the micro-batch's number. Spark repeats a
-micro-batch until it has noted that it is done; whoever comes second finds the position taken, and publishes nothing.
-That the position was taken is success: what Spark wanted published is published, whole and once.
+A micro-batch is committed together with its position, which advances to the micro-batch's number. Spark repeats a
+micro-batch until it has recorded its completion; the second attempt finds the position already advanced and publishes
+nothing. An advanced position is a success: the micro-batch is published exactly once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ logger = logging.getLogger("raftlog.spark")
 
 RETIRE_TIMEOUT_S = 10.0
 LOOK_BACK = 4 * IDS_PER_BLOCK
-"""Numbers: a driver that died had given out so many, at most, for what it left open; or that waits for its timeout."""
+"""The number range searched for attempts of a failed driver; attempts outside it wait for their timeout."""
 REMEMBERED_QUERIES = 1_000
 _published: dict[str, str] = {}
-"""A query's position → its last run of which this process has published something."""
+"""A query's position → the last run of which this process has published a micro-batch."""
 _TOO_LATE = frozenset({"transaction_aborted", "producer_ids_expired"})
 
 
 async def publish(api: HttpApi, options: SinkOptions, wanted: Publication) -> bool:
-    """Decide it, and wait until it can be read. False: it was published before. Raises a `RaftlogError`; where that is
-    not `outcome_unknown` nothing of it shows."""
+    """Commit the publication, and wait until it is visible. Returns False if it was published before. Raises a
+    `RaftlogError`; unless that is `outcome_unknown`, nothing becomes visible."""
     work, blocks, positions = wanted.work, wanted.blocks, {}
     if isinstance(work, MicroBatch):
         blocks = await _with_those_left_behind(api, work, blocks)
@@ -51,8 +51,8 @@ async def publish(api: HttpApi, options: SinkOptions, wanted: Publication) -> bo
 
 
 async def _with_those_left_behind(api: HttpApi, work: MicroBatch, blocks: tuple[str, ...]) -> tuple[str, ...]:
-    """With the first micro-batch of a run, also the blocks of a driver that died while it worked on the same one: its
-    attempts have the numbers before these, and hold readers up until they are aborted."""
+    """Add the blocks of a failed driver to the first micro-batch of a run: its attempts have the preceding numbers, and
+    delay readers until they are aborted."""
     if _published.get(work.position) == work.run:
         return blocks
     claimed = await _position(api, work.attempts)
@@ -91,13 +91,14 @@ async def _commit(options: SinkOptions, wanted: Publication, positions: dict[str
     except RetriableError as error:
         if error.code != "request_timed_out":
             raise
-        # It is committed; a partition without a leader shows it when it has one.
+        # It is committed; a partition without a leader makes it visible once it has one.
         logger.warning("%s", error)
     return True
 
 
 async def retire(api: HttpApi, blocks: Sequence[str]) -> None:
-    """Whatever is undecided in these blocks is aborted now. Where nobody answers, it is when its time is over."""
+    """Abort every undecided transaction in these blocks now. If the cluster does not answer, their timeout aborts
+    them."""
     for block in blocks:
         try:
             await TransactionApi(api).retire_block(block, timeout=RETIRE_TIMEOUT_S)

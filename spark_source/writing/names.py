@@ -1,18 +1,18 @@
-"""How a query that writes is known to the cluster, and which producer id each attempt at a task has. Pure.
+"""The names of a writing query in the cluster, and the producer id of each task attempt. Pure.
 
-A micro-batch is one piece of work, whoever attempts it and however often: task attempts, speculative ones, all of it
-again by another driver after a crash. So all of them take their producer ids from **one block, named for the
-micro-batch**: the command that commits the winners retires the block, and with it every other attempt is aborted, for
-good (S13). What was published is told by a **position**, the number of the last micro-batch.
+A micro-batch is one piece of work with many possible attempts: task attempts, speculative ones, and all of them again
+by another driver after a crash. So all take their producer ids from **one block, named for the micro-batch**: the
+command that commits the winners retires the block, which aborts every other attempt permanently (S13). A **position**,
+the number of the last published micro-batch, records the progress.
 
-Two attempts must never have one producer id: what the second sent would be taken for the first one's sent again, and be
-lost (S1). Spark's own numbers do not help: a new driver begins anew, and attempts of the old one may still run. So
-every attempt has a number that nobody of this query ever had, claimed in the quorum (`claims.py`); the id is the
-number's place in the block. A block holds `IDS_PER_BLOCK` ids, so the number's thousands are part of the block's
-name, and no two numbers share name and place.
+Two attempts must never share a producer id: the batches of the second would be taken for resends of the first one's,
+and be lost (S1). Spark's own numbers do not help, because a new driver starts from zero while attempts of the old one
+may still run. So every attempt has a number that no other attempt of this query ever had, claimed in the quorum
+(`claims.py`); the id is the number's place in the block. A block holds `IDS_PER_BLOCK` ids, so the number's thousands
+are part of the block's name, and no two numbers share name and place.
 
-A batch query has no query id and is attempted by one driver only. It has a name made up by its driver, and Spark's
-task attempt ids, which are unique for that driver, number its attempts.
+A batch query has no query id and runs on one driver only. The driver chooses its name, and Spark's task attempt ids,
+which are unique for that driver, number its attempts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SINK_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Place(NamedTuple):
-    """An attempt's producer id: which one of which block."""
+    """An attempt's producer id: its block, and its place in it."""
 
     block: str
     number_in_block: int
@@ -47,27 +47,28 @@ class MicroBatch:
     sink: str
     batch_id: int
     run: str = ""
-    """Another one with each start of the query. No name has it: what a run begins the next one ends."""
+    """Different for each start of the query. It is not part of any name, so that the next run can finish this one's
+    work."""
 
     @property
     def position(self) -> str:
-        """The name of the position that tells the last micro-batch that is published."""
+        """Return the name of the position of the last published micro-batch."""
         return f"spark/{self.query_id}/{self.sink}"
 
     @property
     def attempts(self) -> str:
-        """The name of the position that tells the highest number that was claimed for an attempt."""
+        """Return the name of the position of the highest claimed attempt number."""
         return f"{self.position}/attempts"
 
     @property
     def work(self) -> str:
-        """The name of its blocks, up to the thousands."""
+        """Return the name of its blocks without the thousands."""
         return f"{self.position}/{self.batch_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """One batch query that writes. `job`: nobody else's."""
+    """One writing batch query. `job`: a unique name."""
 
     job: str
 
@@ -77,12 +78,12 @@ class BatchJob:
 
 
 def place(work: str, number: int) -> Place:
-    """Of the attempt with this number. No other number of this work has the same one."""
+    """Return the place of the attempt with this number, which no other number of this work has."""
     return Place(_block(work, number // IDS_PER_BLOCK), number % IDS_PER_BLOCK)
 
 
 def blocks_between(work: str, numbers: range) -> list[str]:
-    """The blocks of all attempts with these numbers, and of those between them."""
+    """Return the blocks of all attempts with these numbers, and of those between them."""
     if not numbers:
         return []
     return [_block(work, part) for part in range(numbers[0] // IDS_PER_BLOCK, numbers[-1] // IDS_PER_BLOCK + 1)]
@@ -93,7 +94,7 @@ def _block(work: str, part: int) -> str:
 
 
 def check_sink_name(name: str) -> str:
-    """The name itself. Raises `InvalidRequest`."""
+    """Check a sink's name, and return it. Raises `InvalidRequest`."""
     if len(name) > MAX_SINK_NAME or not _SINK_NAME.fullmatch(name):
         told = f"1 to {MAX_SINK_NAME} letters, digits and . _ -"
         raise InvalidRequest("invalid_config", f"a sink's name has {told}, not {name[:MAX_SINK_NAME]!r}")

@@ -1,11 +1,11 @@
-"""What a driver publishes, made of what its tasks say that they wrote. Pure.
+"""The publication of a driver, built from its tasks' messages. Pure.
 
-Spark hands the driver one message of each task that it chose: winners only. The outputs that they name are committed by
-one command, together with the position of the micro-batch, where it is one; the blocks of producer ids are retired,
-so that whatever else was written for this piece of work is aborted (S13).
+Spark passes the driver one message of each winning task. The outputs in them are committed by one command, together
+with the position of the micro-batch, if it is one; the blocks of producer ids are retired, which aborts everything else
+that was written for this piece of work (S13).
 
-With no messages at all (a plan without tasks) there is nothing to publish and nobody who knows the query's id: nothing
-happens. A micro-batch whose tasks had no rows publishes no records and moves the position all the same.
+Without messages (a plan without tasks) the query's id is unknown and there is nothing to publish: nothing happens. A
+micro-batch whose tasks had no rows publishes no records and still advances the position.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from raftlog.version import __version__
 from .names import BatchJob, MicroBatch, blocks_between
 
 MAX_OUTPUTS = 10_000
-"""Of one commit over the HTTP API."""
+"""The maximum number of outputs in one commit over the HTTP API."""
 MAX_BLOCKS = 16
-"""Retired by one commit: winners whose numbers lie further apart leave it to the blocks' timeout."""
+"""The maximum number of blocks retired by one commit; if the winners' numbers lie further apart, the timeout ends
+them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task says. It travels from executor to driver."""
+    """A task's message to the driver."""
 
     work: MicroBatch | BatchJob | None
-    """None: it wrote without a transaction, and nothing is left to decide."""
+    """None if the task wrote without a transaction, so that nothing is left to decide."""
     number: int = -1
-    """Of the attempt; -1: it had nothing to write."""
+    """The attempt's number; -1 if it had nothing to write."""
     output: TransactionOutput | None = None
     rows: int = 0
     version: str = __version__
@@ -40,21 +41,21 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """All of it, or nothing."""
+    """The content of one commit, applied as a whole or not at all."""
 
     work: MicroBatch | BatchJob
     outputs: tuple[TransactionOutput, ...]
     blocks: tuple[str, ...]
-    """What else was written with ids of these is aborted."""
+    """The blocks to retire: other transactions with ids of them are aborted."""
     rows: int
 
 
 def publication(messages: Sequence[Written | None], batch_id: int | None) -> Publication | None:
-    """None where nothing is to be decided. `batch_id`: the micro-batch's, as Spark tells the driver; None: a batch
-    query's.
+    """Return the publication, or None if there is nothing to decide. `batch_id`: the micro-batch's, from Spark; None
+    for a batch query.
 
-    Raises `InvalidRequest` where it cannot be committed, `RemoteProtocolError` for what Spark cannot mean, and
-    `InvariantViolation` for outputs that cannot be.
+    Raises `InvalidRequest` if it cannot be committed, `RemoteProtocolError` for messages that do not belong together,
+    and `InvariantViolation` for impossible outputs.
     """
     told = [message for message in messages if message is not None]
     if len(told) < len(messages):
@@ -76,7 +77,7 @@ def publication(messages: Sequence[Written | None], batch_id: int | None) -> Pub
 
 
 def blocks_of(messages: Sequence[Written | None]) -> tuple[str, ...]:
-    """The blocks of these tasks' attempts and of those that were numbered between them."""
+    """Return the blocks of these tasks' attempts and of the attempts numbered between them."""
     numbered = [message for message in messages if message is not None and message.number >= 0]
     if not numbered or numbered[0].work is None:
         return ()

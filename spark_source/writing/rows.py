@@ -1,6 +1,6 @@
-"""Arrow batches of rows, taken apart by topic and partition. It asks nobody anything.
+"""Splitting of Arrow batches of rows by topic and partition. It performs no I/O.
 
-Rows keep their order within each topic and partition. A column of strings is bytes already, in UTF-8.
+Rows keep their order within each topic and partition. A column of strings already holds UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Pairs = list[tuple[str, bytes | None]]
 
 
 class Rows(NamedTuple):
-    """For one topic and one partition (None: the keys' partitions, and any where there is no key)."""
+    """The rows for one topic and partition (None: by key, and any partition for rows without a key)."""
 
     topic: str
     partition: int | None
     values: pyarrow.Array
     keys: pyarrow.Array | None
     headers: pyarrow.Array | None
-    """None where no row has any."""
+    """None if no row has headers."""
 
     @property
     def size(self) -> int:
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 
 
 def split(batch: pyarrow.RecordBatch, columns: SinkColumns, topic: str | None) -> Iterator[Rows]:
-    """`topic`: the option's, for all rows. Raises `InvalidRequest` for a row that names no topic."""
+    """Split a batch. `topic`: the option's value for all rows. Raises `InvalidRequest` for a row without a topic."""
     if not batch.num_rows:
         return
     if topic is not None:
@@ -75,7 +75,8 @@ def _rows(batch: pyarrow.RecordBatch, columns: SinkColumns, topic: str, partitio
 
 
 def records(rows: Rows) -> Iterator[tuple[bytes | None, bytes | None, Pairs]]:
-    """(value, key, headers) of each row, where some have headers. Raises `InvalidRequest` for a header without name."""
+    """Yield (value, key, headers) of each row, if some have headers. Raises `InvalidRequest` for a header without a
+    name."""
     assert rows.headers is not None
     keys = [None] * rows.size if rows.keys is None else listed(rows.keys)
     for value, key, pairs in zip(listed(rows.values), keys, rows.headers.to_pylist(), strict=True):
@@ -83,7 +84,7 @@ def records(rows: Rows) -> Iterator[tuple[bytes | None, bytes | None, Pairs]]:
 
 
 def listed(column: pyarrow.Array) -> list[bytes | None]:
-    """As bytes."""
+    """Return a column as a list of bytes."""
     import pyarrow as pa
 
     found: list[bytes | None] = column.cast(pa.binary()).to_pylist()

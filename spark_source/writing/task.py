@@ -1,11 +1,11 @@
-"""What a task of a query that writes does, in a worker process of Spark's: rows in, one message out.
+"""A task of a writing query, in one of Spark's worker processes: rows in, one message out.
 
-With `exactlyOnce` (the default) each attempt writes a transaction of its own, and ends it prepared: everything is
-acknowledged, and the driver has it committed or not (S13). An attempt that fails aborts what it wrote; one that is
-killed is aborted when its block is retired. Without, records are sent by an idempotent producer and show at once.
+With `exactlyOnce` (the default) each attempt writes a transaction of its own and leaves it prepared: everything is
+acknowledged, and the driver decides on its commit (S13). A failing attempt aborts its transaction; a killed one is
+aborted when its block is retired. Without `exactlyOnce`, an idempotent producer sends records, which are visible at
+once.
 
-The thread of the event loop sends; Spark's thread hands one batch after the other over, and waits where the buffer is
-full.
+The event loop's thread sends; Spark's thread passes it one batch after the other, and waits while the buffer is full.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("raftlog.spark")
 
 BATCH_BYTES = 512 * KIB
-"""Larger than a producer's: Spark's rows come by the ten thousand, and large batches are what is read fast."""
+"""Larger than a producer's default: Spark's rows come by the ten thousand, and large batches are read faster."""
 BUFFER_BYTES = 64 * MIB
 LINGER_S = 0.02
 REQUEST_TIMEOUT_S = 30.0
 MAX_IN_FLIGHT = 5
 
 _numbers: WeakKeyDictionary[HttpApi, AttemptNumbers] = WeakKeyDictionary()
-"""What this process has claimed, as long as it has these connections."""
+"""The claimed numbers of this process, for the life of these connections."""
 
 
 def write(
@@ -59,8 +59,8 @@ def write(
     task_attempt_id: int,
     batches: Iterator[pyarrow.RecordBatch],
 ) -> Written:
-    """All rows of `batches`. `task_attempt_id`: Spark's. Raises a `RaftlogError`; then nothing of it will show, but for
-    queries without `exactlyOnce`."""
+    """Write all rows of `batches`. `task_attempt_id`: Spark's. Raises a `RaftlogError`; then no row becomes visible,
+    except in queries without `exactlyOnce`."""
     connections = shared(options)
 
     async def begin() -> _Task:
@@ -79,7 +79,7 @@ def write(
 
 
 class _Task:
-    """Belongs to one event loop; `close` it."""
+    """A task's writer. Belongs to one event loop; must be closed."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
@@ -87,7 +87,7 @@ class _Task:
         self._rows = 0
 
     async def put(self, batch: pyarrow.RecordBatch) -> None:
-        """Send these rows; returns when the buffer has taken them. Raises a `RaftlogError`."""
+        """Send these rows; returns once the buffer has taken them. Raises a `RaftlogError`."""
         sender = await self._sender()
         if sender is None:
             return
@@ -96,15 +96,15 @@ class _Task:
             self._rows += rows.size
 
     async def finish(self) -> Written:
-        """Everything is acknowledged. Raises a `RaftlogError`."""
+        """Wait until everything is acknowledged. Raises a `RaftlogError`."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Let go. What is not finished is aborted, where that can be."""
+        """Release the resources; unfinished work is aborted if possible."""
         raise NotImplementedError
 
     async def _sender(self) -> RecordSending | None:
-        """None: nothing has to be sent any more."""
+        """Return the sender, or None if nothing is left to send."""
         raise NotImplementedError
 
 
@@ -112,13 +112,13 @@ async def _send(sender: RecordSending, rows: Rows) -> None:
     if rows.headers is None:
         await sender.send_many(rows.topic, rows.values, keys=rows.keys, partition=rows.partition)
         return
-    # Headers are rare, and there is no sending of whole columns of them.
+    # Headers are rare, and the producer has no column form for them.
     for value, key, pairs in records(rows):
         await sender.send_when_room(rows.topic, value, key, rows.partition, None, pairs)
 
 
 class _PlainTask(_Task):
-    """Without a transaction: every record once for this attempt, and shown at once."""
+    """A writer without a transaction: every record once per attempt, visible at once."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         super().__init__(options, columns)
@@ -145,7 +145,8 @@ class _PlainTask(_Task):
 
 
 class _TransactionTask(_Task):
-    """One attempt's transaction. It begins with the first rows: a task without any costs the cluster nothing."""
+    """A writer with one transaction per attempt. It begins with the first rows: a task without rows costs the cluster
+    nothing."""
 
     def __init__(
         self, api: HttpApi, options: SinkOptions, columns: SinkColumns, work: MicroBatch | BatchJob, attempt: int
@@ -173,14 +174,14 @@ class _TransactionTask(_Task):
 
     async def close(self) -> None:
         if self._manager is not None:
-            # It aborts a transaction that is open still, which one that is prepared is not.
+            # It aborts a transaction that is still open; a prepared one is not.
             await self._manager.close()
 
     async def _begin(self) -> None:
         options, work = self._options, self._work
         self._number = await self._claim()
         producer_id = await self._producer_id()
-        # In this order: who publishes after this look retires the block, and so aborts whatever is written from now on.
+        # In this order: a driver that publishes after this check retires the block, which aborts all later writes.
         if isinstance(work, MicroBatch) and await self._published_until(work) >= work.batch_id:
             logger.warning("%s was published before: nothing of it is written again", work)
             self._was_published = True
@@ -189,7 +190,7 @@ class _TransactionTask(_Task):
         self._manager = TransactionManager(self._http, _producer_settings(options), wanted)
         self._manager.api = _OneId(self._http, producer_id)
         transaction = Transaction(self._manager, LINGER_S, KeyPartitions(), "decided", DECISION_TIMEOUT)
-        # Not as a block, whose end would commit it: the driver decides.
+        # Not as a `with` block, whose end would commit it: the driver decides.
         self._transaction = await transaction.__aenter__()
 
     async def _producer_id(self) -> int:
@@ -228,7 +229,7 @@ def _producer_settings(options: SinkOptions) -> ProducerSettings:
 
 
 class _OneId(TransactionApi):
-    """What a transaction's producer asks for its id: it has one, its attempt's place in the block of its work."""
+    """The source of the transaction's producer id: the attempt's place in the block of its work."""
 
     def __init__(self, api: HttpApi, producer_id: int) -> None:
         super().__init__(api)

@@ -55,7 +55,6 @@ LEFT: Mapping[str, int] = {
     "spark_source": 17,
     "spark_source/driver": 1,
     "spark_source/reading": 3,
-    "spark_source/writing": 24,
     "tests": 1,
     "tests/contracts": 5,
     "tests/golden": 3,
