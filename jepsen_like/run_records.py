@@ -41,8 +41,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     """Of workload and nemesis, by name."""
     rounds: int = 0
-    """So many times in one cluster's life: fresh keys, one fault, heal, everything read (`jepsen_like/runs/rounds.py`).
-    0: no rounds, but faults and operations side by side for `seconds`."""
+    """The number of rounds in one cluster's life, each with fresh keys, one fault, its healing and a read of everything
+    (`jepsen_like/runs/rounds.py`). 0: no rounds; faults and operations run concurrently for `seconds`."""
     planted: str = ""
     """A bug that is planted in the nodes (`planted/`): such a run measures the suite, not the product."""
 

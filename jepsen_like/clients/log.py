@@ -262,8 +262,8 @@ def _into(found: Pairs, records: Iterable[ConsumerRecord]) -> Pairs:
 
 
 async def run_transaction(client: LogClient, micro: list[Any], *, hang: float = 0.0) -> Told:
-    """`hang`: so many seconds, if it has read something. Raises `OutcomeUnknown`, or the `RaftlogError` for which it
-    was never begun."""
+    """Run one transaction and return its outcome. `hang`: seconds that the client blocks before the commit, if it has
+    read records. Raises `OutcomeUnknown`, or the `RaftlogError` that prevented its beginning."""
     before = client.positions
     done: list[list[Any]] = []
     sent: list[tuple[list[Any], Any]] = []
@@ -290,7 +290,7 @@ async def run_transaction(client: LogClient, micro: list[Any], *, hang: float = 
             told[2] = [(await delivery).offset, told[2]]
         except RaftlogError as failed:
             error = error or str(failed)
-    # Of what was not come to nothing is known but that it was asked for.
+    # Operations after the failure are indeterminate.
     done += [["poll", {}] if one[0] == "poll" else one for one in micro[len(done) :]]
     match transaction.state:
         case TransactionState.COMMITTED:

@@ -1,13 +1,14 @@
-"""A client process: reads what to do from standard input, does it with the public client, writes what became of it.
+"""A client process: it reads operations from standard input, runs them with the public client, and writes their
+outcomes.
 
     python -P -m jepsen_like.clients.process
 
-What an error says of an operation is decided here, once, and by the client's own word (`RaftlogError.applied`): `fail`
-only where it certainly did not happen, now or later, and `info` for everything else: time that ran out, an answer that
-made no sense, an exception that nobody expected. After `info` this process's client is let go of, as that of a program
-that died, whatever it still has under way: it ends beside what is asked next. One that does not end ends this process.
+The outcome of a failed operation is decided here, in one place, by the client's own statement (`RaftlogError.applied`):
+`fail` only if the operation certainly has no effect, now or later, and `info` for everything else: a timeout, a
+malformed answer, an unexpected exception. After `info` the client is abandoned with its requests in flight, like that
+of a crashed program, and closes concurrently with the next operation. If it does not close, the process exits.
 
-It ends when its standard input does, so that it never outlives whoever started it.
+The process exits at the end of its standard input, so that it never outlives its parent.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Which results still count: those whose commit has the code that is here now, or is told to hold with it.
+"""Validity of kept results: a result counts if its commit has the present code, or if it is recorded as still holding.
 
-A change of the code that a result judged voids the result, unless `still_holds.jsonl` names the commit of the change,
+A change of the judged code invalidates a result, unless `still_holds.jsonl` names the commit of the change,
 the kinds of results that outlive it, and why. A line may also name the last commit (`until`) of a series that moved
-and merged files, and the results' commits that counted when the series began (`results`): the paths of before are not
-those of now, so git cannot say it of them. Such lines are only believed of results that held: a violation is looked for
-again by the code that is here now.
+and merged files, and the results' commits that counted when the series began (`results`): git cannot
+compare such commits, because their paths differ. These lines apply only to results without a violation: a seed with a
+violation is run again on the present code.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _require(holds: bool, otherwise: str) -> None:
 def check_groups(state: GroupsState) -> Iterable[str]:
     """Return the violations in words; scans everything."""
     if state.offset_count != sum(len(offsets) for offsets in state.copy_offsets().values()):
-        yield "the number of committed offsets is not what is counted"
+        yield "the counter of committed offsets differs from the groups' offsets"
     for group_id in sorted(state.by_id):
         group = state.by_id[group_id]
         owners: dict[TopicPartition, str] = {}
@@ -153,14 +153,14 @@ def check_transactions(state: ClusterImage) -> Iterable[str]:
         if before.end > after.first:
             yield f"blocks of producer ids overlap at {after.first}"
     if transactions.ids_in_blocks != sum(block.count for block in transactions.blocks()):
-        yield "the number of ids in blocks is not what is counted"
+        yield "the counter of ids in blocks differs from the blocks' ids"
     if transactions.range_count != sum(len(b.committed) + len(b.aborted) for b in transactions.blocks()):
-        yield "the number of ranges is not what is counted"
+        yield "the counter of ranges differs from the blocks' ranges"
     yield from _check_ends(state)
     if transactions.staged_bytes != sum(len(p) for parts in transactions.parts.values() for p in parts.values()):
-        yield "the bytes of staged parts are not what is counted"
+        yield "the counter of staged bytes differs from the staged parts' size"
     if {name: len(parts) for name, parts in transactions.parts.items()} != dict(transactions.staged()):
-        yield "the staged parts are not what is told of them"
+        yield "the index of staged parts differs from the parts"
 
 
 def _check_producer(transactions: TransactionsState, producer: NamedProducer) -> Iterable[str]:
@@ -221,6 +221,6 @@ def _check_ends(state: ClusterImage) -> Iterable[str]:
             if key.producer_id >= transactions.granted_below:
                 yield f"{key} is committed and was never granted"
     if count != transactions.ends_count or count > MAX_ENDS:
-        yield "the number of ends is not what is counted"
+        yield "the counter of ends differs from the partitions' ends"
     if any(transactions.unmarked_count(key) != number for key, number in partitions_of.items()):
-        yield "the number of a transaction's ends is not what is counted"
+        yield "the counter of a transaction's ends differs from its ends"

@@ -1,4 +1,4 @@
-"""What tests of Spark ask of queries and of clusters: that a query ends, what it is told, and what readers see."""
+"""Helpers of Spark tests: await the end of a query, collect its notifications, and read the visible records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic of a simulated cluster that is to be there, and whoever uses it."""
+"""A topic that exists in a simulated cluster, with the producers and consumers that use it."""
 
 from __future__ import annotations
 
