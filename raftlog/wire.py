@@ -1,9 +1,11 @@
-"""The client protocol: produce and fetch requests and their answers, in one layout for every transport.
+"""The client protocol: requests to produce and to fetch, of group members and of transactional producers, in one layout
+for every transport.
 
 A message is `u32 big-endian length of head | head | body`. The head is a msgpack array, decoded as a `msgspec` struct,
 so every field is type-checked before it is used. The body is the named record batches, one after the other, as they lie
 on disk, so that nothing copies or re-encodes them. The same bytes are a message of an HTTP/2 stream (`/v1/produce`,
-`/v1/fetch`), the body of an HTTP/1.1 request (`Content-Type: application/vnd.raftlog.v1`), and a forwarded request.
+`/v1/fetch`, `/v1/groups`, `/raftlog.transactions`), the body of an HTTP/1.1 request (`Content-Type:
+application/vnd.raftlog.v1`; not for groups), and a forwarded request.
 
 Topics are named by id; a client that has only a name looks the id up in the API first. Requests carry a
 `correlation_id` that the answer repeats; the answers to one stream's requests may come in any order.
@@ -22,46 +24,80 @@ between requests.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, TypeAlias, get_args
 
 import msgspec
 
 from .config import MAX_REQUEST_HEAD_BYTES, MAX_WIRE_MESSAGE_BYTES
 from .errors import InvalidRequest, RemoteProtocolError
+from .model import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from .ports import Buffer, Part, part_length
+from .records.header import BatchHeader
+from .transactions import ATTEMPT_BYTES, TransactionKey
 
 CONTENT_TYPE = "application/vnd.raftlog.v1"
 """Media type of a message as an HTTP/1.1 body."""
 PRODUCE_PATH = "/v1/produce"
 FETCH_PATH = "/v1/fetch"
+GROUPS_PATH = "/v1/groups"
+TRANSACTIONS_PATH = "/raftlog.transactions"
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
+MAX_OUTPUTS = 10_000
+"""The most outputs in one commit, and the most topics in one output."""
+MAX_GROUPS_PER_COMMIT = 100
+MAX_POSITIONS_PER_COMMIT = 100
+MAX_TRANSACTION_NAME = 512
+MAX_VISIBLE_WITHIN_MS = 30_000
 
 TopicIdBytes: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 GroupName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 PartitionNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
+Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=255)]
+TopicName: TypeAlias = Annotated[str, msgspec.Meta(max_length=249)]
+TimeoutMs: TypeAlias = Annotated[int, msgspec.Meta(ge=1_000, le=1_800_000)]
+OffsetOrNone: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
+TransactionName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TRANSACTION_NAME)]
 
 _HEAD_LENGTH = struct.Struct(">I")
 
 
-class ProducePartition(msgspec.Struct, array_like=True, frozen=True):
-    """One batch for one partition: `length` bytes of the body."""
+class _Message(msgspec.Struct, array_like=True, frozen=True):
+    """The base of requests and answers. An answer has the correlation id of its request."""
+
+    correlation_id: Natural
+
+
+class _OfPartition(msgspec.Struct, array_like=True, frozen=True):
+    """The base of what is about one partition."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
+
+
+class _PartitionResult(_OfPartition, frozen=True):
+    """The base of the results for one partition. `error` is empty, or a code of `raftlog.errors.CODES`."""
+
+    error: str = ""
+    detail: str = ""
+
+
+class ProducePartition(_OfPartition, frozen=True):
+    """One batch for one partition: `length` bytes of the body."""
+
     length: Natural
     resent: bool = False
     """Whether an earlier attempt of this batch, unanswered or with an unknown outcome, may have been appended. If the
     leader cannot tell whether it was, it appends nothing (S1)."""
 
 
-class ProduceRequest(msgspec.Struct, array_like=True, frozen=True, tag="produce.1"):
+class ProduceRequest(_Message, frozen=True, tag="produce.1"):
     """Batches for many partitions. Batches for one partition are appended in the given order. With `acks` 0 there is no
     answer."""
 
-    correlation_id: Natural
     acks: Annotated[int, msgspec.Meta(ge=-1, le=1)]
     timeout_ms: Natural
     partitions: Annotated[list[ProducePartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
@@ -69,13 +105,9 @@ class ProduceRequest(msgspec.Struct, array_like=True, frozen=True, tag="produce.
     """Set by the broker that forwards the request: it is not forwarded again."""
 
 
-class ProducedPartition(msgspec.Struct, array_like=True, frozen=True):
-    """The result of one batch. `error` is empty, or a code of `raftlog.errors.CODES`."""
+class ProducedPartition(_PartitionResult, frozen=True):
+    """The result of one batch."""
 
-    topic_id: TopicIdBytes
-    partition: PartitionNumber
-    error: str = ""
-    detail: str = ""
     base_offset: int = -1
     log_append_time_ms: int = -1
     """Set if the topic has `message.timestamp.type=LogAppendTime`; otherwise -1."""
@@ -84,28 +116,26 @@ class ProducedPartition(msgspec.Struct, array_like=True, frozen=True):
     """With `not_leader`: the presumed leader."""
 
 
-class ProduceResponse(msgspec.Struct, array_like=True, frozen=True, tag="produced.1"):
+class ProduceResponse(_Message, frozen=True, tag="produced.1"):
     """Results in the order of the request's partitions."""
 
-    correlation_id: Natural
     partitions: list[ProducedPartition]
+    throttle_ms: Natural = 0
+    """Time for which the caller's next requests wait, in milliseconds, since it is over a quota (KIP-219)."""
 
 
-class FetchPartition(msgspec.Struct, array_like=True, frozen=True):
+class FetchPartition(_OfPartition, frozen=True):
     """The position to read from in one partition."""
 
-    topic_id: TopicIdBytes
-    partition: PartitionNumber
     offset: Natural
     max_bytes: Natural
     current_leader_epoch: int = -1
     """Leader epoch that the client knows. A leader of another epoch refuses the fetch (KIP-320). -1: not checked."""
 
 
-class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
+class FetchRequest(_Message, frozen=True, tag="fetch.1"):
     """A long poll over many partitions, answered when `min_bytes` are available, something failed, or time is up."""
 
-    correlation_id: Natural
     max_wait_ms: Natural
     min_bytes: Natural
     max_bytes: Natural
@@ -128,13 +158,26 @@ class AbortedRange(msgspec.Struct, array_like=True, frozen=True, gc=False):
     end_offset: int
 
 
-class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
+class AbortedBatches:
+    """The batches of some aborted ranges."""
+
+    def __init__(self, ranges: Iterable[AbortedRange]) -> None:
+        self._ranges: dict[tuple[int, int], list[range]] = {}
+        """Producer id and epoch → the base offsets of aborted batches."""
+        for one in ranges:
+            offsets = range(one.first_offset, one.end_offset)
+            self._ranges.setdefault((one.producer_id, one.producer_epoch), []).append(offsets)
+
+    def __contains__(self, header: BatchHeader) -> bool:
+        if not self._ranges or not header.is_transactional:
+            return False
+        ranges = self._ranges.get((header.producer_id, header.producer_epoch), ())
+        return any(header.base_offset in one for one in ranges)
+
+
+class FetchedPartition(_PartitionResult, frozen=True):
     """The result for one partition: `length` bytes of whole batches. The first may begin below the requested offset."""
 
-    topic_id: TopicIdBytes
-    partition: PartitionNumber
-    error: str = ""
-    detail: str = ""
     high_watermark: int = -1
     last_stable_offset: int = -1
     """-1: the leader does not know it yet."""
@@ -146,11 +189,12 @@ class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
     """With isolation 1: the aborted ranges among these batches; ranges may extend beyond them."""
 
 
-class FetchResponse(msgspec.Struct, array_like=True, frozen=True, tag="fetched.1"):
+class FetchResponse(_Message, frozen=True, tag="fetched.1"):
     """Results in the order of the request's partitions; the body holds their batches in that order."""
 
-    correlation_id: Natural
     partitions: list[FetchedPartition]
+    throttle_ms: Natural = 0
+    """Time for which the caller's next requests wait, in milliseconds, since it is over a quota (KIP-219)."""
 
 
 class SlotToFetch(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -166,11 +210,10 @@ class SlotToFetch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Leader epoch that the client knows. A leader of another epoch refuses the fetch (KIP-320). -1: not checked."""
 
 
-class SessionFetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="session_fetch.1"):
+class SessionFetchRequest(_Message, frozen=True, tag="session_fetch.1"):
     """A long poll over all slots of a session, answered when `min_bytes` are available, something failed, or its time
     is over."""
 
-    correlation_id: Natural
     session: Natural
     """Session number, chosen by the client and unique within the stream."""
     begins: bool
@@ -205,82 +248,67 @@ class FetchedSlot(msgspec.Struct, array_like=True, frozen=True):
     aborted: list[AbortedRange] = []
 
 
-class SessionFetchResponse(msgspec.Struct, array_like=True, frozen=True, tag="session_fetched.1"):
+class SessionFetchResponse(_Message, frozen=True, tag="session_fetched.1"):
     """The slots with news; the body holds their batches in that order."""
 
-    correlation_id: Natural
     slots: list[FetchedSlot]
+    throttle_ms: Natural = 0
+    """Time for which the caller's next requests wait, in milliseconds, since it is over a quota (KIP-219)."""
 
 
-class OffsetQuery(msgspec.Struct, array_like=True, frozen=True):
+class OffsetQuery(_OfPartition, frozen=True):
     """A lookup of one offset. `timestamp_ms`: -1 latest, -2 earliest, else the first record at or after that time."""
 
-    topic_id: TopicIdBytes
-    partition: PartitionNumber
     timestamp_ms: Annotated[int, msgspec.Meta(ge=-2)]
 
 
-class OffsetsRequest(msgspec.Struct, array_like=True, frozen=True, tag="offsets.1"):
+class OffsetsRequest(_Message, frozen=True, tag="offsets.1"):
     """Lookups of offsets by position or time in many partitions."""
 
-    correlation_id: Natural
     partitions: Annotated[list[OffsetQuery], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
     forwarded: bool = False
     isolation: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
     """1: the latest offset is the last stable one, and no record beyond it is found."""
 
 
-class FoundOffset(msgspec.Struct, array_like=True, frozen=True):
+class FoundOffset(_PartitionResult, frozen=True):
     """The result of a lookup. Offset and timestamp are -1 if there is no record at or after that time."""
 
-    topic_id: TopicIdBytes
-    partition: PartitionNumber
-    error: str = ""
-    detail: str = ""
     offset: int = -1
     timestamp_ms: int = -1
     leader_epoch: int = -1
     leader: int = -1
 
 
-class OffsetsResponse(msgspec.Struct, array_like=True, frozen=True, tag="offsets_found.1"):
-    correlation_id: Natural
+class OffsetsResponse(_Message, frozen=True, tag="offsets_found.1"):
     partitions: list[FoundOffset]
 
 
-class DeleteRecordsPartition(msgspec.Struct, array_like=True, frozen=True):
+class DeleteRecordsPartition(_OfPartition, frozen=True):
     """A deletion of one partition's records below the offset `before`; -1: below the high watermark."""
 
-    topic_id: TopicIdBytes
-    partition: PartitionNumber
     before: Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 
 
-class DeleteRecordsRequest(msgspec.Struct, array_like=True, frozen=True, tag="delete_records.1"):
+class DeleteRecordsRequest(_Message, frozen=True, tag="delete_records.1"):
     """A deletion of records, answered when every in-sync replica has it on disk, or after `timeout_ms`.
 
     Brokers forward it to one another; clients use the HTTP API.
     """
 
-    correlation_id: Natural
     timeout_ms: Natural
     partitions: Annotated[list[DeleteRecordsPartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
     forwarded: bool = False
 
 
-class DeletedPartition(msgspec.Struct, array_like=True, frozen=True):
+class DeletedPartition(_PartitionResult, frozen=True):
     """The result for one partition: its new log start offset."""
 
-    topic_id: TopicIdBytes
-    partition: PartitionNumber
-    error: str = ""
-    detail: str = ""
     log_start_offset: int = -1
     leader: int = -1
 
 
-class DeleteRecordsResponse(msgspec.Struct, array_like=True, frozen=True, tag="records_deleted.1"):
-    correlation_id: Natural
+class DeleteRecordsResponse(_Message, frozen=True, tag="records_deleted.1"):
     partitions: list[DeletedPartition]
 
 
@@ -292,32 +320,301 @@ class GroupHeartbeat(msgspec.Struct, array_like=True, frozen=True):
     incarnation: Natural
 
 
-class GroupHeartbeatsRequest(msgspec.Struct, array_like=True, frozen=True, tag="group_heartbeats.1"):
-    """Heartbeats for the coordinator of groups. Brokers forward them to one another; consumers use the HTTP API."""
+class GroupHeartbeatsRequest(_Message, frozen=True, tag="group_heartbeats.1"):
+    """Heartbeats for the coordinator of groups, which brokers forward to one another."""
 
-    correlation_id: Natural
     members: Annotated[list[GroupHeartbeat], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
 
 
-class GroupHeartbeatsResponse(msgspec.Struct, array_like=True, frozen=True, tag="group_heartbeats_heard.1"):
+class GroupHeartbeatsResponse(_Message, frozen=True, tag="group_heartbeats_heard.1"):
     """Results in the order of the request: empty if accepted, otherwise a code of `raftlog.errors.CODES`."""
 
-    correlation_id: Natural
     errors: list[str]
 
 
+class _GroupMessage(_Message, frozen=True):
+    """The base of the requests of a group's members."""
+
+    group_id: GroupName
+
+
+class JoinGroupRequest(_GroupMessage, frozen=True, tag="join_group.1"):
+    """A consumer that joins a group, joins again, or changes its subscription."""
+
+    member_id: GroupName
+    instance_id: Name
+    """Name of a static member: it takes its predecessor's place and partitions. Empty: none."""
+    client_id: Name
+    topics: Annotated[list[TopicName], msgspec.Meta(max_length=256)]
+    pattern: Annotated[str, msgspec.Meta(max_length=1_000)]
+    """A pattern (RE2): every topic whose whole name matches is subscribed as well."""
+    assignor: Name
+    session_timeout_ms: TimeoutMs
+    rebalance_timeout_ms: TimeoutMs
+
+
+class ReleasedTopic(msgspec.Struct, array_like=True, frozen=True):
+    """Partitions of one topic that a member has released."""
+
+    topic_id: TopicIdBytes
+    partitions: Annotated[list[PartitionNumber], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+
+
+class MemberHeartbeatRequest(_GroupMessage, frozen=True, tag="member_heartbeat.1"):
+    """A member's heartbeat; it names the partitions that the member has released since the previous one."""
+
+    member_id: GroupName
+    incarnation: Natural
+    generation: Natural
+    """Generation of the assignment that the member reads by."""
+    released: Annotated[list[ReleasedTopic], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)] = []
+
+
+class AssignedTopic(msgspec.Struct, array_like=True, frozen=True):
+    """Partitions of one topic that a member may read, or must release."""
+
+    topic_id: TopicIdBytes
+    topic: str
+    partitions: list[PartitionNumber]
+
+
+class MembershipResponse(_Message, frozen=True, tag="membership.1"):
+    """The state of a member in its group: the answer to a join and to a heartbeat."""
+
+    incarnation: int
+    generation: int
+    state: str
+    assigned: list[AssignedTopic]
+    """Partitions that the member may read and commit."""
+    revoking: list[AssignedTopic]
+    """Partitions that the member must release, because other members wait for them."""
+
+
+class LeaveGroupRequest(_GroupMessage, frozen=True, tag="leave_group.1"):
+    """A member that leaves its group."""
+
+    member_id: GroupName
+    incarnation: Natural
+
+
+class OffsetToCommit(_OfPartition, frozen=True):
+    """The next offset to read in one partition."""
+
+    offset: Natural
+    leader_epoch: Epoch = -1
+    metadata: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
+
+
+class CommitOffsetsRequest(_GroupMessage, frozen=True, tag="commit_offsets.1"):
+    """A commit: all of these offsets or none. No offset is lowered.
+
+    Without a member id it is the commit of a consumer that assigns partitions to itself; the group has no members.
+    """
+
+    member_id: Name
+    incarnation: Natural
+    generation: Natural
+    offsets: Annotated[list[OffsetToCommit], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+
+
+class GroupChangedResponse(_Message, frozen=True, tag="group_changed.1"):
+    """The answer to a commit and to a leave: the change is decided."""
+
+
+class GroupOffsetsRequest(_GroupMessage, frozen=True, tag="group_offsets.1"):
+    """A read of all committed offsets of a group; linearizable (S7)."""
+
+
+class CommittedOffset(msgspec.Struct, array_like=True, frozen=True):
+    """A committed offset."""
+
+    topic_id: TopicIdBytes
+    topic: str
+    partition: PartitionNumber
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class GroupOffsetsResponse(_Message, frozen=True, tag="group_offsets_found.1"):
+    """The committed offsets of a group, in partitions that exist."""
+
+    offsets: list[CommittedOffset]
+
+
+class _Logged(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+    """The base of the contents of a commit, which the metadata log keeps in the same bytes: it never gains a field."""
+
+
+class TopicEnds(_Logged, frozen=True):
+    """The end offsets (exclusive) of a transaction's records in partitions of one topic, one for each partition."""
+
+    topic_id: Annotated[TopicId, msgspec.Meta(min_length=16, max_length=16)]
+    partitions: Annotated[tuple[PartitionNumber, ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+    end_offsets: Annotated[
+        tuple[Annotated[Offset, msgspec.Meta(ge=0, le=2**62)], ...],
+        msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST),
+    ]
+
+
+class TransactionOutput(_Logged, frozen=True):
+    """The output of one transaction: the partitions that it wrote, each with the end of its last acknowledged batch.
+
+    It may come in several pieces, each with other partitions.
+    """
+
+    producer_id: Annotated[ProducerId, msgspec.Meta(ge=0, le=2**62)]
+    producer_epoch: Annotated[ProducerEpoch, msgspec.Meta(ge=0, le=2**15 - 1)]
+    topics: Annotated[tuple[TopicEnds, ...], msgspec.Meta(max_length=MAX_OUTPUTS)]
+
+    @staticmethod
+    def of(key: TransactionKey, end_offsets: Mapping[TopicPartition, Offset]) -> TransactionOutput:
+        """Return the output of a transaction that wrote up to these offsets."""
+        topics: dict[TopicId, list[TopicPartition]] = {}
+        for topic_partition in sorted(end_offsets):
+            topics.setdefault(topic_partition.topic_id, []).append(topic_partition)
+        packed = (
+            TopicEnds(topic_id, tuple(one.partition for one in named), tuple(end_offsets[one] for one in named))
+            for topic_id, named in topics.items()
+        )
+        return TransactionOutput(*key, tuple(packed))
+
+    @property
+    def key(self) -> TransactionKey:
+        return TransactionKey(self.producer_id, self.producer_epoch)
+
+
+class OffsetMove(_Logged, frozen=True):
+    """A move of a group's offset from `start` (-1: none is committed) to `end`. Refused unless it is at `start`."""
+
+    topic_id: Annotated[TopicId, msgspec.Meta(min_length=16, max_length=16)]
+    partition: PartitionNumber
+    start: OffsetOrNone
+    end: Annotated[Offset, msgspec.Meta(ge=0, le=2**62)]
+    leader_epoch: Epoch = -1
+    metadata: Annotated[str, msgspec.Meta(max_length=1_024)] = ""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.partition)
+
+
+class GroupMoves(_Logged, frozen=True):
+    """The offsets consumed by one member of one group; without a member id: of a group that has no members.
+
+    They are fenced as an ordinary commit of offsets is, and in addition every start must be the current offset.
+    """
+
+    group_id: GroupName
+    member_id: Name
+    incarnation: Natural
+    generation: Natural
+    moves: Annotated[tuple[OffsetMove, ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+
+
+class PositionMove(_Logged, frozen=True):
+    """An advance of a named counter from `current` (-1: it does not exist) to `new`."""
+
+    name: TransactionName
+    current: OffsetOrNone
+    new: Natural
+
+
+class InitializeRequest(_Message, frozen=True, tag="initialize_producer.1"):
+    """The initialization of a named producer: earlier producers are fenced, and their undecided transactions aborted.
+
+    Answered with the key of its first transaction.
+    """
+
+    transactional_id: TransactionName
+    timeout_ms: Natural
+    """The time that a transaction of this producer may stay open, in milliseconds."""
+    attempt: Annotated[bytes, msgspec.Meta(min_length=ATTEMPT_BYTES, max_length=ATTEMPT_BYTES)] | None = None
+    """Random, and the same in each retry: a retry gets the first answer and fences no producer, or `producer_fenced` if
+    another producer has begun since."""
+    after: TransactionKey | None = None
+    """The producer's last transaction under this name; the request is refused if another producer has begun since."""
+
+
+class OpenBlockRequest(_Message, frozen=True, tag="open_block.1"):
+    """A request for a block of producer ids without a transactional id, each valid for one transaction, of epoch 0."""
+
+    name: Annotated[str, msgspec.Meta(max_length=MAX_TRANSACTION_NAME)]
+    """Requests with the same name get the same block until it is retired. Empty for a block of this request alone."""
+    count: Natural
+    timeout_ms: Natural
+
+
+class RetireBlockRequest(_Message, frozen=True, tag="retire_block.1"):
+    """The end of a named block; its undecided transactions are aborted permanently."""
+
+    name: TransactionName
+
+
+class CommitRequest(_Message, frozen=True, tag="commit_transactions.1"):
+    """The contents of one commit, applied as a whole or not at all (S13)."""
+
+    outputs: Annotated[tuple[TransactionOutput, ...], msgspec.Meta(max_length=MAX_OUTPUTS)]
+    groups: Annotated[tuple[GroupMoves, ...], msgspec.Meta(max_length=MAX_GROUPS_PER_COMMIT)] = ()
+    positions: Annotated[tuple[PositionMove, ...], msgspec.Meta(max_length=MAX_POSITIONS_PER_COMMIT)] = ()
+    block: Annotated[str, msgspec.Meta(max_length=MAX_TRANSACTION_NAME)] = ""
+    """The name of a block that is retired with the commit: ids of it that this does not commit are aborted
+    permanently."""
+    visible_within_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_VISIBLE_WITHIN_MS)] = 0
+    """The time to wait until the transactions are visible in every partition, in milliseconds; 0 to wait for the
+    decision only."""
+
+
+class AbortRequest(_Message, frozen=True, tag="abort_transactions.1"):
+    """An abort; refused if one of the transactions is already committed."""
+
+    transactions: Annotated[tuple[TransactionKey, ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+
+
+class RemovePositionRequest(_Message, frozen=True, tag="remove_position.1"):
+    """The removal of a named counter whose value is `value`."""
+
+    name: TransactionName
+    value: Natural
+
+
+class TransactionResponse(_Message, frozen=True, tag="transaction_answered.1"):
+    """The answer to a transaction request that was carried out."""
+
+    keys: tuple[TransactionKey, ...] = ()
+    """The next keys of the named producers, in the order of the request; unnamed producers have none. Of a block: the
+    key with its first id."""
+    count: Natural = 0
+    """The number of ids in the block."""
+    visible: bool = False
+    """Whether every partition had its marker within `visible_within_ms`."""
+
+
 class ErrorResponse(msgspec.Struct, array_like=True, frozen=True, tag="error.1"):
-    """The refusal of a whole request: it could not be decoded, or the broker was overloaded. `correlation_id` is -1 if
-    the request's could not be read."""
+    """The refusal of a whole request: it could not be decoded, the broker was overloaded, or a change was refused or
+    has an unknown outcome. `correlation_id` is -1 if the request's could not be read."""
 
     correlation_id: int
     error: str
     detail: str
 
 
-Request: TypeAlias = (
-    ProduceRequest | FetchRequest | SessionFetchRequest | OffsetsRequest | DeleteRecordsRequest | GroupHeartbeatsRequest
+GroupRequest: TypeAlias = (
+    JoinGroupRequest | MemberHeartbeatRequest | LeaveGroupRequest | CommitOffsetsRequest | GroupOffsetsRequest
 )
+"""The requests of members of consumer groups."""
+GroupResponse: TypeAlias = MembershipResponse | GroupChangedResponse | GroupOffsetsResponse
+TransactionRequest: TypeAlias = (
+    CommitRequest | AbortRequest | InitializeRequest | OpenBlockRequest | RetireBlockRequest | RemovePositionRequest
+)
+"""The requests of transactional producers."""
+PartitionsRequest: TypeAlias = ProduceRequest | FetchRequest | OffsetsRequest | DeleteRecordsRequest
+"""Requests with an answer for each partition."""
+Request: TypeAlias = (
+    PartitionsRequest | SessionFetchRequest | GroupHeartbeatsRequest | GroupRequest | TransactionRequest
+)
+ThrottledResponse: TypeAlias = ProduceResponse | FetchResponse | SessionFetchResponse
+
 Response: TypeAlias = (
     ProduceResponse
     | FetchResponse
@@ -325,6 +622,8 @@ Response: TypeAlias = (
     | OffsetsResponse
     | DeleteRecordsResponse
     | GroupHeartbeatsResponse
+    | GroupResponse
+    | TransactionResponse
     | ErrorResponse
 )
 
