@@ -24,13 +24,23 @@ from metadata.records.events import (
     OffsetsCommitted,
     OffsetsRemoved,
     PartitionChanged,
+    QuotaChanged,
+    QuotaRemoved,
+    RulesChanged,
+    SecurityBegun,
     ThrottleChanged,
     TimeAdvanced,
+    TokenChanged,
+    TokenRemoved,
     TopicChanged,
     TopicRemoved,
+    UserChanged,
+    UserRemoved,
 )
 from metadata.records.group_table import GroupsView
 from metadata.records.groups import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
+from metadata.records.security import QuotaLimits, QuotaRecord, TokenRecord, UserRecord
+from metadata.records.security_view import SecurityView
 from metadata.records.tickets import RecoveryTicket
 from metadata.records.transaction_table import Transactions
 from metadata.rules.elections import explain_offline, is_live
@@ -64,10 +74,22 @@ __all__ = [
     "OffsetsCommitted",
     "OffsetsRemoved",
     "PartitionChanged",
+    "QuotaChanged",
+    "QuotaLimits",
+    "QuotaRecord",
+    "QuotaRemoved",
+    "RulesChanged",
+    "SecurityView",
     "ThrottleChanged",
     "TimeAdvanced",
+    "TokenChanged",
+    "TokenRecord",
+    "TokenRemoved",
     "TopicChanged",
     "TopicRemoved",
+    "UserChanged",
+    "UserRecord",
+    "UserRemoved",
     "ViewListener",
     "in_order",
 ]
@@ -135,6 +157,8 @@ class ClusterView:
         """Consumer groups and their offsets."""
         self.transactions = Transactions()
         """Transactions; leaders consult it about their records (`raftlog.transactions.TransactionVerdicts`)."""
+        self.security = SecurityView()
+        """Users, tokens, access rules and quotas."""
         self.tally = PartitionTally()
         """Partitions in trouble, and replica counts by broker."""
         self._brokers: dict[BrokerId, BrokerRecord] = {}
@@ -264,6 +288,17 @@ class ClusterView:
                 self.time = time
             case ThrottleChanged(throttle):
                 self.throttle = throttle
+            case (
+                UserChanged()
+                | UserRemoved()
+                | TokenChanged()
+                | TokenRemoved()
+                | RulesChanged()
+                | QuotaChanged()
+                | QuotaRemoved()
+                | SecurityBegun()
+            ):
+                self.security.on_event(event)
             case _:
                 self.transactions.on_event(event)
 

@@ -1,7 +1,7 @@
 """Commands about brokers, topics, partitions and the cluster as a whole.
 
 A command is a request to change the agreed facts; it has no effect until the image validates and applies it. Every
-command therefore names what its proposer believed (incarnations, epochs, ids), and is refused with a code if that no
+command therefore names what its proposer assumed (incarnations, epochs, ids), and is refused with a code if that no
 longer holds. Random values (topic ids) and choices (replicas, leaders) are made by the proposer and carried here, so
 that applying is deterministic.
 """
@@ -20,7 +20,6 @@ from raftlog.model import (
     Endpoint,
     Incarnation,
     ReplicaReport,
-    TopicPartition,
 )
 
 from .fields import (
@@ -32,13 +31,15 @@ from .fields import (
     LeaderEpochField,
     ListeningAt,
     NaturalField,
+    OfIncarnation,
+    OfPartition,
     PackedReports,
-    Part,
     PartitionEpochField,
     PartitionField,
     Report,
     TextField,
     TopicIdField,
+    WireStruct,
     decode_report,
 )
 
@@ -65,7 +66,7 @@ step before it, so it lags by this at most.
 """
 
 
-class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
+class RegisterBroker(WireStruct, frozen=True, tag="register_broker.1"):
     """Registers a started process as the broker; answered by `Registered`. Idempotent for one (directory, start
     number).
     """
@@ -128,45 +129,27 @@ class ReplaceRegistration(RegisterBroker, frozen=True, tag="register_broker.2"):
     @staticmethod
     def after(registration: RegisterBroker, replaces: Incarnation) -> ReplaceRegistration:
         """Return the registration as a replacement of that incarnation."""
-        return ReplaceRegistration(
-            registration.broker_id,
-            registration.directory_id,
-            registration.start_number,
-            registration.api,
-            registration.data,
-            registration.rack,
-            registration.feature_level,
-            registration.packed_reports,
-            replaces,
-        )
+        return ReplaceRegistration(**msgspec.structs.asdict(registration), replaces=replaces)
 
 
-class FenceBroker(Part, frozen=True, tag="fence_broker.1"):
+class FenceBroker(OfIncarnation, frozen=True, tag="fence_broker.1"):
     """Fences an incarnation that is silent or stops: it leads nothing and leaves the ISRs. Answered by `Done`."""
 
-    broker_id: BrokerIdField
-    incarnation: IncarnationField
 
-
-class UnfenceBroker(Part, frozen=True, tag="unfence_broker.1"):
+class UnfenceBroker(OfIncarnation, frozen=True, tag="unfence_broker.1"):
     """Unfences an incarnation that is live and follows the metadata log: it may lead again. Answered by `Done`."""
 
-    broker_id: BrokerIdField
-    incarnation: IncarnationField
 
-
-class ReportRoom(Part, frozen=True, tag="report_room.1"):
+class ReportRoom(OfIncarnation, frozen=True, tag="report_room.1"):
     """Reports that an incarnation is short of room and takes no batches from clients, or takes them again.
 
     Answered by `Done`, even if nothing changes.
     """
 
-    broker_id: BrokerIdField
-    incarnation: IncarnationField
     short: bool
 
 
-class CreateTopic(Part, frozen=True, tag="create_topic.1"):
+class CreateTopic(WireStruct, frozen=True, tag="create_topic.1"):
     """A new topic with these replicas, one tuple a partition. Answered by `Done`; idempotent for one (name, id)."""
 
     name: TextField
@@ -175,13 +158,13 @@ class CreateTopic(Part, frozen=True, tag="create_topic.1"):
     configs: tuple[tuple[TextField, TextField], ...] = ()
 
 
-class DeleteTopic(Part, frozen=True, tag="delete_topic.1"):
+class DeleteTopic(WireStruct, frozen=True, tag="delete_topic.1"):
     """Deletes the topic and its partitions. Answered by `Done`."""
 
     topic_id: TopicIdField
 
 
-class AlterTopic(Part, frozen=True, tag="alter_topic.1"):
+class AlterTopic(WireStruct, frozen=True, tag="alter_topic.1"):
     """Sets some settings and restores others to their defaults. Answered by `Done`."""
 
     topic_id: TopicIdField
@@ -189,7 +172,7 @@ class AlterTopic(Part, frozen=True, tag="alter_topic.1"):
     remove: tuple[TextField, ...] = ()
 
 
-class AddPartitions(Part, frozen=True, tag="add_partitions.1"):
+class AddPartitions(WireStruct, frozen=True, tag="add_partitions.1"):
     """More partitions with these replicas, if the topic still has `first_partition` of them. Answered by `Done`."""
 
     topic_id: TopicIdField
@@ -197,48 +180,40 @@ class AddPartitions(Part, frozen=True, tag="add_partitions.1"):
     replicas: tuple[tuple[BrokerIdField, ...], ...]
 
 
-class ElectLeaders(Part, frozen=True, tag="elect_leaders.1"):
+class ElectLeaders(WireStruct, frozen=True, tag="elect_leaders.1"):
     """Elections, each decided on its own. Answered by `Elected`."""
 
     elections: Annotated[tuple[Election, ...], msgspec.Meta(max_length=MAX_ELECTIONS_PER_COMMAND)]
 
 
-class AlterIsr(Part, frozen=True, tag="alter_isr.1"):
-    """The leader's proposal of a new ISR (KIP-497, KIP-903): everything that it believed must still hold.
+class AlterIsr(OfPartition, frozen=True, tag="alter_isr.1"):
+    """The leader's proposal of a new ISR (KIP-497, KIP-903): everything that the leader assumed must still hold.
 
     Answered by `IsrAltered`. If its outcome is unknown, the leader may propose it again unchanged: at most one copy is
     accepted, and none after a refusal. But a copy before the refused one may have been accepted: the leader acts on a
     refusal only once its view has reached the refusal's index, and then by what the view says.
     """
 
-    topic_id: TopicIdField
-    partition: PartitionField
     leader: BrokerIdField
     leader_incarnation: IncarnationField
     leader_epoch: LeaderEpochField
     partition_epoch: PartitionEpochField
     isr: tuple[IsrMember, ...]
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)
 
-
-class GrantProducerIds(Part, frozen=True, tag="grant_producer_ids.1"):
+class GrantProducerIds(OfIncarnation, frozen=True, tag="grant_producer_ids.1"):
     """Grants a block of producer ids exclusively to one incarnation of a broker. Answered by `ProducerIdsGranted`."""
 
-    broker_id: BrokerIdField
-    incarnation: IncarnationField
     count: NaturalField
 
 
-class SetFeatureLevel(Part, frozen=True, tag="set_feature_level.1"):
+class SetFeatureLevel(WireStruct, frozen=True, tag="set_feature_level.1"):
     """Finalizes a feature level that every registered broker understands. It never falls. Answered by `Done`."""
 
     level: NaturalField
 
 
-class AdvanceTime(Part, frozen=True, tag="advance_time.1"):
+class AdvanceTime(WireStruct, frozen=True, tag="advance_time.1"):
     """Advances the cluster's time from `from_ms`, which the controller of `term` read in the image, to `to_ms`, perhaps
     equal.
 
@@ -256,5 +231,5 @@ class AdvanceTime(Part, frozen=True, tag="advance_time.1"):
     """The wall clock time of a majority of the voters, in milliseconds; 0 if no majority agrees."""
 
 
-class NoOp(Part, frozen=True, tag="no_op.1"):
+class NoOp(WireStruct, frozen=True, tag="no_op.1"):
     """Changes nothing: its index serves as the barrier of a linearizable read (S7). Answered by `Done`."""

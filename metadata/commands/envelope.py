@@ -5,7 +5,7 @@ The envelope is a msgpack array: `[version, session or nil, term or nil, command
 * `session` makes a retry exactly-once: the image remembers the answers of the last commands by (session id, sequence)
   and repeats the first answer. A retry repeats all three of its fields.
 * `term` is set on the controller's own decisions: such a command is refused in a log entry of another term, because its
-  proposer had been deposed by then.
+  proposer had been deposed in the meantime.
 * A command is an array that begins with its tag, version included (`"alter_isr.1"`). **A command never gains a field**:
   a node that ignored it would apply the same entry differently. A change is a new tag behind a new feature level.
 """
@@ -36,7 +36,7 @@ from .cluster import (
     SetFeatureLevel,
     UnfenceBroker,
 )
-from .fields import NaturalField, Part, SessionIdField
+from .fields import NaturalField, SessionIdField, WireStruct
 from .groups import ChangeGroups
 from .replicas import (
     AlterReassignments,
@@ -48,6 +48,7 @@ from .replicas import (
     UnregisterBroker,
 )
 from .results import CommandResult
+from .security import BootstrapSecurity, ChangeSecurity
 from .transactions import ChangeTransactions
 
 ENVELOPE_VERSION = 1
@@ -80,6 +81,8 @@ Command: TypeAlias = (
     | ReportRoom
     | AdvanceTime
     | ReplaceRegistration
+    | ChangeSecurity
+    | BootstrapSecurity
 )
 
 COMMAND_TYPES: tuple[type[msgspec.Struct], ...] = Command.__args__
@@ -94,11 +97,11 @@ class UnknownCommand(RemoteProtocolError):
     """A well-formed command of a newer version: this node must stop and report the version."""
 
 
-class ClientSession(Part, frozen=True):
+class ClientSession(WireStruct, frozen=True):
     """The session of a proposer and the sequence number of a proposal; a retry repeats all three fields.
 
-    `applied_index` is how far the proposer's view was before it first proposed this command: it tells the image whether
-    a missing answer may have been evicted.
+    `applied_index` is how far the proposer's view was before it first proposed this command: from it the image knows
+    whether a missing answer may have been evicted.
     """
 
     session_id: SessionIdField
@@ -106,7 +109,7 @@ class ClientSession(Part, frozen=True):
     applied_index: NaturalField
 
 
-class Envelope(Part, frozen=True):
+class Envelope(WireStruct, frozen=True):
     """A command with its session and term."""
 
     version: NaturalField

@@ -40,11 +40,29 @@ HostField: TypeAlias = Annotated[str, msgspec.Meta(max_length=255)]
 TextField: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-class Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+class WireStruct(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
     """The base of everything inside an envelope: an array without surplus fields, and without reference cycles."""
 
 
-class ListeningAt(Part, frozen=True):
+class OfPartition(WireStruct, frozen=True):
+    """The base of what is about one partition."""
+
+    topic_id: TopicIdField
+    partition: PartitionField
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.partition)
+
+
+class OfIncarnation(WireStruct, frozen=True):
+    """The base of what is about one incarnation of a broker."""
+
+    broker_id: BrokerIdField
+    incarnation: IncarnationField
+
+
+class ListeningAt(WireStruct, frozen=True):
     """An `Endpoint` as it travels."""
 
     host: HostField
@@ -55,11 +73,9 @@ class ListeningAt(Part, frozen=True):
         return Endpoint(self.host, self.port)
 
 
-class Report(Part, frozen=True):
+class Report(OfPartition, frozen=True):
     """A `ReplicaReport` as it travels. `last_epoch` is -1 for an empty log."""
 
-    topic_id: TopicIdField
-    partition: PartitionField
     clean: bool
     last_epoch: Annotated[LeaderEpoch, msgspec.Meta(ge=-1, le=2**31 - 1)]
     stable_end_offset: Annotated[Offset, msgspec.Meta(ge=0, le=2**62)]
@@ -103,27 +119,18 @@ class PackedReports(NamedTuple):
         return PackedReports(tuple(msgspec.Raw(_encoder.encode(Report.of(report))) for report in reports))
 
 
-class IsrMember(Part, frozen=True):
+class IsrMember(OfIncarnation, frozen=True):
     """A replica of exactly this incarnation of its broker."""
 
-    broker_id: BrokerIdField
-    incarnation: IncarnationField
 
-
-class Election(Part, frozen=True):
+class Election(OfPartition, frozen=True):
     """Makes `candidate` the leader, if the partition is still at `partition_epoch` and it may lead now.
 
     With `recovery` it is the winner of a recovery election instead: the member of ISR or commit set with the greatest
     reported log, when no eligible one is live.
     """
 
-    topic_id: TopicIdField
-    partition: PartitionField
     candidate: BrokerIdField
     incarnation: IncarnationField
     partition_epoch: PartitionEpochField
     recovery: bool = False
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)

@@ -24,7 +24,7 @@ from metadata.records.groups import in_order
 from raftlog.config import KIB
 from raftlog.model import Offset, TopicId, TopicPartition
 
-from .fields import NaturalField, Part, PartitionField, TextField, TopicIdField
+from .fields import NaturalField, OfPartition, PartitionField, TextField, TopicIdField, WireStruct
 
 GROUPS_FEATURE_LEVEL = 2
 
@@ -48,7 +48,7 @@ SessionField: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_SESSION_TIMEOUT_MS,
 EpochField: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 
 
-class TopicPartitions(Part, frozen=True):
+class TopicPartitions(WireStruct, frozen=True):
     """Some partitions of one topic."""
 
     topic_id: TopicIdField
@@ -73,7 +73,15 @@ def unpack_partitions(packed: tuple[TopicPartitions, ...]) -> list[TopicPartitio
 # --- Members ---------------------------------------------------------------------------------------------------------
 
 
-class Join(Part, frozen=True, tag="join"):
+class OfMember(WireStruct, frozen=True):
+    """The base of what is about one incarnation of a member."""
+
+    group_id: GroupIdField
+    member_id: MemberIdField
+    incarnation: NaturalField
+
+
+class Join(WireStruct, frozen=True, tag="join"):
     """A consumer joins, rejoins or changes its subscription. The entry's index is its incarnation.
 
     Partitions owned by a member of this id (or static instance) stay with it, so a restart of a static member moves
@@ -92,39 +100,30 @@ class Join(Part, frozen=True, tag="join"):
     rebalance_timeout_ms: SessionField
 
 
-class Leave(Part, frozen=True, tag="leave"):
+class Leave(OfMember, frozen=True, tag="leave"):
     """A member leaves. `now_ms`, here and below, is the proposer's wall clock: it makes a stamp only while there is no
     cluster time (`ClusterImage.stamp_ms`).
     """
 
-    group_id: GroupIdField
-    member_id: MemberIdField
-    incarnation: NaturalField
     now_ms: NaturalField
 
 
-class Fence(Part, frozen=True, tag="fence"):
+class Fence(OfMember, frozen=True, tag="fence"):
     """The coordinator of `term` removes a member that was silent for its session or did not give a partition up in
     time.
 
     In an entry of another term it is refused: its proposer was deposed, and may have missed the member's heartbeats.
     """
 
-    group_id: GroupIdField
-    member_id: MemberIdField
-    incarnation: NaturalField
     term: NaturalField
     now_ms: NaturalField
 
 
-class Release(Part, frozen=True, tag="release"):
+class Release(OfMember, frozen=True, tag="release"):
     """A member has given these partitions up, as of `generation`: it no longer reads them and has committed its
     offsets.
     """
 
-    group_id: GroupIdField
-    member_id: MemberIdField
-    incarnation: NaturalField
     generation: NaturalField
     partitions: Partitions
 
@@ -132,14 +131,14 @@ class Release(Part, frozen=True, tag="release"):
 # --- Assignment ------------------------------------------------------------------------------------------------------
 
 
-class Target(Part, frozen=True):
+class Target(WireStruct, frozen=True):
     """The target of one member."""
 
     member_id: MemberIdField
     partitions: Partitions
 
 
-class Assign(Part, frozen=True, tag="assign"):
+class Assign(WireStruct, frozen=True, tag="assign"):
     """New targets for all members, made for one membership: refused unless that is still the group's."""
 
     group_id: GroupIdField
@@ -150,11 +149,9 @@ class Assign(Part, frozen=True, tag="assign"):
 # --- Offsets ---------------------------------------------------------------------------------------------------------
 
 
-class OffsetToCommit(Part, frozen=True):
+class OffsetToCommit(OfPartition, frozen=True):
     """An offset to commit: consumption continues from it."""
 
-    topic_id: TopicIdField
-    partition: PartitionField
     offset: Annotated[Offset, msgspec.Meta(ge=0, le=2**62)]
     leader_epoch: EpochField = -1
     metadata: TextField = ""
@@ -163,22 +160,27 @@ class OffsetToCommit(Part, frozen=True):
 Offsets: TypeAlias = Annotated[tuple[OffsetToCommit, ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_GROUP)]
 
 
-class Commit(Part, frozen=True, tag="commit"):
+class OfCommitter(WireStruct, frozen=True):
+    """The base of what commits offsets: for a member, or without a member id for a group that has no members."""
+
+    group_id: GroupIdField
+    member_id: NameField
+    incarnation: NaturalField
+    generation: NaturalField
+
+
+class Commit(OfCommitter, frozen=True, tag="commit"):
     """A member's commit, all of it or nothing: for partitions that it owns, and owned in `generation`.
 
     It never lowers an offset: if a greater one is committed, that stays, and the commit counts as done (S8). Without a
     member id it is the commit of a consumer that assigns partitions to itself; then the group must have no members.
     """
 
-    group_id: GroupIdField
-    member_id: NameField
-    incarnation: NaturalField
-    generation: NaturalField
     now_ms: NaturalField
     offsets: Offsets
 
 
-class Reset(Part, frozen=True, tag="reset"):
+class Reset(WireStruct, frozen=True, tag="reset"):
     """An operator's reset of offsets, lower or higher. The group must have no members, and be as it was at `epoch`."""
 
     group_id: GroupIdField
@@ -196,7 +198,7 @@ class Reset(Part, frozen=True, tag="reset"):
     """
 
 
-class Expire(Part, frozen=True, tag="expire"):
+class Expire(WireStruct, frozen=True, tag="expire"):
     """Removes unused offsets: of a group without members since before `before_ms`, those committed before it.
 
     A group with none left is removed too. `term`: as in `Fence`.
@@ -208,7 +210,7 @@ class Expire(Part, frozen=True, tag="expire"):
     before_ms: NaturalField
 
 
-class Delete(Part, frozen=True, tag="delete"):
+class Delete(WireStruct, frozen=True, tag="delete"):
     """An operator's deletion of a group and its offsets. The group must have no members."""
 
     group_id: GroupIdField
@@ -217,7 +219,7 @@ class Delete(Part, frozen=True, tag="delete"):
 GroupChange: TypeAlias = Join | Leave | Fence | Release | Assign | Commit | Reset | Expire | Delete
 
 
-class ChangeGroups(Part, frozen=True, tag="change_groups.1"):
+class ChangeGroups(WireStruct, frozen=True, tag="change_groups.1"):
     """Changes of groups, in order. Answered by `GroupsChanged`."""
 
     changes: Annotated[tuple[GroupChange, ...], msgspec.Meta(max_length=MAX_CHANGES)]

@@ -21,16 +21,16 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from raftlog.model import ReplicationThrottle, TopicPartition
+from raftlog.model import ReplicationThrottle
 
 from .fields import (
     BrokerIdField,
     IncarnationField,
     LeaderEpochField,
-    Part,
+    OfIncarnation,
+    OfPartition,
     PartitionEpochField,
-    PartitionField,
-    TopicIdField,
+    WireStruct,
 )
 
 MAX_REASSIGNMENTS_PER_COMMAND = 512
@@ -54,38 +54,26 @@ RateField: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 """Bytes a second."""
 
 
-class Reassignment(Part, frozen=True):
+class Reassignment(OfPartition, frozen=True):
     """The target replicas of a partition, the preferred leader first; empty: cancel the reassignment."""
 
-    topic_id: TopicIdField
-    partition: PartitionField
     partition_epoch: PartitionEpochField
     target_replicas: Annotated[tuple[BrokerIdField, ...], msgspec.Meta(max_length=MAX_TARGET_REPLICAS)]
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)
 
-
-class Move(Part, frozen=True):
+class Move(OfPartition, frozen=True):
     """A waiting reassignment that may begin, if the partition is still at `partition_epoch`."""
 
-    topic_id: TopicIdField
-    partition: PartitionField
     partition_epoch: PartitionEpochField
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)
 
-
-class AlterReassignments(Part, frozen=True, tag="alter_reassignments.1"):
+class AlterReassignments(WireStruct, frozen=True, tag="alter_reassignments.1"):
     """Reassignments, each decided on its own. Answered by `ReassignmentsAltered`."""
 
     reassignments: Annotated[tuple[Reassignment, ...], msgspec.Meta(max_length=MAX_REASSIGNMENTS_PER_COMMAND)]
 
 
-class ThrottleReassignments(Part, frozen=True, tag="throttle_reassignments.1"):
+class ThrottleReassignments(WireStruct, frozen=True, tag="throttle_reassignments.1"):
     """`AlterReassignments` with rates at which all moves copy from then on, until no reassignment is left.
 
     Without reassignments of its own it changes the rates of the existing ones. Answered by `ReassignmentsAltered`.
@@ -100,66 +88,45 @@ class ThrottleReassignments(Part, frozen=True, tag="throttle_reassignments.1"):
         return ReplicationThrottle(self.leader_rate, self.follower_rate)
 
 
-class BeginMoves(Part, frozen=True, tag="begin_moves.1"):
+class BeginMoves(WireStruct, frozen=True, tag="begin_moves.1"):
     """The controller's start of reassignments: they add their replicas now. Answered by `ReassignmentsAltered`."""
 
     moves: Annotated[tuple[Move, ...], msgspec.Meta(max_length=MAX_REASSIGNMENTS_PER_COMMAND)]
 
 
-class UnregisterBroker(Part, frozen=True, tag="unregister_broker.1"):
+class UnregisterBroker(OfIncarnation, frozen=True, tag="unregister_broker.1"):
     """Removes a broker that has stopped and has no replicas left. Answered by `Done`; idempotent."""
 
-    broker_id: BrokerIdField
-    incarnation: IncarnationField
 
-
-class ElectUnclean(Part, frozen=True, tag="elect_unclean.1"):
+class ElectUnclean(OfPartition, frozen=True, tag="elect_unclean.1"):
     """The operator's last resort: make `candidate` the leader although acknowledged records may be lost by it.
 
     Refused while any replica may lead without loss. Answered by `Done`.
     """
 
-    topic_id: TopicIdField
-    partition: PartitionField
     candidate: BrokerIdField
     incarnation: IncarnationField
     partition_epoch: PartitionEpochField
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)
 
-
-class ReportLoss(Part, frozen=True, tag="report_loss.1"):
+class ReportLoss(OfPartition, frozen=True, tag="report_loss.1"):
     """Reports that an incarnation cannot vouch for its replica any more, found in this leader epoch.
 
     Answered by `Done`: it no longer leads, has left the ISR, and does not count until it is added again, in a later
     leader epoch.
     """
 
-    topic_id: TopicIdField
-    partition: PartitionField
     broker_id: BrokerIdField
     incarnation: IncarnationField
     leader_epoch: LeaderEpochField
 
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)
 
-
-class RenewLeadership(Part, frozen=True, tag="renew_leadership.1"):
+class RenewLeadership(OfPartition, frozen=True, tag="renew_leadership.1"):
     """Renews the leadership of an incarnation that leads in this leader epoch and can continue only in the next one.
 
     Answered by `Done`: it leads in the next epoch.
     """
 
-    topic_id: TopicIdField
-    partition: PartitionField
     broker_id: BrokerIdField
     incarnation: IncarnationField
     leader_epoch: LeaderEpochField
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)

@@ -17,13 +17,21 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from metadata.records.transactions import ATTEMPT_BYTES
 from raftlog.config import KIB
-from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
-from raftlog.transactions import TransactionKey
+from raftlog.model import ProducerEpoch, ProducerId
+from raftlog.transactions import ATTEMPT_BYTES, TransactionKey
+from raftlog.wire import (
+    MAX_GROUPS_PER_COMMIT,
+    MAX_OUTPUTS,
+    MAX_POSITIONS_PER_COMMIT,
+    MAX_TRANSACTION_NAME,
+    GroupMoves,
+    PositionMove,
+    TransactionName,
+    TransactionOutput,
+)
 
-from .fields import LeaderEpochField, NaturalField, Part, PartitionField, TextField, TopicIdField
-from .groups import MAX_PARTITIONS_PER_GROUP, EpochField, GroupIdField, NameField
+from .fields import LeaderEpochField, NaturalField, OfPartition, WireStruct
 
 TRANSACTIONS_FEATURE_LEVEL = 3
 
@@ -34,72 +42,49 @@ MAX_CHANGE_BYTES = 64 * KIB
 MAX_CHANGES = 500
 MAX_PARTS = 64
 """The most parts of a staged commit: four megabytes."""
-MAX_OUTPUTS = 10_000
-"""In one change."""
 MAX_KEYS = 5_000
 """In one change."""
 MAX_EXPIRED = 256
-MAX_POSITIONS_PER_COMMIT = 100
-MAX_GROUPS_PER_COMMIT = 100
 MAX_IDS_PER_BLOCK = 100_000
 MIN_TIMEOUT_MS = 100
 MAX_TIMEOUT_MS = 3_600_000
-MAX_TRANSACTION_NAME = 512
 COMMIT_ID_BYTES = 16
 DIGEST_BYTES = 32
 
 ProducerIdField: TypeAlias = Annotated[ProducerId, msgspec.Meta(ge=0, le=2**62)]
 ProducerEpochField: TypeAlias = Annotated[ProducerEpoch, msgspec.Meta(ge=0, le=2**15 - 1)]
-OffsetField: TypeAlias = Annotated[Offset, msgspec.Meta(ge=0, le=2**62)]
-StartField: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
 TimeoutField: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_TIMEOUT_MS, le=MAX_TIMEOUT_MS)]
-TransactionNameField: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TRANSACTION_NAME)]
 BlockNameField: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TRANSACTION_NAME)]
 CommitIdField: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=COMMIT_ID_BYTES, max_length=COMMIT_ID_BYTES)]
 AttemptField: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=ATTEMPT_BYTES, max_length=ATTEMPT_BYTES)]
 
 
-class Key(Part, frozen=True):
-    """A `TransactionKey` as it travels."""
-
-    producer_id: ProducerIdField
-    producer_epoch: ProducerEpochField
-
-    @property
-    def key(self) -> TransactionKey:
-        return TransactionKey(self.producer_id, self.producer_epoch)
-
-
-Keys: TypeAlias = Annotated[tuple[Key, ...], msgspec.Meta(max_length=MAX_KEYS)]
-
-
-def pack_keys(keys: Iterable[TransactionKey]) -> tuple[Key, ...]:
-    return tuple(Key(*key) for key in keys)
+Keys: TypeAlias = Annotated[tuple[TransactionKey, ...], msgspec.Meta(max_length=MAX_KEYS)]
 
 
 # --- Producers -------------------------------------------------------------------------------------------------------
 
 
-class Initialize(Part, frozen=True, tag="initialize"):
+class Initialize(WireStruct, frozen=True, tag="initialize"):
     """A producer of this name begins: what an earlier one left undecided is aborted, and earlier producers are fenced.
 
     Answered with the key of its first transaction. `now_ms`: the proposer's clock, for the expiry of names.
 
-    `attempt` identifies the initialisation if it can be retried: a retry is answered with the current key and changes
-    nothing; it is refused (`producer_fenced`) if another initialisation came in between.
+    `attempt` identifies the initialization if it can be retried: a retry is answered with the current key and changes
+    nothing; it is refused (`producer_fenced`) if another initialization came in between.
 
     `after`: the last transaction that this producer had under the name. The change is refused if another producer began
-    since: a producer that reinitialises, for whatever reason, never fences its successor.
+    since: a producer that reinitializes, for whatever reason, never fences its successor.
     """
 
-    transactional_id: TransactionNameField
+    transactional_id: TransactionName
     timeout_ms: TimeoutField
     now_ms: NaturalField
     attempt: AttemptField | None = None
-    after: Key | None = None
+    after: TransactionKey | None = None
 
 
-class OpenBlock(Part, frozen=True, tag="open_block"):
+class OpenBlock(WireStruct, frozen=True, tag="open_block"):
     """Opens a block of `count` consecutive ids without a name, or finds the block that `name` (empty: none) already
     has.
 
@@ -111,85 +96,29 @@ class OpenBlock(Part, frozen=True, tag="open_block"):
     timeout_ms: TimeoutField
 
 
-class RetireBlock(Part, frozen=True, tag="retire_block"):
+class RetireBlock(WireStruct, frozen=True, tag="retire_block"):
     """Retires a block: its undecided ids are aborted permanently. A missing block counts as retired."""
 
-    name: TransactionNameField
+    name: TransactionName
 
 
 # --- Ends ------------------------------------------------------------------------------------------------------------
 
 
-class TopicEnds(Part, frozen=True):
-    """The end offsets (exclusive) of a transaction's records in partitions of one topic, one for each partition."""
-
-    topic_id: TopicIdField
-    partitions: Annotated[tuple[PartitionField, ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_GROUP)]
-    end_offsets: Annotated[tuple[OffsetField, ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_GROUP)]
-
-
-class Output(Part, frozen=True):
-    """The output of one transaction. It may come in several pieces, each with other partitions."""
-
-    producer_id: ProducerIdField
-    producer_epoch: ProducerEpochField
-    topics: Annotated[tuple[TopicEnds, ...], msgspec.Meta(max_length=MAX_OUTPUTS)]
-
-    @property
-    def key(self) -> TransactionKey:
-        return TransactionKey(self.producer_id, self.producer_epoch)
-
-
-class Move(Part, frozen=True):
-    """A move of a group's offset from `start` (-1: none is committed) to `end`. Refused unless it is at `start`."""
-
-    topic_id: TopicIdField
-    partition: PartitionField
-    start: StartField
-    end: OffsetField
-    leader_epoch: EpochField = -1
-    metadata: TextField = ""
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)
-
-
-class GroupMoves(Part, frozen=True):
-    """The offsets consumed by one member of one group; without a member id: of a group that has no members.
-
-    The fence of an ordinary commit (`changes.Commit`) applies, and in addition every start must be the current offset.
-    """
-
-    group_id: GroupIdField
-    member_id: NameField
-    incarnation: NaturalField
-    generation: NaturalField
-    moves: Annotated[tuple[Move, ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_GROUP)]
-
-
-class Position(Part, frozen=True):
-    """A named counter that rises from `current` (-1: there is none) to `new`."""
-
-    name: TransactionNameField
-    current: StartField
-    new: NaturalField
-
-
-class Piece(Part, frozen=True):
+class Piece(WireStruct, frozen=True):
     """A part of a staged commit."""
 
-    outputs: Annotated[tuple[Output, ...], msgspec.Meta(max_length=MAX_OUTPUTS)]
+    outputs: Annotated[tuple[TransactionOutput, ...], msgspec.Meta(max_length=MAX_OUTPUTS)]
     groups: Annotated[tuple[GroupMoves, ...], msgspec.Meta(max_length=MAX_GROUPS_PER_COMMIT)]
 
 
-Positions: TypeAlias = Annotated[tuple[Position, ...], msgspec.Meta(max_length=MAX_POSITIONS_PER_COMMIT)]
+Positions: TypeAlias = Annotated[tuple[PositionMove, ...], msgspec.Meta(max_length=MAX_POSITIONS_PER_COMMIT)]
 
 
-class Commit(Part, frozen=True, tag="commit"):
+class Commit(WireStruct, frozen=True, tag="commit"):
     """A commit, all of it or nothing.
 
-    A refusal aborts the undecided transactions that it names, because the attempt is over and they would only hold up
+    A refusal aborts the undecided transactions that it names, because the attempt has ended and they would only hold up
     readers until their timeout. A refusal for the form of the request or for lack of room changes nothing: it can be
     retried.
 
@@ -197,7 +126,7 @@ class Commit(Part, frozen=True, tag="commit"):
     order of `outputs`.
     """
 
-    outputs: Annotated[tuple[Output, ...], msgspec.Meta(max_length=MAX_OUTPUTS)]
+    outputs: Annotated[tuple[TransactionOutput, ...], msgspec.Meta(max_length=MAX_OUTPUTS)]
     groups: Annotated[tuple[GroupMoves, ...], msgspec.Meta(max_length=MAX_GROUPS_PER_COMMIT)]
     positions: Positions
     block: BlockNameField
@@ -205,7 +134,7 @@ class Commit(Part, frozen=True, tag="commit"):
     now_ms: NaturalField
 
 
-class StagePart(Part, frozen=True, tag="stage_part"):
+class StagePart(WireStruct, frozen=True, tag="stage_part"):
     """Stages a piece of a commit (`Piece`, as bytes). The same piece may come twice, a different one in its place
     never.
     """
@@ -215,7 +144,7 @@ class StagePart(Part, frozen=True, tag="stage_part"):
     piece: Annotated[bytes, msgspec.Meta(max_length=MAX_CHANGE_BYTES)]
 
 
-class CommitStaged(Part, frozen=True, tag="commit_staged"):
+class CommitStaged(WireStruct, frozen=True, tag="commit_staged"):
     """Commits parts 0 to `parts` - 1 of this id, with this digest, as one `Commit`; the answer drops them."""
 
     commit_id: CommitIdField
@@ -226,68 +155,62 @@ class CommitStaged(Part, frozen=True, tag="commit_staged"):
     now_ms: NaturalField
 
 
-class Abort(Part, frozen=True, tag="abort"):
+class Abort(WireStruct, frozen=True, tag="abort"):
     """Aborts the undecided ones of these transactions; refused if one is not aborted then. Answered as `Commit` is."""
 
     keys: Keys
     now_ms: NaturalField
 
 
-class AbortOverdue(Part, frozen=True, tag="abort_overdue"):
+class AbortOverdue(WireStruct, frozen=True, tag="abort_overdue"):
     """Aborts transactions that a leader finds open beyond their timeout: presumed abort. Decided ones are unchanged."""
 
     keys: Keys
 
 
-class Marked(Part, frozen=True, tag="marked"):
+class Marked(OfPartition, frozen=True, tag="marked"):
     """Reports that the leader of `leader_epoch` has the outcome of these below its high watermark.
 
     The ends in this partition can then be dropped. Refused in another leader epoch, whose leader checks for itself.
     """
 
-    topic_id: TopicIdField
-    partition: PartitionField
     leader_epoch: LeaderEpochField
     keys: Keys
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)
 
 
 # --- What is forgotten ------------------------------------------------------------------------------------------------
 
 
-class ExpiredBlock(Part, frozen=True):
+class ExpiredBlock(WireStruct, frozen=True):
     """A block to expire, as it was at `changed`."""
 
     first: ProducerIdField
     changed: NaturalField
 
 
-class ExpiredProducer(Part, frozen=True):
+class ExpiredProducer(WireStruct, frozen=True):
     """A producer to expire, as it was in this epoch."""
 
-    transactional_id: TransactionNameField
+    transactional_id: TransactionName
     producer_id: ProducerIdField
     producer_epoch: ProducerEpochField
 
 
-class ExpiredParts(Part, frozen=True):
+class ExpiredParts(WireStruct, frozen=True):
     """The staged parts to expire, if there are still `count` of them."""
 
     commit_id: CommitIdField
     parts: NaturalField
 
 
-class RemovePosition(Part, frozen=True, tag="remove_position"):
-    """Removes a named counter that stands at `value`. A missing counter is no error."""
+class RemovePosition(WireStruct, frozen=True, tag="remove_position"):
+    """Removes a named counter whose value is `value`. A missing counter is not an error."""
 
-    name: TransactionNameField
+    name: TransactionName
     value: NaturalField
 
 
-class Expire(Part, frozen=True, tag="expire"):
+class Expire(WireStruct, frozen=True, tag="expire"):
     """Expires unused records that have not changed. Commits that are not marked everywhere stay.
 
     `term`: refused in an entry of another term, because its proposer was deposed.
@@ -314,7 +237,7 @@ TransactionChange: TypeAlias = (
 )
 
 
-class ChangeTransactions(Part, frozen=True, tag="change_transactions.1"):
+class ChangeTransactions(WireStruct, frozen=True, tag="change_transactions.1"):
     """Changes of transactions, in order. Answered by `TransactionsChanged`."""
 
     changes: Annotated[tuple[TransactionChange, ...], msgspec.Meta(max_length=MAX_CHANGES)]

@@ -165,7 +165,7 @@ class Controller:
         some = islice(led, MAX_PARTITIONS_PER_DECISION)
         if any(self._hand_over(tp, broker_id, now) for tp in some):
             return True
-        # The first of many may be those that no other broker can lead: only a pass over them all tells.
+        # The first of many may be those that no other broker can lead: only a pass over all of them finds the others.
         return len(led) > MAX_PARTITIONS_PER_DECISION and broker_id not in self._nothing_to_hand_over
 
     def _hand_overs(self, now: float) -> Iterator[Election]:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
+
+import msgspec
 
 from metadata.commands.cluster import STAMP_LAG_MS
 from metadata.commands.groups import (
@@ -66,8 +67,7 @@ class Facts(Protocol):
     def topic(self, name: str) -> TopicRecord | None: ...
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(msgspec.Struct):
     incarnation: int
     deadline: float
     revoking_until: float | None = None
@@ -75,8 +75,7 @@ class _Session:
     """The session's current heap entry: older ones are stale."""
 
 
-@dataclass(frozen=True, slots=True)
-class AssignmentJob:
+class AssignmentJob(msgspec.Struct, frozen=True):
     """Targets to compute. `run` touches nothing else, so a thread may run it if `size` is large."""
 
     group: GroupRecord
@@ -147,7 +146,7 @@ class Coordinator:
         self._dirty[group_id] = None
 
     def topics_changed(self) -> None:
-        """Note that some topic was created, grew or was deleted."""
+        """Record that some topic was created, grew or was deleted."""
         self._dirty.update(dict.fromkeys(group.group_id for group in self._facts.groups.groups() if group.members))
 
     @property

@@ -11,13 +11,12 @@ Time comes in from outside, as monotonic seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from raftlog.model import BrokerId, Incarnation
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(msgspec.Struct):
     incarnation: Incarnation
     deadline: float
     heard: bool = False
@@ -37,7 +36,7 @@ class Sessions:
         self._sessions: dict[BrokerId, _Session] = {}
 
     def watch(self, now: float) -> None:
-        """Note that the controller listens now. Call it before checking for expired sessions."""
+        """Record that the controller listens now. Call it before checking for expired sessions."""
         if self._last_watch is not None:
             excess = now - self._last_watch - self._most_silence_between_watches
             if excess > 0:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from metadata.commands.fields import Election
 from metadata.commands.replicas import MAX_REASSIGNMENTS_PER_COMMAND, BeginMoves, Move
@@ -82,7 +83,7 @@ class Moves:
         return BeginMoves(tuple(moves)) if moves else None
 
     def settled(self) -> None:
-        """Note that the last command's outcome is known, or never will be."""
+        """Record that the last command's outcome is known, or never will be."""
         self._beginning = False
         self._looked_at_version = -1
 
@@ -130,14 +131,13 @@ def _additions(record: PartitionRecord) -> tuple[BrokerId, ...]:
     return tuple(broker_id for broker_id in record.target_replicas if broker_id not in record.replicas)
 
 
-@dataclass(slots=True)
-class _Pass:
+class _Pass(msgspec.Struct):
     """A pass over all partitions."""
 
     to_look_at: list[TopicPartition]
-    preferred: Counter[BrokerId] = field(default_factory=Counter)
+    preferred: Counter[BrokerId] = msgspec.field(default_factory=Counter)
     """Broker → the number of partitions that prefer it as leader."""
-    elsewhere: list[TopicPartition] = field(default_factory=list)
+    elsewhere: list[TopicPartition] = []
 
 
 def _is_elsewhere(record: PartitionRecord) -> bool:
@@ -163,7 +163,7 @@ class PreferredLeaders:
         self._pass: _Pass | None = None
 
     def note(self, broker_id: BrokerId, incarnation: Incarnation, fenced: bool, now: float) -> None:
-        """Note a broker's state; called regularly for every broker."""
+        """Record a broker's state; called regularly for every broker."""
         if fenced:
             self._unfenced_since.pop(broker_id, None)
         elif self._unfenced_since.get(broker_id, (None, now))[0] != incarnation:

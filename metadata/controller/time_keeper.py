@@ -3,7 +3,7 @@
 Everything that expires does so by this time and no other, so it must not run ahead of the truth because some wall clock
 does. It follows the wall clocks of the voters as far as a **majority of them** agree to within `TOLERANCE_MS`: two
 majorities share a voter, so as long as most clocks are right it is at most that far ahead. The middle clock of an
-agreeing majority counts. If none agrees, the time advances by this node's monotonic clock, which knows no date but runs
+agreeing majority counts. If none agrees, the time advances by this node's monotonic clock, which has no date but runs
 at the right speed.
 
 It never goes back: if it turns out to be ahead it stands still, so nothing expires until the clocks have caught up. It
@@ -11,7 +11,7 @@ falls behind when the whole cluster was down, and perhaps when most clocks leap 
 was resumed): then it follows only when they have agreed for `PATIENCE_SECONDS`, which gives a person time to look, and
 in steps of `MAX_STEP_MS`. Meanwhile everything is kept for longer.
 
-A **lone voter** has nothing to compare its clock with. Its wall clock is believed once, when there is no time yet. From
+A **lone voter** has nothing to compare its clock with. Its wall clock is used once, when there is no time yet. From
 then on the time advances by the monotonic clock while the node runs, and not past the wall clock: time during which a
 lone node slept does not count, which keeps data for longer and loses none.
 
@@ -24,7 +24,8 @@ Sources: fault-tolerant clock agreement by majority intervals (Marzullo, 1984; N
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metadata.commands.cluster import MAX_STEP_MS, TIME_FEATURE_LEVEL, AdvanceTime
 from metadata.commands.envelope import Command
@@ -47,15 +48,13 @@ PATIENCE_SECONDS = 3_600.0
 """The time for which a majority must agree on a time far ahead before it is followed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
+class _Reading(msgspec.Struct, frozen=True):
     offset_ms: float
     """The wall clock minus this node's monotonic clock, as of the reading's arrival."""
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
+class _Ahead(msgspec.Struct, frozen=True):
     """A time that a majority agrees on and that is not followed yet."""
 
     offset_ms: float
@@ -96,7 +95,7 @@ class TimeKeeper:
         return self._proposed
 
     def settled(self, command: Command) -> None:
-        """Note that the command was applied, refused or lost."""
+        """Record that the command was applied, refused or lost."""
         if self._proposed is command:
             self._proposed = None
 

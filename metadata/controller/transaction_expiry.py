@@ -13,12 +13,17 @@ time, which no single wall clock determines. Positions never expire.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+import msgspec
 
 from metadata.commands.cluster import STAMP_LAG_MS
 from metadata.commands.transactions import MAX_EXPIRED, Expire, ExpiredBlock, ExpiredParts, ExpiredProducer
 from metadata.records.transaction_table import Transactions
-from raftlog.model import ClusterTime
+from raftlog.model import ClusterTime, ProducerId
+
+Key = TypeVar("Key", bound=Hashable)
 
 LOOK_SECONDS = 1.0
 """The interval between two looks at blocks and parts."""
@@ -30,12 +35,32 @@ NAMES_SECONDS = 60.0
 NAMES_PER_LOOK = 2_000
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(msgspec.Struct):
     """An observed state, and since when it has been unchanged."""
 
     version: int
     since: float
+
+
+class _Watch(Generic[Key]):
+    """Observed states of one kind, each since when it has been unchanged."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Key, _Seen] = {}
+
+    def unchanged(self, states: Iterable[tuple[Key, int, float]], now: float) -> list[tuple[Key, int]]:
+        """Record all (key, version, seconds), and return those unchanged for their seconds, at most `MAX_EXPIRED`."""
+        old: list[tuple[Key, int]] = []
+        seen: dict[Key, _Seen] = {}
+        for key, version, seconds in states:
+            known = self._seen.get(key)
+            if known is None or known.version != version:
+                known = _Seen(version, now)
+            seen[key] = known
+            if now - known.since >= seconds and len(old) < MAX_EXPIRED:
+                old.append((key, version))
+        self._seen = seen
+        return old
 
 
 class TransactionExpiry:
@@ -46,8 +71,8 @@ class TransactionExpiry:
         self.term = term
         self._transactions = transactions
         self._unused_ms = unused_ms
-        self._blocks: dict[int, _Seen] = {}
-        self._parts: dict[bytes, _Seen] = {}
+        self._blocks: _Watch[ProducerId] = _Watch()
+        self._parts: _Watch[bytes] = _Watch()
         self._names: list[str] = []
         """The rest of the current pass."""
         self._next_pass = float("-inf")
@@ -76,30 +101,13 @@ class TransactionExpiry:
     # --- Inside ------------------------------------------------------------------------------------------------------
 
     def _old_blocks(self, now: float) -> list[ExpiredBlock]:
-        old: list[ExpiredBlock] = []
-        seen: dict[int, _Seen] = {}
-        for block in self._transactions.blocks():
-            known = self._blocks.get(block.first)
-            if known is None or known.version != block.changed:
-                known = _Seen(block.changed, now)
-            seen[block.first] = known
-            if now - known.since >= BLOCK_TIMEOUTS * block.timeout_ms / 1000 and len(old) < MAX_EXPIRED:
-                old.append(ExpiredBlock(block.first, block.changed))
-        self._blocks = seen
-        return old
+        blocks = self._transactions.blocks()
+        states = ((one.first, one.changed, BLOCK_TIMEOUTS * one.timeout_ms / 1000) for one in blocks)
+        return [ExpiredBlock(*one) for one in self._blocks.unchanged(states, now)]
 
     def _old_parts(self, now: float) -> list[ExpiredParts]:
-        old: list[ExpiredParts] = []
-        seen: dict[bytes, _Seen] = {}
-        for commit_id, count in self._transactions.staged():
-            known = self._parts.get(commit_id)
-            if known is None or known.version != count:
-                known = _Seen(count, now)
-            seen[commit_id] = known
-            if now - known.since >= PARTS_SECONDS and len(old) < MAX_EXPIRED:
-                old.append(ExpiredParts(commit_id, count))
-        self._parts = seen
-        return old
+        states = ((commit_id, count, PARTS_SECONDS) for commit_id, count in self._transactions.staged())
+        return [ExpiredParts(*one) for one in self._parts.unchanged(states, now)]
 
     def _unused_names(self, now: float, time: ClusterTime) -> list[ExpiredProducer]:
         if now >= self._next_pass and not self._names:

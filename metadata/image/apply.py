@@ -2,7 +2,7 @@
 
 `apply` is deterministic and total: the same commands give the same image and the same answers on every node, and a
 command that decodes is carried out or refused with a code, never half and never with an exception. Everything that a
-proposer believed is checked again here, so a controller or leader that is behind can only propose.
+proposer assumed is checked again here, so a controller or leader that is behind can only propose.
 
 Two checks precede every command. *A deposed controller*: a command made under a term is refused in another. *A retry*:
 a command with a client session is carried out once; a retry gets the first answer, or `outcome_unknown` if that has
@@ -47,8 +47,8 @@ from metadata.commands.replicas import (
     UnregisterBroker,
 )
 from metadata.commands.results import CommandResult, Done, ProducerIdsGranted, Refused
+from metadata.commands.security import BootstrapSecurity, ChangeSecurity
 from metadata.commands.transactions import ChangeTransactions
-from metadata.records.events import MetadataEvent
 from raftlog.errors import InvariantViolation
 from raftlog.model import UNTHROTTLED, ClusterTime, ProducerId
 
@@ -57,19 +57,11 @@ from . import partitions as image_partitions
 from . import reassignments as image_reassignments
 from . import topics as image_topics
 from .groups import change_groups, topic_removed
-from .image import ClusterImage, Steps, run
+from .image import ClusterImage, Steps
+from .security import bootstrap_security, change_security
 from .transactions import change_transactions, strike_topic
 
 MAX_PRODUCER_IDS_PER_GRANT = 100_000
-
-
-def apply(image: ClusterImage, index: int, term: int, envelope: Envelope) -> tuple[CommandResult, list[MetadataEvent]]:
-    """Carry out one committed command, of the log entry at `index` and `term`.
-
-    Raises `InvariantViolation` when the entries do not come in order.
-    """
-    result = run(apply_in_steps(image, index, term, envelope))
-    return result, image.take_events()
 
 
 def apply_in_steps(image: ClusterImage, index: int, term: int, envelope: Envelope) -> Steps:
@@ -146,6 +138,10 @@ def _carry_out(image: ClusterImage, command: Command, index: int, term: int) -> 
             return image_brokers.report_room(image, command)
         case ThrottleReassignments():
             return image_reassignments.throttle_reassignments(image, command)
+        case ChangeSecurity():
+            return change_security(image, command, index)
+        case BootstrapSecurity():
+            return bootstrap_security(image, command, index)
 
 
 def _delete_topic(image: ClusterImage, command: DeleteTopic, index: int) -> Steps:
@@ -180,7 +176,7 @@ def _set_feature_level(image: ClusterImage, command: SetFeatureLevel) -> Command
 def advance_time(state: ClusterImage, command: AdvanceTime, term: int) -> CommandResult:
     """Advance the cluster's time, by a bounded step and never back, compared with the time as this entry finds it.
 
-    Whatever a node believes about clocks, the image takes no step made for another time or by a deposed controller.
+    Whatever a node assumes about clocks, the image accepts no step made for another time or by a deposed controller.
     Everything stamped in the image (offset commits, ends of transactions, a group's last member) uses this clock only,
     so no node's wall clock can make any of it old (S8).
     """

@@ -8,7 +8,7 @@ When a broker reports a damaged replica (`report_loss`), the replica leaves the 
 registered with a log that it cannot vouch for; its log counts as empty (`RecoveryTicket` of an empty log) until it is
 added to the ISR again (S9).
 
-The **leader epoch rises**, even if the leader stays the same. A leader may believe that this replica has everything,
+The **leader epoch rises**, even if the leader stays the same. A leader may assume that this replica has everything,
 from before the damage was found, and would propose it for the ISR again at once; in the new epoch every follower has to
 match its log again before it counts, and this one does so only after it was truncated (S6).
 
@@ -44,6 +44,7 @@ from raftlog.model import (
     BrokerRecord,
     DirectoryId,
     Incarnation,
+    LeaderEpoch,
     Offset,
     PartitionRecord,
     TopicPartition,
@@ -85,7 +86,7 @@ def register_broker(state: ClusterImage, command: RegisterBroker, index: int) ->
     try:
         for some in slices(command.packed_reports):
             read = map(decode_report, some)
-            reports.update((TopicPartition(report.topic_id, report.partition), report) for report in read)
+            reports.update((report.topic_partition, report) for report in read)
             yield
     except RemoteProtocolError as error:
         return Refused("invalid_request", error.detail)
@@ -231,9 +232,7 @@ def report_loss(state: ClusterImage, command: ReportLoss) -> CommandResult:
     if broker is None or broker.incarnation != command.incarnation:
         return Refused("stale_incarnation", f"broker {broker_id} is not at {command.incarnation}")
     if command.leader_epoch != record.leader_epoch:
-        older = command.leader_epoch < record.leader_epoch
-        code = "fenced_leader_epoch" if older else "unknown_leader_epoch"
-        return Refused(code, f"{tp} is at leader epoch {record.leader_epoch}")
+        return other_leader_epoch(record, command.leader_epoch)
     if not _others(state, record, broker_id):
         return Refused("not_eligible", f"no other live replica of {tp} has what broker {broker_id} lost")
     leader = None if record.leader == broker_id or not record.has_leader else state.brokers[record.leader]
@@ -245,6 +244,12 @@ def report_loss(state: ClusterImage, command: ReportLoss) -> CommandResult:
     marked = (tickets[member] for member in sorted(tickets))
     state.revise(record, leader=leader, isr=isr_without(record, broker_id), tickets=marked)
     return Done()
+
+
+def other_leader_epoch(record: PartitionRecord, named: LeaderEpoch) -> Refused:
+    """Return the refusal of a command that names another leader epoch than the record's."""
+    code = "fenced_leader_epoch" if named < record.leader_epoch else "unknown_leader_epoch"
+    return Refused(code, f"{record.topic_partition} is at leader epoch {record.leader_epoch}")
 
 
 def _others(state: ClusterImage, record: PartitionRecord, broker_id: BrokerId) -> list[BrokerId]:

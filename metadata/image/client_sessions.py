@@ -5,7 +5,7 @@ how far its own view was. A retry repeats all three. The image remembers two thi
 
 * **The sequences of a session that were carried out** (`Seen`): all up to one number, and some beyond it, since
   commands overtake each other in flight. So a command that was never carried out is never mistaken for an old one,
-  however many others were carried out since it was proposed; answers alone could not tell the two apart.
+  however many others were carried out since it was proposed; answers alone could not distinguish the two.
 * **The first answers** to the last `MAX_ANSWERS` commands of all sessions. A retry of a command that was carried out
   gets its first answer, or `outcome_unknown` if that was evicted; never a second execution.
 
@@ -18,7 +18,8 @@ proposed on a view from before `floor_index` may have been carried out.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+
+import msgspec
 
 from metadata.commands.envelope import ClientSession
 from metadata.commands.results import CommandResult, Refused
@@ -33,13 +34,12 @@ MAX_SPAN = 16_384
 """The span of one session's sequences, from the oldest in flight to the newest."""
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(msgspec.Struct):
     """The commands of one session that were carried out."""
 
     upto: int = -1
     """All sequences up to this one were carried out, or count as such."""
-    ahead: set[int] = field(default_factory=set)
+    ahead: set[int] = set()
     """The sequences beyond it that were carried out."""
     last_index: int = 0
     """The index of the session's last command that was carried out."""

@@ -26,17 +26,28 @@ from metadata.records.events import (
     ProducerChanged,
     ProducerIdsTaken,
     ProducerRemoved,
+    QuotaChanged,
+    QuotaRemoved,
+    RulesChanged,
+    SecurityBegun,
+    SecurityEvent,
     ThrottleChanged,
     TimeAdvanced,
+    TokenChanged,
+    TokenRemoved,
     TopicChanged,
     TopicRemoved,
     TransactionEvent,
+    UserChanged,
+    UserRemoved,
 )
 from metadata.records.groups import CommittedOffset, in_order
+from metadata.records.security import QuotaRecord
 from raftlog.model import PartitionRecord, TopicPartition
 
 from .group_state import GroupsState
-from .image import ClusterImage, run
+from .image import ClusterImage
+from .security_state import SecurityState
 from .transaction_commit import ENDS_PER_EVENT, slices_of_ends
 from .transaction_state import TransactionsState
 
@@ -47,11 +58,6 @@ COMPARED_PER_STEP = 2_000
 """Records of transactions, or ends, compared in one step: some milliseconds of work."""
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
-
-
-def diff(old: ClusterImage, new: ClusterImage) -> list[MetadataEvent]:
-    """Return the events that lead a follower of `old` to `new`, after a snapshot replaced log entries."""
-    return run(diff_in_steps(old, new))
 
 
 def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None, list[MetadataEvent]]:
@@ -78,6 +84,7 @@ def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None,
             yield
     events += yield from groups_diff(old.groups, new.groups)
     events += yield from transactions_diff(old.transactions, new.transactions)
+    events += yield from security_diff(old.security, new.security)
     return events
 
 
@@ -162,3 +169,41 @@ def _changed_records(old: TransactionsState, new: TransactionsState) -> Iterator
         yield PositionRemoved(name) if new.position(name) < 0 else None
     for block in old.blocks():
         yield BlockRemoved(block.first) if new.block(block.first) is None else None
+
+
+def security_diff(old: SecurityState, new: SecurityState) -> Generator[None, None, list[SecurityEvent]]:
+    """The events that lead a follower of `old` to `new`, in steps."""
+    events: list[SecurityEvent] = []
+    for number, event in enumerate(_security_differences(old, new), 1):
+        if event is not None:
+            events.append(event)
+        if number % COMPARED_PER_STEP == 0:
+            yield
+    return events
+
+
+def _security_differences(old: SecurityState, new: SecurityState) -> Iterator[SecurityEvent | None]:
+    """Yield the differences; None if a record is the same. Removals precede: a new token may have a removed one's
+    digest.
+    """
+    users_before, tokens_before, rules_before, quotas_before = old.copies()
+    users, tokens, rules, quotas = new.copies()
+    for token_id in tokens_before:
+        yield TokenRemoved(token_id) if token_id not in tokens else None
+    for name in users_before:
+        yield UserRemoved(name) if name not in users else None
+    for name, user in users.items():
+        yield UserChanged(user) if user != users_before.get(name) else None
+    for token_id, token in tokens.items():
+        yield TokenChanged(token) if token != tokens_before.get(token_id) else None
+    gone = tuple(rule for rule in rules_before if rule not in rules)
+    added = tuple(rule for rule in rules if rule not in rules_before)
+    for start in range(0, max(len(gone), len(added)), COMPARED_PER_STEP):
+        stop = start + COMPARED_PER_STEP
+        yield RulesChanged(added=added[start:stop], removed=gone[start:stop])
+    for entity in quotas_before:
+        yield QuotaRemoved(entity) if entity not in quotas else None
+    for entity, limits in quotas.items():
+        yield QuotaChanged(QuotaRecord(entity, limits)) if limits != quotas_before.get(entity) else None
+    if new.bootstrapped and not old.bootstrapped:
+        yield SecurityBegun()

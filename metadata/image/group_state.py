@@ -6,12 +6,21 @@ Only the methods that write here change anything, and each notes an event.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from metadata.records.events import GroupChanged, GroupEvent, GroupRemoved, OffsetsCommitted, OffsetsRemoved
 from metadata.records.groups import CommittedOffset, GroupRecord
 from raftlog.model import TopicId, TopicPartition
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFacts:
+    """The index from topics to the groups that may read them, in both directions."""
+
+    groups_of: Mapping[TopicId, tuple[str, ...]]
+    topics_of: Mapping[str, tuple[TopicId, ...]]
 
 
 class GroupsState:
@@ -25,25 +34,32 @@ class GroupsState:
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._lent: set[str] = set()
         """Groups whose offsets are shared with a snapshot: they must be copied before a change."""
-        self._groups_of: dict[TopicId, dict[str, None]] = {}
+        self._of_topics: dict[TopicId, dict[str, None]] = {}
         """Topic → groups that may read it or have committed in it; derived. Surplus entries go with the topic or the
         group.
         """
         self._topics_of: dict[str, dict[TopicId, None]] = {}
         """Group → topics, the inverse, so that short-lived groups leave nothing behind."""
 
+    def index_facts(self) -> IndexFacts:
+        """Return the index, for tests."""
+        return IndexFacts(
+            {topic_id: tuple(groups) for topic_id, groups in self._of_topics.items()},
+            {group_id: tuple(topics) for group_id, topics in self._topics_of.items()},
+        )
+
     def offsets_of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         return self._offsets.get(group_id, _NOTHING)
 
-    def groups_of(self, topic_id: TopicId) -> list[GroupRecord]:
+    def of_topic(self, topic_id: TopicId) -> list[GroupRecord]:
         """Return every group that this topic's deletion concerns, and perhaps others, sorted by id: a node that began
         from a snapshot holds them in another order.
         """
-        return [self.by_id[name] for name in sorted(self._groups_of.get(topic_id, ())) if name in self.by_id]
+        return [self.by_id[name] for name in sorted(self._of_topics.get(topic_id, ())) if name in self.by_id]
 
     def forget_topic(self, topic_id: TopicId) -> None:
         """Drop the topic from the index: no group reads it or has committed in it any more."""
-        for group_id in self._groups_of.pop(topic_id, ()):
+        for group_id in self._of_topics.pop(topic_id, ()):
             self._topics_of[group_id].pop(topic_id)
 
     def put_group(self, record: GroupRecord, topics: Iterable[TopicId] = ()) -> None:
@@ -56,16 +72,16 @@ class GroupsState:
         """Remove a group and its offsets."""
         del self.by_id[record.group_id]
         for topic_id in self._topics_of.pop(record.group_id, ()):
-            groups = self._groups_of[topic_id]
+            groups = self._of_topics[topic_id]
             del groups[record.group_id]
             if not groups:
-                del self._groups_of[topic_id]
+                del self._of_topics[topic_id]
         self.offset_count -= len(self._offsets.pop(record.group_id, ()))
         self._lent.discard(record.group_id)
         self._note(GroupRemoved(record.group_id))
 
     def put_offsets(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """Store these offsets, whatever was there."""
+        """Store these offsets, regardless of earlier ones."""
         if offsets:
             known = self._own_offsets(group_id)
             self.offset_count -= len(known)
@@ -85,7 +101,7 @@ class GroupsState:
 
     def _read(self, group_id: str, topics: Iterable[TopicId]) -> None:
         for topic_id in topics:
-            self._groups_of.setdefault(topic_id, {})[group_id] = None
+            self._of_topics.setdefault(topic_id, {})[group_id] = None
             self._topics_of.setdefault(group_id, {})[topic_id] = None
 
     def copy_offsets(self) -> Mapping[str, Mapping[TopicPartition, CommittedOffset]]:

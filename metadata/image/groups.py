@@ -4,7 +4,7 @@ Reconciliation (KIP-848): a target says what a member is *to* own. A member come
 no other member owns it: at the assignment, or later, in the very entry by which its former owner gives it up, leaves or
 is removed. So at no index do two members own the same partition (S8's other half), and no clock takes part in that.
 
-Committing: `owned` is also the fence. A commit is taken for partitions that the member owns in this incarnation and
+Committing: `owned` is also the fence. A commit is accepted for partitions that the member owns in this incarnation and
 owned already in the generation that it names. Everything is checked before anything is written, so a caller that
 commits offsets together with something else (a transaction) can check first and write after; it must additionally check
 that the offset from which it started is still the current one.
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+
+import msgspec
 
 from metadata.commands.groups import (
     MAX_MEMBERS_PER_GROUP,
@@ -27,6 +29,7 @@ from metadata.commands.groups import (
     GroupChange,
     Join,
     Leave,
+    OfCommitter,
     OffsetToCommit,
     Release,
     Reset,
@@ -36,6 +39,7 @@ from metadata.commands.results import GroupsChanged, Refused, RefusedChange
 from metadata.records.groups import NEVER_MS, CommittedOffset, GroupRecord, MemberRecord, in_order
 from metadata.rules.assignors import ASSIGNORS
 from raftlog.model import TopicId, TopicPartition
+from raftlog.wire import GroupMoves
 
 from .image import ClusterImage
 
@@ -78,13 +82,15 @@ def _change(state: ClusterImage, change: GroupChange, index: int, term: int) -> 
 
 def topic_removed(state: ClusterImage, topic_id: TopicId, index: int) -> None:
     """Remove a deleted topic's partitions from all members and offsets: a topic of the same name is another topic."""
-    for group in state.groups.groups_of(topic_id):
+    for group in state.groups.of_topic(topic_id):
         members = dict(group.members)
         for member in group.members.values():
             owned = {p: granted for p, granted in member.owned.items() if p.topic_id != topic_id}
             target = frozenset(p for p in member.target if p.topic_id != topic_id)
             if len(owned) != len(member.owned) or len(target) != len(member.target):
-                members[member.member_id] = replace(member, owned=owned, target=target, generation=index)
+                members[member.member_id] = msgspec.structs.replace(
+                    member, owned=owned, target=target, generation=index
+                )
         if members != group.members:
             state.groups.put_group(replace(group, members=members))
         # Sorted: a node that began from a snapshot holds them in another order.
@@ -175,7 +181,7 @@ def _release(state: ClusterImage, release: Release, index: int) -> Refused | Non
     for partition in freed:
         del owned[partition]
     members = dict(group.members)
-    members[member.member_id] = replace(member, owned=owned, generation=index)
+    members[member.member_id] = msgspec.structs.replace(member, owned=owned, generation=index)
     state.groups.put_group(replace(group, members=_granted(members, freed, index)))
     return None
 
@@ -191,7 +197,7 @@ def _granted(
             gained.setdefault(owner_to_be[partition], []).append(partition)
     for name, partitions in gained.items():
         owned = {**members[name].owned, **dict.fromkeys(partitions, index)}
-        members[name] = replace(members[name], owned=owned, generation=index)
+        members[name] = msgspec.structs.replace(members[name], owned=owned, generation=index)
     return members
 
 
@@ -230,10 +236,10 @@ def _assign(state: ClusterImage, assign: Assign, index: int) -> Refused | None:
         return Refused("invalid_request", f"a group has at most {MAX_PARTITIONS_PER_GROUP} partitions assigned")
     if any(partition not in state.partitions for partition in wanted):
         return Refused("unknown_partition", "a partition is assigned that does not exist")
-    members = {
-        name: member if member.target == targets[name] else replace(member, target=targets[name], generation=index)
-        for name, member in group.members.items()
-    }
+    members = dict(group.members)
+    for name, member in group.members.items():
+        if member.target != targets[name]:
+            members[name] = msgspec.structs.replace(member, target=targets[name], generation=index)
     held = {partition for member in members.values() for partition in member.owned}
     granted = _granted(members, in_order(wanted - held), index)
     topics = dict.fromkeys(one.topic_id for target in assign.targets for one in target.partitions)
@@ -246,8 +252,8 @@ def _assign(state: ClusterImage, assign: Assign, index: int) -> Refused | None:
 
 def _commit(state: ClusterImage, commit: Commit, index: int) -> Refused | None:
     # Made once: of ten thousand offsets a second each is looked up in four places.
-    named = [TopicPartition(one.topic_id, one.partition) for one in commit.offsets]
-    refused = not_its_own(state, commit, named) or _no_such_place(state, commit.group_id, named)
+    named = [one.topic_partition for one in commit.offsets]
+    refused = refuse_if_not_owner(state, commit, named) or _no_such_place(state, commit.group_id, named)
     if refused is not None:
         return refused
     have_group(state, commit.group_id, index)
@@ -262,7 +268,9 @@ def _commit(state: ClusterImage, commit: Commit, index: int) -> Refused | None:
     return None
 
 
-def not_its_own(state: ClusterImage, commit: Commit, named: list[TopicPartition]) -> Refused | None:
+def refuse_if_not_owner(
+    state: ClusterImage, commit: OfCommitter | GroupMoves, named: list[TopicPartition]
+) -> Refused | None:
     """Return why this member may not commit for these partitions, or None: the fence of ordinary commits and of those
     within a transaction (S8).
     """
@@ -318,7 +326,7 @@ def _reset(state: ClusterImage, reset: Reset, index: int) -> Refused | None:
         return _has_members(group)
     if (group.epoch if group is not None else -1) != reset.epoch:
         return Refused("stale_group_epoch", f"group {reset.group_id!r} is not what it was when this was planned")
-    named = [TopicPartition(one.topic_id, one.partition) for one in reset.offsets]
+    named = [one.topic_partition for one in reset.offsets]
     refused = _no_such_place(state, reset.group_id, named) or _moved(state, reset, named)
     if refused is not None:
         return refused
@@ -368,9 +376,7 @@ def _delete(state: ClusterImage, delete: Delete) -> Refused | None:
     if group is None:
         return Refused("unknown_group", f"there is no group {delete.group_id!r}")
     if group.members:
-        return Refused(
-            "group_not_empty", f"group {delete.group_id!r} has {len(group.members)} members: stop them first"
-        )
+        return _has_members(group)
     state.groups.remove_group(group)
     return None
 

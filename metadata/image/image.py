@@ -24,6 +24,7 @@ from metadata.records.events import (
     MetadataEvent,
     PartitionChanged,
     ProducerIdsTaken,
+    SecurityEvent,
     ThrottleChanged,
     TimeAdvanced,
     TopicChanged,
@@ -51,6 +52,7 @@ from raftlog.model import (
 
 from .client_sessions import ClientSessions
 from .group_state import GroupsState
+from .security_state import SecurityState
 from .transaction_state import TransactionsState
 
 T = TypeVar("T")
@@ -83,6 +85,8 @@ class ClusterImage:
         """Consumer groups and their offsets."""
         self.transactions = TransactionsState(self.note)
         """The records of transactions."""
+        self.security = SecurityState(self.note)
+        """Users, tokens, access rules and quotas."""
         self.throttle = UNTHROTTLED
         """The rates of moves. Invariant: set only while there is a reassignment."""
         self.brokers: dict[BrokerId, BrokerRecord] = {}
@@ -176,7 +180,7 @@ class ClusterImage:
         events, self._events = self._events, []
         return events
 
-    def note(self, event: GroupEvent | TransactionEvent) -> None:
+    def note(self, event: GroupEvent | TransactionEvent | SecurityEvent) -> None:
         self._events.append(event)
 
     def put_feature_level(self, level: int) -> None:

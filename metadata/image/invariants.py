@@ -14,7 +14,9 @@ from raftlog.model import NO_INCARNATION, BrokerId, PartitionRecord, TopicPartit
 from raftlog.transactions import Outcome, TransactionKey
 
 from .group_state import GroupsState
-from .image import ClusterImage
+from .image import ClusterImage, run
+from .security import MAX_QUOTAS, MAX_RULES, MAX_TOKENS, MAX_TOKENS_PER_USER, MAX_USERS
+from .security_state import SecurityState
 from .transaction_commit import MAX_ENDS
 from .transaction_state import TransactionsState
 
@@ -48,7 +50,7 @@ def check(state: ClusterImage) -> None:
     _require(known >= {*state.reassigning, *state.moving, *state.adding}, "a reassignment of no partition")
     for broker_id in sorted(state.starting):
         _require(state.brokers[broker_id].fenced, f"broker {broker_id} is starting but not fenced")
-    for wrong in (*check_groups(state.groups), *check_transactions(state)):
+    for wrong in (*check_groups(state.groups), *check_transactions(state), *check_security(state)):
         raise InvariantViolation(wrong)
 
 
@@ -61,7 +63,7 @@ def _check_partition(state: ClusterImage, record: PartitionRecord) -> None:
     adding, target = set(record.adding_replicas), set(record.target_replicas)
     _require(adding <= replicas and adding <= target, f"{name}: an added replica that is not to stay")
     _require(len(target) == len(record.target_replicas), f"{name}: a target twice")
-    _require(record.topic_partition in state.reassigning or not target, f"{name}: a target that nobody looks at")
+    _require(record.topic_partition in state.reassigning or not target, f"{name}: a target without a reassignment")
     _require((record.topic_partition in state.moving) == record.is_moving, f"{name}: moving or not")
     _require((record.topic_partition in state.adding) == bool(adding), f"{name}: adding replicas or not")
     done = bool(target) and target <= isr and record.leader in target
@@ -79,7 +81,7 @@ def _check_partition(state: ClusterImage, record: PartitionRecord) -> None:
     _require((record.topic_partition in state.leaderless) == (not record.has_leader), f"{name}: leaderless or not")
     _require(len(record.commit_set) >= 1, f"{name}: the commit set is empty")
     if not record.has_leader:
-        _require(record.leader_incarnation == NO_INCARNATION, f"{name}: an incarnation of nobody")
+        _require(record.leader_incarnation == NO_INCARNATION, f"{name}: an incarnation without a leader")
         _require(not isr & set(record.not_eligible) or len(isr) == 1, f"{name}: a marked member that is not the last")
         return
     leader = state.brokers[record.leader]
@@ -89,22 +91,6 @@ def _check_partition(state: ClusterImage, record: PartitionRecord) -> None:
     _require(record.leader_incarnation == leader.incarnation, f"{name}: the leader's incarnation is over")
     if len(isr) >= record.min_insync_replicas:
         _require(record.commit_set == record.isr, f"{name}: the commit set is not the ISR")
-
-
-def check_step(before: PartitionRecord, after: PartitionRecord) -> None:
-    """Check that epochs never fall and rise with their subject, and that a leader epoch has one leader of one
-    incarnation (S5).
-    """
-    name = f"{before} -> {after}"
-    _require(after.partition_epoch >= before.partition_epoch, f"{name}: the partition epoch fell")
-    _require(after == before or after.partition_epoch > before.partition_epoch, f"{name}: a change without an epoch")
-    _require(after.leader_epoch >= before.leader_epoch, f"{name}: the leader epoch fell")
-    led_before, led_after = (before.leader, before.leader_incarnation), (after.leader, after.leader_incarnation)
-    _require(led_before == led_after or after.leader_epoch > before.leader_epoch, f"{name}: two leaders in one epoch")
-    again = before.let_go and not set(after.replicas).issubset(before.replicas) and after.has_leader
-    _require(not again or after.leader_epoch > before.leader_epoch, f"{name}: added to what its leader may remember")
-    if not after.has_leader or len(after.isr) < after.min_insync_replicas:
-        _require(after.commit_set == before.commit_set, f"{name}: the commit set changed when nobody could commit")
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -130,7 +116,7 @@ def check_groups(state: GroupsState) -> Iterable[str]:
                 if granted > member.generation:
                     yield f"group {group_id}: {partition} granted after {member.member_id}'s generation"
             for topic_id in {partition.topic_id for partition in (*member.owned, *member.target)}:
-                if group not in state.groups_of(topic_id):
+                if group not in state.of_topic(topic_id):
                     yield f"group {group_id}: it is not found by a topic that it reads"
             if targeted & member.target:
                 yield f"group {group_id}: a partition in two targets"
@@ -224,3 +210,38 @@ def _check_ends(state: ClusterImage) -> Iterable[str]:
         yield "the counter of ends differs from the partitions' ends"
     if any(transactions.unmarked_count(key) != number for key, number in partitions_of.items()):
         yield "the counter of a transaction's ends differs from its ends"
+
+
+def check_security(state: ClusterImage) -> Iterable[str]:
+    """Return the violations in words; scans everything."""
+    security = state.security
+    users, tokens, rules, quotas = security.copies()
+    if security.undecided_count:
+        yield "changes of security that are neither kept nor undone"
+    if (users or tokens or rules or quotas) and not security.bootstrapped:
+        yield "records of security in a cluster that can still be bootstrapped"
+    if len(users) > MAX_USERS or len(tokens) > MAX_TOKENS or len(rules) > MAX_RULES or len(quotas) > MAX_QUOTAS:
+        yield "more records of security than are kept"
+    if list(security.rules()) != sorted(rules):
+        yield "the rules are not in order"
+    for name, user in users.items():
+        if user.name != name or not 0 < user.created_index <= user.version <= state.index:
+            yield f"user {name!r}: {user}"
+        if security.token_count_of(name) > MAX_TOKENS_PER_USER:
+            yield f"user {name!r} has too many tokens"
+    yield from _check_tokens(security)
+
+
+def _check_tokens(security: SecurityState) -> Iterable[str]:
+    users, tokens, _, _ = security.copies()
+    expire = sorted((token.expires_ms, token_id) for token_id, token in tokens.items() if token.expires_ms)
+    if list(run(security.expired_in_steps(2**62))) != [token_id for _, token_id in expire]:
+        yield "the index of tokens that expire differs from the tokens"
+    found = {token.token_id: name for name in users for token in security.tokens_of(name)}
+    if found != {token_id: token.principal_name for token_id, token in tokens.items()}:
+        yield "the index of users' tokens differs from the tokens"
+    for token_id, token in tokens.items():
+        if token.token_id != token_id or token.principal_name not in users:
+            yield f"token {token_id} of no user"
+        if security.token_of_digest(token.digest) is not token:
+            yield f"token {token_id} is not found by its digest"

@@ -1,7 +1,7 @@
 """Elections and ISR changes, decided where they are applied.
 
-The proposer (controller or leader) may be behind. So it names what it believed, and everything is compared with the
-state that this entry of the log finds: a proposal that comes late, twice or from a deposed leader changes nothing.
+The proposer (controller or leader) may be behind. So it names what it assumed, and everything is compared with the
+state at this entry of the log: a proposal that arrives late, twice or from a deposed leader changes nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from metadata.commands.fields import Election
 from metadata.commands.replicas import RenewLeadership
 from metadata.commands.results import CommandResult, Done, Elected, IsrAltered, Refused
 from metadata.rules.elections import electable, recovery_winners
-from raftlog.model import Incarnation, PartitionEpoch, PartitionRecord
+from raftlog.model import Incarnation, PartitionRecord
 
+from .brokers import other_leader_epoch
 from .image import ClusterImage, Steps, slices
-from .reassignments import settle
+from .reassignments import settle, stale_epoch
 
 
 def elect_leaders(state: ClusterImage, command: ElectLeaders) -> Steps:
@@ -31,7 +32,7 @@ def _elect(state: ClusterImage, election: Election) -> Refused | None:
     if record is None:
         return Refused("unknown_partition", f"there is no partition {election.topic_partition}")
     if record.partition_epoch != election.partition_epoch:
-        return _stale_epoch(record, election.partition_epoch)
+        return stale_epoch(record, election.partition_epoch)
     broker = state.brokers.get(election.candidate)
     if broker is None or broker.incarnation != election.incarnation:
         return Refused("stale_incarnation", f"broker {election.candidate} is not at {election.incarnation}")
@@ -43,7 +44,7 @@ def _elect(state: ClusterImage, election: Election) -> Refused | None:
     )
     if election.candidate not in allowed:
         kind = "recovery" if election.recovery else "an ordinary"
-        able = ", ".join(map(str, allowed)) or "nobody"
+        able = ", ".join(map(str, allowed)) or "no replica"
         return Refused("not_eligible", f"by {kind} election {able} may lead {record.topic_partition} now")
     if election.candidate == record.leader:
         return None
@@ -70,9 +71,7 @@ def renew_leadership(state: ClusterImage, command: RenewLeadership) -> CommandRe
     if broker is None or broker.incarnation != command.incarnation:
         return Refused("stale_incarnation", f"broker {command.broker_id} is not at {command.incarnation}")
     if command.leader_epoch != record.leader_epoch:
-        older = command.leader_epoch < record.leader_epoch
-        code = "fenced_leader_epoch" if older else "unknown_leader_epoch"
-        return Refused(code, f"{record.topic_partition} is at leader epoch {record.leader_epoch}")
+        return other_leader_epoch(record, command.leader_epoch)
     if (record.leader, record.leader_incarnation) != (broker.broker_id, broker.incarnation):
         return Refused("not_leader", f"{record.topic_partition} is led by {record.leader}")
     settle(state, state.revise(record, leader=broker))
@@ -106,10 +105,8 @@ def alter_isr(state: ClusterImage, command: AlterIsr) -> CommandResult:
 
 def _not_its_leader(record: PartitionRecord, command: AlterIsr) -> Refused | None:
     """Return the refusal unless the proposal is from the leader of this epoch, about this version of the record."""
-    if command.leader_epoch < record.leader_epoch:
-        return Refused("fenced_leader_epoch", f"{record.topic_partition} is at leader epoch {record.leader_epoch}")
-    if command.leader_epoch > record.leader_epoch:
-        return Refused("unknown_leader_epoch", f"{record.topic_partition} is at leader epoch {record.leader_epoch}")
+    if command.leader_epoch != record.leader_epoch:
+        return other_leader_epoch(record, command.leader_epoch)
     if command.leader != record.leader:
         return Refused("not_leader", f"{record.topic_partition} is led by {record.leader}")
     if command.leader_incarnation != record.leader_incarnation:
@@ -117,7 +114,7 @@ def _not_its_leader(record: PartitionRecord, command: AlterIsr) -> Refused | Non
             "stale_incarnation", f"{record.topic_partition} is led by incarnation {record.leader_incarnation}"
         )
     if command.partition_epoch != record.partition_epoch:
-        return _stale_epoch(record, command.partition_epoch)
+        return stale_epoch(record, command.partition_epoch)
     return None
 
 
@@ -134,9 +131,3 @@ def _no_isr(state: ClusterImage, record: PartitionRecord, command: AlterIsr) -> 
             now = Incarnation(-1) if broker is None else broker.incarnation
             return Refused("stale_incarnation", f"broker {member.broker_id} is at {now}, not at {member.incarnation}")
     return None
-
-
-def _stale_epoch(record: PartitionRecord, named: PartitionEpoch) -> Refused:
-    return Refused(
-        "stale_partition_epoch", f"{record.topic_partition} is at partition epoch {record.partition_epoch}, not {named}"
-    )

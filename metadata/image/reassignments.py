@@ -8,9 +8,9 @@ The states of a partition, by its record:
 
 A reassignment is complete in the very command that makes both true: all target replicas are in the ISR, and one of them
 leads. Then replicas and ISR become the target. (Kafka's controller completes it on learning of that ISR. Here no state
-exists in which a complete move goes on, and a controller's death delays nothing.) Nothing acknowledged is lost by it
-(S1, S6): every remaining replica was in the ISR, so it has everything acknowledged under this leader and before; a
-departing one is in neither ISR nor commit set from then on. A target never has fewer replicas than
+exists in which a complete move is still in progress, and a controller's death delays nothing.) Nothing acknowledged is
+lost by it (S1, S6): every remaining replica was in the ISR, so it has everything acknowledged under this leader and
+before; a departing one is in neither ISR nor commit set from then on. A target never has fewer replicas than
 `min.insync.replicas`, so the new ISR is the new commit set.
 
 A target may have more or fewer replicas than before. If `min.insync.replicas` is not set but a majority, it is settled
@@ -19,18 +19,18 @@ again in the last step; once all partitions of a topic have the same number, tha
 A leader that is not among the targets must hand over first: that is an ordinary election of a member of the ISR, which
 the controller proposes. The image does not elect by itself, because it does not know which brokers are responsive.
 During the move the added replicas count like any other: the leader may take them into the ISR, and they may be elected.
-Another order of the same replicas is no move: it takes effect at once, whichever brokers are live.
+Another order of the same replicas is not a move: it takes effect at once, whichever brokers are live.
 
 A removed replica deletes its data, and may be added again a moment later. A leader that learns of both in one step
-(from a snapshot) would go on counting what that broker had (S6), and a broker that does would wait for a leader that
+(from a snapshot) would continue to count what that broker had (S6), and a broker that does would wait for a leader that
 has forgotten it (S10). So a replica that is added in a leader epoch in which one was removed is added in the next
 epoch: no message of the old one counts in it, and all followers match again. (Kafka raises the epoch whenever a replica
 goes, which interrupts every move that ends.)
 
 Another target may replace one that is in progress, begun or not (from feature level 4 on; before, only one that waits).
-Replicas being added that the new target names too stay and go on copying, so that nothing is copied twice; the others
-are removed at once. Replicas that the new target adds wait for `begin_moves` like any other, so a partition may wait
-and copy at the same time. A cancellation is a target of the original replicas.
+Replicas being added that the new target names too stay and continue copying, so that nothing is copied twice; the
+others are removed at once. Replicas that the new target adds wait for `begin_moves` like any other, so a partition may
+wait and copy at the same time. A cancellation is a target of the original replicas.
 
 Added replicas are removed only if that leaves a leader and `min.insync.replicas` of the others in sync (or if they
 never were members): records acknowledged since may be on them and on too few others. Otherwise the request is refused
@@ -119,7 +119,7 @@ def _alter(state: ClusterImage, asked: Reassignment) -> Refused | None:
     if record is None:
         return Refused("unknown_partition", f"there is no partition {asked.topic_partition}")
     if record.partition_epoch != asked.partition_epoch:
-        return _stale(record, asked.partition_epoch)
+        return stale_epoch(record, asked.partition_epoch)
     if not asked.target_replicas:
         return _cancel(state, record)
     if record.is_moving and state.feature_level < REPLACEMENT_FEATURE_LEVEL:
@@ -142,7 +142,7 @@ def _cancel(state: ClusterImage, record: PartitionRecord) -> Refused | None:
 def _aim(state: ClusterImage, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
     """Set the target, whatever was in progress.
 
-    Replicas being added that it names go on copying; the others are removed.
+    Replicas being added that it names continue copying; the others are removed.
     """
     original = _without(record.replicas, record.adding_replicas)
     kept = tuple(broker_id for broker_id in record.adding_replicas if broker_id in target)
@@ -199,7 +199,7 @@ def _begin(state: ClusterImage, move: Move) -> Refused | None:
     if record is None:
         return Refused("unknown_partition", f"there is no partition {move.topic_partition}")
     if record.partition_epoch != move.partition_epoch:
-        return _stale(record, move.partition_epoch)
+        return stale_epoch(record, move.partition_epoch)
     if not record.target_replicas or record.is_moving:
         return Refused("no_reassignment_in_progress", f"{record.topic_partition} has no move that waits")
     if record.topic_partition not in state.adding and len(state.adding) >= MAX_MOVES_UNDER_WAY:
@@ -251,7 +251,7 @@ def elect_unclean(state: ClusterImage, command: ElectUnclean) -> Done | Refused:
     if record is None:
         return Refused("unknown_partition", f"there is no partition {command.topic_partition}")
     if record.partition_epoch != command.partition_epoch:
-        return _stale(record, command.partition_epoch)
+        return stale_epoch(record, command.partition_epoch)
     broker = state.brokers.get(command.candidate)
     if broker is None or broker.incarnation != command.incarnation or broker.fenced:
         return Refused("stale_incarnation", f"broker {command.candidate} is not live at {command.incarnation}")
@@ -274,7 +274,7 @@ def elect_unclean(state: ClusterImage, command: ElectUnclean) -> Done | Refused:
     return Done()
 
 
-def _stale(record: PartitionRecord, named: PartitionEpoch) -> Refused:
+def stale_epoch(record: PartitionRecord, named: PartitionEpoch) -> Refused:
     return Refused(
         "stale_partition_epoch", f"{record.topic_partition} is at partition epoch {record.partition_epoch}, not {named}"
     )

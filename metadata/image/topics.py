@@ -31,7 +31,7 @@ CREATED_INDEX_FEATURE_LEVEL = 5
 def create_topic(state: ClusterImage, command: CreateTopic, index: int) -> Steps:
     """Create a topic. Refused if the name or the id is taken; the same name with the same id is a retry.
 
-    `index`: the command's index in the metadata log. Ids do not tell which of two topics of one name came later; this
+    `index`: the command's index in the metadata log. Ids do not show which of two topics of one name came later; this
     does.
     """
     existing = state.topic_ids.get(command.name)
@@ -69,7 +69,7 @@ def add_partitions(state: ClusterImage, command: AddPartitions) -> Steps:
     if topic is None:
         return _unknown(command.topic_id)
     if command.first_partition != topic.partition_count:
-        return Refused("stale_partition_epoch", f"topic {topic.name!r} has {topic.partition_count} partitions by now")
+        return Refused("stale_partition_epoch", f"topic {topic.name!r} has {topic.partition_count} partitions now")
     factor = topic.replication_factor
     minimum = settled_config(dict(topic.configs), factor).min_insync_replicas
     refused = _no_placement(

@@ -20,23 +20,14 @@ from itertools import islice
 
 import msgspec
 
-from metadata.commands.groups import Commit as CommitOffsets
 from metadata.commands.results import Refused
-from metadata.commands.transactions import (
-    Commit,
-    CommitStaged,
-    GroupMoves,
-    Output,
-    Piece,
-    Position,
-    decode_piece,
-    digest_of,
-)
+from metadata.commands.transactions import Commit, CommitStaged, Piece, decode_piece, digest_of
 from metadata.records.events import EndsCommitted, PositionMoved
 from metadata.records.groups import CommittedOffset
 from metadata.records.transactions import Standing
 from raftlog.model import Offset, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey
+from raftlog.wire import GroupMoves, PositionMove, TransactionOutput
 
 from . import groups
 from .image import ClusterImage
@@ -63,7 +54,7 @@ class _Wanted:
     """A commit with its pieces merged."""
 
     def __init__(self, change: Commit | CommitStaged, now_ms: int) -> None:
-        self.positions: tuple[Position, ...] = change.positions
+        self.positions: tuple[PositionMove, ...] = change.positions
         self.block = change.block
         self.now_ms = now_ms
         self.keys: dict[TransactionKey, None] = {}
@@ -88,7 +79,7 @@ class _Wanted:
                 return refused
         return None
 
-    def _fold_output(self, output: Output) -> Refused | None:
+    def _fold_output(self, output: TransactionOutput) -> Refused | None:
         key = output.key
         self.keys[key] = None
         self._folded += 1
@@ -239,7 +230,7 @@ def _no_room(state: ClusterImage, wanted: _Wanted) -> Refused | None:
     return None
 
 
-# --- What is not so now: the attempt is over -------------------------------------------------------------------------
+# --- Preconditions that no longer hold: the attempt ends -------------------------------------------------------------
 
 
 def _was_accepted(state: ClusterImage, wanted: _Wanted, standings: dict[TransactionKey, Standing]) -> bool:
@@ -302,15 +293,7 @@ def _partition_refusal(state: ClusterImage, wanted: _Wanted) -> Generator[None, 
 def _group_refusal(state: ClusterImage, wanted: _Wanted) -> Refused | None:
     for group in wanted.moves.values():
         named = [move.topic_partition for move in group.moves]
-        as_commit = CommitOffsets(
-            group_id=group.group_id,
-            member_id=group.member_id,
-            incarnation=group.incarnation,
-            generation=group.generation,
-            now_ms=wanted.now_ms,
-            offsets=(),
-        )
-        refused = groups.not_its_own(state, as_commit, named)
+        refused = groups.refuse_if_not_owner(state, group, named)
         if refused is not None:
             return refused
         current = state.groups.offsets_of(group.group_id)

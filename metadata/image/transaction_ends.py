@@ -1,10 +1,12 @@
-"""The end of a transaction: the parts that commits, aborts and initialisations share."""
+"""The end of a transaction: the parts that commits, aborts and initializations share."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, replace
 from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from metadata.commands.results import Refused
 from metadata.records.events import BlockChanged, ProducerChanged, ProducerIdsTaken
@@ -15,15 +17,14 @@ from raftlog.transactions import Outcome, TransactionKey
 from .image import ClusterImage
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class EndOutcome(msgspec.Struct, frozen=True):
     """The answer to a change that was carried out."""
 
     keys: tuple[TransactionKey, ...] = ()
     count: int = 0
 
 
-DONE = Told()
+DONE = EndOutcome()
 
 KEYS_PER_STEP = 1_000
 """The transactions ended in one step: some milliseconds of work."""
@@ -35,7 +36,7 @@ Each micro-batch of Spark has a block, and there are several a second: with thei
 the cluster's capacity. A retry of a commit within that time gets the first answer; later, that the position is taken.
 """
 
-Answer: TypeAlias = Refused | Told
+Answer: TypeAlias = Refused | EndOutcome
 Decision: TypeAlias = Generator[None, None, Answer]
 """A decision that may take long: the state is not read before it has ended."""
 
@@ -116,7 +117,7 @@ def abort_undecided(
 def retire_block(state: ClusterImage, name: str, index: int, *, answered: bool = False) -> None:
     """Retire a block: its undecided ids are aborted permanently; without an open block of this name there is no effect.
 
-    `answered`: a position tells the outcome of its ids. Then the block is needed only briefly, and as none of its ids
+    `answered`: a position records the outcome of its ids. Then the block is needed only briefly, and as none of its ids
     is open any more, its timeout only determines how long it is kept.
     """
     block = state.transactions.open_block(name) if name else None
@@ -126,7 +127,7 @@ def retire_block(state: ClusterImage, name: str, index: int, *, answered: bool =
         state.transactions.change(BlockChanged(retired))
 
 
-def told_after(state: ClusterImage, ended: Iterable[TransactionKey]) -> Told:
+def told_after(state: ClusterImage, ended: Iterable[TransactionKey]) -> EndOutcome:
     """Return the next keys of the named producers among these, which have just ended.
 
     The answer is empty if that is the next epoch for all of them (`Transactions.going_on`): thousands of answers are
@@ -135,4 +136,4 @@ def told_after(state: ClusterImage, ended: Iterable[TransactionKey]) -> Told:
     keys = list(dict.fromkeys(ended))
     producers = (state.transactions.producer_of(key.producer_id) for key in keys)
     now = tuple(producer.key for producer in producers if producer is not None)
-    return DONE if now == state.transactions.going_on(keys) else Told(now)
+    return DONE if now == state.transactions.going_on(keys) else EndOutcome(now)

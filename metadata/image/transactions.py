@@ -1,21 +1,22 @@
-"""The effects of changes on transactions, commits apart: initialisation, aborts, blocks and expiry. Deterministic and
+"""The effects of changes on transactions, commits apart: initialization, aborts, blocks and expiry. Deterministic and
 total.
 
 The rules, each of which some schedule violates if it is left out (S13):
 
 * **An end is remembered** as long as its producer may retry: an aborted id is never committed later.
-* **Each initialisation and each end raises a named producer's epoch**, so a late batch of one transaction is never
+* **Each initialization and each end raises a named producer's epoch**, so a late batch of one transaction is never
   mistaken for one of the next. A retry of the last end gets the first answer; an older epoch is fenced.
-* **A retried initialisation has no effect**: bumping the epoch again would fence the producer that asked; and one that
+* **A retried initialization has no effect**: bumping the epoch again would fence the producer that asked; and one that
   arrives after another's would fence that producer, which has taken its place.
-* **An id that is not kept is over**: it can never be committed, and leaders abort its open records, unless the ends of
-  a commit name them. Those stay, whatever expires, until a marker is below the high watermark everywhere.
+* **An id that is no longer kept has ended**: it can never be committed, and leaders abort its open records, unless the
+  ends of a commit name them. Those stay, whatever expires, until a marker is below the high watermark everywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metadata.commands.results import Refused, TransactionAnswer, TransactionsChanged
 from metadata.commands.transactions import (
@@ -33,7 +34,6 @@ from metadata.commands.transactions import (
     StagePart,
     TransactionChange,
     decode_piece,
-    pack_keys,
 )
 from metadata.records.events import (
     BlockChanged,
@@ -54,7 +54,7 @@ from .transaction_ends import (
     DONE,
     Answer,
     Decision,
-    Told,
+    EndOutcome,
     abort_undecided,
     describe,
     in_next_epoch,
@@ -86,7 +86,7 @@ def change_transactions(
         if isinstance(answer, Refused):
             answers.append(TransactionAnswer(position, answer.code, answer.detail, (), 0))
         elif answer != DONE:
-            answers.append(TransactionAnswer(position, "", "", pack_keys(answer.keys), answer.count))
+            answers.append(TransactionAnswer(position, "", "", tuple(answer.keys), answer.count))
         yield
     return TransactionsChanged(tuple(answers))
 
@@ -153,8 +153,8 @@ def _initialize(state: ClusterImage, change: Initialize) -> Answer:
         first = transactions.granted_below
         record = NamedProducer(change.transactional_id, first, ProducerEpoch(0), change.timeout_ms, now_ms)
     elif turn == 0:
-        return Told((known.key,))
-    elif turn is not None or (change.after is not None and change.after.key not in (known.key, known.ended)):
+        return EndOutcome((known.key,))
+    elif turn is not None or (change.after is not None and change.after not in (known.key, known.ended)):
         name = change.transactional_id
         return Refused("producer_fenced", f"{name!r} was initialised again since: another producer has its place")
     else:
@@ -168,7 +168,7 @@ def _initialize(state: ClusterImage, change: Initialize) -> Answer:
         )
     record = replace(record, attempts=with_attempt(record.attempts, attempt))
     put_producer(state, record)
-    return Told((record.key,))
+    return EndOutcome((record.key,))
 
 
 def _open_block(state: ClusterImage, change: OpenBlock, index: int) -> Answer:
@@ -185,7 +185,7 @@ def _open_block(state: ClusterImage, change: OpenBlock, index: int) -> Answer:
         block = Block(transactions.granted_below, change.count, change.name, change.timeout_ms, index)
         transactions.change(BlockChanged(block))
         transactions.change(ProducerIdsTaken(ProducerId(block.end)))
-    return Told((TransactionKey(block.first, ProducerEpoch(0)),), block.count)
+    return EndOutcome((TransactionKey(block.first, ProducerEpoch(0)),), block.count)
 
 
 # --- Ends without a trace --------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ _NOT_ABORTED = (
 
 
 def _abort(state: ClusterImage, change: Abort, index: int) -> Decision:
-    keys = [key.key for key in change.keys]
+    keys = list(change.keys)
     yield from abort_undecided(state, keys, index, state.stamp_ms(change.now_ms))
     standings = {state.transactions.standing(key): key for key in reversed(keys)}
     for standing, code, why in _NOT_ABORTED:
@@ -210,7 +210,7 @@ def _abort(state: ClusterImage, change: Abort, index: int) -> Decision:
 
 
 def _abort_overdue(state: ClusterImage, change: AbortOverdue, index: int) -> Decision:
-    keys = [key.key for key in change.keys]
+    keys = list(change.keys)
     yield from abort_undecided(state, keys, index, None)
     for key in keys:
         if state.transactions.standing(key) is Standing.UNKNOWN and state.transactions.is_near(key):
@@ -254,7 +254,7 @@ def _marked(state: ClusterImage, change: Marked) -> Answer:
         return Refused("unknown_partition", f"there is no partition {change.topic_partition}")
     if record.leader_epoch != change.leader_epoch:
         return Refused("fenced_leader_epoch", f"{change.topic_partition} is in leader epoch {record.leader_epoch}")
-    _forget(state, change.topic_partition, [key.key for key in change.keys])
+    _forget(state, change.topic_partition, list(change.keys))
     return DONE
 
 

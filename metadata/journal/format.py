@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -85,8 +84,7 @@ class Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     """The encoded configuration in effect at `base_index`. If empty, it is `voters`, the initial ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """A complete, valid record found at byte `position`."""
 
     position: int

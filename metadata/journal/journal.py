@@ -9,7 +9,7 @@ is dropped, the rest goes to a new *generation* (`journal-<number>.log`): writte
 renamed, and the folder fsynced; only then is the old generation removed. There is always one complete file, and the
 highest number is the current one.
 
-The *witness* beside the journal records how much of the newest generation was fsynced, because a journal cannot tell
+The *witness* beside the journal records how much of the newest generation was fsynced, because a journal cannot show
 by itself that its end is missing.
 
 `configurations` holds the log's configurations by index: the one in effect at the base, then each entry that changes

@@ -27,7 +27,8 @@ A valid record whose sequence number or index does not follow the previous one i
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from raftlog.errors import DiskDamaged
 
@@ -58,8 +59,7 @@ DECISIONS: dict[tuple[bool, bool, bool], Verdict] = {
 }
 
 
-@dataclass(slots=True)
-class Recovered:
+class Recovered(msgspec.Struct):
     """The state read from a journal file."""
 
     header: Header

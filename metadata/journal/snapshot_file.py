@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -50,8 +49,7 @@ class _Body(msgspec.Struct, array_like=True, frozen=True):
     configuration: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """The state machine after entry `index`, which has `term`."""
 
     index: int

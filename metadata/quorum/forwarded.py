@@ -8,9 +8,10 @@ is still connected or not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from metadata.commands.envelope import decode, encode_result
+import msgspec
+
+from metadata.commands.envelope import Command, decode, encode_result
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId
 
@@ -23,8 +24,7 @@ DETAIL_CHARACTERS = 1_024
 """The most characters of a refusal's reason: the room for it in `Proposed`."""
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(msgspec.Struct):
     count: int = 0
     size: int = 0
 
@@ -37,12 +37,14 @@ class Forwarded:
         limits: QuorumLimits,
         submit: Callable[[bytes, bool, Callable[[Outcome], None]], None],
         send: Callable[[BrokerId, Proposed], None],
+        check: Callable[[Command], None] = lambda command: None,
     ) -> None:
         """`submit(envelope, urgent, done)` passes a proposal to this node's engine; `send` sends an answer to a
-        peer."""
+        peer; `check` raises `RemoteProtocolError` for a command that no correct peer proposes now."""
         self._limits = limits
         self._submit = submit
         self._send = send
+        self._check = check
         self._held: dict[BrokerId, _Held] = {}
         self._size = 0
         """The bytes of all of them."""
@@ -57,6 +59,7 @@ class Forwarded:
         author = protocol.author(envelope.command)
         if author not in (None, peer):
             raise RemoteProtocolError(f"node {peer} proposed a command in the name of broker {author}")
+        self._check(envelope.command)
         size = len(frame.envelope)
         held = self._held.get(peer, _Held())
         room = self._limits.have_room(held.count, held.size + size, urgent=frame.urgent)

@@ -45,6 +45,11 @@ class Lanes:
         """Token → callback of each proposal in the engine."""
         self._next_token = 1
 
+    @property
+    def waiting(self) -> int:
+        """The number of proposals handed to the engine that have no outcome yet."""
+        return len(self._waiting)
+
     def __bool__(self) -> bool:
         """Return whether any proposal waits to enter the engine."""
         return bool(self._urgent or self._others)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metadata.image.client_sessions import MAX_SPAN
 from raftlog.config import MIB
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumLimits:
+class QuorumLimits(msgspec.Struct, frozen=True):
     """The bounds of memory and disk."""
 
     snapshot_entries: int = 10_000
@@ -27,7 +26,7 @@ class QuorumLimits:
     """The most bytes of all peers' undecided proposals at this node."""
     span_max: int = MAX_SPAN
     """The most sequences of this node's session from the oldest undecided one to the newest: the number that the
-    state machine can tell apart. Further ones are refused."""
+    state machine can distinguish. Further ones are refused."""
 
     def have_room(self, count: int, size: int, *, urgent: bool) -> bool:
         """Return whether a node with `count` undecided proposals may add one that raises their total to `size`

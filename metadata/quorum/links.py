@@ -9,7 +9,8 @@ Every other node of the cluster belongs, voter or not; the engine decides what i
 by the hello of the link on which its messages arrive, and by no other. A hello also says where its node can be
 dialed, because an observer is in no list of voters, and which nodes vote or lead, with their addresses, because a
 node that was down may know only former voters, none of which leads. The accepting node repeats its hello when that
-changes.
+changes. The address in a hello is believed only if a certificate proves the node; of any other, only the port is used,
+at the host from which it dialed (`metadata/quorum/peers.py`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ class LinkOwner(Protocol):
     def on_gone(self, peer: BrokerId) -> None: ...
 
 
+class Heard(Protocol):
+    """Called for a peer that dialed this node, with the address at which it can be dialed in turn."""
+
+    def __call__(self, peer: BrokerId, endpoint: Endpoint | None, *, proven: bool) -> None:
+        """`proven`: a certificate proves that it is this node."""
+        ...
+
+
 class QuorumLinks:
     """All links of one node, which feed one `QuorumNode`. Its `send` is the node's `send`."""
 
@@ -45,17 +54,24 @@ class QuorumLinks:
         self,
         identity: QuorumIdentity,
         *,
-        on_dropped: Callable[[RemoteProtocolError], None] = lambda error: None,
-        on_heard: Callable[[BrokerId, Endpoint | None], None] = lambda peer, endpoint: None,
+        on_dropped: Callable[[BrokerId, RemoteProtocolError], None] = lambda peer, error: None,
+        on_heard: Heard = lambda peer, endpoint, *, proven: None,
         on_gone: Callable[[BrokerId], None] = lambda peer: None,
         on_told: Callable[[BrokerId, Mapping[BrokerId, Endpoint]], None] = lambda peer, voters: None,
+        source_of: Callable[[Link], str] = lambda link: "",
+        trusted_address_of: Callable[[BrokerId], Endpoint | None] = lambda peer: None,
     ) -> None:
         """Create the links of a node.
 
-        `on_dropped` is called for each link that was closed because its peer broke the protocol (for the log).
+        `on_dropped` is called for each link that was closed because its peer broke the protocol; the peer is -1 if it
+        is unknown.
         `on_heard` is called for each peer that dialed this node, with the address at which it can be dialed in turn,
         and `on_gone` when that link is closed. `on_told` is called with the voters that a dialed peer reports.
+        `source_of` returns the host from which a link was dialed, and `trusted_address_of` a node's address in the log
+        or the configuration.
         """
+        self._source_of = source_of
+        self._trusted_address_of = trusted_address_of
         self._on_heard = on_heard
         self._on_told = on_told
         self._on_gone = on_gone
@@ -73,7 +89,7 @@ class QuorumLinks:
         self._voters: dict[BrokerId, Endpoint | None] = {}
         self._leader: BrokerId = NO_BROKER
         self._where: dict[BrokerId, Endpoint] = {}
-        """The addresses that peers gave in their hello: peers with a link to this node, and voters that had one."""
+        """The addresses of peers with a link to this node, and of voters that had one."""
         self._sending: dict[BrokerId, Link] = {}
         """Dialed links whose hello was answered, by peer."""
         self._receiving: dict[BrokerId, Link] = {}
@@ -109,7 +125,7 @@ class QuorumLinks:
 
     def _drop(self, link: Link, error: RemoteProtocolError) -> None:
         """Close a link whose peer broke the protocol."""
-        self._on_dropped(error)
+        self._on_dropped(self._senders.get(link, BrokerId(link.peer)), error)
         link.close()
 
     def _greet(self, link: Link) -> None:
@@ -200,14 +216,17 @@ class QuorumLinks:
         if former is not None:
             del self._senders[former], self._receiving[peer]
             former.close()
-        endpoint = Endpoint(hello.host, hello.port) if hello.host else None
+        proven = link.peer != NO_BROKER
+        said = Endpoint(hello.host, hello.port) if hello.host else None
+        reached = said if proven or said is None else Endpoint(self._source_of(link) or said.host, said.port)
+        endpoint = said if proven else self._trusted_address_of(peer) or reached
         if endpoint is not None and self._where.get(peer) != endpoint:
             self._where[peer] = endpoint
             self._tell()
         self._receiving[peer] = link
         self._senders[link] = peer
         self._attached.on_hello(peer, DirectoryId(hello.directory_id), endpoint)
-        self._on_heard(peer, endpoint)
+        self._on_heard(peer, reached, proven=proven)
 
     def _on_received(self, link: Link, message: memoryview) -> None:
         """Process a message on an accepted link: the peer's hello, or after it a message to this node."""

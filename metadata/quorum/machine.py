@@ -59,6 +59,8 @@ class StateMachine:
         self._work: _Work | None = None
         """The remaining steps of the first waiting entry."""
         self._snapshot: SnapshotEncoder | None = None
+        self._checked: tuple[bytes, ClusterImage] | None = None
+        """The last checked state of a leader's snapshot, which is installed next, and its image."""
         self._on_events = on_events
 
     # --- Entries ---
@@ -121,11 +123,21 @@ class StateMachine:
         result = yield from apply_in_steps(self.image, entry.index, entry.term, envelope)
         return result, self.image.take_events()
 
+    def check_in_steps(self, state: bytes) -> Generator[None, None, None]:
+        """Read the state of a leader's snapshot before it is installed. Raises `RemoteProtocolError`."""
+        self._checked = None
+        image = yield from decode_snapshot_in_steps(state)
+        self._checked = (state, image)
+
     def _install(self, snapshot: InstalledSnapshot) -> _Work:
-        try:
-            image = yield from decode_snapshot_in_steps(snapshot.state)
-        except RemoteProtocolError as error:
-            raise InvariantViolation(f"the snapshot up to {snapshot.index} cannot be read here: {error}") from None
+        checked, self._checked = self._checked, None
+        if checked is not None and checked[0] is snapshot.state:
+            image = checked[1]
+        else:
+            try:
+                image = yield from decode_snapshot_in_steps(snapshot.state)
+            except RemoteProtocolError as error:
+                raise InvariantViolation(f"the snapshot up to {snapshot.index} cannot be read here: {error}") from None
         events = yield from diff_in_steps(self.image, image)
         former, self.image = self.image, image
         self._snapshot = None
@@ -176,8 +188,6 @@ class Snapshots:
         """The remaining steps of writing a snapshot."""
         self._entries_wanted = 1
         """The number of entries without which no other snapshot is started."""
-        self.hindrance = ""
-        """The reason why the last snapshot could not be written; empty if it was."""
 
     @property
     def under_way(self) -> bool:
@@ -203,12 +213,10 @@ class Snapshots:
         try:
             if next(self._writing, "done") != "done":
                 return False
-        except ResourceShortage as error:
+        except ResourceShortage:
             self._writing = None
             self._entries_wanted = RESTED_ENTRIES
-            self.hindrance = error.detail
             return False
         self._writing = None
         self._entries_wanted = 1
-        self.hindrance = ""
         return True

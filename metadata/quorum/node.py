@@ -14,9 +14,10 @@ A node that the log does not name as a voter is an *observer*: it receives commi
 and reads like any other, and counts toward no majority.
 
 Errors: `RemoteProtocolError` from `on_message` means that the peer broke the protocol: the caller drops that link,
-and nothing else happened. `InvariantViolation`, `DiskFailed` and `DiskFull` from any call mean that the node must
-stop, because it no longer knows what it promised. They are never retried, and every later call raises the same error
-again. If the journal cannot be written for lack of descriptors or memory, the write is retried in every tick, for
+and nothing else happened (only after a false claim to lead, this node is in the next term). `InvariantViolation`,
+`DiskFailed` and `DiskFull` from any call mean that the node must stop, because it no longer knows what it promised.
+They are never retried, and every later call raises the same error again; no peer's message leads to them. If the
+journal cannot be written for lack of descriptors or memory, the write is retried in every tick, for
 `SHORTAGE_SECONDS`.
 """
 
@@ -24,13 +25,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from metadata.commands.cluster import NoOp, RegisterBroker
-from metadata.commands.envelope import ClientSession, Command, encode
+from metadata.commands.envelope import ClientSession, Command, decode, encode
 from metadata.image import invariants as image_invariants
 from metadata.image.image import ClusterImage
 from metadata.raft.engine import Ready
 from metadata.raft.pysyncobj_engine import PySyncObjEngine
+from metadata.raft.pysyncobj_node import EngineChecks
 from metadata.records.events import MetadataEvent
 from metadata.voters.changes import VoterChange
 from metadata.voters.configuration import Configuration
@@ -48,6 +51,7 @@ from .lanes import Lanes, is_urgent
 from .limits import QuorumLimits
 from .machine import Snapshots, StateMachine
 from .own_broker import OwnBroker
+from .plausibility import check_plausible
 from .port import Outcome
 from .proposals import Done, Proposals
 from .protocol import (
@@ -63,7 +67,8 @@ from .protocol import (
     VotersChanged,
 )
 from .questions import Barriers, StatusQuestions
-from .voter_requests import ChangeDesk, VoterChanges
+from .received import ReceivedSnapshots
+from .voter_requests import VoterChangeQueue, VoterChanges
 
 ROUNDS_PER_TICK = 3
 """The most rounds in one tick. A round carries out what the previous one staged, so a single voter commits at once."""
@@ -78,7 +83,15 @@ SHORTAGE_SECONDS = 30.0
 TOO_MANY = "too many proposals are undecided: retry later"
 
 
-class OrStop:
+def check_command(command: bytes) -> None:
+    """Check a command that a leader sent. Raises `RemoteProtocolError` if this node could not apply it.
+
+    Once committed, such a command would stop the node, at each start again.
+    """
+    decode(command)
+
+
+class StopOnError:
     """The guard around every call of one node.
 
     The first error that is not a peer's fault stops the node permanently, because it no longer knows what it
@@ -128,6 +141,21 @@ class Outgoing:
             self._send(peer, protocol.encode(frame))
 
 
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """Counts of one node, for its status."""
+
+    sequence: int
+    """The last number given to a proposal of this node's session."""
+    proposals: int
+    """Proposals of this node that have no outcome yet."""
+    proposal_bytes: int
+    oldest_sequence: int | None
+    """The smallest number among them; None if there is none."""
+    undecided: int
+    """Proposals handed to the engine here, of this node and of others, that have no outcome yet."""
+
+
 class QuorumNode:
     """A node of the metadata quorum and the broker beside it. Single-threaded."""
 
@@ -143,9 +171,14 @@ class QuorumNode:
         on_events: Callable[[int, Sequence[MetadataEvent]], None],
         on_leader: Callable[[BrokerId], None] | None = None,
         on_configuration: Callable[[Configuration], None] | None = None,
+        on_fault: Callable[[BrokerId, RemoteProtocolError], None] = lambda peer, error: None,
         limits: QuorumLimits | None = None,
+        peers_are_proven: bool = True,
     ) -> None:
         """Open the journal (blocking). The state found on disk comes through `on_events` at the first `tick`.
+
+        `on_fault` is called for a peer's fault that is found after its message was taken. `peers_are_proven`: whether
+        certificates prove who the peers are.
 
         Raises `InvalidRequest` if the folder was never prepared or is another node's, `DiskDamaged` if it is damaged,
         `InvariantViolation` if another version wrote it, and `DiskFailed`.
@@ -158,12 +191,15 @@ class QuorumNode:
         self._on_configuration = on_configuration or (lambda configuration: None)
         self._configuration: Configuration | None = None
         self._leader: BrokerId = NO_BROKER
-        self._engine = PySyncObjEngine(identity, disk=disk, now=clock.monotonic(), random=random, timing=timing)
-        needed = not self._engine.base_configuration.is_pinned
+        checks = EngineChecks(check_command, snapshots=True, peers_are_proven=peers_are_proven)
+        now = clock.monotonic()
+        self.engine = PySyncObjEngine(identity, disk=disk, now=now, random=random, timing=timing, checks=checks)
+        needed = not self.engine.base_configuration.is_pinned
         self._directories = VoterDirectories(disk, identity, needed=needed)
         self._machine = StateMachine(on_events)
-        self._snapshots = Snapshots(self._machine, self._engine, self._limits)
-        self._lanes = Lanes(self._engine.propose)
+        self._snapshots = Snapshots(self._machine, self.engine, self._limits)
+        self._received = ReceivedSnapshots(self.engine, self._machine, on_fault)
+        self._lanes = Lanes(self.engine.propose)
         # An answer to a question of this node's previous process must not match a question of this one.
         first_id = int.from_bytes(random.randbytes(7), "big")
         self._proposals = Proposals(identity.node_id, first_id, self._lanes.submit, self._outgoing.queue)
@@ -173,21 +209,22 @@ class QuorumNode:
         self.reaches_leader = False
         self._led = (-1, 0)
         """The term that this node leads, and the index that must be applied before it is the controller."""
-        self._forwarded = Forwarded(self._limits, self._lanes.submit, self._outgoing.queue)
+        check = lambda command: check_plausible(self._machine.image, command)  # noqa: E731
+        self._forwarded = Forwarded(self._limits, self._lanes.submit, self._outgoing.queue, check)
         self._session_id = random.randbytes(16)
         self._sequence = 0
         add = self._proposals.add
         self._barriers = Barriers(lambda by, done: add(encode(NoOp()), urgent=True, deadline=by, done=done))
         self._questions = StatusQuestions(first_id)
         self._changes = VoterChanges(first_id, self._ask_change)
-        self._desk = ChangeDesk(self._engine, self._lanes)
+        self._desk = VoterChangeQueue(self.engine, self._lanes)
         self._touched = True
         self._next_look: float | None = None
         """When time gives the next tick something to do (None until it is computed), unless an input has
         (`_touched`)."""
         self._short_since: float | None = None
         """When the journal first could not be written for lack of descriptors or memory; None while it can."""
-        self._or_stop = OrStop()
+        self._or_stop = StopOnError()
 
     # --- Links -------------------------------------------------------------------------------------------------------
 
@@ -195,31 +232,31 @@ class QuorumNode:
         """Process the hello of a link on which the peer sends: it names the peer's disk."""
         with self._or_stop:
             self._touched = True
-            voter = self._engine.base_configuration.voter(peer)
+            voter = self.engine.base_configuration.voter(peer)
             if voter is not None and not voter.pinned:
                 # Even if a later entry names its disk: that entry may be truncated.
-                self._engine.distrust(peer, not self._directories.is_the_same(peer, directory_id))
-            self._engine.meet(peer, directory_id, endpoint)
+                self.engine.distrust(peer, not self._directories.is_the_same(peer, directory_id))
+            self.engine.meet(peer, directory_id, endpoint)
 
     def on_gone(self, peer: BrokerId) -> None:
         """Record that the peer's link to this node closed."""
         with self._or_stop:
             self._touched = True
-            self._engine.forget(peer)
+            self.engine.forget(peer)
 
     def on_connected(self, peer: BrokerId) -> None:
         """Record that messages can be sent to this peer."""
         with self._or_stop:
             self._touched = True
             self._connected.add(peer)
-            self._engine.peer_connected(peer)
+            self.engine.peer_connected(peer)
 
     def on_disconnected(self, peer: BrokerId) -> None:
         """Record that messages to this peer are lost from now on."""
         with self._or_stop:
             self._touched = True
             self._connected.discard(peer)
-            self._engine.peer_disconnected(peer)
+            self.engine.peer_disconnected(peer)
 
     def on_message(self, peer: BrokerId, message: Buffer) -> None:
         """Process a message from a peer whose handshake was accepted. Raises `RemoteProtocolError`."""
@@ -229,7 +266,7 @@ class QuorumNode:
             self._touched = True
             match frame:
                 case EngineFrame(packed):
-                    self._touched = self._engine.step(peer, packed) or before
+                    self._touched = self.engine.step(peer, packed) or before
                 case HeartbeatAnswer():
                     self._touched = before  # only its absence would matter, and the controller's fence reports that
                 case BrokerHeartbeat():
@@ -315,7 +352,7 @@ class QuorumNode:
     def register(self, command: RegisterBroker, done: Done) -> None:
         """Register the broker of this process, then send its heartbeats.
 
-        A barrier first tells which registration it replaces; then it is proposed until the state machine answers.
+        A barrier first determines which registration it replaces; then it is proposed until the state machine answers.
         `done` is called once: with applied (if the result is a refusal, another process holds the id and this one
         must stop), or with unknown if the node closes first.
         """
@@ -337,12 +374,17 @@ class QuorumNode:
 
     def status(self) -> QuorumStatus:
         """Return the status as this node knows it now."""
-        return self._engine.status()
+        return self.engine.status()
+
+    def facts(self) -> NodeFacts:
+        """Return the counts of what this node holds."""
+        waiting = self._proposals
+        return NodeFacts(self._sequence, len(waiting), waiting.size_bytes, waiting.oldest_sequence, self._lanes.waiting)
 
     @property
     def next_heartbeat(self) -> float:
         """When the leader's heartbeat is due, by the clock; infinite if this node does not lead."""
-        return self._engine.next_heartbeat
+        return self.engine.next_heartbeat
 
     @property
     def busy(self) -> bool:
@@ -358,8 +400,8 @@ class QuorumNode:
     def next_look(self) -> float:
         """When time alone gives the next tick something to do, by the clock."""
         if self._next_look is None:
-            at_once = self.busy or self._questions or self._snapshots.under_way
-            timed = (self._engine, self._proposals, self._barriers, self._changes, self._controlling, self._broker)
+            at_once = self.busy or self._questions or self._snapshots.under_way or self._received.under_way
+            timed = (self.engine, self._proposals, self._barriers, self._changes, self._controlling, self._broker)
             self._next_look = -math.inf if at_once else min([part.next_due for part in timed])
         return self._next_look
 
@@ -384,6 +426,8 @@ class QuorumNode:
             self._desk.pin(now)
             self._notice_configuration()
             self._snapshots.go_on()
+            until = now + APPLY_SECONDS
+            self._received.go_on(lambda: self._clock.monotonic() < until)
             self._outgoing.flush()
             if self._machine.between_entries:
                 self._broker.notice_fence(now, self._machine.image)
@@ -394,12 +438,12 @@ class QuorumNode:
     def _round(self, now: float) -> bool:
         """Stage, sync, send, apply and decide. Returns whether that staged more."""
         self._barriers.pump(now)
-        leader = self._engine.leader
+        leader = self.engine.leader
         self.reaches_leader = leader == self._identity.node_id or leader in self._connected
         self._proposals.pump(now, leader, self.reaches_leader)
         self._changes.pump(now, leader, self.reaches_leader)
         self._lanes.drain()
-        self._engine.tick(now)
+        self.engine.tick(now)
         ready = self._ready(now)
         if ready is None:
             return False
@@ -412,22 +456,22 @@ class QuorumNode:
             for applied, result in self._machine.carry_on(lambda: self._clock.monotonic() < until):
                 self._lanes.applied(applied, result)
         # Entries that are not applied yet stay in the log, not in memory here.
-        self._engine.hold_back(self._machine.behind)
+        self.engine.hold_back(self._machine.behind)
         self._notice_leader()
         leads = self._leads()
         if not leads or self._machine.between_entries:
-            self._controlling.update(leads, self._engine.term, self._machine.image, now)
-            self._controlling.decide(now, self._engine.configuration.node_ids)
+            self._controlling.update(leads, self.engine.term, self._machine.image, now)
+            self._controlling.decide(now, self.engine.configuration.node_ids)
         return bool(self._lanes)
 
     def _ready(self, now: float) -> Ready | None:
         """Return the engine's `Ready`, or None if the journal could not be written for lack of descriptors or memory.
 
-        In that case nothing was promised, and the next tick retries. To its peers this node is silent meanwhile, as
-        if it were cut off.
+        In that case nothing was promised, and the next tick retries. To its peers this node does not respond meanwhile,
+        as if it were cut off.
         """
         try:
-            ready = self._engine.ready()
+            ready = self.engine.ready()
         except ResourceShortage:
             self._short_since = now if self._short_since is None else self._short_since
             if now - self._short_since >= SHORTAGE_SECONDS:
@@ -439,20 +483,20 @@ class QuorumNode:
 
     def _leads(self) -> bool:
         """Return whether this node leads and its machine has applied what was committed before its term."""
-        if not self._engine.is_leader:
+        if not self.engine.is_leader:
             self._led = (-1, 0)
-        elif self._led[0] != self._engine.term:
-            self._led = (self._engine.term, self._machine.given_index)
+        elif self._led[0] != self.engine.term:
+            self._led = (self.engine.term, self._machine.given_index)
         return self._led[0] >= 0 and self._machine.applied_index >= self._led[1]
 
     def _notice_leader(self) -> None:
-        if self._engine.leader != self._leader:
-            self._leader = self._engine.leader
+        if self.engine.leader != self._leader:
+            self._leader = self.engine.leader
             self._on_leader(self._leader)
 
     def _notice_configuration(self) -> None:
-        if self._engine.configuration != self._configuration:
-            self._configuration = self._engine.configuration
+        if self.engine.configuration != self._configuration:
+            self._configuration = self.engine.configuration
             self._on_configuration(self._configuration)
 
     # --- Heartbeats --------------------------------------------------------------------------------------------------
@@ -485,10 +529,10 @@ class QuorumNode:
 
     def check_invariants(self) -> None:
         """Check everything that must hold between any two calls, for tests. Raises `InvariantViolation`."""
-        self._engine.check_invariants()
+        self.engine.check_invariants()
         if self._machine.between_entries:
             image_invariants.check(self._machine.image)
-        applied = self._engine.status().applied_index
+        applied = self.engine.status().applied_index
         if self._machine.applied_index > applied:
             raise InvariantViolation(f"the image is at {self._machine.applied_index}, the engine {applied}")
 
@@ -497,4 +541,4 @@ class QuorumNode:
         self._changes.close()
         self._barriers.close()
         self._proposals.close()
-        self._engine.close(sync=self._or_stop.error is None)
+        self.engine.close(sync=self._or_stop.error is None)

@@ -6,8 +6,15 @@ by their own hello, and voters that the log here does not name yet. A node that 
 longer dialed. A node that reaches no leader also dials the nodes that its peers name as voters, and those that these
 name in turn: it may have been down while the voters changed (S10).
 
-The address of a peer is the one in its last hello, else the one in the log, else the one in this node's folder, else
-the latest one that other peers report.
+A hello is only a claim. A node that dialed any address that a hello names would reach for a stranger what only the node
+may reach (a server-side request forgery). So the addresses of a peer are, in this order:
+
+1. the one in its hello, if its certificate proves that it is this node;
+2. the one of its broker's registration, of the log's voters, or of the folder that this node was prepared with;
+3. the one that other peers report, of which this node knows where they are;
+4. the one from which an unproven peer dialed this node: an observer that is not registered yet, or a voter that moved.
+
+The first one is dialed. If it does not answer with this peer's hello, the next one is tried, and so on in turn.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from raftlog.model import BrokerId, Endpoint
 from .protocol import PEERS_MAX
 
 
-class WhomToDial:
+class Peers:
     """The peers that one node dials. After each change the caller reads `wanted`."""
 
     def __init__(self, own: BrokerId, initial: Mapping[BrokerId, Endpoint]) -> None:
@@ -28,9 +35,13 @@ class WhomToDial:
         self._own = own
         self._initial = dict(initial)
         self._voters: dict[BrokerId, Endpoint | None] = dict.fromkeys(initial)
-        self._heard: dict[BrokerId, Endpoint | None] = {}
-        """The addresses that peers gave in their last hello: peers with a link to this node, and voters that
-        had one."""
+        self._registered: dict[BrokerId, Endpoint] = {}
+        """The addresses in the registrations of brokers."""
+        self._heard: dict[BrokerId, tuple[Endpoint | None, bool]] = {}
+        """The addresses of peers that dialed this node, and whether a certificate proves them: peers with a link to
+        this node, and voters that had one."""
+        self._chosen: dict[BrokerId, Endpoint] = {}
+        """The address at which each peer is dialed, while it is one of its addresses."""
         self._linked: set[BrokerId] = set()
         """The peers with a link to this node now."""
         self._told: dict[BrokerId, Mapping[BrokerId, Endpoint]] = {}
@@ -42,10 +53,32 @@ class WhomToDial:
         self._voters = {voter.node_id: voter.endpoint for voter in configuration.voters if voter.node_id != self._own}
         self._forget_the_gone()
 
-    def on_heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
-        """Record that a peer dialed this node."""
-        self._heard[peer] = endpoint
+    def on_registered(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
+        """Record the address in a broker's registration, or None if it was unregistered."""
+        if endpoint is None:
+            self._registered.pop(peer, None)
+        elif self._registered.get(peer) != endpoint:
+            self._registered[peer] = endpoint
+            self._chosen.pop(peer, None)
+
+    def on_heard(self, peer: BrokerId, endpoint: Endpoint | None, *, proven: bool = True) -> None:
+        """Record that a peer dialed this node.
+
+        `proven`: its certificate names it, so its word about its address counts; otherwise `endpoint` is at the host
+        from which it dialed.
+        """
+        if proven and self._heard.get(peer) != (endpoint, True):
+            self._chosen.pop(peer, None)
+        self._heard[peer] = (endpoint, proven)
         self._linked.add(peer)
+
+    def on_failed(self, peer: BrokerId) -> None:
+        """Record that the peer did not answer at its address: the next one is tried."""
+        known = self._addresses_of(peer)
+        if known:
+            chosen = self._chosen.get(peer, known[0])
+            place = known.index(chosen) if chosen in known else -1
+            self._chosen[peer] = known[(place + 1) % len(known)]
 
     def on_gone(self, peer: BrokerId) -> None:
         """Record that a peer's link to this node closed.
@@ -75,13 +108,27 @@ class WhomToDial:
             wanted |= news
             asked += sorted(news)
         self._told = {peer: voters for peer, voters in self._told.items() if peer in wanted}
+        self._chosen = {peer: where for peer, where in self._chosen.items() if peer in wanted}
         addresses = {peer: self.address_of(peer) for peer in sorted(wanted - {self._own})}
         return {peer: address for peer, address in addresses.items() if address is not None}
 
     def address_of(self, peer: BrokerId) -> Endpoint | None:
         """Return the address at which to dial a peer, or None if it is unknown."""
-        known = self._heard.get(peer) or self._voters.get(peer) or self._initial.get(peer)
-        return known or next((voters[peer] for voters in reversed(self._told.values()) if peer in voters), None)
+        known = self._addresses_of(peer)
+        chosen = self._chosen.get(peer)
+        return chosen if chosen in known else next(iter(known), None)
+
+    def trusted_address_of(self, peer: BrokerId) -> Endpoint | None:
+        """Return the address of a peer in the log or in this node's folder, or None."""
+        return self._registered.get(peer) or self._voters.get(peer) or self._initial.get(peer)
+
+    def _addresses_of(self, peer: BrokerId) -> list[Endpoint]:
+        """Return the addresses of a peer, the most trusted first."""
+        heard, proven = self._heard.get(peer, (None, False))
+        known = [heard if proven else None, self._registered.get(peer), self._voters.get(peer), self._initial.get(peer)]
+        known += [voters[peer] for voters in reversed(self._told.values()) if peer in voters][:1]
+        known.append(heard)
+        return list(dict.fromkeys(where for where in known if where is not None))
 
     def _forget_the_gone(self) -> None:
         kept = self._linked | self._voters.keys()

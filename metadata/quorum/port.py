@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from metadata.commands.cluster import RegisterBroker
 from metadata.commands.envelope import Command
@@ -33,8 +34,7 @@ class Fate(enum.Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The outcome of a proposal. `result` is the state machine's answer if the fate is APPLIED, else None."""
 
     fate: Fate

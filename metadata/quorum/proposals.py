@@ -14,8 +14,9 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from metadata.commands.envelope import decode_result
 from metadata.commands.results import Refused
@@ -39,8 +40,7 @@ LOOKED_AT_MAX = 1_000
 thousand."""
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(msgspec.Struct):
     envelope: bytes
     urgent: bool
     deadline: float

@@ -14,7 +14,15 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from metadata.commands.cluster import AdvanceTime, AlterIsr, FenceBroker, RegisterBroker, ReportRoom, UnfenceBroker
+from metadata.commands.cluster import (
+    AdvanceTime,
+    AlterIsr,
+    FenceBroker,
+    GrantProducerIds,
+    RegisterBroker,
+    ReportRoom,
+    UnfenceBroker,
+)
 from metadata.commands.envelope import MAX_COMMAND_BYTES, Command
 from metadata.commands.replicas import BeginMoves, RenewLeadership, ReportLoss
 from metadata.raft.messages import MAX_ENGINE_MESSAGE_BYTES
@@ -79,7 +87,7 @@ class EngineFrame(_Frame, frozen=True, tag="engine.1"):
 
 
 class BrokerHeartbeat(_Frame, frozen=True, tag="heartbeat.1"):
-    """A sign of life of one incarnation of a broker, whose metadata has reached `applied_index`.
+    """A heartbeat of one incarnation of a broker, whose metadata has reached `applied_index`.
 
     `stopping`: the broker asks to be fenced. `wall_ms`: its wall clock, to be compared with the others'; 0 if it
     cannot be.
@@ -110,7 +118,7 @@ class Propose(_Frame, frozen=True, tag="propose.1"):
 
 def author(command: Command) -> int | None:
     """Return the broker in whose name a command is made, or None. No other node may propose such a command (S12)."""
-    if isinstance(command, RegisterBroker | ReportLoss | ReportRoom | RenewLeadership):
+    if isinstance(command, GrantProducerIds | RegisterBroker | ReportLoss | ReportRoom | RenewLeadership):
         return command.broker_id
     return command.leader if isinstance(command, AlterIsr) else None
 

@@ -7,16 +7,16 @@ added once, with one disk, and a removed one is not there any more. But a retry 
 effect already, which after an unanswered attempt means that it was done. Each attempt has an id of its own: an answer
 that the step was done counts for any attempt, a refusal only for the last one.
 
-`ChangeDesk` is the leader's side: it decides (`metadata/voters/changes.py`), appends, and answers when the step is
-committed. It also pins the disks of voters that no configuration names yet.
+`VoterChangeQueue` is the leader's side: it decides (`metadata/voters/changes.py`), appends, and answers when the step
+is committed. It also pins the disks of voters that no configuration names yet.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import replace
 
 from metadata.raft.engine import Engine
@@ -46,16 +46,15 @@ ASKED_AGAIN_AFTER = 2.0
 RETRY_AFTER = 0.1
 """Seconds before a lost request is retried, and between two attempts to pin disks."""
 
-Told = Callable[[VotersChanged], None]
+EndOutcome = Callable[[VotersChanged], None]
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
+class _Request(msgspec.Struct, eq=False):
     change: VoterChange
     plan: bool
     deadline: float
-    done: Told
-    attempts: list[int] = field(default_factory=list)
+    done: EndOutcome
+    attempts: list[int] = []
     """The ids of its attempts: few, since each waits for an answer, a pause, or another leader."""
     where: BrokerId = NO_BROKER
     """The leader that has the last attempt and has not answered."""
@@ -68,7 +67,7 @@ class _Request:
 class VoterChanges:
     """The requests of one node. Every `done` is called exactly once."""
 
-    def __init__(self, first_id: int, ask: Callable[[BrokerId, ChangeVoters, Told], None]) -> None:
+    def __init__(self, first_id: int, ask: Callable[[BrokerId, ChangeVoters, EndOutcome], None]) -> None:
         """`ask(leader, request, told)` sends a request to the leader, which may be this node.
 
         If this node leads, `told` is called; other leaders' answers come through `on_answer`.
@@ -82,7 +81,7 @@ class VoterChanges:
         self.next_due = math.inf
         """When `pump` has something to do even without any input."""
 
-    def add(self, change: VoterChange, *, plan: bool, deadline: float, done: Told) -> None:
+    def add(self, change: VoterChange, *, plan: bool, deadline: float, done: EndOutcome) -> None:
         """Start a request."""
         if len(self._waiting) >= REQUESTS_MAX:
             done(_refused(self._next_id, "overloaded", "too many changes of the quorum are undecided: retry later"))
@@ -155,7 +154,7 @@ class VoterChanges:
             self._expire(request)
 
 
-class ChangeDesk:
+class VoterChangeQueue:
     """The leader's side of voter changes; idle on every other node."""
 
     def __init__(self, engine: Engine, lanes: Lanes) -> None:
@@ -165,7 +164,7 @@ class ChangeDesk:
         """The number of appended steps that are not decided yet."""
         self._pinned_at = float("-inf")
 
-    def answer(self, asked: ChangeVoters, told: Told) -> None:
+    def answer(self, asked: ChangeVoters, told: EndOutcome) -> None:
         """Decide a request; `told` is called once, now or when the step is decided."""
         if not self._engine.is_leader:
             told(VotersChanged(asked.request_id, "again", detail="the receiving node does not lead the quorum"))
@@ -192,7 +191,7 @@ class ChangeDesk:
                 settled = self._settled(VotersChanged(asked.request_id, "applied", -1, before, next_one.node_ids), told)
                 self._engine.append_configuration(next_one, self._lanes.expect(settled))
 
-    def _settled(self, answer: VotersChanged, told: Told) -> Callable[[Outcome], None]:
+    def _settled(self, answer: VotersChanged, told: EndOutcome) -> Callable[[Outcome], None]:
         def settled(outcome: Outcome) -> None:
             self._open -= 1
             if outcome.fate is Fate.APPLIED:

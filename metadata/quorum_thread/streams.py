@@ -16,6 +16,7 @@ from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.http2.connection import Http2Stream, StreamHandler
 from raftlog.model import BrokerId
 from raftlog.ports import LinkHandler, Part
+from raftlog.system.runtime import call_on
 
 HELLO_SECONDS = 10.0
 """Seconds within which the first message of a link, the hello, must arrive; otherwise the link is dropped."""
@@ -39,12 +40,18 @@ class StreamLink:
         return self._peer
 
     @property
+    def source(self) -> str:
+        """The host from which the connection was made; empty if it is unknown."""
+        name = self._stream.connection.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) and name else ""
+
+    @property
     def is_local(self) -> bool:
         """Whether its stream lives on the quorum's loop."""
         return self._local
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Queue one message. If the peer declares that it accepts no message this long, it is no voter, and the link
+        """Queue one message. If the peer declares that it accepts no message this long, it is not a voter, and the link
         is dropped."""
         self._on_stream_loop(lambda: self._send(parts))
 
@@ -68,11 +75,8 @@ class StreamLink:
     def _on_stream_loop(self, call: Callable[[], None]) -> None:
         if self._local:
             call()
-            return
-        try:
-            self._stream_loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            return  # that loop is closed, and its connections with it
+        else:
+            call_on(self._stream_loop, call)  # If that loop is closed, its connections are closed with it.
 
 
 class DialedStream:
@@ -161,11 +165,8 @@ class AcceptedStreams:
     def _run(self, call: Callable[[], None]) -> None:
         if asyncio.get_running_loop() is self._loop:
             call()
-            return
-        try:
-            self._loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            return  # the quorum's loop is closed
+        else:
+            call_on(self._loop, call)
 
     async def close(self) -> None:
         """Drop all streams; those of this loop are gone on return."""

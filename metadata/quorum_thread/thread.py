@@ -14,7 +14,6 @@ nevertheless, its messages are passed on.
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,12 +23,11 @@ import structlog
 from metadata.commands.cluster import RegisterBroker
 from metadata.commands.envelope import Command
 from metadata.quorum.limits import QuorumLimits
-from metadata.quorum.links import QuorumLinks
+from metadata.quorum.links import QuorumLinks, is_dialable
 from metadata.quorum.node import QuorumNode
-from metadata.quorum.pace import TICK_SECONDS, pause_after_tick
 from metadata.quorum.port import Fate, Outcome
 from metadata.quorum.protocol import QUORUM_PATH, VotersChanged
-from metadata.records.events import MetadataEvent
+from metadata.records.events import BrokerChanged, BrokerRemoved, MetadataEvent
 from metadata.voters.changes import VoterChange
 from metadata.voters.configuration import Configuration
 from metadata.voters.damage import forgot
@@ -41,15 +39,20 @@ from raftlog.http2.limits import Http2Limits
 from raftlog.http2.tls import DialTls
 from raftlog.model import NO_BROKER, BrokerId, Endpoint, QuorumStatus
 from raftlog.ports import Clock, Disk, Random
+from raftlog.system.runtime import call_on
 
+from .beat import Beat
 from .bridge import Bridge
 from .dialing import Dialing, Redirect
-from .streams import AcceptedStreams
+from .streams import AcceptedStreams, StreamLink
 
 __all__ = ["QUORUM_PATH", "QuorumThread"]
 
 HANGING_SECONDS = 60.0
 """Seconds after which opening or closing the journal counts as hanging: its size is bounded, so the disk hangs."""
+
+TELL_FORGOTTEN_SECONDS = 60.0
+"""The shortest interval between two log lines that a voter forgot."""
 
 LIMITS = Http2Limits(
     connect_timeout_s=1.0, ping_interval_s=2.0, ping_timeout_s=2.0, stall_timeout_s=3.0, max_queued_bytes=64 * MIB
@@ -72,13 +75,15 @@ class QuorumThread:
         on_events: Callable[[int, Sequence[MetadataEvent]], None],
         on_fatal: Callable[[BaseException], None],
         on_leader: Callable[[BrokerId], None] | None = None,
+        on_fault: Callable[[BrokerId, RemoteProtocolError], None] | None = None,
         limits: QuorumLimits | None = None,
         tls: Callable[[BrokerId], DialTls] | None = None,
         redirect: Redirect = lambda peer, known: known,
     ) -> None:
         """Create the quorum, on the broker's running loop.
 
-        `peers` are the addresses of the other initial voters' data listeners, and `tls` returns the TLS settings for
+        `on_fault` is called with each peer that broke the protocol; without it, such faults are logged. `peers` are the
+        addresses of the other initial voters' data listeners, and `tls` returns the TLS settings for
         dialing a peer (None: plaintext). `random` belongs to the thread from now on. `on_fatal` is called once, with
         the reason why this node must stop. `redirect` returns the address to dial instead of the one that a peer
         reports, and is called on the thread.
@@ -94,7 +99,8 @@ class QuorumThread:
         self._clock = clock
         self._on_events = on_events
         self._on_fatal = on_fatal
-        self._bridge = Bridge(asyncio.get_running_loop())
+        self._on_fault = on_fault or self._log_fault
+        self._bridge = Bridge(asyncio.get_running_loop(), clock)
         self._log = structlog.get_logger()
         self._make_node: Callable[[QuorumLinks], QuorumNode] = lambda links: QuorumNode(
             identity,
@@ -103,10 +109,12 @@ class QuorumThread:
             random=random,
             timing=timing,
             send=links.send,
-            on_events=lambda index, events: self._bridge.post(self._events, index, events),
+            on_events=self._hand_over_events,
             on_leader=lambda leader: self._leads(links, leader, on_leader),
             on_configuration=lambda configuration: self._configured(links, configuration),
+            on_fault=self._fault,
             limits=limits,
+            peers_are_proven=tls is not None,
         )
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -118,11 +126,9 @@ class QuorumThread:
         self._stop = asyncio.Event()
         self._dialing: Dialing | None = None
         self._accepted: AcceptedStreams | None = None
-        self._tick_due = False
-        self._next_tick = -math.inf
-        """The time of the next tick without input, by the thread's loop."""
+        self._tell_forgotten_at: dict[BrokerId, float] = {}
         self._heartbeat = timing.quorum_heartbeat_ms / 1000
-        self._next_beat: asyncio.TimerHandle | None = None
+        self._beat: Beat | None = None
 
     # --- On the broker's loop ----------------------------------------------------------------------------------------
 
@@ -209,13 +215,7 @@ class QuorumThread:
 
     def _call(self, callback: Callable[[], None]) -> bool:
         """Schedule a call on the thread's loop. Returns False if the loop has ended or never began."""
-        if self._loop is None:
-            return False
-        try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:
-            return False
-        return True
+        return self._loop is not None and call_on(self._loop, callback)
 
     # --- On the thread -----------------------------------------------------------------------------------------------
 
@@ -228,10 +228,12 @@ class QuorumThread:
     async def _main(self) -> None:
         links = QuorumLinks(
             self._identity,
-            on_dropped=self._link_dropped,
-            on_heard=lambda peer, where: self._with_dialing(lambda dialing: dialing.on_heard(peer, where)),
+            on_dropped=self._fault,
+            on_heard=self._heard,
             on_gone=lambda peer: self._with_dialing(lambda dialing: dialing.on_gone(peer)),
             on_told=lambda peer, voters: self._with_dialing(lambda dialing: dialing.on_told(peer, voters)),
+            source_of=lambda link: link.source if isinstance(link, StreamLink) else "",
+            trusted_address_of=self._trusted_address_of,
         )
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._unforeseen)
@@ -245,6 +247,7 @@ class QuorumThread:
             return
         links.attach(node)
         self._node = node
+        self._beat = Beat(node, self._tick, self._clock, self._heartbeat)
         self._dialing = Dialing(
             self._identity.node_id,
             self._peers,
@@ -261,29 +264,33 @@ class QuorumThread:
             self._stop.set()  # the request to close came before the loop existed
         self._bridge.call(self._say_started)
         try:
-            self._beat()
+            self._beat.begin()
             await self._stop.wait()
         finally:
             await self._end(node)
 
-    def _beat(self) -> None:
-        """Tick the node even if no input arrives. An input's tick postpones this one, so an idle node wakes for
-        little else."""
-        self._next_beat = None
-        if self._node is not None:
-            if asyncio.get_running_loop().time() >= self._next_tick:
-                self._tick()
-            self._set_beat()
-
-    def _set_beat(self) -> None:
-        """Set the only timer for the next tick."""
-        if self._next_beat is not None:
-            self._next_beat.cancel()
-        self._next_beat = asyncio.get_running_loop().call_at(self._next_tick, self._beat)
-
     def _with_dialing(self, call: Callable[[Dialing], None]) -> None:
         if self._dialing is not None and not self._stop.is_set():
             call(self._dialing)
+
+    def _heard(self, peer: BrokerId, endpoint: Endpoint | None, *, proven: bool) -> None:
+        self._with_dialing(lambda dialing: dialing.on_heard(peer, endpoint, proven=proven))
+
+    def _trusted_address_of(self, peer: BrokerId) -> Endpoint | None:
+        return None if self._dialing is None else self._dialing.trusted_address_of(peer)
+
+    def _hand_over_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        for event in events:
+            if isinstance(event, BrokerChanged):
+                self._registered(event.record.broker_id, event.record.data)
+            elif isinstance(event, BrokerRemoved):
+                self._registered(event.broker_id, None)
+        self._bridge.post(self._events, index, events)
+
+    def _registered(self, broker: BrokerId, data: Endpoint | None) -> None:
+        usable = data if data is not None and data.host and is_dialable(data.host) else None
+        if broker != self._identity.node_id:
+            self._with_dialing(lambda dialing: dialing.on_registered(broker, usable))
 
     def _configured(self, links: QuorumLinks, configuration: Configuration) -> None:
         self._log.info("quorum_voters", voters=list(configuration.node_ids))
@@ -307,15 +314,12 @@ class QuorumThread:
         except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
             self._fail(error)
             return
-        if not self._tick_due and self._node.wants_tick:
-            self._tick_due = True
-            asyncio.get_running_loop().call_soon(self._tick)
+        if self._beat is not None:
+            self._beat.on_input()
 
     def _tick(self) -> None:
         node = self._node
-        self._tick_due = False
-        if node is None:
-            return
+        assert node is not None
         try:
             node.tick()
             self._take_status(node.status())
@@ -324,13 +328,6 @@ class QuorumThread:
         except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
             self._fail(error)
         self._bridge.flush()
-        if node.busy and not self._tick_due and not self._stop.is_set():
-            self._tick_due = True
-            asyncio.get_running_loop().call_soon(self._tick)
-        pause = pause_after_tick(node, self._clock.monotonic(), self._heartbeat, TICK_SECONDS)
-        self._next_tick = asyncio.get_running_loop().time() + pause
-        if self._next_beat is not None and self._next_tick < self._next_beat.when():
-            self._set_beat()
 
     def _unforeseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Process an exception that no callback or task of this loop caught.
@@ -349,17 +346,23 @@ class QuorumThread:
         """Report the error and stop: nothing leaves this node any more."""
         self._report(error)
         self._stop.set()
+        if self._beat is not None:
+            self._beat.end()
 
     def _report(self, error: BaseException) -> None:
         self._bridge.call(self._fatal, error)
 
     def _take_status(self, status: QuorumStatus) -> None:
-        for forgetful in set(status.forgetful) - set(self._status.forgetful):
-            self._log.error("quorum_voter_forgot", node=forgetful, detail=forgot(forgetful))
+        for voter in set(status.forgetful) - set(self._status.forgetful):
+            if self._clock.monotonic() >= self._tell_forgotten_at.get(voter, 0.0):
+                self._tell_forgotten_at[voter] = self._clock.monotonic() + TELL_FORGOTTEN_SECONDS
+                self._log.error("quorum_voter_forgot", voter=voter, detail=forgot(voter))
         self._status = status
 
     async def _end(self, node: QuorumNode) -> None:
         self._node = None
+        if self._beat is not None:
+            self._beat.end()
         if self._dialing is not None:
             await self._dialing.close()
         if self._accepted is not None:
@@ -367,8 +370,8 @@ class QuorumThread:
         node.close()
         self._bridge.flush()
 
-    def _link_dropped(self, error: RemoteProtocolError) -> None:
-        self._log.warning("quorum_link_dropped", detail=error.detail)
+    def _fault(self, peer: BrokerId, error: RemoteProtocolError) -> None:
+        self._bridge.post(self._on_fault, peer, error)
 
     def _leads(self, links: QuorumLinks, leader: BrokerId, told: Callable[[BrokerId], None] | None) -> None:
         self._log.info("quorum_leader", leader=leader)
@@ -377,6 +380,9 @@ class QuorumThread:
             self._bridge.post(told, leader)
 
     # --- Back on the broker's loop -----------------------------------------------------------------------------------
+
+    def _log_fault(self, peer: BrokerId, error: RemoteProtocolError) -> None:
+        self._log.warning("quorum_link_dropped", peer=peer, detail=error.detail)
 
     def _say_started(self) -> None:
         if not self._started.done():

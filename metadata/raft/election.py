@@ -14,13 +14,12 @@ long time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from .messages import PreVoteReply
 
 
-@dataclass(slots=True)
-class Patience:
+class Patience(msgspec.Struct):
     """The time of the last message from a leader."""
 
     election_timeout_min: float
@@ -41,8 +40,7 @@ class Patience:
         return now < self.last_word + self.election_timeout_min
 
 
-@dataclass(slots=True)
-class PreVotes:
+class PreVotes(msgspec.Struct):
     """This voter's own request for pre-votes, repeated until it is granted or a leader's message arrives."""
 
     needed: int
@@ -51,7 +49,7 @@ class PreVotes:
     """The number of the request; answers to earlier ones are ignored."""
     asked_term: int = -1
     next_question_at: float = 0.0
-    _granted: set[int] = field(default_factory=set)
+    _granted: set[int] = set()
 
     def is_won(self, term: int) -> bool:
         """Return whether enough voters, including this one, would vote for it in `term + 1`."""

@@ -8,16 +8,16 @@ enforced by data: the holder of a `Ready` may send what is in it, and no caller 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import msgspec
 
 from metadata.voters.changes import QuorumFacts
 from metadata.voters.configuration import Configuration
 from raftlog.model import BrokerId, DirectoryId, Endpoint, QuorumStatus
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """A committed entry to apply now. `token` is set if this node proposed it."""
 
     index: int
@@ -26,8 +26,7 @@ class Committed:
     token: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledSnapshot:
+class InstalledSnapshot(msgspec.Struct, frozen=True):
     """The state that replaces the log's prefix up to `index`."""
 
     index: int
@@ -35,24 +34,37 @@ class InstalledSnapshot:
     state: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """A proposal of this node that will not be decided here: certainly not appended, or of unknown outcome."""
 
     token: int
     certain: bool
 
 
-@dataclass(slots=True)
-class Ready:
+class Ready(msgspec.Struct):
     """The results that may leave the engine now that the journal is synced."""
 
-    messages: list[tuple[BrokerId, bytes]] = field(default_factory=list)
-    applied: list[Committed | InstalledSnapshot] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
+    messages: list[tuple[BrokerId, bytes]] = []
+    applied: list[Committed | InstalledSnapshot] = []
+    lost: list[Lost] = []
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.applied or self.lost)
+
+
+class VoterFacts(NamedTuple):
+    """A voter's Raft state between two calls."""
+
+    term: int
+    vote: int | None
+    leads: bool
+    commit_index: int
+    applied_index: int
+    last_index: int
+    last_term: int
+    base_index: int
+    dirty: bool
+    """Whether anything is staged that was not synced."""
 
 
 class Engine(Protocol):
@@ -143,7 +155,7 @@ class Engine(Protocol):
 
     @property
     def leader(self) -> BrokerId:
-        """The node that is believed to lead, or `NO_BROKER`."""
+        """The presumed leader, or `NO_BROKER`."""
         ...
 
     @property

@@ -4,53 +4,53 @@ Three rules keep it safe, whatever is lost, late, duplicated or reordered:
 
 * An entry is removed only if the leader's entry at that index has another term, which is a real conflict. An append
   that covers less than the log has removes nothing.
-* Nothing at or below the commit index is ever removed. A leader that requires it has another history, and this node
-  stops.
+* Nothing at or below the commit index is ever removed. A leader that requires it has another history: its append is
+  refused like one that was lost on the way, so this node keeps what it promised and follows that leader in nothing.
 * The commit index follows only what *this* message proved to be equal.
 
 A fourth rule confines the fault of a broken peer to that peer (S11): an append that no leader can have sent is
-refused before it has any effect (`check`). Of two histories of committed entries one is wrong. If a voter sends the
-other one, this log may be the wrong one, and the node stops; if any other peer sends it, that peer is wrong.
+refused before it has any effect (`check`). Of two histories of committed entries one is wrong, and the frame does not
+tell which. If it is this node's, refusing it is enough: the node follows no leader of the other history, so it serves
+no linearizable read, and its broker is fenced.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+
+import msgspec
 
 from metadata.journal.journal import Journal
 from metadata.voters.configuration import decode_entry, is_single_step
-from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.errors import Contradiction, RemoteProtocolError
 
 from .messages import Append
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """An accepted append: the logs agree up to `index`."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True):
     """A rejected append: the entry before the leader's is missing here or differs. The logs may agree up to `hint`."""
 
     hint: int
 
 
-def check(journal: Journal, commit_index: int, message: Append, *, of_voter: bool) -> None:
+def check(
+    journal: Journal, commit_index: int, message: Append, check_command: Callable[[bytes], None] = lambda command: None
+) -> None:
     """Raise `RemoteProtocolError` for an append that no leader can have sent.
 
-    `of_voter`: whether its sender counts as a voter.
+    `check_command` raises it for the bytes of an entry that no node could apply.
     """
     _check_steps(journal, message)
-    if not of_voter:
-        try:
-            compare(journal, commit_index, message)
-        except InvariantViolation as error:
-            raise RemoteProtocolError(
-                f"a node that is no voter sent another history as leader: {error.detail}"
-            ) from None
+    known = compare(journal, commit_index, message)
+    if not isinstance(known, Rejected):
+        for entry in message.entries[known:]:
+            check_command(entry.command)
 
 
 def _check_steps(journal: Journal, message: Append) -> None:
@@ -94,7 +94,7 @@ def compare(journal: Journal, commit_index: int, message: Append) -> Rejected | 
     """Return how many of the message's entries this log has, from the first on, or `Rejected` if the logs differ
     before them.
 
-    It changes nothing. Raises `InvariantViolation` if the logs differ in entries that are committed here.
+    It changes nothing. Raises `Contradiction` if the logs differ in entries that are committed here.
     """
     prev_index = message.prev_index
     if prev_index >= journal.base_index:
@@ -124,7 +124,8 @@ def _hint(journal: Journal, commit_index: int, index: int) -> int:
     return index
 
 
-def _diverged(index: int, here: int | None, there: int, commit_index: int) -> InvariantViolation:
-    return InvariantViolation(
-        f"the leader has term {there} at index {index}, this log has {here}, and {commit_index} is committed here"
+def _diverged(index: int, here: int | None, there: int, commit_index: int) -> Contradiction:
+    return Contradiction(
+        f"it sent another history as leader: it has term {there} at index {index}, this node's log has {here}, and "
+        f"{commit_index} is committed here"
     )

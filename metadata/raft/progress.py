@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from dataclasses import dataclass, field
+
+import msgspec
 
 from .snapshot_transfer import OutgoingSnapshot
 
@@ -39,8 +40,7 @@ class State(enum.Enum):
     SNAPSHOT = "snapshot"
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(msgspec.Struct):
     """The progress of one peer. Invariant: `match < next`."""
 
     match: int
@@ -53,7 +53,7 @@ class Progress:
     commit_sent: int = 0
     """The greatest commit index sent to it."""
     snapshot: OutgoingSnapshot | None = None
-    _in_flight: deque[tuple[int, int]] = field(default_factory=deque)
+    _in_flight: deque[tuple[int, int]] = msgspec.field(default_factory=deque)
     """(last index, bytes) of each unanswered append."""
     _in_flight_bytes: int = 0
 
@@ -78,9 +78,8 @@ class Progress:
             self._in_flight_bytes += size
             self.next = last_index + 1
 
-    def on_success(self, index: int) -> bool:
-        """Record that the logs agree up to `index`. Returns whether `match` rose."""
-        news = index > self.match
+    def on_success(self, index: int) -> None:
+        """Record that the logs agree up to `index`."""
         self.match = max(self.match, index)
         while self._in_flight and self._in_flight[0][0] <= index:
             self._in_flight_bytes -= self._in_flight.popleft()[1]
@@ -89,7 +88,6 @@ class Progress:
             self.next = self.match + 1
             self.probing = False
         self.next = max(self.next, self.match + 1)
-        return news
 
     def on_rejected(self, index: int, hint: int, *, forgot: bool = False) -> None:
         """Record that an append after entry `index` was rejected; the logs may agree up to `hint`.
@@ -129,14 +127,12 @@ class Progress:
         self.state = State.SNAPSHOT
         self.snapshot = snapshot
 
-    def on_installed(self, index: int) -> bool:
-        """Record that the peer installed the snapshot up to `index`. Returns whether `match` rose."""
-        news = index > self.match
+    def on_installed(self, index: int) -> None:
+        """Record that the peer installed the snapshot up to `index`."""
         self.match = max(self.match, index)
         if self.state is State.SNAPSHOT:
             self.probe_from(self.match + 1)
         self.next = max(self.next, self.match + 1)
-        return news
 
     def __str__(self) -> str:
         waiting = " waiting" if self.probing else f" in_flight={len(self._in_flight)}" if self._in_flight else ""

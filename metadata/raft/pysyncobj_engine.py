@@ -19,7 +19,7 @@ import functools
 import hashlib
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.syncobj import SyncObj
@@ -36,11 +36,11 @@ from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, QuorumStat
 from raftlog.ports import Disk, Random
 
 from . import messages
-from .engine import Ready
+from .engine import Ready, VoterFacts
 from .forgotten import Forgotten
 from .membership import Membership
-from .pysyncobj_node import _SyncObj
-from .pysyncobj_ports import Active, JournalFace, Outbox, Ports, install_dispatchers, node_of
+from .pysyncobj_node import EngineChecks, _SyncObj
+from .pysyncobj_ports import Active, Outbox, Ports, PysyncobjJournal, install_dispatchers, node_of
 from .replication import TRANSFER_BYTES
 
 PINNED_VERSION = "0.3.17"
@@ -50,6 +50,9 @@ TRAILING_BYTES = 1024 * 1024
 """The part of the log that is kept before a snapshot, in entries and in bytes, so that a voter that lags a little
 needs no snapshot."""
 
+
+LEADER = 2
+"""pysyncobj's number for a voter that leads."""
 
 WITNESS_AFTER = 0.1
 """Idle seconds after which the journal's last group gets its witness."""
@@ -144,7 +147,14 @@ class PySyncObjEngine:
     """The `Engine` of one node, on pysyncobj."""
 
     def __init__(
-        self, identity: QuorumIdentity, *, disk: Disk, now: float, random: Random, timing: TimingConfig
+        self,
+        identity: QuorumIdentity,
+        *,
+        disk: Disk,
+        now: float,
+        random: Random,
+        timing: TimingConfig,
+        checks: EngineChecks | None = None,
     ) -> None:
         """Open journal and snapshot. `now` is monotonic, in seconds.
 
@@ -156,29 +166,30 @@ class PySyncObjEngine:
         self._identity = identity
         self._ports = Ports(now, random)
         self._active = Active(self._ports)
-        self._journal = Journal(disk, identity)
+        self.journal = Journal(disk, identity)
         self._quiet_since = now
         self._status_of: object = None
         self._status = QuorumStatus(identity.node_id, NO_BROKER, 0, 0, 0, 0, identity.voters)
         snapshot = load_snapshot(disk, identity)
-        reconcile(self._journal, snapshot)
+        reconcile(self.journal, snapshot)
         self._outbox = Outbox()
         self._timing = timing
         self._forgotten = Forgotten(disk)
-        self._membership = self._outbox.membership = Membership(identity, self._journal)
-        self._ports.journal = JournalFace(self._journal, snapshot.index if snapshot else self._journal.base_index)
+        self.membership = self._outbox.membership = Membership(identity, self.journal)
+        self._ports.journal = PysyncobjJournal(self.journal, snapshot.index if snapshot else self.journal.base_index)
         with self._active:
             self._core = _SyncObj(
                 node_of(int(identity.node_id)),
-                self._membership,
+                self.membership,
                 configuration(timing),
                 self._outbox,
                 heartbeat=timing.quorum_heartbeat_ms / 1000,
-                journal=self._journal,
+                journal=self.journal,
                 snapshot=snapshot,
                 save_snapshot=lambda taken: save_snapshot(disk, identity, taken),
                 forgotten=self._forgotten,
                 now=lambda: self._ports.now,
+                checks=checks or EngineChecks(),
             )
 
     # --- Engine ---
@@ -205,14 +216,14 @@ class PySyncObjEngine:
             self._core._checkCommandsToApply()
             self._core.do_what_is_due()
             self._core.replicate()
-        if self._journal.dirty:
+        if self.journal.dirty:
             self._quiet_since = self._ports.now
-        elif self._journal.unwitnessed and self._ports.now - self._quiet_since >= WITNESS_AFTER:
+        elif self.journal.unwitnessed and self._ports.now - self._quiet_since >= WITNESS_AFTER:
             self._mark()
 
     def _mark(self) -> None:
         try:
-            self._journal.mark()
+            self.journal.mark()
         except ResourceShortage:
             self._quiet_since = self._ports.now  # retry later: nothing waits for it
 
@@ -226,7 +237,7 @@ class PySyncObjEngine:
 
     def meet(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None:
         with self._active:
-            if self._membership.meet(peer, directory_id, endpoint):
+            if self.membership.meet(peer, directory_id, endpoint):
                 self._core.begin_anew_with(node_of(int(peer)))
 
     def distrust(self, peer: BrokerId, distrusted: bool) -> None:
@@ -235,50 +246,63 @@ class PySyncObjEngine:
         They are ignored if the voter came with another disk before (S9).
         """
         with self._active:
-            if self._membership.distrust(peer, distrusted):
+            if self.membership.distrust(peer, distrusted):
                 self._core.begin_anew_with(node_of(int(peer)))
 
     def forget(self, peer: BrokerId) -> None:
         """Forget the peer's disk and acknowledgements. The outgoing link may outlive the incoming one."""
         with self._active:
-            if self._membership.forget(peer):
+            if self.membership.forget(peer):
                 self._core.begin_anew_with(node_of(int(peer)))
 
     def ready(self) -> Ready:
-        self._journal.sync()
+        self.journal.sync()
         ready = Ready(self._outbox.take(), self._core.applied, list(self._core.lost))
         self._core.applied = []
         self._core.lost.clear()
         return ready
 
+    @property
+    def received_state(self) -> tuple[BrokerId, bytes] | None:
+        """The state of a leader's complete snapshot that waits for `take_received`, and the leader's node."""
+        if self._core.received is None:
+            return None
+        node, snapshot = self._core.received
+        return BrokerId(node.id), snapshot.state
+
+    def take_received(self, *, readable: bool) -> None:
+        """Install the received snapshot if its state is `readable`; otherwise never install it."""
+        with self._active:
+            self._core.take_received(readable=readable)
+
     def hold_back(self, held_back: bool) -> None:
         self._core.held_back = held_back
 
     def compact(self, state: bytes, applied_index: int) -> Iterator[None]:
-        if (term := self._journal.term_at(applied_index)) is None or applied_index > self._core.raftLastApplied:
+        if (term := self.journal.term_at(applied_index)) is None or applied_index > self._core.raftLastApplied:
             raise InvariantViolation(f"snapshot at {applied_index}, but applied is {self._core.raftLastApplied}")
-        self._journal.sync()
-        configuration = encode_configuration(self._journal.configuration_at(applied_index))
+        self.journal.sync()
+        configuration = encode_configuration(self.journal.configuration_at(applied_index))
         snapshot = Snapshot.of(applied_index, term, state, configuration)
         for _ in save_in_steps(self._disk, self._identity, snapshot, save_snapshot):
             yield
             if (self._core.snapshot or snapshot).index > applied_index:
                 return  # the leader has sent a newer one in the meantime
         self._core.snapshot = snapshot
-        base = self._journal.trailing_base(applied_index, TRAILING_ENTRIES, TRAILING_BYTES)
+        base = self.journal.trailing_base(applied_index, TRAILING_ENTRIES, TRAILING_BYTES)
         sent = self._core.oldest_on_its_way(self._ports.now - self._timing.election_timeout_max_ms / 1000)
         if sent is not None and sent < base:
-            base = min(base, self._journal.trailing_base(applied_index, applied_index - sent, TRANSFER_BYTES))
-        self._journal.drop_before(base)
+            base = min(base, self.journal.trailing_base(applied_index, applied_index - sent, TRANSFER_BYTES))
+        self.journal.drop_before(base)
 
     def status(self) -> QuorumStatus:
         core = self._core
         progress = core.replication.progress if core.replication is not None else {}
         match = {BrokerId(peer): its.match for peer, its in progress.items()}
         if core.replication is not None:
-            match[self._identity.node_id] = self._journal.last_index
-        indexes = (core.raftCurrentTerm, core.raftCommitIndex, core.raftLastApplied, self._journal.last_index)
-        voters = self._membership.configuration
+            match[self._identity.node_id] = self.journal.last_index
+        indexes = (core.raftCurrentTerm, core.raftCommitIndex, core.raftLastApplied, self.journal.last_index)
+        voters = self.membership.configuration
         forgetful = self._forgetful()
         known = (self.leader, indexes, voters, match, forgetful)
         if known != self._status_of:
@@ -289,7 +313,7 @@ class PySyncObjEngine:
                 term=core.raftCurrentTerm,
                 commit_index=core.raftCommitIndex,
                 applied_index=core.raftLastApplied,
-                last_index=self._journal.last_index,
+                last_index=self.journal.last_index,
                 voters=voters.node_ids,
                 match_index=match,
                 forgetful=forgetful,
@@ -307,15 +331,15 @@ class PySyncObjEngine:
 
     @property
     def configuration(self) -> Configuration:
-        return self._membership.configuration
+        return self.membership.configuration
 
     @property
     def base_configuration(self) -> Configuration:
-        return self._journal.configurations[0][1]
+        return self.journal.configurations[0][1]
 
     def facts(self) -> QuorumFacts:
         core = self._core
-        membership = self._membership
+        membership = self.membership
         recently = self._ports.now - self._timing.election_timeout_max_ms / 1000
         progress = core.replication.progress if core.replication is not None else {}
         answering = {peer for peer in progress if core.answered_since(peer, recently)}
@@ -366,19 +390,56 @@ class PySyncObjEngine:
 
     @property
     def next_due(self) -> float:
-        if self._journal.dirty or self._outbox:
+        if self.journal.dirty or self._outbox:
             return -math.inf
-        witness_due = self._quiet_since + WITNESS_AFTER if self._journal.unwitnessed else math.inf
+        witness_due = self._quiet_since + WITNESS_AFTER if self.journal.unwitnessed else math.inf
         return min(self._core.next_due(), witness_due)
+
+    @property
+    def forgot(self) -> bool:
+        """Whether this voter knows that it lost entries that it had acknowledged (S9)."""
+        return self._forgotten.it_did
+
+    @property
+    def snapshot_index(self) -> int:
+        """The last entry that the stored snapshot covers; 0 without one."""
+        return 0 if self._core.snapshot is None else int(self._core.snapshot.index)
+
+    @property
+    def incoming_bytes(self) -> int:
+        """Bytes of a snapshot that is being received."""
+        return self._core.incoming.held_bytes
+
+    def voter_facts(self) -> VoterFacts:
+        """Return the Raft state. Cheap: a simulator takes it after every event."""
+        inside, journal = self._core.__dict__, self.journal
+        entries = journal.entries
+        _, last_index, last_term = entries[-1]
+        return VoterFacts(
+            inside["_SyncObj__raftCurrentTerm"],
+            inside["_SyncObj__votedForNodeId"],
+            inside["_SyncObj__raftState"] == LEADER,
+            inside["_SyncObj__raftCommitIndex"],
+            inside["_SyncObj__raftLastApplied"],
+            last_index,
+            last_term,
+            entries[0][1],
+            journal.dirty,
+        )
+
+    def transfer_facts(self) -> Mapping[int, int]:
+        """Return the peers that are being sent a snapshot, with the number of its bytes that each holds, for tests."""
+        progress = self._core.replication.progress if self._core.replication is not None else {}
+        return {peer: its.snapshot.offset for peer, its in progress.items() if its.snapshot is not None}
 
     @property
     def journal_bytes(self) -> int:
         """The size of the journal in bytes; a compaction shrinks it."""
-        return self._journal.size_bytes
+        return self.journal.size_bytes
 
     def check_invariants(self) -> None:
         """Check the invariants that hold between any two calls. Raises `InvariantViolation`."""
-        journal = self._journal
+        journal = self.journal
         core = self._core
         snapshot_index = core.snapshot.index if core.snapshot is not None else journal.base_index
         base = journal.base_index
@@ -396,4 +457,4 @@ class PySyncObjEngine:
 
     def close(self, *, sync: bool = True) -> None:
         """Close the files. Without `sync` nothing staged is written, because it may be wrong."""
-        self._journal.close(sync=sync)
+        self.journal.close(sync=sync)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 import queue
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pysyncobj.config import SyncObjConf
@@ -39,12 +40,12 @@ from pysyncobj.transport import Transport
 from metadata.journal.journal import Journal
 from metadata.journal.snapshot_file import Snapshot
 from metadata.voters.configuration import CONFIGURATION, Configuration, encode_entry, is_single_step
-from raftlog.errors import InvariantViolation, RemoteProtocolError, ResourceShortage
+from raftlog.errors import Contradiction, InvariantViolation, RemoteProtocolError, ResourceShortage
 
 from . import messages
 from .election import Patience, PreVotes
 from .engine import Committed, InstalledSnapshot, Lost
-from .follower import Accepted, accept, check
+from .follower import Accepted, Rejected, accept, check, compare
 from .forgotten import Forgotten
 from .membership import Membership
 from .messages import (
@@ -73,10 +74,26 @@ intervals."""
 APPLY_MAX = 2048
 """The most entries applied in one tick; the rest waits for the next."""
 
+CLAIM_SECONDS = 10.0
+"""The seconds after a process first agreed with a leader in which it believes an unproven peer's claim that this node
+forgot what it acknowledged: a leader makes it in its first append to a node that came back."""
+
 REGULAR = bytes([_COMMAND_TYPE.REGULAR])
 NO_OP = bytes([_COMMAND_TYPE.NO_OP])
 KINDS = (REGULAR, NO_OP, CONFIGURATION)
 assert bytes([_COMMAND_TYPE.MEMBERSHIP]) == CONFIGURATION
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChecks:
+    """The checks of peers' messages beyond those of the messages themselves; by default there are none."""
+
+    command: Callable[[bytes], None] = lambda command: None
+    """Raises `RemoteProtocolError` for a leader's command that no node could apply: it does not enter this log."""
+    snapshots: bool = False
+    """Whether a leader's snapshot is installed only when the caller has read its state (`take_received`)."""
+    peers_are_proven: bool = True
+    """Whether certificates prove who the peers are; if not, less is believed."""
 
 
 class _SyncObj(SyncObj):  # type: ignore[misc]
@@ -95,8 +112,18 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         save_snapshot: Callable[[Snapshot], None],
         forgotten: Forgotten,
         now: Callable[[], float],
+        checks: EngineChecks,
     ) -> None:
         self.journal = journal
+        self._checks = checks
+        self._agreed_since = float("inf")
+        """When this process first agreed with a leader, or led."""
+        self._led_by = (-1, -1)
+        """The last term of which this node knows the leader, and that leader."""
+        self.received: tuple[Node, Snapshot] | None = None
+        """A leader's complete snapshot whose state is not checked yet, and its sender."""
+        self._unreadable: Snapshot | None = None
+        """The last snapshot whose state could not be read; it is not requested again."""
         self._forgotten = forgotten
         self.snapshot = snapshot
         self.applied: list[Committed | InstalledSnapshot] = []
@@ -107,9 +134,9 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         """The replication state while this node leads; otherwise None."""
         self.led_since = float("-inf")
         self._answered: dict[int, float] = {}
-        """When each peer last answered this leadership on its own disk."""
+        """When each peer last answered this leadership with its present disk, whether or not that counts."""
         self.forgetful: set[int] = set()
-        """Peers that have told this leadership that they forgot what they had acknowledged."""
+        """Peers that have reported in this leadership that they forgot what they had acknowledged."""
         self.membership = membership
         self._transport = transport
         self._now = now
@@ -117,7 +144,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self._save_snapshot: Final = save_snapshot
         self._patience = Patience(configuration.raftMinTimeout, now())
         self._pre_votes = PreVotes(membership.votes_needed)
-        self._incoming = IncomingSnapshot()
+        self.incoming = IncomingSnapshot()
         self._has_commands = False
         """Whether commands were proposed since the queue was last processed."""
         self.may_commit_more = True
@@ -158,16 +185,14 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self._answered.clear()
         self.forgetful.clear()
         self.led_since = self._now()
+        self._led_by = (self.__raftCurrentTerm, self.selfNode.id)
+        self._agreed_since = min(self._agreed_since, self.led_since)
         self.may_commit_more = True
         super().__onBecomeLeader()
 
     # --- Messages ---
 
     def __onMessageReceived(self, node: Node, message: messages.Message) -> None:  # noqa: N802
-        if message.term > self.__raftCurrentTerm + MAX_TERM_LEAP:
-            raise RemoteProtocolError(
-                f"node {node.id} sent term {message.term}, too far beyond this node's term {self.__raftCurrentTerm}"
-            )
         if not self._is_heard(node, message):
             return
         match message:
@@ -296,39 +321,61 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self.__raftElectionDeadline = self._now() + self.__generateRaftTimeout()
 
     def _step_down_if_behind(self, term: int) -> bool:
-        """Enter a later term that a peer is in, as a follower. Returns whether the term was later."""
+        """Enter a later term that a peer is in, as a follower, or a term as near to it as one message may lead
+        (`MAX_TERM_LEAP`). Returns whether the term was later.
+
+        A node may enter any later term in which it has not voted: it is as if it had missed the election.
+        """
         if term <= self.__raftCurrentTerm:
             return False
+        self._enter(min(term, self.__raftCurrentTerm + MAX_TERM_LEAP))
+        return True
+
+    def _enter(self, term: int) -> None:
         self.__setCurrentTerm(term, None)
         self.__setState(_RAFT_STATE.FOLLOWER)
         self.__raftLeader = None
-        return True
 
     def __setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
         if term != self.__raftCurrentTerm:
             self._votes.clear()
             self._pre_votes.forget()
-            self._incoming.forget()
+            self.incoming.forget()
         super().__setCurrentTerm(term, vote)
 
     # --- Leaders come and go ---
 
-    def _follow(self, node: Node, term: int) -> None:
-        """Follow a leader of the current or a later term, from which a message came."""
+    def _follow(self, node: Node, term: int) -> bool:
+        """Follow a leader of the current or a later term, from which a message came. Returns False if its term is still
+        beyond this node's (`MAX_TERM_LEAP`)."""
         if term > self.__raftCurrentTerm:
-            self.__setCurrentTerm(term, None)
-        elif self.__raftState == _RAFT_STATE.LEADER:
-            if node.id in self._votes or not self.membership.counts(node.id):
-                # It voted for this node, or is no voter: whatever it claims, it was not elected.
-                raise RemoteProtocolError(
-                    f"node {node.id} cannot lead term {term}, which node {self.selfNode.id} leads"
-                )
-            raise InvariantViolation(f"nodes {self.selfNode.id} and {node.id} both lead term {term}")
+            self._step_down_if_behind(term)
+            if term > self.__raftCurrentTerm:
+                return False
+        self._check_claim(node, term)
+        self._led_by = (term, node.id)
         self.__setState(_RAFT_STATE.FOLLOWER)
         self.__raftLeader = node
         self._patience.heard(self._now())
         self._pre_votes.forget()
         self._restart_election_timer()
+        return True
+
+    def _check_claim(self, node: Node, term: int) -> None:
+        """Raise `Contradiction` if another node leads this node's term than the one that claims to.
+
+        Two voters that claim one term are one too many, and either may be the false one. Entries of one term are equal
+        if their indexes are, so following both would mix two logs. This node then follows neither, and enters the next
+        term, in which neither leads: the voters elect again.
+        """
+        known, leader = self._led_by
+        if known != term or leader == node.id:
+            return
+        if node.id in self._votes or not self.membership.counts(node.id):
+            # It voted for this node, or is not a voter: whatever it claims, it was not elected.
+            raise Contradiction(f"node {node.id} cannot lead term {term}, which node {leader} leads")
+        self._enter(term + 1)
+        raise Contradiction(f"node {node.id} claims to lead term {term}, which node {leader} leads")
 
     def _leader_is_gone(self) -> None:
         """End the wait for the leader: the election timer expires within a heartbeat or so."""
@@ -352,17 +399,21 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     def _on_append(self, node: Node, message: Append) -> None:
         if message.term < self.__raftCurrentTerm:
-            # The answer tells the stale leader the later term.
-            self._tell(node, AppendReply(self.__raftCurrentTerm, False, message.prev_index, message.prev_index))
+            # The answer shows the stale leader the later term, and says nothing about the logs: its receiver may have
+            # been elected in that term since, with another log than it had.
+            self._tell(node, AppendReply(self.__raftCurrentTerm, False, 0, 0))
             return
         for entry in message.entries:
             if entry.command[:1] not in KINDS:
                 raise RemoteProtocolError(f"unknown kind {entry.command[0]} of entry")
-        check(self.journal, self.__raftCommitIndex, message, of_voter=self.membership.counts(node.id))
-        self._follow(node, message.term)
+        check(self.journal, self.__raftCommitIndex, message, self._check_new_entry)
+        self._check_memory(message)
+        if not self._follow(node, message.term):
+            return
         answer = accept(self.journal, self.__raftCommitIndex, message)
         self._adopt_configuration()
         if isinstance(answer, Accepted):
+            self._agreed_since = min(self._agreed_since, self._now())
             self.__raftCommitIndex = max(self.__raftCommitIndex, min(message.commit_index, answer.index))
             self.__leaderCommitIndex: int = message.commit_index
             self._tell(node, AppendReply(self.__raftCurrentTerm, True, answer.index, 0, self._forgotten.it_did))
@@ -374,19 +425,67 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         forgot = self._forgotten.it_did
         self._tell(node, AppendReply(self.__raftCurrentTerm, False, message.prev_index, answer.hint, forgot))
 
+    def _check_new_entry(self, command: bytes) -> None:
+        """Check an entry that this log lacks. Raises `RemoteProtocolError` if no node could apply it."""
+        if command[:1] == REGULAR:
+            self._checks.command(command[1:])
+
+    def _check_memory(self, message: Append) -> None:
+        """Raise `Contradiction` if an unproven peer claims that this node's disk forgot an entry, and it cannot have.
+
+        A true claim takes a voter out of the quorum until its folder is prepared again, so a forged one must not be
+        believed lightly. A disk loses entries between two processes, and a leader notices at its first append. A true
+        leader makes the claim as well if it was sent a forged acknowledgement: in the next term, which this node
+        enters, no leader relies on it.
+        """
+        if self._checks.peers_are_proven or message.acknowledged_by != self.membership.own_disk:
+            return
+        if self._now() - self._agreed_since < CLAIM_SECONDS:
+            return
+        if isinstance(compare(self.journal, self.__raftCommitIndex, message), Rejected):
+            term = max(message.term, self.__raftCurrentTerm) + 1
+            self._enter(min(term, self.__raftCurrentTerm + MAX_TERM_LEAP))
+            raise Contradiction(
+                f"it claims that this node acknowledged entry {message.prev_index}, but this process began with all "
+                f"that its leaders knew of, and its log ends at {self.journal.last_index}"
+            )
+
     def _on_snapshot_chunk(self, node: Node, message: SnapshotChunk) -> None:
         if message.term < self.__raftCurrentTerm:
             self._tell(node, SnapshotReply(self.__raftCurrentTerm, message.index, 0, False))
             return
-        self._follow(node, message.term)
-        if message.index > self.__raftCommitIndex:
-            snapshot = self._incoming.on_chunk(message)
-            if snapshot is not None:
+        if not self._follow(node, message.term):
+            return
+        if message.index > self.__raftCommitIndex and self.received is None and not self._holds_all_of(message):
+            snapshot = self.incoming.on_chunk(message)
+            if snapshot is not None and self._checks.snapshots:
+                self.received = (node, snapshot)
+            elif snapshot is not None:
                 self._install_or_wait(snapshot)
         installed = message.index <= self.__raftCommitIndex
-        held = message.size if installed else self._incoming.held_bytes
+        held = message.size if installed or self._holds_all_of(message) else self.incoming.held_bytes
+        self._answer_snapshot(node, message.index, held, installed=installed)
+
+    def _answer_snapshot(self, node: Node, index: int, held_bytes: int, *, installed: bool) -> None:
         forgot = self._forgotten.it_did
-        self._tell(node, SnapshotReply(self.__raftCurrentTerm, message.index, held, installed, forgot))
+        self._tell(node, SnapshotReply(self.__raftCurrentTerm, index, held_bytes, installed, forgot))
+
+    def _holds_all_of(self, chunk: SnapshotChunk) -> bool:
+        """Return whether all of the chunk's snapshot is here, but its state is still checked, or could not be read."""
+        known = (self.received[1] if self.received is not None else None, self._unreadable)
+        name = (chunk.index, chunk.last_term, chunk.size, chunk.crc)
+        return any((one.index, one.term, len(one.state), one.crc) == name for one in known if one is not None)
+
+    def take_received(self, *, readable: bool) -> None:
+        """Install the received snapshot if its state is `readable`; otherwise refuse it for good."""
+        assert self.received is not None
+        (node, snapshot), self.received = self.received, None
+        if not readable:
+            self._unreadable = snapshot
+        elif snapshot.index > self.__raftCommitIndex:
+            self._install_or_wait(snapshot)
+            if self.__raftCommitIndex >= snapshot.index:
+                self._answer_snapshot(node, snapshot.index, len(snapshot.state), installed=True)
 
     def _install_or_wait(self, snapshot: Snapshot) -> None:
         """Install the leader's snapshot, or drop it if file descriptors or memory are short.
@@ -442,23 +541,28 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         """Update the match index that pysyncobj uses for commit and check-quorum.
 
         It is kept for all peers, but pysyncobj reads it for voters only. A peer that forgot acknowledged entries is
-        replicated to like an observer, and not counted (S9).
+        replicated to like an observer, and not counted (S9). It says so in each answer; of a peer that is not proven
+        the last answer counts, so that a forged one excludes no voter for longer than a heartbeat. Nor is a voter
+        counted on another disk than it votes with.
         """
+        self._answered[node.id] = self._now()
         if self.membership.is_distrusted(node.id):
             return
-        self._answered[node.id] = self._now()
         if forgot and node.id not in self.forgetful:
             self.forgetful.add(node.id)
             self._uncount(node)
+        if not (forgot or self._checks.peers_are_proven):
+            self.forgetful.discard(node.id)
         if node.id not in self.forgetful:
             self.may_commit_more = self.may_commit_more or match > self.__raftCommitIndex
             self.__raftMatchIndex[node] = match
             self.__lastResponseTime[node] = self._now()
 
     def answered_since(self, peer: int, moment: float) -> bool:
-        """Return whether the peer, on its own disk, answered this leadership after `moment`.
+        """Return whether the peer, with its present disk, answered this leadership after `moment`.
 
-        pysyncobj's own response times do not tell: at first it counts every voter as having answered.
+        A distrusted voter answers too: its answers count for no majority, but it is replicated to like an observer.
+        pysyncobj's own response times are no evidence: at first it counts every voter as having answered.
         """
         return self._answered.get(peer, float("-inf")) > moment
 
@@ -624,7 +728,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             raise InvariantViolation(f"an entry of kind {kind!r} is committed")
         return command[1:] if kind == REGULAR else b""
 
-    # --- Overridden because it must not run here, or would run in vain ---
+    # --- Overridden because it must not run here, or would have no effect ---
 
     def __dir__(self) -> Iterable[str]:
         """Return nothing: pysyncobj searches this list for replicated methods."""

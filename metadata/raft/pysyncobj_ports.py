@@ -40,7 +40,7 @@ OUTBOX_MAX = 100_000
 # --- pysyncobj's journal ----------------------------------------------------------------------------------------------
 
 
-class JournalFace:
+class PysyncobjJournal:
     """pysyncobj's `Journal` interface over raftlog's journal."""
 
     def __init__(self, journal: Journal, commit_index: int) -> None:
@@ -91,7 +91,7 @@ class Ports:
     def __init__(self, now: float, random: Random) -> None:
         self.now = now
         self.random = random
-        self.journal: JournalFace | None = None
+        self.journal: PysyncobjJournal | None = None
 
 
 class Running(threading.local):
@@ -194,7 +194,7 @@ class Outbox(Transport):  # type: ignore[misc]
 
 
 class NothingToPoll:
-    """The stand-in for pysyncobj's poller, called in every tick: there are no sockets and no reason for a system
+    """The replacement of pysyncobj's poller, called in every tick: there are no sockets and no reason for a system
     call."""
 
     def poll(self, timeout: float) -> None:

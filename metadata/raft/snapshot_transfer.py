@@ -11,8 +11,7 @@ another copy of the whole of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import msgspec
 from crc32c import crc32c
 
 from metadata.journal.snapshot_file import MAX_SNAPSHOT_BYTES, Snapshot
@@ -24,8 +23,7 @@ ASKED_BEFORE_AGAIN = 3
 """Queries without progress after which a chunk counts as lost. An open link does not lose one."""
 
 
-@dataclass(slots=True)
-class OutgoingSnapshot:
+class OutgoingSnapshot(msgspec.Struct):
     """The transfer of one snapshot to one peer. It stays with its snapshot even if a newer one is taken meanwhile."""
 
     snapshot: Snapshot
@@ -66,13 +64,12 @@ class OutgoingSnapshot:
         )
 
 
-@dataclass(slots=True)
-class IncomingSnapshot:
+class IncomingSnapshot(msgspec.Struct):
     """The part of a leader's snapshot that a peer has received."""
 
     _name: tuple[int, int, int, int] | None = None
     """(index, term, size, CRC) of the snapshot."""
-    _held: bytearray = field(default_factory=bytearray)
+    _held: bytearray = msgspec.field(default_factory=bytearray)
 
     def on_chunk(self, chunk: SnapshotChunk) -> Snapshot | None:
         """Add a chunk. Returns the snapshot when it is complete. Raises `RemoteProtocolError` for a damaged chunk."""

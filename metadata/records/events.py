@@ -10,7 +10,6 @@ knows that a transaction is committed without knowing which of its records are (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -28,9 +27,11 @@ from raftlog.model import (
     TopicPartition,
     TopicRecord,
 )
+from raftlog.security.acls import AclRule
 from raftlog.transactions import TransactionKey
 
 from .groups import CommittedOffset, GroupRecord
+from .security import QuotaRecord, TokenRecord, UserRecord
 from .tickets import RecoveryTicket
 from .transactions import Block, NamedProducer
 
@@ -38,15 +39,13 @@ INITIAL_FEATURE_LEVEL = 1
 """The feature level of a cluster whose quorum has decided nothing yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureLevelChanged:
+class FeatureLevelChanged(msgspec.Struct, frozen=True):
     """The finalized feature level of the cluster."""
 
     level: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimeAdvanced:
+class TimeAdvanced(msgspec.Struct, frozen=True):
     """The cluster's time. The event is repeated even if the time has not moved: the receiver may extrapolate from it
     for a while.
     """
@@ -54,37 +53,32 @@ class TimeAdvanced:
     time: ClusterTime
 
 
-@dataclass(frozen=True, slots=True)
-class ThrottleChanged:
+class ThrottleChanged(msgspec.Struct, frozen=True):
     """The rates at which moves may copy, on every broker."""
 
     throttle: ReplicationThrottle
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerChanged:
+class BrokerChanged(msgspec.Struct, frozen=True):
     """A broker registered, was fenced or unfenced."""
 
     record: BrokerRecord
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRemoved:
+class BrokerRemoved(msgspec.Struct, frozen=True):
     """An operator unregistered a broker that had stopped and held nothing. `incarnation` was its last."""
 
     broker_id: BrokerId
     incarnation: Incarnation
 
 
-@dataclass(frozen=True, slots=True)
-class TopicChanged:
+class TopicChanged(msgspec.Struct, frozen=True):
     """A topic is new, grew or has other settings. The events of its new partitions follow."""
 
     record: TopicRecord
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRemoved:
+class TopicRemoved(msgspec.Struct, frozen=True):
     """A topic and all its partitions were deleted; there is no event for each partition."""
 
     topic_id: TopicId
@@ -105,30 +99,26 @@ class PartitionChanged(msgspec.Struct, frozen=True, gc=False):
         return self.record.topic_partition
 
 
-@dataclass(frozen=True, slots=True)
-class GroupChanged:
+class GroupChanged(msgspec.Struct, frozen=True):
     """A group was created, or its members, targets or owners changed."""
 
     record: GroupRecord
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRemoved:
+class GroupRemoved(msgspec.Struct, frozen=True):
     """A group and its offsets were deleted."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsCommitted:
+class OffsetsCommitted(msgspec.Struct, frozen=True):
     """Offsets that a group committed; its offsets of other partitions stay."""
 
     group_id: str
     offsets: Mapping[TopicPartition, CommittedOffset]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsRemoved:
+class OffsetsRemoved(msgspec.Struct, frozen=True):
     """Offsets that expired or whose topic was deleted."""
 
     group_id: str
@@ -138,73 +128,63 @@ class OffsetsRemoved:
 GroupEvent: TypeAlias = GroupChanged | GroupRemoved | OffsetsCommitted | OffsetsRemoved
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdsTaken:
+class ProducerIdsTaken(msgspec.Struct, frozen=True):
     """Every producer id below `below` has been granted, for whatever purpose."""
 
     below: ProducerId
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerChanged:
+class ProducerChanged(msgspec.Struct, frozen=True):
     """A named producer is new, began again, or ended a transaction."""
 
     record: NamedProducer
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerRemoved:
+class ProducerRemoved(msgspec.Struct, frozen=True):
     """A named producer expired."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class BlockChanged:
+class BlockChanged(msgspec.Struct, frozen=True):
     """A block was opened or retired, or some of its ids were decided."""
 
     record: Block
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRemoved:
+class BlockRemoved(msgspec.Struct, frozen=True):
     """A block expired."""
 
     first: ProducerId
 
 
-@dataclass(frozen=True, slots=True)
-class EndsCommitted:
+class EndsCommitted(msgspec.Struct, frozen=True):
     """Ends that are committed and not marked yet; one commit may bring several of these events."""
 
     ends: Mapping[TopicPartition, Mapping[TransactionKey, Offset]]
 
 
-@dataclass(frozen=True, slots=True)
-class EndsForgotten:
+class EndsForgotten(msgspec.Struct, frozen=True):
     """Ends whose markers are below the high watermark, or whose partition was deleted."""
 
     topic_partition: TopicPartition
     keys: Sequence[TransactionKey]
 
 
-@dataclass(frozen=True, slots=True)
-class PositionMoved:
+class PositionMoved(msgspec.Struct, frozen=True):
     """A named position was raised."""
 
     name: str
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class PositionRemoved:
+class PositionRemoved(msgspec.Struct, frozen=True):
     """An operator removed a named position."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartsStaged:
+class PartsStaged(msgspec.Struct, frozen=True):
     """The number of staged parts of a commit; 0 means that they were dropped."""
 
     commit_id: bytes
@@ -225,6 +205,58 @@ TransactionEvent: TypeAlias = (
 )
 
 
+class UserChanged(msgspec.Struct, frozen=True):
+    """A user is new, or its password or standing changed."""
+
+    record: UserRecord
+
+
+class UserRemoved(msgspec.Struct, frozen=True):
+    """A user was removed. The events of its tokens precede."""
+
+    name: str
+
+
+class TokenChanged(msgspec.Struct, frozen=True):
+    """A token is new."""
+
+    record: TokenRecord
+
+
+class TokenRemoved(msgspec.Struct, frozen=True):
+    """A token was revoked, has expired, or its user was removed."""
+
+    token_id: str
+
+
+class RulesChanged(msgspec.Struct, frozen=True):
+    """Rules that were not there are there now, and others no longer. All other rules stay."""
+
+    added: tuple[AclRule, ...]
+    removed: tuple[AclRule, ...]
+
+
+class QuotaChanged(msgspec.Struct, frozen=True):
+    """The limits of a user or address were set."""
+
+    record: QuotaRecord
+
+
+class QuotaRemoved(msgspec.Struct, frozen=True):
+    """A user or address has no limits of its own any more."""
+
+    entity: str
+
+
+class SecurityBegun(msgspec.Struct, frozen=True):
+    """The first record of a user, token, rule or quota was made: it is too late for a first administrator."""
+
+
+SecurityEvent: TypeAlias = (
+    UserChanged | UserRemoved | TokenChanged | TokenRemoved | RulesChanged | QuotaChanged | QuotaRemoved | SecurityBegun
+)
+
+
 MetadataEvent: TypeAlias = (
     FeatureLevelChanged
     | TimeAdvanced
@@ -236,4 +268,5 @@ MetadataEvent: TypeAlias = (
     | PartitionChanged
     | GroupEvent
     | TransactionEvent
+    | SecurityEvent
 )

@@ -3,7 +3,8 @@
 Three numbers fence a consumer. All are indexes of log entries, as a broker's incarnation is: unique and rising without
 a counter to keep.
 
-* A member's **incarnation** is the entry of its latest join; requests of an earlier life of the same member are fenced.
+* A member's **incarnation** is the entry of its latest join; requests of an earlier incarnation of the same member are
+  fenced.
 * Its **generation** is the entry that last changed what it owns or is to own.
 * Each partition in `owned` has the entry that **granted** it: a request of an earlier generation was made when the
   partition may have belonged to another member. A grant per partition, rather than an epoch per group, refuses a stale
@@ -48,8 +49,7 @@ class GroupState(Enum):
     STABLE = "Stable"
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRecord:
+class MemberRecord(msgspec.Struct, frozen=True):
     """One consumer of a group.
 
     Invariant: `generation >= ` every entry of `owned`; the `owned` of a group's members are disjoint.
@@ -71,7 +71,7 @@ class MemberRecord:
     rebalance_timeout_ms: int
     """The time that the member may take to give a partition up before it is removed from the group, in milliseconds."""
     generation: int
-    owned: Mapping[TopicPartition, int] = field(default_factory=dict)
+    owned: Mapping[TopicPartition, int] = {}
     """The partitions that the member owns → the entry that granted each. Only this member may commit for them."""
     target: frozenset[TopicPartition] = frozenset()
     """The partitions that the member is to own. Unordered: writers sort."""

@@ -7,8 +7,8 @@ import msgspec
 from raftlog.model import BrokerId, DirectoryId, Incarnation, LeaderEpoch, Offset
 
 
-class RecoveryTicket(msgspec.Struct, frozen=True, gc=False):
-    """The report of a marked member's latest registration about its replica."""
+class RecoveryTicket(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+    """The report of a marked member's latest registration about its replica, in snapshots as an array of its fields."""
 
     broker_id: BrokerId
     incarnation: Incarnation

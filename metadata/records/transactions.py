@@ -1,14 +1,14 @@
 """Transactions as the quorum agreed on them: named producers, blocks of producer ids, and the standing of a
 transaction.
 
-Two kinds of producers have transactions. A **named** one (`transactional_id`) has a row: each initialisation and each
+Two kinds of producers have transactions. A **named** one (`transactional_id`) has a row: each initialization and each
 end raises its epoch, so a transaction is one epoch, and requests of an older epoch are fenced (KIP-98, KIP-890). An id
 **without a name** comes from a block and serves one transaction, of epoch 0; the block keeps the outcome of each of its
 ids until it expires. Outcomes are kept as ranges, since ids are handed out in order and mostly end alike. Blocks whose
 outcomes alternate cost more, so ranges have a bound of their own.
 
 The same request never gets two different answers: the row keeps the last end and its outcome, the block the outcome of
-every id. An initialisation clears the row's last end, so a retry of that end after another producer began gets
+every id. An initialization clears the row's last end, so a retry of that end after another producer began gets
 `producer_fenced`, never the other producer's next key. A transaction that is no longer kept (`Standing.FENCED`,
 `Standing.EXPIRED`) is never reported as aborted.
 
@@ -21,21 +21,21 @@ import enum
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
+import msgspec
+
 from raftlog.model import NO_PRODUCER_ID, ProducerEpoch, ProducerId
-from raftlog.transactions import Outcome, TransactionKey
+from raftlog.transactions import ATTEMPT_BYTES, Outcome, TransactionKey
 
 MAX_PRODUCER_EPOCH = 2**15 - 1
 """The last epoch of a producer id; after it the producer continues with another id."""
 
 UNNAMED_EPOCH = ProducerEpoch(0)
 
-ATTEMPT_BYTES = 16
 ATTEMPTS_KEPT = 4
-"""The number of initialisations remembered for each name: a retry arrives within seconds."""
+"""The number of initializations remembered for each name: a retry arrives within seconds."""
 
 
 class Standing(enum.Enum):
@@ -97,7 +97,7 @@ def _with_id(ranges: Ranges, one: int) -> Ranges:
 
 
 def with_attempt(attempts: bytes, attempt: bytes | None) -> bytes:
-    """Return the initialisations with one more at the front; None stands for one that cannot be retried but takes its
+    """Return the initializations with one more at the front; None means one that cannot be retried but takes its
     turn.
     """
     return (attempt or bytes(ATTEMPT_BYTES)) + attempts[: (ATTEMPTS_KEPT - 1) * ATTEMPT_BYTES]
@@ -106,9 +106,8 @@ def with_attempt(attempts: bytes, attempt: bytes | None) -> bytes:
 # --- Records ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NamedProducer:
-    """A `transactional_id` and its current producer.
+class NamedProducer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A `transactional_id` and its current producer; in snapshots an array of these fields.
 
     Invariant: if `ended` is set, there is an outcome, and `key` is the next transaction of the producer that ended it.
     """
@@ -120,15 +119,15 @@ class NamedProducer:
     timeout_ms: int
     """The time that a transaction may stay open, in milliseconds."""
     used_ms: int
-    """The time of its last initialisation or end, in milliseconds, by the clock of the node that took the request."""
+    """The time of its last initialization or end, in milliseconds, by the clock of the node that took the request."""
     ended: TransactionKey | None = None
-    """The last transaction ended since the initialisation: a retry of that end gets the first answer (KIP-890)."""
+    """The last transaction ended since the initialization: a retry of that end gets the first answer (KIP-890)."""
     outcome: Outcome = Outcome.UNDECIDED
     """The outcome of `ended`."""
     former_id: ProducerId = NO_PRODUCER_ID
     """The previous id, whose epochs were exhausted: requests with it are fenced."""
     attempts: bytes = b""
-    """The remembered initialisations: `ATTEMPT_BYTES` each, at most `ATTEMPTS_KEPT`, the newest first."""
+    """The remembered initializations: `ATTEMPT_BYTES` each, at most `ATTEMPTS_KEPT`, the newest first."""
 
     @property
     def key(self) -> TransactionKey:
@@ -145,15 +144,14 @@ class NamedProducer:
         return Standing.UNKNOWN if ahead else Standing.FENCED
 
     def turn_of(self, attempt: bytes) -> int | None:
-        """Return how many initialisations followed this one, or None if it is not remembered."""
+        """Return how many initializations followed this one, or None if it is not remembered."""
         known = self.attempts
         starts = range(0, len(known), ATTEMPT_BYTES)
         return next((at // ATTEMPT_BYTES for at in starts if known[at : at + ATTEMPT_BYTES] == attempt), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Producer ids without a name, `[first, first + count)`.
+class Block(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Producer ids without a name, `[first, first + count)`; in snapshots an array of these fields.
 
     Invariant: `committed` and `aborted` lie within and do not overlap.
     """

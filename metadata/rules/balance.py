@@ -25,14 +25,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId, BrokerRecord, PartitionRecord, TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedMove:
+class PlannedMove(msgspec.Struct, frozen=True):
     """One partition's replicas as they are and as they should be, the preferred leader first."""
 
     topic_partition: TopicPartition

@@ -22,13 +22,14 @@ from typing import TypeVar
 
 import msgspec
 
-from metadata.image.image import ClusterImage, run
+from metadata.image.image import ClusterImage
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import ClusterTime, ReplicationThrottle, TopicPartition, TopicRecord
 from raftlog.ports import Buffer
 
 from .format import (
     Body,
+    BodyWithSecurity,
     BodyWithTime,
     BodyWithTransactions,
     PackedAnswer,
@@ -41,30 +42,33 @@ from .format import (
     unpack_broker,
     unpack_partition,
     unpack_session,
-    unpack_ticket,
 )
 from .groups import PackedGroup, pack_group, unpack_group
+from .security import pack_security, unpack_security
 from .transactions import pack_transactions, unpack_transactions
 
 T = TypeVar("T")
 
 MAGIC = b"RLMS"
-VERSION = 9
+VERSION = 10
 """The newest version.
 
 Version 1 has no reassignments and no unclean elections: its partitions end with their tickets. Version 2 has no groups,
 no throttle and no flag for a replica removed in a partition's leader epoch, and only the last answers of client
-sessions. Version 4 has no transactions; version 8 has no creation index of topics and no cluster time. The numbers
-between them are unused: one flipped bit, which their CRC does not cover, would make one version of another. From 9 on
-the CRC covers the version, too.
+sessions. Version 4 has no transactions; version 8 has no creation index of topics and no cluster time; version 9 has no
+users, tokens, rules and quotas. The numbers between 2 and 8 are unused: one flipped bit, which their CRC does not
+cover, would make one version of another. From 9 on the CRC covers the version, too.
 """
-VERSION_FEATURE_LEVEL = 5
+VERSION_FEATURE_LEVEL = 6
 """The level from which the newest version is written, since every node can read it."""
+VERSION_WITH_TIME = 9
+TIME_VERSION_FEATURE_LEVEL = 5
+"""The level from which that version is written, up to the level of the newest."""
 VERSION_WITH_TRANSACTIONS = 8
-"""The version written below that level if there are transactions."""
+"""The version written below both levels if there are transactions."""
 VERSION_WITHOUT_TRANSACTIONS = 4
-"""The version written below that level if there are no transactions."""
-_KNOWN = (1, 2, VERSION_WITHOUT_TRANSACTIONS, VERSION_WITH_TRANSACTIONS, VERSION)
+"""The version written below both levels if there are no transactions."""
+_KNOWN = (1, 2, VERSION_WITHOUT_TRANSACTIONS, VERSION_WITH_TRANSACTIONS, VERSION_WITH_TIME, VERSION)
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 FIRST_WITH_CHECKED_VERSION = 9
 _HEADER = struct.Struct(">4sII")
@@ -90,6 +94,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Body)
 _decoder_with_transactions = msgspec.msgpack.Decoder(BodyWithTransactions)
 _decoder_with_time = msgspec.msgpack.Decoder(BodyWithTime)
+_decoder_with_security = msgspec.msgpack.Decoder(BodyWithSecurity)
 _topic_decoder = msgspec.msgpack.Decoder(PackedTopicWithCreation)
 _partition_decoder = msgspec.msgpack.Decoder(PackedPartition)
 _group_decoder = msgspec.msgpack.Decoder(PackedGroup)
@@ -121,6 +126,7 @@ class SnapshotEncoder:
         self._version = _version_of(state)
         lacks_transactions = self._version == VERSION_WITHOUT_TRANSACTIONS
         self._transactions = None if lacks_transactions else pack_transactions(state.transactions)
+        self._security = pack_security(state.security)
         self._short_of_room = tuple(b for b in sorted(state.brokers) if state.brokers[b].short_of_room)
         self._time = (state.time.now_ms, state.time.began_ms, state.time.agreed_ms)
         self._body = Body(
@@ -160,8 +166,12 @@ class SnapshotEncoder:
         if self._transactions is not None:
             transactions = yield from self._transactions
             fields = {**msgspec.structs.asdict(whole), "transactions": transactions}
+            if self._version >= VERSION_WITH_TIME:
+                fields |= {"time": self._time, "short_of_room": self._short_of_room}
             if self._version == VERSION:
-                whole = BodyWithTime(**fields, time=self._time, short_of_room=self._short_of_room)
+                whole = BodyWithSecurity(**fields, security=(yield from self._security))
+            elif self._version == VERSION_WITH_TIME:
+                whole = BodyWithTime(**fields)
             else:
                 whole = BodyWithTransactions(**fields)
         body = _encoder.encode(whole)
@@ -185,7 +195,7 @@ class SnapshotEncoder:
         return topics
 
     def _pack_topic(self, topic: TopicRecord, partitions: tuple[msgspec.Raw, ...]) -> PackedTopic:
-        if self._version != VERSION:
+        if self._version < VERSION_WITH_TIME:
             return PackedTopic(
                 topic_id=topic.topic_id,
                 name=topic.name,
@@ -213,11 +223,6 @@ class SnapshotEncoder:
                 left = PARTITIONS_PER_STEP
                 yield
         return groups
-
-
-def decode_snapshot(packed: Buffer) -> ClusterImage:
-    """Decode a snapshot. Raises `RemoteProtocolError` for invalid bytes, `UnknownSnapshot` for a newer version."""
-    return run(decode_snapshot_in_steps(packed))
 
 
 def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterImage]:
@@ -251,8 +256,8 @@ def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterIma
         )
         for number, packed_partition in enumerate(topic.partitions):
             partition = _decode(_partition_decoder, packed_partition)
-            tickets = tuple(unpack_ticket(ticket) for ticket in partition.tickets)
-            state.put_partition(unpack_partition(TopicPartition(topic.topic_id, number), partition), tickets)
+            record = unpack_partition(TopicPartition(topic.topic_id, number), partition)
+            state.put_partition(record, partition.tickets)
             done += 1
             if done % PARTITIONS_PER_STEP == 0:
                 state.take_events()
@@ -266,7 +271,9 @@ def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterIma
         if number % ANSWERS_PER_STEP == 0:
             yield
     if isinstance(body, BodyWithTransactions):
-        yield from _unpack_transactions(state, body)
+        yield from _checked(state, unpack_transactions(state.transactions, body.transactions))
+    if isinstance(body, BodyWithSecurity):
+        yield from _checked(state, unpack_security(state.security, body.security))
     for session in body.sessions:
         state.sessions.seen[session.session_id] = unpack_session(session)
     if not body.sessions:
@@ -288,6 +295,8 @@ def _open(packed: Buffer) -> Generator[None, None, Body]:
     if version not in _KNOWN or (yield from _crc(version, body)) != crc:
         raise RemoteProtocolError("the snapshot is damaged")
     if version == VERSION:
+        return _decode(_decoder_with_security, body)
+    if version == VERSION_WITH_TIME:
         return _decode(_decoder_with_time, body)
     if version == VERSION_WITH_TRANSACTIONS:
         return _decode(_decoder_with_transactions, body)
@@ -298,6 +307,8 @@ def _version_of(state: ClusterImage) -> int:
     """Return the oldest version that holds all of the state: nodes of the cluster's feature level can read it."""
     if state.feature_level >= VERSION_FEATURE_LEVEL:
         return VERSION
+    if state.feature_level >= TIME_VERSION_FEATURE_LEVEL:
+        return VERSION_WITH_TIME
     return VERSION_WITHOUT_TRANSACTIONS if state.transactions.is_empty else VERSION_WITH_TRANSACTIONS
 
 
@@ -312,8 +323,8 @@ def _crc(version: int, body: Buffer) -> Generator[None, None, int]:
     return crc
 
 
-def _unpack_transactions(state: ClusterImage, body: BodyWithTransactions) -> Generator[None, None, None]:
-    steps = unpack_transactions(state.transactions, body.transactions)
+def _checked(state: ClusterImage, steps: Generator[None, None, None]) -> Generator[None, None, None]:
+    """Run the steps that decode a part of the state. Raises `RemoteProtocolError` for invalid bytes."""
     while True:
         try:
             next(steps)

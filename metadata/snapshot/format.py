@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from metadata.commands.fields import WireStruct
 from metadata.commands.results import CommandResult
 from metadata.image.client_sessions import Seen
 from metadata.image.image import ClusterImage
@@ -19,7 +20,6 @@ from raftlog.model import (
     Endpoint,
     Incarnation,
     LeaderEpoch,
-    Offset,
     PartitionEpoch,
     PartitionRecord,
     ProducerId,
@@ -28,11 +28,7 @@ from raftlog.model import (
 )
 
 
-class Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
-    """The base of everything in the body."""
-
-
-class PackedBroker(Part, frozen=True):
+class PackedBroker(WireStruct, frozen=True):
     broker_id: BrokerId
     incarnation: Incarnation
     directory_id: DirectoryId
@@ -45,16 +41,7 @@ class PackedBroker(Part, frozen=True):
     feature_level: int
 
 
-class PackedTicket(Part, frozen=True):
-    broker_id: BrokerId
-    incarnation: Incarnation
-    directory_id: DirectoryId
-    has_directory: bool
-    last_epoch: LeaderEpoch
-    stable_end_offset: Offset
-
-
-class PackedPartition(Part, frozen=True):
+class PackedPartition(WireStruct, frozen=True):
     replicas: tuple[BrokerId, ...]
     leader: BrokerId
     leader_incarnation: Incarnation
@@ -63,14 +50,14 @@ class PackedPartition(Part, frozen=True):
     isr: tuple[BrokerId, ...]
     commit_set: tuple[BrokerId, ...]
     min_insync_replicas: int
-    tickets: tuple[PackedTicket, ...]
+    tickets: tuple[RecoveryTicket, ...]
     adding_replicas: tuple[BrokerId, ...] = ()
     target_replicas: tuple[BrokerId, ...] = ()
     unclean_leader_epochs: tuple[LeaderEpoch, ...] = ()
     let_go: bool = False
 
 
-class PackedTopic(Part, frozen=True):
+class PackedTopic(WireStruct, frozen=True):
     topic_id: TopicId
     name: str
     replication_factor: int
@@ -83,14 +70,14 @@ class PackedTopicWithCreation(PackedTopic, frozen=True):
     created_index: int = 0
 
 
-class PackedAnswer(Part, frozen=True):
+class PackedAnswer(WireStruct, frozen=True):
     session_id: bytes
     sequence: int
     index: int
     result: CommandResult
 
 
-class PackedSession(Part, frozen=True):
+class PackedSession(WireStruct, frozen=True):
     session_id: bytes
     upto: int
     ahead: tuple[int, ...]
@@ -98,7 +85,7 @@ class PackedSession(Part, frozen=True):
     floor_index: int
 
 
-class Body(Part, frozen=True):
+class Body(WireStruct, frozen=True):
     index: int
     feature_level: int
     next_producer_id: ProducerId
@@ -120,12 +107,19 @@ class BodyWithTransactions(Body, frozen=True):
 
 
 class BodyWithTime(BodyWithTransactions, frozen=True):
-    """The body from feature level 5 on."""
+    """The body of feature level 5."""
 
     time: tuple[int, int, int] = (0, 0, 0)
     """A `ClusterTime`."""
     short_of_room: tuple[BrokerId, ...] = ()
     """The brokers that are short of room."""
+
+
+class BodyWithSecurity(BodyWithTime, frozen=True):
+    """The body from feature level 6 on."""
+
+    security: msgspec.Raw = msgspec.Raw()
+    """Users, tokens, rules and quotas as `security.py` encodes them."""
 
 
 def pack_session(session_id: bytes, seen: Seen) -> PackedSession:
@@ -166,59 +160,13 @@ def unpack_broker(packed: PackedBroker) -> BrokerRecord:
 
 
 def pack_partition(record: PartitionRecord, tickets: tuple[RecoveryTicket, ...]) -> PackedPartition:
-    return PackedPartition(
-        replicas=record.replicas,
-        leader=record.leader,
-        leader_incarnation=record.leader_incarnation,
-        leader_epoch=record.leader_epoch,
-        partition_epoch=record.partition_epoch,
-        isr=record.isr,
-        commit_set=record.commit_set,
-        min_insync_replicas=record.min_insync_replicas,
-        tickets=tuple(pack_ticket(ticket) for ticket in tickets),
-        adding_replicas=record.adding_replicas,
-        target_replicas=record.target_replicas,
-        unclean_leader_epochs=record.unclean_leader_epochs,
-        let_go=record.let_go,
-    )
+    fields = msgspec.structs.asdict(record)
+    del fields["topic_partition"], fields["not_eligible"]
+    return PackedPartition(**fields, tickets=tickets)
 
 
 def unpack_partition(topic_partition: TopicPartition, packed: PackedPartition) -> PartitionRecord:
-    return PartitionRecord(
-        topic_partition=topic_partition,
-        replicas=packed.replicas,
-        leader=packed.leader,
-        leader_incarnation=packed.leader_incarnation,
-        leader_epoch=packed.leader_epoch,
-        partition_epoch=packed.partition_epoch,
-        isr=packed.isr,
-        commit_set=packed.commit_set,
-        min_insync_replicas=packed.min_insync_replicas,
-        not_eligible=tuple(ticket.broker_id for ticket in packed.tickets),
-        adding_replicas=packed.adding_replicas,
-        target_replicas=packed.target_replicas,
-        unclean_leader_epochs=packed.unclean_leader_epochs,
-        let_go=packed.let_go,
-    )
-
-
-def pack_ticket(ticket: RecoveryTicket) -> PackedTicket:
-    return PackedTicket(
-        broker_id=ticket.broker_id,
-        incarnation=ticket.incarnation,
-        directory_id=ticket.directory_id,
-        has_directory=ticket.has_directory,
-        last_epoch=ticket.last_epoch,
-        stable_end_offset=ticket.stable_end_offset,
-    )
-
-
-def unpack_ticket(packed: PackedTicket) -> RecoveryTicket:
-    return RecoveryTicket(
-        broker_id=packed.broker_id,
-        incarnation=packed.incarnation,
-        directory_id=packed.directory_id,
-        has_directory=packed.has_directory,
-        last_epoch=packed.last_epoch,
-        stable_end_offset=packed.stable_end_offset,
-    )
+    fields = msgspec.structs.asdict(packed)
+    tickets: tuple[RecoveryTicket, ...] = fields.pop("tickets")
+    not_eligible = tuple(ticket.broker_id for ticket in tickets)
+    return PartitionRecord(**fields, topic_partition=topic_partition, not_eligible=not_eligible)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
+from msgspec.structs import asdict
 
+from metadata.commands.fields import WireStruct
 from metadata.commands.groups import TopicPartitions, pack_partitions, unpack_partitions
 from metadata.image.group_state import GroupsState
 from metadata.records.groups import CommittedOffset, GroupRecord, MemberRecord, in_order
 from raftlog.model import Offset, TopicId, TopicPartition
 
 
-class _Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
-    """The base of everything here."""
-
-
-class _Owned(_Part, frozen=True):
+class _Owned(WireStruct, frozen=True):
     topic_id: TopicId
     partition: int
     granted: int
 
 
-class _Member(_Part, frozen=True):
+class _Member(WireStruct, frozen=True):
     member_id: str
     instance_id: str
     incarnation: int
@@ -37,7 +34,7 @@ class _Member(_Part, frozen=True):
     target: tuple[TopicPartitions, ...]
 
 
-class _Offset(_Part, frozen=True):
+class _Offset(WireStruct, frozen=True):
     topic_id: TopicId
     partition: int
     offset: Offset
@@ -46,7 +43,7 @@ class _Offset(_Part, frozen=True):
     commit_timestamp_ms: int
 
 
-class PackedGroup(_Part, frozen=True):
+class PackedGroup(WireStruct, frozen=True):
     """A group with its offsets."""
 
     group_id: str
@@ -89,37 +86,13 @@ def unpack_group(state: GroupsState, packed: PackedGroup) -> None:
 
 
 def _pack_member(member: MemberRecord) -> _Member:
-    return _Member(
-        member.member_id,
-        member.instance_id,
-        member.incarnation,
-        member.client_id,
-        member.client_host,
-        member.topics,
-        member.pattern,
-        member.session_timeout_ms,
-        member.rebalance_timeout_ms,
-        member.generation,
-        tuple(_Owned(p.topic_id, p.partition, member.owned[p]) for p in in_order(member.owned)),
-        pack_partitions(member.target),
-    )
+    owned = tuple(_Owned(p.topic_id, p.partition, member.owned[p]) for p in in_order(member.owned))
+    return _Member(**{**asdict(member), "owned": owned, "target": pack_partitions(member.target)})
 
 
 def _unpack_member(packed: _Member) -> MemberRecord:
-    return MemberRecord(
-        packed.member_id,
-        packed.instance_id,
-        packed.incarnation,
-        packed.client_id,
-        packed.client_host,
-        packed.topics,
-        packed.pattern,
-        packed.session_timeout_ms,
-        packed.rebalance_timeout_ms,
-        packed.generation,
-        {TopicPartition(one.topic_id, one.partition): one.granted for one in packed.owned},
-        frozenset(unpack_partitions(packed.target)),
-    )
+    owned = {TopicPartition(one.topic_id, one.partition): one.granted for one in packed.owned}
+    return MemberRecord(**{**asdict(packed), "owned": owned, "target": frozenset(unpack_partitions(packed.target))})
 
 
 def _pack_offset(partition: TopicPartition, committed: CommittedOffset) -> _Offset:

@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from heapq import merge
+from collections.abc import Generator
 
 import msgspec
 
+from metadata.commands.fields import WireStruct
 from metadata.image.transaction_state import TransactionsState
 from metadata.records.events import BlockChanged, EndsCommitted, PositionMoved, ProducerChanged
 from metadata.records.groups import in_order
-from metadata.records.transactions import Block, NamedProducer, Ranges
+from metadata.records.transactions import Block, NamedProducer
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
-from raftlog.transactions import Outcome, TransactionKey
+from raftlog.transactions import TransactionKey
 
-PER_STEP = 1_000
-"""Some milliseconds of work."""
-
-
-class _Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
-    """Base of everything here."""
+from .steps import PER_STEP, encoded_in_steps, sorted_in_steps
 
 
-class _Producer(_Part, frozen=True):
-    transactional_id: str
-    producer_id: ProducerId
-    epoch: ProducerEpoch
-    timeout_ms: int
-    used_ms: int
-    ended: tuple[ProducerId, ProducerEpoch] | None
-    outcome: int
-    former_id: ProducerId
-    attempts: bytes = b""
-
-
-class _Block(_Part, frozen=True):
-    first: ProducerId
-    count: int
-    name: str
-    timeout_ms: int
-    changed: int
-    retired: bool
-    committed: Ranges
-    aborted: Ranges
-
-
-class _Ends(_Part, frozen=True):
+class _Ends(WireStruct, frozen=True):
     """The ends of one partition, or a part of them if there are many."""
 
     topic_id: TopicId
@@ -53,17 +25,17 @@ class _Ends(_Part, frozen=True):
     ends: tuple[tuple[ProducerId, ProducerEpoch, Offset], ...]
 
 
-class _Position(_Part, frozen=True):
+class _Position(WireStruct, frozen=True):
     name: str
     value: int
 
 
-class _Staged(_Part, frozen=True):
+class _Staged(WireStruct, frozen=True):
     commit_id: bytes
     parts: tuple[tuple[int, bytes], ...]
 
 
-class _PackedTransactions(_Part, frozen=True):
+class _PackedTransactions(WireStruct, frozen=True):
     """The tables of transactions; elements are encoded on their own, since encoding all at once would take too long."""
 
     producers: tuple[msgspec.Raw, ...]
@@ -75,8 +47,8 @@ class _PackedTransactions(_Part, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_PackedTransactions)
-_producer_decoder = msgspec.msgpack.Decoder(_Producer)
-_block_decoder = msgspec.msgpack.Decoder(_Block)
+_producer_decoder = msgspec.msgpack.Decoder(NamedProducer)
+_block_decoder = msgspec.msgpack.Decoder(Block)
 _ends_decoder = msgspec.msgpack.Decoder(_Ends)
 _position_decoder = msgspec.msgpack.Decoder(_Position)
 
@@ -96,11 +68,11 @@ def _pack(
     positions: dict[str, int],
     staged: tuple[_Staged, ...],
 ) -> Generator[None, None, msgspec.Raw]:
-    names = yield from _sorted_in_steps(producers)
-    packed_producers = yield from _in_steps(_pack_producer(producers[name]) for name in names)
-    packed_blocks = yield from _in_steps(_pack_block(block) for block in blocks)
-    names = yield from _sorted_in_steps(positions)
-    packed_positions = yield from _in_steps(_Position(name, positions[name]) for name in names)
+    names = yield from sorted_in_steps(producers)
+    packed_producers = yield from encoded_in_steps(producers[name] for name in names)
+    packed_blocks = yield from encoded_in_steps(blocks)
+    names = yield from sorted_in_steps(positions)
+    packed_positions = yield from encoded_in_steps(_Position(name, positions[name]) for name in names)
     packed_ends = []
     for topic_partition in in_order(ends):
         of_partition = ends[topic_partition]
@@ -115,24 +87,15 @@ def _pack(
     return msgspec.Raw(_encoder.encode(whole))
 
 
-def _in_steps(parts: Iterable[_Part]) -> Generator[None, None, tuple[msgspec.Raw, ...]]:
-    packed = []
-    for number, part in enumerate(parts, 1):
-        packed.append(msgspec.Raw(_encoder.encode(part)))
-        if number % PER_STEP == 0:
-            yield
-    return tuple(packed)
-
-
 def unpack_transactions(transactions: TransactionsState, packed: bytes | memoryview) -> Generator[None, None, None]:
     """Decode transactions into an empty state. Raises what msgspec raises for invalid bytes, `ValueError` included."""
     whole = _decoder.decode(packed)
     for number, one in enumerate(whole.producers, 1):
-        transactions.change(ProducerChanged(_unpack_producer(_producer_decoder.decode(one))))
+        transactions.change(ProducerChanged(_producer_decoder.decode(one)))
         if number % PER_STEP == 0:
             yield
     for number, one in enumerate(whole.blocks, 1):
-        transactions.change(BlockChanged(_unpack_block(_block_decoder.decode(one))))
+        transactions.change(BlockChanged(_block_decoder.decode(one)))
         if number % PER_STEP == 0:
             yield
     for one in whole.ends:
@@ -149,67 +112,3 @@ def unpack_transactions(transactions: TransactionsState, packed: bytes | memoryv
     for staged in whole.staged:
         for part, piece in staged.parts:
             transactions.stage(staged.commit_id, part, piece)
-
-
-def _pack_producer(producer: NamedProducer) -> _Producer:
-    return _Producer(
-        producer.transactional_id,
-        producer.producer_id,
-        producer.epoch,
-        producer.timeout_ms,
-        producer.used_ms,
-        None if producer.ended is None else (producer.ended.producer_id, producer.ended.producer_epoch),
-        producer.outcome.value,
-        producer.former_id,
-        producer.attempts,
-    )
-
-
-def _unpack_producer(packed: _Producer) -> NamedProducer:
-    return NamedProducer(
-        packed.transactional_id,
-        packed.producer_id,
-        packed.epoch,
-        packed.timeout_ms,
-        packed.used_ms,
-        None if packed.ended is None else TransactionKey(*packed.ended),
-        Outcome(packed.outcome),
-        packed.former_id,
-        packed.attempts,
-    )
-
-
-def _pack_block(block: Block) -> _Block:
-    return _Block(
-        block.first,
-        block.count,
-        block.name,
-        block.timeout_ms,
-        block.changed,
-        block.retired,
-        block.committed,
-        block.aborted,
-    )
-
-
-def _unpack_block(packed: _Block) -> Block:
-    return Block(
-        packed.first,
-        packed.count,
-        packed.name,
-        packed.timeout_ms,
-        packed.changed,
-        packed.retired,
-        packed.committed,
-        packed.aborted,
-    )
-
-
-def _sorted_in_steps(names: Iterable[str]) -> Generator[None, None, Iterator[str]]:
-    """Sort many names in steps."""
-    whole = list(names)
-    parts = []
-    for start in range(0, len(whole), PER_STEP):
-        parts.append(sorted(whole[start : start + PER_STEP]))
-        yield
-    return merge(*parts)

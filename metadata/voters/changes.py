@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from raftlog.config import majority
 
@@ -44,16 +45,14 @@ class Action(enum.Enum):
     REMOVE = "remove"
 
 
-@dataclass(frozen=True, slots=True)
-class VoterChange:
+class VoterChange(msgspec.Struct, frozen=True):
     """The addition or removal of one voter."""
 
     action: Action
     node_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class ObserverState:
+class ObserverState(msgspec.Struct, frozen=True):
     """The leader's knowledge of a node that follows the log without being a voter."""
 
     voter: Voter
@@ -64,8 +63,7 @@ class ObserverState:
     """Whether it answered this leader within an election timeout."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumFacts:
+class QuorumFacts(msgspec.Struct, frozen=True):
     """The leader's knowledge at the moment of the decision."""
 
     leader: Voter
@@ -86,35 +84,30 @@ class QuorumFacts:
     yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class NextConfiguration:
+class NextConfiguration(msgspec.Struct, frozen=True):
     """The configuration to append."""
 
     configuration: Configuration
 
 
-@dataclass(frozen=True, slots=True)
-class Unchanged:
+class Unchanged(msgspec.Struct, frozen=True):
     """The change is in effect already."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResignFirst:
+class ResignFirst(msgspec.Struct, frozen=True):
     """The leader itself is the voter to remove."""
 
     configuration: Configuration
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRefused:
+class ChangeRefused(msgspec.Struct, frozen=True):
     """A refusal; nothing was changed. `code` is a key of `raftlog.errors.CODES`."""
 
     code: str
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class AskAgain:
+class AskAgain(msgspec.Struct, frozen=True):
     """No definite answer is possible yet; nothing was changed. The caller retries."""
 
     detail: str

@@ -108,8 +108,8 @@ class Configuration(msgspec.Struct, array_like=True, frozen=True, forbid_unknown
 def is_single_step(old: Configuration, new: Configuration) -> bool:
     """Return whether every majority of one configuration shares a voter with every majority of the other.
 
-    That is so if at most one voter was added or removed and no voter changed its disk. Naming a disk that was not
-    named before is no change of disk.
+    That is the case if at most one voter was added or removed and no voter changed its disk. Naming a disk that was not
+    named before is not a change of disk.
     """
     kept = set(old.node_ids) & set(new.node_ids)
     for node_id in kept:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 
@@ -10,8 +10,7 @@ FOLDER = "quorum"
 """The folder of journal and snapshot, relative to the data folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumIdentity:
+class QuorumIdentity(msgspec.Struct, frozen=True):
     """This node's identity, as `raftlog server init` wrote it. `voters` are the initial ones; later ones are in the
     log."""
 

@@ -1,7 +1,8 @@
-"""The records behind `record_batch_magic_82.txt`, and how that file came to be.
+"""The records behind `record_batch_magic_82.txt`, and the generator of that file.
 
-`python -m tests.golden.record_batch_cases` prints the file from the reference implementation. Its bytes lie on people's
-disks: what is in it never changes; a new shape is a new case at its end, a new format a new file.
+`python -m tests.golden.record_batch_cases` prints the file from the reference implementation. Such bytes are on users'
+disks, so the file's existing content never changes; a new shape is a new case at its end, and a new format is a new
+file.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class Case:
     records: list[NaiveRecord]
     codec: int = 0
     fields: dict[str, int] = field(default_factory=dict)
-    """Of the header."""
+    """Fields of the header."""
 
 
 def mixed(count: int) -> list[NaiveRecord]:
-    """Records of every sort: nulls, empty ones, text, headers, times that go back."""
+    """Records of every kind: nulls, empty ones, text, headers, timestamps that decrease."""
     records = []
     for number in range(count):
         key = None if number % 3 == 0 else b"key-%d" % (number % 7)
@@ -88,14 +89,14 @@ CASES: dict[str, Case] = {
 
 
 def golden() -> dict[str, bytes]:
-    """Name → bytes, from the file."""
+    """Return name → bytes, from the file."""
     blocks = FILE.read_text().strip().split("\n\n")[1:]
     named = (block.split("\n", 1) for block in blocks)
     return {name.removeprefix("case "): bytes.fromhex(content) for name, content in named}
 
 
 def text() -> str:
-    """The file, anew."""
+    """Return the file's text, generated again."""
     lines = ["Record batches of magic 82, in hexadecimal. tests/golden/record_batch_cases.py tells what is in them."]
     for name, case in CASES.items():
         content = batch(case.records, codec=case.codec, **case.fields).hex()

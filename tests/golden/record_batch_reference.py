@@ -1,7 +1,7 @@
-"""The record batch format once more, as naively as possible, from `docs/record-batch.md` alone.
+"""A deliberately naive second implementation of the record batch format, from `docs/record-batch.md` alone.
 
-The dumb twin that the fast ones are held against: loops over records, one `struct` call an integer, a bitwise CRC. It
-imports nothing of raftlog, and trusts what it reads.
+The fast implementation is compared with it. It loops over records, uses one `struct` call per integer, and a bitwise
+CRC. It imports nothing of raftlog, and trusts its input.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def seal(
     base_sequence: int = -1,
     batch_length: int | None = None,
 ) -> bytes:
-    """Any payload at all behind a header with these fields, and a true CRC."""
+    """Put any payload behind a header with these fields and a correct CRC."""
     last = count - 1 if last_offset_delta is None else last_offset_delta
     fields = (attributes, last, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count)
     checked = struct.pack(">hiqqqhii", *fields) + body
@@ -94,7 +94,7 @@ def seal(
 
 
 def batch(records: list[NaiveRecord], *, codec: int = 0, **fields: int) -> bytes:
-    """A batch of these records; `fields` of the header where the records do not tell."""
+    """Build a batch of these records; `fields` overrides header fields that do not follow from the records."""
     first, greatest = (records[0].timestamp, max(r.timestamp for r in records)) if records else (0, 0)
     fields = {"base_timestamp": first, "max_timestamp": greatest, "attributes": 0} | fields
     fields["attributes"] |= codec
@@ -131,7 +131,7 @@ def read_binary(column: list[bytes | None] | None, count: int) -> list[bytes | N
 
 
 def read(data: bytes) -> list[NaiveRecord]:
-    """The records of a sound batch, deltas made whole: `delta` is the offset."""
+    """Return the records of a valid batch, with absolute values: `delta` is the offset."""
     base, _, _, _, _, attributes, _, base_timestamp, max_timestamp, _, _, _, count = HEADER.unpack_from(data)
     deltas, times, keys, values, headers = msgpack.unpackb(decompress(attributes & 7, data[61:]))
     key_column, value_column = read_binary(keys, count), read_binary(values, count)

@@ -1,6 +1,6 @@
-"""The bytes of commands, answers and snapshots. A difference here is a new version, or a bug.
+"""The bytes of commands, answers and snapshots. A difference here is either a new version or a bug.
 
-`python -m tests.golden.test_metadata_bytes` writes the files of the present version.
+`python -m tests.golden.test_metadata_bytes` writes the files of the current version.
 """
 
 from __future__ import annotations
@@ -16,19 +16,27 @@ from metadata.commands import envelope, results
 from metadata.commands import fields as parts
 from metadata.commands import groups as g
 from metadata.commands import replicas as m
+from metadata.commands import security as s
 from metadata.commands import transactions as t
 from metadata.commands.envelope import decode, decode_result, encode, encode_result
 from metadata.commands.results import TransactionAnswer
 from metadata.image.invariants import check
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.records.security import QuotaLimits
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import BrokerId, Endpoint, TopicId
+from raftlog.security.acls import Operation, PatternType, Permission, ResourceType
+from raftlog.transactions import TransactionKey
 from raftlog.version import FEATURE_LEVEL
-from tests.support.metadata_cluster import TOPIC, Cluster, directory, report
+from raftlog.wire import GroupMoves, OffsetMove, PositionMove, TopicEnds, TransactionOutput
+from tests.support.metadata.at_once import decode_snapshot
+from tests.support.metadata.cluster import TOPIC, Cluster, directory, report
+from tests.support.metadata.security import do, put_token, put_user, rule
 from tests.unit.metadata.snapshot.test_snapshot import busy
 
 FOLDER = pathlib.Path(__file__).parent
 COMMANDS = FOLDER / "metadata_commands_v1.txt"
-SNAPSHOT = FOLDER / "metadata_snapshot_v9.txt"
+SNAPSHOT = FOLDER / "metadata_snapshot_v10.txt"
+SNAPSHOT_WITH_TIME = FOLDER / "metadata_snapshot_v9.txt"
 SNAPSHOT_WITH_TRANSACTIONS = FOLDER / "metadata_snapshot_v8.txt"
 SNAPSHOT_WITHOUT_TRANSACTIONS = FOLDER / "metadata_snapshot_v4.txt"
 OLD_SNAPSHOTS = (FOLDER / "metadata_snapshot_v1.txt", FOLDER / "metadata_snapshot_v2.txt")
@@ -81,19 +89,22 @@ SAMPLES: list[envelope.Command] = [
     t.ChangeTransactions(
         (
             t.Commit(
-                (t.Output(_N(7), _N(2), (t.TopicEnds(TOPIC, (0, 3), (_N(70), _N(71))),)), t.Output(_N(8), _N(0), ())),
-                (t.GroupMoves("readers", "m-1", 17, 18, (t.Move(TOPIC, 1, -1, _N(5), 3, "here"),)),),
-                (t.Position("spark/q", 41, 42),),
+                (
+                    TransactionOutput(_N(7), _N(2), (TopicEnds(TOPIC, (0, 3), (_N(70), _N(71))),)),
+                    TransactionOutput(_N(8), _N(0), ()),
+                ),
+                (GroupMoves("readers", "m-1", 17, 18, (OffsetMove(TOPIC, 1, -1, _N(5), 3, "here"),)),),
+                (PositionMove("spark/q", 41, 42),),
                 "spark/q/42",
                 1_700_000_000_000,
             ),
-            t.Abort((t.Key(_N(7), _N(2)), t.Key(_N(8), _N(0))), 1_700_000_000_000),
-            t.Marked(TOPIC, 0, _N(3), (t.Key(_N(7), _N(2)),)),
-            t.Initialize("app", 60_000, 1_700_000_000_000, b"attempt-number-1", t.Key(_N(7), _N(2))),
+            t.Abort((TransactionKey(_N(7), _N(2)), TransactionKey(_N(8), _N(0))), 1_700_000_000_000),
+            t.Marked(TOPIC, 0, _N(3), (TransactionKey(_N(7), _N(2)),)),
+            t.Initialize("app", 60_000, 1_700_000_000_000, b"attempt-number-1", TransactionKey(_N(7), _N(2))),
             t.OpenBlock("spark/q/43", 1_000, 60_000),
             t.RetireBlock("spark/q/43"),
-            t.AbortOverdue((t.Key(_N(9), _N(0)),)),
-            t.StagePart(b"commit-number-01", 0, t.encode_piece(t.Piece((t.Output(_N(8), _N(0), ()),), ()))),
+            t.AbortOverdue((TransactionKey(_N(9), _N(0)),)),
+            t.StagePart(b"commit-number-01", 0, t.encode_piece(t.Piece((TransactionOutput(_N(8), _N(0), ()),), ()))),
             t.CommitStaged(b"commit-number-01", 1, t.digest_of([b"piece"]), (), "", 1_700_000_000_000),
             t.Expire(
                 6,
@@ -111,6 +122,34 @@ SAMPLES: list[envelope.Command] = [
         parts.PackedReports.of([report(2, 300)]).packed,
         _N(70_000),
     ),
+    s.ChangeSecurity(
+        (
+            put_user("alice", 17, superuser=True),
+            s.PutUser("bob", False, None, "", 0),
+            s.RemoveUser("carol"),
+            put_token(1, "alice", 1_700_000_000_000, description="the nightly job"),
+            s.RemoveToken("abcdefgh2345"),
+            s.AddRules.of((rule(), rule("Group:g", "x", kind=ResourceType.GROUP, pattern=PatternType.PREFIXED))),
+            s.RemoveRules.of((rule(host="10.0.0.1", permission=Permission.DENY, operation=Operation.ALL),)),
+            s.PutQuota(
+                "User:alice",
+                QuotaLimits(
+                    bytes_in_per_second=1,
+                    bytes_out_per_second=2,
+                    requests_per_second=3,
+                    connections=4,
+                    open_transactions=5,
+                    groups=6,
+                    topics_created_per_hour=7,
+                    partitions_created_per_hour=8,
+                    metadata_commands_per_second=9,
+                ),
+            ),
+            s.PutQuota("Address:*", QuotaLimits(connections=0)),
+            s.RemoveQuota("Address:10.1.2.3"),
+        )
+    ),
+    s.BootstrapSecurity(put_user("root", superuser=True), put_token(2, "root")),
 ]
 ANSWERS: list[results.CommandResult] = [
     results.Done(),
@@ -123,7 +162,7 @@ ANSWERS: list[results.CommandResult] = [
     results.GroupsChanged((results.RefusedChange(2, "member_fenced", "it joined again"),)),
     results.TransactionsChanged(
         (
-            TransactionAnswer(0, "", "", (t.Key(_N(7), _N(3)),), 0),
+            TransactionAnswer(0, "", "", (TransactionKey(_N(7), _N(3)),), 0),
             TransactionAnswer(1, "offset_moved", "the group is at 6", (), 0),
         )
     ),
@@ -131,7 +170,7 @@ ANSWERS: list[results.CommandResult] = [
 
 
 def with_a_group() -> Cluster:
-    """What older versions could hold, and a group in which every field holds something."""
+    """The state that older versions could hold, and a group in which every field is set."""
     cluster = busy()
     join = g.Join("readers", "m-1", "i-1", "app", "10.0.0.9", ("orders",), "o.*", "range", 45_000, 300_000)
     cluster.do(g.ChangeGroups((join,)))
@@ -146,10 +185,10 @@ def with_a_group() -> Cluster:
 
 
 def with_transactions() -> Cluster:
-    """And a state of transactions in which every field holds something."""
+    """Adds a state of transactions in which every field is set."""
     cluster = with_a_group()
-    end = (t.TopicEnds(TOPIC, (0, 1), (_N(70), _N(71))),)
-    staged = t.encode_piece(t.Piece((t.Output(_N(8), _N(0), ()),), ()))
+    end = (TopicEnds(TOPIC, (0, 1), (_N(70), _N(71))),)
+    staged = t.encode_piece(t.Piece((TransactionOutput(_N(8), _N(0), ()),), ()))
     begun = cluster.do(t.ChangeTransactions((t.Initialize("app", 60_000, 1_700_000_000_000, b"attempt-number-1"),)))
     assert isinstance(begun, results.TransactionsChanged)
     app = begun.answers[0].keys[0]
@@ -159,11 +198,14 @@ def with_transactions() -> Cluster:
             (
                 t.OpenBlock("spark/q/42", 10, 60_000),
                 t.OpenBlock("spark/q/43", 10, 70_000),
-                t.Abort((t.Key(_N(first + 4), _N(0)),), 1_700_000_000_000),
+                t.Abort((TransactionKey(_N(first + 4), _N(0)),), 1_700_000_000_000),
                 t.Commit(
-                    (t.Output(app.producer_id, app.producer_epoch, end), t.Output(_N(first + 11), _N(0), end)),
+                    (
+                        TransactionOutput(app.producer_id, app.producer_epoch, end),
+                        TransactionOutput(_N(first + 11), _N(0), end),
+                    ),
                     (),
-                    (t.Position("spark/q", -1, 42),),
+                    (PositionMove("spark/q", -1, 42),),
                     "spark/q/43",
                     1_700_000_000_001,
                 ),
@@ -174,21 +216,42 @@ def with_transactions() -> Cluster:
     return cluster
 
 
-def of_the_newest_level() -> Cluster:
-    """And a topic that was created at the newest feature level, and a time."""
+def with_time(level: int = 5) -> Cluster:
+    """Adds a topic that was created at this feature level, and the cluster's time."""
     cluster = with_transactions()
     for number in range(3):
-        cluster.do(cluster.registration(number, feature_level=FEATURE_LEVEL))
+        cluster.do(cluster.registration(number, feature_level=level))
         cluster.unfence(number)
-    cluster.do(c.SetFeatureLevel(FEATURE_LEVEL))
+    cluster.do(c.SetFeatureLevel(level))
     cluster.do(c.CreateTopic("payments", TopicId(b"topic-number-009"), ((_N(0), _N(1)),), (("retention.ms", "1000"),)))
     cluster.do(c.AdvanceTime(cluster.term, 0, 1_700_000_000_000, 1_700_000_000_000))
     cluster.do(c.AdvanceTime(cluster.term, 1_700_000_000_000, 1_700_000_010_000, 1_700_000_010_500))
     return cluster
 
 
+def of_the_newest_level() -> Cluster:
+    """Adds users, tokens, rules and quotas in which every field is set."""
+    cluster = with_time(FEATURE_LEVEL)
+    do(
+        cluster,
+        put_user("root", superuser=True),
+        s.PutUser("app", False, None, "", 0),
+        put_token(1, "app", 1_800_000_000_000, description="the nightly job"),
+        put_token(2, "root"),
+        s.AddRules.of(
+            (
+                rule("User:app", "orders", Operation.WRITE, host="10.0.0.1"),
+                rule("Group:g", "x", kind=ResourceType.GROUP, pattern=PatternType.PREFIXED, permission=Permission.DENY),
+            )
+        ),
+        s.PutQuota("User:*", QuotaLimits(bytes_in_per_second=1_000_000, connections=100)),
+        s.PutQuota("Address:10.0.0.1", QuotaLimits(requests_per_second=10)),
+    )
+    return cluster
+
+
 def render() -> str:
-    """One line each: name, bytes."""
+    """Return one line for each name and its bytes."""
     session = envelope.ClientSession(b"session-number-1", 5, 400)
     lines = [f"{type(sample).__name__} {encode(sample).hex()}" for sample in SAMPLES]
     lines.append(f"NoOp+term+session {encode(c.NoOp(), term=6, session=session).hex()}")
@@ -201,11 +264,11 @@ def test_every_command_and_answer_has_a_sample() -> None:
     assert {type(answer) for answer in ANSWERS} == set(results.CommandResult.__args__)
 
 
-def test_commands_and_answers_are_written_as_ever() -> None:
+def test_commands_and_answers_are_written_as_before() -> None:
     assert render() == COMMANDS.read_text()
 
 
-def test_commands_and_answers_are_read_as_ever() -> None:
+def test_commands_and_answers_are_read_as_before() -> None:
     lines = [line.split() for line in COMMANDS.read_text().splitlines()]
     read = [decode(bytes.fromhex(packed)).command for _, packed in lines[: len(SAMPLES)]]
     assert read == SAMPLES
@@ -217,11 +280,12 @@ def test_commands_and_answers_are_read_as_ever() -> None:
     ("path", "cluster"),
     [
         (SNAPSHOT, of_the_newest_level),
+        (SNAPSHOT_WITH_TIME, with_time),
         (SNAPSHOT_WITH_TRANSACTIONS, with_transactions),
         (SNAPSHOT_WITHOUT_TRANSACTIONS, with_a_group),
     ],
 )
-def test_a_snapshot_is_written_and_read_as_ever(path: pathlib.Path, cluster: Callable[[], Cluster]) -> None:
+def test_a_snapshot_is_written_and_read_as_before(path: pathlib.Path, cluster: Callable[[], Cluster]) -> None:
     packed = bytes.fromhex(path.read_text())
     assert encode_snapshot(cluster().image) == packed
     read = decode_snapshot(packed)
@@ -238,5 +302,6 @@ def test_snapshots_of_older_versions_are_read() -> None:
 if __name__ == "__main__":
     COMMANDS.write_text(render())
     SNAPSHOT.write_text(encode_snapshot(of_the_newest_level().image).hex() + "\n")
+    SNAPSHOT_WITH_TIME.write_text(encode_snapshot(with_time().image).hex() + "\n")
     SNAPSHOT_WITH_TRANSACTIONS.write_text(encode_snapshot(with_transactions().image).hex() + "\n")
     SNAPSHOT_WITHOUT_TRANSACTIONS.write_text(encode_snapshot(with_a_group().image).hex() + "\n")

@@ -1,4 +1,4 @@
-"""The bytes of the record batch format stay as they are."""
+"""The bytes of the record batch format never change."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_reference_reads_golden_bytes(name: str) -> None:
 
 
 def written_by_encode(case: Case) -> bytes:
-    """What a producer and, where the case has a leader's stamp, a leader make of it."""
+    """Return the batch that a producer and, if the case has a leader's stamp, a leader write for it."""
     records, fields = case.records, case.fields
     packed = encode(
         [r.value for r in records],
@@ -87,7 +87,7 @@ def written_by_encode(case: Case) -> bytes:
 
 @pytest.mark.parametrize("name", [name for name in CASES if "compacted" not in name])
 def test_golden_bytes_are_written(name: str) -> None:
-    """Byte for byte without compression; a library's next version may compress otherwise."""
+    """The bytes are identical without compression; another version of a library may compress differently."""
     case = CASES[name]
     packed = written_by_encode(case)
     if case.codec == Codec.NONE:
@@ -111,12 +111,12 @@ def test_a_control_batch_keeps_its_bytes() -> None:
     assert control == Control(1, ControlKind.COMMIT, [ControlEntry(*entry) for entry in entries])
 
 
-def test_further_fields_of_a_control_batch_are_passed_over() -> None:
+def test_further_fields_of_a_control_batch_are_ignored() -> None:
     packed = reference.seal(reference.msgpack.packb([1, 7, [[5, 0, -1]], "new", [1]]), 1, attributes=0x30)
     assert RecordBatch(packed).control == Control(1, 7, [ControlEntry(5, 0, -1)])
 
 
-def test_the_document_s_example_is_true() -> None:
+def test_the_documents_example_is_correct() -> None:
     block = DOCUMENT.read_text().split("```hex\n")[1].split("```")[0]
     example = bytes.fromhex("".join(line.partition("#")[0] for line in block.splitlines()))
     assert len(example) == 172

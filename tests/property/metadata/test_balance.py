@@ -1,4 +1,6 @@
-"""Plans for any cluster: balancing never worsens, respects racks and is done when it was done; draining empties."""
+"""Plans for any cluster: balancing never makes it worse, respects racks and ends when it is done; draining empties
+brokers.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,7 @@ def test_draining_empties_a_broker_and_moves_nothing_else(seed: int, leaving: in
         assert move.target[0] == move.replicas[0] or move.replicas[0] == gone, "who leads and stays goes on leading"
 
 
-def test_leaders_are_passed_on_along_a_chain() -> None:
+def test_leaders_are_moved_along_a_chain() -> None:
     """0 has too many, 2 too few, and they share no partition."""
     brokers = [broker(n) for n in range(3)]
     partitions = [partition(n, 0, 1) for n in range(3)] + [partition(3 + n, 1, 2) for n in range(2)]
@@ -150,7 +152,7 @@ def test_a_rack_that_holds_a_partition_twice_gives_one_replica_to_an_empty_rack(
     assert move.adding in ((2,), (3,))
 
 
-def test_what_is_under_reassignment_counts_where_it_will_be_and_is_left_alone() -> None:
+def test_partitions_under_reassignment_count_at_their_targets_and_are_left_alone() -> None:
     brokers = [broker(n) for n in range(2)]
     going = [msgspec.structs.replace(partition(n, 0), target_replicas=(BrokerId(1),)) for n in range(2)]
     assert balance(brokers, [*going, partition(2, 0), partition(3, 0)]) == []
@@ -167,7 +169,7 @@ def test_a_drain_spreads_leaders_and_prefers_new_racks() -> None:
     assert sorted(led[BrokerId(number)] for number in (1, 2, 3)) == [1, 1, 2]
 
 
-def test_what_cannot_be_drained_is_said_by_name() -> None:
+def test_partitions_that_cannot_be_drained_are_named() -> None:
     with pytest.raises(InvalidRequest, match="broker 7 is not registered"):
         drain([broker(0)], [], [BrokerId(7)])
     with pytest.raises(InvalidRequest, match="only 1 live brokers would stay"):

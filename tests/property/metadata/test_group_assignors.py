@@ -1,4 +1,4 @@
-"""Assignors: everything is read by somebody who may, once; loads are even; what can stay, stays."""
+"""Assignors: every partition is read once by a permitted member, loads are even, and partitions stay where they can."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def test_uniform_is_even_and_moves_the_fewest(
     targets = assign_uniform(after, counts_after, present)
     loads = sorted((len(target) for target in targets.values()), reverse=True)
     assert not loads or loads[0] - loads[-1] <= 1
-    # No even assignment keeps more: who has more than a share gives up the rest, the larger shares go where most is.
+    # No even assignment keeps more: a member above its share gives up the rest, and the larger shares go to the members
+    # with the most partitions.
     known = {tp for member in after for tp in partitions(counts_after, after[member])}
     had = sorted((len(present.get(member, frozenset()) & known) for member in after), reverse=True)
     most = sum(min(load, share) for load, share in zip(had, loads, strict=True))
@@ -81,7 +82,7 @@ def test_no_partition_could_go_to_a_subscriber_with_two_less(
                 assert partition.topic_id not in topics or len(targets[other]) + 2 > len(target), (member, other)
 
 
-def test_the_most_loaded_member_gives_first_where_subscriptions_differ() -> None:
+def test_the_most_loaded_member_gives_first_if_subscriptions_differ() -> None:
     """Another order would move one partition more."""
     small, large = TOPICS[:2]
     wanted = {"a": frozenset({small, large}), "b": frozenset({small, large}), "c": frozenset({large})}

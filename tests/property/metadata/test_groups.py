@@ -1,4 +1,4 @@
-"""Whatever members, coordinators and operators do, in whatever order: S8, one owner at a time, and exact snapshots."""
+"""Whatever members, coordinators and operators do, in any order: S8, one owner at a time, and exact snapshots."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from metadata.commands.groups import (
     pack_partitions,
 )
 from metadata.commands.results import GroupsChanged
-from metadata.image.diff import diff
 from metadata.image.image import ClusterImage
 from metadata.image.invariants import check
 from metadata.records.groups import MemberRecord
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, Offset, TopicPartition
-from tests.support.groups import NOW_MS, GroupCluster, join, tps
-from tests.support.metadata_cluster import TOPIC
+from tests.support.metadata.at_once import decode_snapshot, diff
+from tests.support.metadata.cluster import TOPIC
+from tests.support.metadata.groups import NOW_MS, GroupCluster, join, tps
 
 PARTITIONS = 4
 
 
 class Mess:
-    """Members that know how things were a while ago, and say so in any order."""
+    """Members whose knowledge is out of date, and who act on it in any order."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.cluster = GroupCluster(PARTITIONS)
         self.memories: list[MemberRecord] = []
-        """What members ever were, to be spoken for again at any time."""
+        """All former states of members, which may act at any later time."""
 
     def change(self) -> GroupChange | None:
         group = self.cluster.image.groups.by_id.get("readers")
@@ -78,7 +78,7 @@ class Mess:
         )
 
     def renew_topic(self) -> None:
-        """Whatever groups knew of it is gone; the next one of its name begins without any of that."""
+        """The groups' knowledge of the topic is gone; the next topic of its name begins without it."""
         self.cluster.do(DeleteTopic(TOPIC))
         assert dict(self.cluster.image.groups.offsets_of("readers")) == {}
         self.cluster.do(CreateTopic("orders", TOPIC, ((BrokerId(0),),) * PARTITIONS, ()))
@@ -123,7 +123,7 @@ class Mess:
 def test_no_offset_is_lost_or_moved_back_and_only_its_owner_commits_s8(seed: int, length: int) -> None:
     mess = Mess(seed)
     for _ in range(length):
-        mess.step()  # every invariant is checked after every command, one owner among them
+        mess.step()  # every invariant is checked after every command, including the single owner
     image = mess.cluster.image
     restored = decode_snapshot(encode_snapshot(image))
     assert encode_snapshot(restored) == encode_snapshot(image)
@@ -138,14 +138,14 @@ def test_no_offset_is_lost_or_moved_back_and_only_its_owner_commits_s8(seed: int
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1))
-def test_once_members_do_what_they_are_told_everybody_owns_its_target_s10(seed: int) -> None:
+def test_once_members_follow_their_assignments_each_owns_its_target_s10(seed: int) -> None:
     mess = Mess(seed)
     for _ in range(40):
         mess.step()
     cluster = mess.cluster
     cluster.change(join("a"))
     for _ in range(3):
-        cluster.rebalance()  # a coordinator does so for topics that came or went, too
+        cluster.rebalance()  # a coordinator also does so for topics that were created or deleted
         for name in sorted(cluster.group().members):
             revoking = [tp.partition for tp in cluster.member(name).revoking]
             if revoking:

@@ -1,6 +1,6 @@
-"""Whatever commands come: the invariants hold, epochs rise, snapshots are exact, followers see the same.
+"""For any commands: the invariants hold, epochs rise, snapshots are exact, followers see the same.
 
-And a dumb twin of the election rules, written from the sentences that describe them.
+A simple model of the election rules is written from the sentences that describe them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from metadata.commands.cluster import ElectLeaders
 from metadata.commands.envelope import ENVELOPE_VERSION, Envelope
 from metadata.commands.fields import Election
 from metadata.commands.results import Elected, ReassignmentsAltered, Refused
-from metadata.image.apply import apply
-from metadata.image.diff import diff
 from metadata.image.image import ClusterImage
-from metadata.image.invariants import check, check_step
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.image.invariants import check
+from metadata.snapshot.encoder import encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, PartitionRecord
-from tests.support.metadata_commands import RandomCommands
+from tests.support.metadata.at_once import apply, decode_snapshot, diff
+from tests.support.metadata.cluster import check_step
+from tests.support.metadata.commands import RandomCommands
 
 SEEDS = st.integers(0, 2**32 - 1)
 LENGTHS = st.integers(1, 150)
 
 
 def seen(view: ClusterView) -> tuple[object, ...]:
-    """All that a view shows."""
+    """Everything that a view shows."""
     partitions = view.partitions()
     reasons = [view.explain_offline(record.topic_partition) for record in partitions]
     configs = [view.topic_config(topic.topic_id) for topic in view.topics()]
@@ -91,7 +91,7 @@ def test_the_difference_leads_a_follower_to_the_present(seed: int, past: int, mi
     assert seen(view) == seen(fresh(image))
 
 
-# --- The dumb twin ---------------------------------------------------------------------------------------------------
+# --- The model -------------------------------------------------------------------------------------------------------
 
 
 def twin_may_lead(image: ClusterImage, record: PartitionRecord, candidate: BrokerId, recovery: bool) -> bool:
@@ -141,7 +141,7 @@ def test_elections_agree_with_the_twin(seed: int, length: int) -> None:
 
 
 def test_the_random_commands_reach_every_answer() -> None:
-    """Otherwise the properties above say little."""
+    """Otherwise the properties above would prove little."""
     answers: Counter[str] = Counter()
     states: Counter[str] = Counter()
     for seed in range(250):

@@ -1,4 +1,4 @@
-"""Once faults heal every partition has a leader within a bounded time, without an operator (S10)."""
+"""Once faults heal, every partition has a leader within a bounded time, without an operator (S10)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from metadata.commands.cluster import AlterTopic, SetFeatureLevel
 from raftlog.version import FEATURE_LEVEL
-from tests.support.metadata_cluster import TOPIC, TP, Cluster
-from tests.support.metadata_world import World
+from tests.support.metadata.cluster import TOPIC, TP, Cluster
+from tests.support.metadata.world import World
 
 PATIENCE = 3.0
 BOUND_SECONDS = 3.0 + 2 * 0.9 + PATIENCE
@@ -20,8 +20,8 @@ BOUND_SECONDS = 3.0 + 2 * 0.9 + PATIENCE
 @settings(max_examples=60, deadline=None)
 @example(11, (3, 2))
 @given(st.integers(0, 2**32 - 1), st.sampled_from([(3, 2), (3, 1), (5, 3), (1, 1), (2, 2)]))
-def test_healed_is_led(seed: int, shape: tuple[int, int]) -> None:
-    """Deaths, restarts with logs cut, new controllers, another minimum; then all brokers are there with their
+def test_after_the_heal_every_partition_has_a_leader(seed: int, shape: tuple[int, int]) -> None:
+    """Crashes, restarts with truncated logs, new controllers, another minimum; then all brokers are back with their
     directories."""
     random = Random(seed)
     replicas, minimum = shape
@@ -54,7 +54,7 @@ def test_healed_is_led(seed: int, shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("returning", [0, 1, 2])
 def test_one_eligible_member_is_enough(returning: int) -> None:
-    """All fall silent at once: whoever is left of ISR and commit set and comes back leads."""
+    """All brokers fail at once: the member of ISR or commit set that comes back leads."""
     world = World(Cluster(3))
     world.run(1)
     world.die(0, 1, 2)

@@ -1,5 +1,8 @@
-"""Many short worlds in which voters come, go and lose disks between crashes, power losses and cuts: after each event
-the safety properties of Raft, after each world progress with whatever voters are left (S7, S9)."""
+"""Many short worlds in which voters are added, removed and lose disks between crashes, power losses and cuts.
+
+The safety properties of Raft are checked after each event, and progress with the remaining voters after each world (S7,
+S9).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import pytest
 
 from metadata.raft import pysyncobj_engine
 from metadata.voters.changes import Action
-from tests.support.quorum_membership_world import MembershipWorld
-from tests.support.quorum_world import Network
+from tests.support.quorum.membership_world import MembershipWorld
+from tests.support.quorum.world import Network
 
 SEEDS = 24
 PER_TEST = 8

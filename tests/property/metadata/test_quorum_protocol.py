@@ -1,4 +1,4 @@
-"""Frames and messages: what is encoded comes back; anything else is refused, and only in one way."""
+"""Frames and messages: encoding and decoding are inverse; anything else is refused, and only in one way."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ FRAMES = st.one_of(
 
 
 @given(MESSAGES)
-def test_engine_messages_come_back(message: messages.Message) -> None:
+def test_engine_messages_survive_encoding(message: messages.Message) -> None:
     assert messages.decode(messages.encode(message)) == message
 
 
 @given(FRAMES)
-def test_frames_come_back(frame: protocol.Frame) -> None:
+def test_frames_survive_encoding(frame: protocol.Frame) -> None:
     assert protocol.decode(protocol.encode(frame)) == frame
 
 
-def test_a_status_comes_back() -> None:
+def test_a_status_survives_encoding() -> None:
     status = QuorumStatus(
         BrokerId(1), BrokerId(2), 3, 4, 5, 6, (BrokerId(1), BrokerId(2)), {BrokerId(1): 6, BrokerId(2): 5}
     )
@@ -117,7 +117,7 @@ def test_wrong_numbers_types_and_lengths_are_refused(array: list[object]) -> Non
         messages.decode(msgspec.msgpack.encode(array))
 
 
-def test_too_large_is_refused_before_it_is_looked_at() -> None:
+def test_a_frame_that_is_too_large_is_refused_before_it_is_read() -> None:
     with pytest.raises(RemoteProtocolError, match="too large"):
         messages.decode(bytes(messages.MAX_ENGINE_MESSAGE_BYTES + 1))
     with pytest.raises(RemoteProtocolError, match="too large"):

@@ -1,19 +1,22 @@
-"""Hundreds of short worlds, each drawn from its seed: crashes, power losses, cuts, lost and late and double messages,
-snapshots; and after each event the safety properties of Raft, after each world progress (S7)."""
+"""Hundreds of short worlds, each drawn from its seed.
+
+They have crashes, power losses, cuts, lost, late and duplicate messages, and snapshots. The safety properties of Raft
+are checked after each event, and progress after each world (S7).
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from metadata.raft import pysyncobj_engine
-from tests.support.quorum_world import Network, World
+from tests.support.quorum.world import Network, World
 
 SEEDS = 300
 PER_TEST = 25
 
 
 def storm(seed: int, seconds: float = 4.0) -> World:
-    """One world's weather."""
+    """The faults of one world."""
     world = World(seed, size=3 if seed % 4 else 5)
     rng = world.rng
     world.network = Network(

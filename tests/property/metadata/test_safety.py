@@ -1,7 +1,7 @@
-"""No schedule loses a committed record (S1, S2, S6), and the search that says so finds what it should.
+"""No schedule loses a committed record (S1, S2, S6), and the search for such schedules can find them.
 
-Random walks of a toy replication around the real image. The second half takes one rule of the image away and expects
-the walks to find a lost record: a search that finds nothing must be shown to be able to.
+Random walks of a simple replication model around the real image. The second half removes one rule of the image and
+expects the walks to find a lost record: a search that finds nothing must be shown to be able to.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from metadata.image import brokers as image_brokers
 from metadata.image import partitions as image_partitions
 from metadata.image import reassignments as image_reassignments
-from tests.support import metadata_cluster
-from tests.support.metadata_moving import MovingWalk
-from tests.support.metadata_replicas import LostRecord, Walk
+from tests.support.metadata import cluster as metadata_cluster
+from tests.support.metadata.moving import MovingWalk
+from tests.support.metadata.replicas import LostRecord, Walk
 
 STEPS = 600
 MOVING_STEPS = 1_500
@@ -45,7 +45,7 @@ def test_no_random_walk_of_a_partition_that_is_moved_loses_a_committed_record(mi
 
 
 def cut_replicas_stay(patch: pytest.MonkeyPatch) -> None:
-    """Schedules 7 and 10: a registration with a cut log marks nobody."""
+    """Schedules 7 and 10: a registration with a truncated log marks no replica."""
     settle = image_brokers._settle_the_past
 
     def settle_all_clean(state: Any, broker: Any, directory: Any, topic_partitions: Any, reports: Any) -> None:
@@ -76,7 +76,7 @@ def any_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_replica_comes_back_in_its_leader_epoch(patch: pytest.MonkeyPatch) -> None:
-    """What was let go and is added again is added as if its leader had heard of both."""
+    """A replica that was removed and is added again is added as if its leader knew of both."""
     begin = image_reassignments._begin
 
     def forgetful(state: Any, move: Any) -> Any:
@@ -88,7 +88,7 @@ def a_replica_comes_back_in_its_leader_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def whoever_was_added_may_be_let_go(patch: pytest.MonkeyPatch) -> None:
-    """A cancelled or replaced move lets in-sync replicas go, whoever is left."""
+    """A cancelled or replaced move removes in-sync replicas, whichever remain."""
     patch.setattr(image_reassignments, "_cannot_let_go", lambda record, gone: None)
 
 
@@ -115,7 +115,7 @@ PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_the_walks_find_a_planted_bug(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        # Only a lost record counts here, not the image's own alarm.
+        # Only a lost record counts, not the image's own assertions.
         patch.setattr(metadata_cluster, "check", lambda image: None)
         patch.setattr(metadata_cluster, "check_step", lambda before, after: None)
         plant(patch)

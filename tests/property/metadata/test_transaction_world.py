@@ -1,8 +1,9 @@
-"""Whole brokers, one image, and whatever can go wrong between them: in the end readers see what was committed (S13).
+"""Whole brokers, one image, and all faults between them: in the end readers see the committed records (S13).
 
-Writers write to two partitions and commit what was acknowledged. Brokers lose power, hear of nothing, reports and
-messages get lost, leaders change, blocks expire, zombies write on. Then all heals: nothing stays open, no commit waits,
-and each partition shows exactly the records of committed transactions, in the order of their offsets.
+Writers write to two partitions and commit their acknowledged batches. Brokers lose power or receive no decisions,
+reports and messages get lost, leaders change, blocks expire, zombies continue to write. Then all faults heal: no
+transaction stays open, no commit waits, and each partition shows exactly the records of committed transactions, in the
+order of their offsets.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from metadata.commands.transactions import Abort, AbortOverdue, Expire, ExpiredBlock, pack_keys
+from metadata.commands.transactions import Abort, AbortOverdue, Expire, ExpiredBlock
 from partitions.manager import Produced
 from raftlog.errors import RaftlogError
 from raftlog.transactions import TransactionKey
-from tests.support.groups import NOW_MS
-from tests.support.transaction_world import TransactionWorld, tp
+from tests.support.metadata.groups import NOW_MS
+from tests.support.metadata.transaction_world import TransactionWorld, tp
 from tests.unit.metadata.image.test_transaction_stories import (
     judges_by_epoch,
     keeps_the_epoch,
@@ -35,16 +36,16 @@ class Writer:
 
     key: TransactionKey
     sent: dict[int, int] = field(default_factory=dict)
-    """Partition → batches sent: the next sequence."""
+    """Partition → number of batches sent: the next sequence."""
     answers: list[tuple[int, bytes, list[Any]]] = field(default_factory=list)
-    """(partition, value, its answer once it came)."""
+    """(partition, value, its answer once it has arrived)."""
     outcome: str = ""
-    """As its producer was told."""
+    """The outcome that its producer knows."""
     ends: dict[int, int] = field(default_factory=dict)
 
     @property
     def may_commit(self) -> bool:
-        """Everything that it sent was acknowledged."""
+        """Every record that it sent was acknowledged."""
         return all(len(answer) == 1 and isinstance(answer[0], Produced) for _, _, answer in self.answers)
 
 
@@ -55,7 +56,7 @@ class Walk:
         self.writers: list[Writer] = []
         self.count = 0
 
-    # --- What happens ------------------------------------------------------------------------------------------------
+    # --- Events -------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         kinds = [self.begin, self.write, self.write, self.write, self.commit, self.commit, self.abort, self.again]
@@ -69,7 +70,7 @@ class Walk:
             self.writers += map(Writer, self.world.open_block(2))
 
     def _writer(self) -> Writer | None:
-        """Mostly one that may go on; sometimes a zombie."""
+        """Mostly one that may continue; sometimes a zombie."""
         going_on = [writer for writer in self.writers if not writer.outcome]
         some = going_on if going_on and self.random.random() < 0.85 else self.writers
         return self.random.choice(some) if some else None
@@ -99,18 +100,18 @@ class Walk:
         code = self.world.commit((writer.key, writer.ends))
         writer.outcome = code or "committed"
         if not code and self.random.random() < 0.3:
-            # Its answer got lost: nothing has happened since.
+            # Its answer was lost: nothing has happened since.
             assert self.world.commit((writer.key, writer.ends)) == ""
 
     def abort(self) -> None:
         writer = self._writer()
         if writer is not None:
-            code, _ = self.world.ask(Abort(pack_keys([writer.key]), NOW_MS))
+            code, _ = self.world.ask(Abort((writer.key,), NOW_MS))
             assert (code == "transaction_committed") <= (writer.outcome == "committed")
             writer.outcome = writer.outcome or code or "aborted"
 
     def again(self) -> None:
-        """A retry, late or not, of a commit that was told as such, and of one that was refused."""
+        """A retry, late or not, of a commit that was reported as committed, and of one that was refused."""
         decided = [writer for writer in self.writers if writer.outcome and writer.ends]
         if decided:
             writer = self.random.choice(decided)
@@ -154,20 +155,20 @@ class Walk:
         self.world.ask(Expire(1, tuple(ExpiredBlock(b.first, b.changed) for b in blocks), (), ()))
 
     def peek(self) -> None:
-        """Whoever takes itself for a leader: what it shows is the beginning of the truth."""
+        """Every broker that believes to lead shows a beginning of the truth."""
         number = self.random.randrange(PARTITIONS)
         fetch = self.world.fetch(number, self.random.randrange(3))
         if fetch.errors == [""]:
             shown = fetch.committed()
             assert shown == self.expected(number)[: len(shown)]
 
-    # --- In the end --------------------------------------------------------------------------------------------------
+    # --- The final check ----------------------------------------------------------------------------------------------
 
     def judge(self) -> None:
         self.heal()
         self.world.elect_all()
         self.world.wait(12.0)
-        self.world.ask(AbortOverdue(pack_keys([writer.key for writer in self.writers])))
+        self.world.ask(AbortOverdue(tuple(writer.key for writer in self.writers)))
         self.world.wait(12.0)
         transactions = self.world.image.transactions
         assert transactions.ends_count == 0, "a commit waits for its markers for ever"
@@ -198,11 +199,11 @@ def walk(seed: int) -> Walk:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_whatever_goes_wrong_readers_see_what_was_committed_s13(seed: int) -> None:
+def test_readers_see_the_committed_records_whatever_goes_wrong_s13(seed: int) -> None:
     walk(seed)
 
 
-def test_the_walks_are_not_idle() -> None:
+def test_the_walks_reach_every_event() -> None:
     made = [walk(seed) for seed in range(5)]
     outcomes = {writer.outcome for one in made for writer in one.writers}
     assert {"committed", "aborted"} <= outcomes
@@ -210,9 +211,9 @@ def test_the_walks_are_not_idle() -> None:
 
 
 @pytest.mark.parametrize("without", [keeps_the_epoch, takes_what_is_expired, judges_by_epoch])
-def test_walks_without_a_rule_come_to_harm(without: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walks_without_a_rule_break_something(without: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch)
-    monkeypatch.setattr("tests.support.transaction_world.check", lambda image: None)
+    monkeypatch.setattr("tests.support.metadata.transaction_world.check", lambda image: None)
     for seed in range(30):
         try:
             walk(seed)

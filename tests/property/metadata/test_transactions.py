@@ -1,7 +1,7 @@
-"""Whatever producers, leaders and controllers ask in whatever order: a commit is all or nothing, and no end is undone.
+"""Whatever producers, leaders and controllers request in any order: a commit is all or nothing, and no end is reversed.
 
-The twin is as dumb as can be: what became of each key ever handed out, where each group and position is. It knows no
-epochs, blocks or rows, forgets nothing, and says which commits must be taken (S13, S8).
+The model is as simple as possible: the outcome of each key ever granted, and the offsets and positions. It knows no
+epochs, blocks or rows, forgets nothing, and determines which commits must be accepted (S13, S8).
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from metadata.commands.transactions import (
     Expire,
     ExpiredBlock,
     ExpiredProducer,
-    GroupMoves,
     Initialize,
-    Key,
     Marked,
     OpenBlock,
     Piece,
@@ -36,37 +34,46 @@ from metadata.commands.transactions import (
     TransactionChange,
     digest_of,
     encode_piece,
-    pack_keys,
 )
-from metadata.image.apply import apply
-from metadata.image.diff import diff
 from metadata.image.image import ClusterImage
 from metadata.image.invariants import check
 from metadata.records.events import MetadataEvent
 from metadata.records.transactions import ATTEMPTS_KEPT
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId
 from raftlog.transactions import Outcome, TransactionKey
-from tests.support.groups import NOW_MS
-from tests.support.metadata_cluster import TOPIC
-from tests.support.transactions import ABORTED, UNDECIDED, TransactionCluster, commit, committed, key, moves, output, tp
+from raftlog.wire import GroupMoves
+from tests.support.metadata.at_once import apply, decode_snapshot, diff
+from tests.support.metadata.cluster import TOPIC
+from tests.support.metadata.groups import NOW_MS
+from tests.support.metadata.transactions import (
+    ABORTED,
+    UNDECIDED,
+    TransactionCluster,
+    commit,
+    committed,
+    key,
+    moves,
+    output,
+    tp,
+)
 
 PARTITIONS = 3
 NAMES = ("app", "other")
 BLOCKS = ("batch-1", "batch-2", "")
 POSITIONS = ("here", "there")
 UNCHANGED = ("invalid_request", "overloaded", "transaction_too_large")
-"""Refusals that say nothing of the state."""
+"""Refusals that are independent of the state."""
 
 
 class Twin:
-    """What is true, for ever."""
+    """The permanent truth."""
 
     def __init__(self) -> None:
         self.became: dict[TransactionKey, Outcome] = {}
         self.ends: dict[TransactionKey, dict[int, int]] = {}
-        """Of committed ones; without those that are marked, or whose partition is gone."""
+        """Ends of committed transactions, without those that are marked, or whose partition is gone."""
         self.commits: dict[TransactionKey, Commit] = {}
         self.offsets: dict[int, int] = {}
         self.positions: dict[str, int] = {}
@@ -76,7 +83,7 @@ class Twin:
             self.became.setdefault(one, Outcome.UNDECIDED)
 
     def takes(self, asked: Commit) -> bool:
-        """Whether it must be carried out, and changes something."""
+        """Whether it must be accepted, and changes something."""
         return (
             all(self.became.get(one.key) is Outcome.UNDECIDED for one in asked.outputs)
             and all(self.positions.get(one.name, -1) == one.current for one in asked.positions)
@@ -106,7 +113,7 @@ class Twin:
 
 
 class Mess:
-    """Drivers, zombies, leaders and controllers that know how things were a while ago."""
+    """Drivers, zombies, leaders and controllers whose knowledge is out of date."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -115,16 +122,16 @@ class Mess:
         self.keys: list[TransactionKey] = []
         self.asked: list[Commit] = []
         self.attempts: dict[str, list[bytes]] = {}
-        """Name → its initialisations, the last one first; empty: one without a number."""
+        """Name → its initializations, the last one first; empty: one without a number."""
         self.log: list[tuple[int, int, bytes]] = []
         self.told: list[list[MetadataEvent]] = []
-        """What each of these entries changed."""
+        """The changes of each of these entries."""
         self.slow_view = ClusterView()
-        """Takes over every entry one event at a time."""
+        """A view that applies every entry one event at a time."""
         self.slow_view.on_events(self.cluster.image.index, diff(ClusterImage(), self.cluster.image))
         self.numbers = 0
 
-    # --- What is asked -----------------------------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------------------------------------
 
     def a_commit(self) -> Commit:
         if self.asked and self.random.random() < 0.3:
@@ -162,15 +169,15 @@ class Mess:
         if kind == "commit":
             return self.a_commit()
         if kind == "abort":
-            return Abort(pack_keys(some), NOW_MS)
+            return Abort(tuple(some), NOW_MS)
         if kind == "mark":
             number = self.random.randrange(PARTITIONS)
             epoch = self.cluster.image.partitions[tp(number)].leader_epoch
-            return Marked(TOPIC, number, epoch, tuple(Key(*one) for one in transactions.unmarked(tp(number))[:2]))
+            return Marked(TOPIC, number, epoch, tuple(transactions.unmarked(tp(number))[:2]))
         blocks = tuple(ExpiredBlock(b.first, b.changed) for b in transactions.blocks() if self.random.random() < 0.5)
         names = tuple(ExpiredProducer(p.transactional_id, *p.key) for p in transactions.producers())
         rare: list[TransactionChange] = [
-            AbortOverdue(pack_keys(some)),
+            AbortOverdue(tuple(some)),
             RetireBlock("batch-1"),
             RetireBlock("batch-2"),
             Expire(self.cluster.term, blocks, names if self.random.random() < 0.3 else (), ()),
@@ -183,7 +190,7 @@ class Mess:
         known = self.attempts.get(name, [])[:ATTEMPTS_KEPT]
         repeats = bool(known) and self.random.random() < 0.4
         attempt = self.random.choice(known) if repeats else self.random.randbytes(16)
-        after = Key(*self.random.choice(self.keys)) if self.keys and self.random.random() < 0.2 else None
+        after = self.random.choice(self.keys) if self.keys and self.random.random() < 0.2 else None
         return Initialize(name, 1_000, NOW_MS, attempt if attempt and self.random.random() < 0.8 else None, after)
 
     # --- One step ----------------------------------------------------------------------------------------------------
@@ -201,7 +208,7 @@ class Mess:
             self.apply(ChangeTransactions((part,)))
         result = self.apply(ChangeTransactions((to_ask,)))
         code = result.answers[0].code if result.answers else ""
-        told = tuple(packed.key for answer in result.answers for packed in answer.keys)
+        told = tuple(key for answer in result.answers for key in answer.keys)
         self._judge(change, code, told, retired, expired)
         self._compare()
 
@@ -221,14 +228,15 @@ class Mess:
         return result  # type: ignore[return-value]
 
     def renew_topic(self) -> None:
-        """What waited for its markers waits no more, and the next one of its name begins without any of that."""
+        """The transactions that waited for markers in it wait no more, and the next topic of its name begins without
+        them."""
         self.twin.ends = {one: {} for one in self.twin.ends}
         self.twin.offsets.clear()
         self.apply(DeleteTopic(TOPIC))
         self.apply(CreateTopic("orders", TOPIC, ((BrokerId(0),),) * PARTITIONS, ()))
 
     def _staged(self, asked: Commit) -> tuple[tuple[TransactionChange, ...], TransactionChange]:
-        """The same in two parts, which come in any order."""
+        """The same in two parts, which arrive in any order."""
         pieces = [encode_piece(Piece(asked.outputs, ())), encode_piece(Piece((), asked.groups))]
         commit_id = self.random.randbytes(16)
         parts = [StagePart(commit_id, number, piece) for number, piece in enumerate(pieces)]
@@ -237,7 +245,7 @@ class Mess:
         return (*parts, parts[0]), whole
 
     def _ends_with(self, change: TransactionChange) -> tuple[range, list[range]]:
-        """Which ids a block has that is named, and those of what expires."""
+        """The ids of a named block, or of an expired one."""
         transactions = self.cluster.image.transactions
         name = getattr(change, "block", "") or (change.name if isinstance(change, RetireBlock) else "")
         block = transactions.open_block(name) if name else None
@@ -250,7 +258,7 @@ class Mess:
             expired += [range(one.producer_id, one.producer_id + 1) for one in change.producers]
         return retired, expired
 
-    # --- Judging -----------------------------------------------------------------------------------------------------
+    # --- Checks -------------------------------------------------------------------------------------------------------
 
     def _judge(self, change: Any, code: str, told: Any, retired: range, expired: list[range]) -> None:
         twin = self.twin
@@ -258,20 +266,20 @@ class Mess:
             case Commit():
                 self._judge_commit(change, code, retired)
             case Abort():
-                keys = [packed.key for packed in change.keys]
+                keys = list(change.keys)
                 if code == "transaction_committed":
                     assert any(twin.became[one] is Outcome.COMMITTED for one in keys)
                 twin.abort(keys)
                 if not code:
                     assert all(twin.became[one] is Outcome.ABORTED for one in keys)
             case AbortOverdue():
-                twin.abort([packed.key for packed in change.keys])
+                twin.abort(list(change.keys))
             case Initialize() if self._is_repeated(change):
                 self._judge_repeated(change, code, told)
             case Initialize() if code:
                 producer = self.cluster.image.transactions.producer(change.transactional_id)
                 assert producer is not None and change.after is not None and code == "producer_fenced"
-                assert change.after.key not in (producer.key, producer.ended)
+                assert change.after not in (producer.key, producer.ended)
             case Initialize():
                 self.attempts.setdefault(change.transactional_id, []).insert(0, change.attempt or b"")
                 producer = self.cluster.image.transactions.producer(change.transactional_id)
@@ -282,7 +290,7 @@ class Mess:
             case RetireBlock():
                 twin.abort_id(retired)
             case Marked():
-                twin.forget(change.partition, [packed.key for packed in change.keys])
+                twin.forget(change.partition, list(change.keys))
             case Expire():
                 for ids in expired:
                     twin.abort_id(ids)
@@ -296,7 +304,7 @@ class Mess:
         return bool(change.attempt) and change.attempt in remembered
 
     def _judge_repeated(self, change: Initialize, code: str, told: tuple[TransactionKey, ...]) -> None:
-        """Nothing happens: who was initialised last hears its key, whoever was before that it is fenced."""
+        """Nothing happens: the last initialized producer gets its key again, and every earlier one is fenced."""
         producer = self.cluster.image.transactions.producer(change.transactional_id)
         assert producer is not None
         if change.attempt == self.attempts[change.transactional_id][0]:
@@ -309,7 +317,7 @@ class Mess:
             block = self.cluster.image.transactions.block(told[0].producer_id)
             assert block is not None
             return [key(one) for one in range(block.first, block.end)]
-        # A refused commit ends epochs, too: what follows is found in the rows.
+        # A refused commit ends epochs, too; the rows show the result.
         return [*told, *(producer.key for producer in self.cluster.image.transactions.producers())]
 
     def _judge_commit(self, asked: Commit, code: str, retired: range) -> None:
@@ -323,7 +331,7 @@ class Mess:
             twin.abort_id(retired)
             return
         if not code:
-            # The first answer, once more.
+            # The first answer is repeated.
             assert all(outcome is Outcome.COMMITTED for outcome in before), asked
             return
         if code == "transaction_aborted":
@@ -332,7 +340,7 @@ class Mess:
             assert code == "position_taken" or Outcome.COMMITTED in before
         if code == "position_taken":
             assert any(twin.positions.get(one.name, -1) >= one.new for one in asked.positions)
-        # Of nothing that was accepted it is ever said that it was not.
+        # An accepted commit is never reported as not accepted.
         no = ("transaction_aborted", "transaction_committed", "producer_ids_expired", "offset_moved")
         said_no = code in (*no, "unknown_transaction", "unknown_partition", "stale_generation")
         assert not (said_no and any(twin.commits.get(one.key) is asked for one in asked.outputs))
@@ -340,7 +348,7 @@ class Mess:
         twin.abort_id(retired)
 
     def _compare(self) -> None:
-        """What the image tells leaders is what is true."""
+        """The image's answers to leaders equal the model's."""
         view, twin = self.cluster.view.transactions, self.twin
         for one, outcome in twin.became.items():
             for number in range(PARTITIONS):
@@ -356,7 +364,7 @@ class Mess:
         assert self.cluster.committed() == twin.offsets
 
     def _compare_slow(self) -> None:
-        """A copy that is in the middle of an entry is behind, and wrong about nothing: what is in the image is true."""
+        """A copy in the middle of an entry lags, and is never wrong: the image's content is true."""
         slow, image = self.slow_view.transactions, self.cluster.image.transactions
         for one in self.keys[-20:]:
             for number in range(PARTITIONS):
@@ -366,13 +374,13 @@ class Mess:
     def _was_or_is(self, told: Any, now: Any, one: TransactionKey) -> bool:
         if told == now:
             return True
-        # Its ends are forgotten by this very entry.
+        # This entry removes its ends.
         return bool(told.outcome is Outcome.COMMITTED and self.twin.became.get(one) is Outcome.COMMITTED)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
-def test_a_commit_is_all_or_nothing_and_no_end_is_undone_s13(seed: int, length: int) -> None:
+def test_a_commit_is_all_or_nothing_and_no_end_is_reversed_s13(seed: int, length: int) -> None:
     mess = Mess(seed)
     for _ in range(length):
         mess.step()

@@ -9,7 +9,7 @@ import pytest
 from metadata.commands.cluster import CreateTopic, DeleteTopic
 from metadata.view import BrokerChanged, ClusterView, MetadataEvent, PartitionChanged
 from raftlog.model import NO_BROKER, BrokerId, TopicId, TopicPartition
-from tests.support.metadata_cluster import TOPIC, TP, Cluster
+from tests.support.metadata.cluster import TOPIC, TP, Cluster
 
 OTHER = TopicId(b"topic-number-000")
 
@@ -36,7 +36,7 @@ def test_records_are_found_and_in_order() -> None:
     assert view.topic_by_id(OTHER) == view.topic("abc")
 
 
-def test_listeners_are_told_after_the_view_shows_it() -> None:
+def test_listeners_are_called_after_the_view_shows_the_change() -> None:
     cluster = Cluster()
     told: list[tuple[str, int, bool, list[MetadataEvent]]] = []
 
@@ -61,7 +61,7 @@ def test_listeners_are_told_after_the_view_shows_it() -> None:
     assert [name for name, *_ in told] == ["a", "b", "b"]
 
 
-def test_a_listener_may_leave_while_it_is_told() -> None:
+def test_a_listener_may_unsubscribe_during_its_call() -> None:
     view = ClusterView()
     told = []
 
@@ -75,15 +75,15 @@ def test_a_listener_may_leave_while_it_is_told() -> None:
     assert told == [1]
 
 
-def test_a_view_never_goes_back() -> None:
+def test_a_view_never_moves_back() -> None:
     view = ClusterView()
     view.on_events(5, [])
     with pytest.raises(AssertionError):
         view.on_events(4, [])
 
 
-def test_a_name_that_was_taken_over_keeps_its_new_topic() -> None:
-    """A snapshot may bring the new topic's events without an index between."""
+def test_a_reused_name_keeps_its_new_topic() -> None:
+    """A snapshot may deliver the new topic's events without an index in between."""
     cluster = Cluster()
     view = cluster.view
     cluster.do(DeleteTopic(TOPIC))

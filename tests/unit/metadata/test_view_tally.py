@@ -1,4 +1,4 @@
-"""What is kept of all partitions is what a look at all of them would find."""
+"""The running totals of all partitions equal a full count."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def record(number: int, random: Random) -> PartitionRecord:
     return replace(whole, adding_replicas=adding, target_replicas=replicas if adding else ())
 
 
-def test_the_tally_is_what_a_look_at_everything_finds() -> None:
+def test_the_tally_equals_a_full_count() -> None:
     random, tally = Random(7), PartitionTally()
     records: dict[int, PartitionRecord] = {}
     for _ in range(3_000):

@@ -1,4 +1,4 @@
-"""The envelope: what decodes, what does not, and that nothing undecodable can be encoded."""
+"""The envelope of commands: decoding, refusal, and that nothing undecodable can be encoded."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from metadata.commands.fields import Election, PackedReports
 from metadata.commands.results import Done, Elected, Refused
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId, Endpoint, Incarnation, PartitionEpoch
-from tests.support.metadata_cluster import TOPIC, directory, report
+from tests.support.metadata.cluster import TOPIC, directory, report
 
 SESSION = ClientSession(b"s" * 16, 7, 41)
 
 
-def test_an_envelope_comes_back_as_it_was() -> None:
+def test_an_envelope_survives_encoding() -> None:
     command = FenceBroker(BrokerId(3), Incarnation(9))
     envelope = decode(encode(command, term=5, session=SESSION))
     assert (envelope.command, envelope.term, envelope.session) == (command, 5, SESSION)
@@ -44,7 +44,7 @@ def test_an_envelope_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_registration_carries_the_reports(packed: bool) -> None:
+def test_a_registration_contains_the_reports(packed: bool) -> None:
     reports = [report(3, 17, cut=True)]
     command = RegisterBroker.of(
         BrokerId(1),
@@ -81,7 +81,7 @@ def test_every_command_names_its_version() -> None:
         [1, None, None, ["alter_isr.9"]],
     ],
 )
-def test_a_newer_command_is_told_from_a_broken_one(fields: list[object]) -> None:
+def test_a_newer_command_is_distinguished_from_a_broken_one(fields: list[object]) -> None:
     with pytest.raises(UnknownCommand, match="must be upgraded"):
         decode(msgspec.msgpack.encode(fields))
 
@@ -103,7 +103,7 @@ def test_a_newer_command_is_told_from_a_broken_one(fields: list[object]) -> None
     ],
     ids=range(11),
 )
-def test_broken_bytes_are_the_peers_fault(packed: bytes) -> None:
+def test_broken_bytes_are_the_peers_error(packed: bytes) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode(packed)
     assert not isinstance(caught.value, UnknownCommand)
@@ -140,18 +140,18 @@ def test_a_changed_byte_is_another_command_or_refused(data: st.DataObject) -> No
         ),
     ],
 )
-def test_what_no_node_could_decode_is_not_encoded(command: FenceBroker) -> None:
+def test_a_command_that_no_node_could_decode_is_not_encoded(command: FenceBroker) -> None:
     with pytest.raises(InvalidRequest):
         encode(command)
 
 
-def test_a_command_is_bounded() -> None:
+def test_the_size_of_a_command_is_bounded() -> None:
     replicas = tuple((BrokerId(i),) for i in range(70_000, 1_300_000))
     with pytest.raises(InvalidRequest, match="bytes"):
         encode(CreateTopic("x", TOPIC, replicas))
 
 
-def test_answers_come_back_as_they_were() -> None:
+def test_answers_survive_encoding() -> None:
     for result in (Done(), Refused("not_leader", "x"), Elected((None, Refused("not_eligible", "y")))):
         assert decode_result(encode_result(result)) == result
 

@@ -1,4 +1,6 @@
-"""The cluster's time: whom the controller believes, which steps the image takes, and what a node makes of it."""
+"""The cluster's time: the clocks that the controller believes, the steps that the image accepts, and
+its use by a node.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,13 @@ from metadata.commands.cluster import MAX_STEP_MS, STAMP_LAG_MS, TIME_FEATURE_LE
 from metadata.commands.envelope import Command
 from metadata.commands.results import Done
 from metadata.controller.time_keeper import PATIENCE_SECONDS, STEP_SECONDS, TOLERANCE_MS, TimeKeeper, agreed_offset
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import BrokerId, ClusterTime
-from raftlog.system.clock import ManualClock
 from raftlog.system.cluster_clock import EXTRAPOLATED_SECONDS, ClusterClock
 from raftlog.version import FEATURE_LEVEL
-from tests.support.metadata_cluster import Cluster
+from tests.support.metadata.at_once import decode_snapshot
+from tests.support.metadata.cluster import Cluster
+from tests.support.partitions.manual import ManualClock
 
 TRUE_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -44,7 +47,7 @@ class World:
 
     @property
     def error_ms(self) -> int:
-        """By which the cluster's time is ahead."""
+        """The error of the cluster's time, positive if it is ahead."""
         return self.time.now_ms - self.true_ms
 
     def elect(self) -> None:
@@ -74,7 +77,7 @@ class World:
             self.now += every
 
 
-def test_a_majority_agrees_or_nobody_does() -> None:
+def test_a_majority_agrees_or_none_does() -> None:
     assert agreed_offset([0.0, 10.0, 9e9], 3) == 0.0
     assert agreed_offset([-9e9, 0.0, 10.0], 3) == 0.0
     assert agreed_offset([0.0, TOLERANCE_MS + 1.0], 3) is None
@@ -86,7 +89,7 @@ def test_a_majority_agrees_or_nobody_does() -> None:
 
 
 def test_below_its_feature_level_the_cluster_has_no_time() -> None:
-    """Some node may not know the command; an operator says when all do."""
+    """Some node may not know the command; an operator decides when all do."""
     world = World({0: 0, 1: 0, 2: 0}, feature_level=TIME_FEATURE_LEVEL - 1)
     world.hear()
     assert world.turn() is None and not world.time
@@ -114,7 +117,7 @@ def test_a_clock_that_leaps_is_outvoted() -> None:
         assert abs(world.error_ms) < 15_000
 
 
-def test_where_most_clocks_leap_together_an_hour_passes_before_they_are_followed_and_then_in_steps() -> None:
+def test_if_most_clocks_leap_together_they_are_followed_after_an_hour_and_then_in_steps() -> None:
     world = World({0: 0, 1: 0, 2: 0})
     world.run(60.0)
     world.wrong_ms = dict.fromkeys(world.wrong_ms, DAY_MS)
@@ -131,7 +134,7 @@ def test_where_most_clocks_leap_together_an_hour_passes_before_they_are_followed
     assert abs(world.error_ms - DAY_MS) < 15_000
 
 
-def test_what_was_stamped_before_a_leap_is_no_older_than_the_leap_s8() -> None:
+def test_a_timestamp_from_before_a_leap_is_no_older_than_the_leap_s8() -> None:
     world = World({0: 0, 1: 0, 2: 0})
     world.run(60.0)
     stamp = world.time.stamp_ms
@@ -169,7 +172,7 @@ def test_without_agreement_the_monotonic_clock_counts() -> None:
     assert not never.time, "nothing expires in a cluster that never agreed"
 
 
-def test_a_lone_voter_is_believed_once_and_its_sleep_counts_for_nothing() -> None:
+def test_a_single_voter_is_believed_once_and_its_sleep_counts_for_nothing() -> None:
     world = World({0: 5_000})
     world.run(60.0)
     assert abs(world.error_ms - 5_000) < 15_000
@@ -185,7 +188,7 @@ def test_a_lone_voter_is_believed_once_and_its_sleep_counts_for_nothing() -> Non
     assert world.time.now_ms == stood, "not past its wall clock"
 
 
-def test_an_old_reading_is_none() -> None:
+def test_an_old_reading_does_not_count() -> None:
     world = World({0: 0, 1: 0, 2: 0})
     world.run(60.0)
     world.silent = {1, 2}
@@ -194,7 +197,7 @@ def test_an_old_reading_is_none() -> None:
     assert abs(world.error_ms) < 15_000
 
 
-def test_a_proposal_whose_fate_is_open_is_the_only_one() -> None:
+def test_an_undecided_proposal_is_the_only_one() -> None:
     world = World({0: 0, 1: 0, 2: 0})
     world.run(30.0)
     world.now += STEP_SECONDS
@@ -227,7 +230,7 @@ def told(now_ms: int = TRUE_MS) -> Cluster:
         ((1, TRUE_MS, TRUE_MS + MAX_STEP_MS + 1), "invalid_request"),
     ],
 )
-def test_the_image_takes_no_step_but_the_next_one(step: tuple[int, int, int], code: str) -> None:
+def test_the_image_accepts_only_the_next_step(step: tuple[int, int, int], code: str) -> None:
     cluster = told()
     assert cluster.refusal(AdvanceTime(*step, 0)) == code
     assert cluster.image.time.now_ms == TRUE_MS
@@ -255,7 +258,7 @@ def test_a_step_moves_the_time_and_a_leap_its_beginning() -> None:
 
 
 class Node:
-    """One whose quorum tells the time every ten seconds."""
+    """A node whose quorum reports the time every ten seconds."""
 
     def __init__(self, wrong_ms: int) -> None:
         self.clock = ManualClock(wall_ms=TRUE_MS + wrong_ms)
@@ -292,7 +295,7 @@ def test_a_wrong_clock_is_a_problem_that_names_its_remedy(wrong_ms: int, says: s
     assert (f"61 s {says} the cluster's time" in node.time.problem() and "NTP" in node.time.problem()) == bool(says)
 
 
-def test_a_node_that_is_told_nothing_calls_nothing_old_after_a_while() -> None:
+def test_a_node_without_news_of_the_time_expires_nothing_after_a_while() -> None:
     node = Node(0)
     assert node.time.expiry_ms() is None and node.time.stamp_ms() == TRUE_MS
     assert "no time yet" in node.time.doubt()
@@ -305,8 +308,8 @@ def test_a_node_that_is_told_nothing_calls_nothing_old_after_a_while() -> None:
     assert node.time.stamp_ms() == node.true_ms
 
 
-def test_what_is_stamped_is_never_before_the_time_by_which_it_expires() -> None:
-    """A lone voter's clock that went back, and entries that are read again after a start: what they tell is old."""
+def test_a_stamp_is_never_before_the_time_by_which_it_expires() -> None:
+    """A single voter's clock that was set back, and entries that are read again after a start: their times are old."""
     node = Node(0)
     node.run(30, agreed=False)
     node.clock.jump_wall(-8 * DAY_MS)

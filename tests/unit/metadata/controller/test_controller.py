@@ -1,4 +1,4 @@
-"""The controller in virtual time: who is fenced, who leads, and that nothing is proposed twice."""
+"""The controller in virtual time: which brokers are fenced, which lead, and that nothing is proposed twice."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from metadata.commands.cluster import AlterIsr, CreateTopic, ElectLeaders, Fence
 from metadata.commands.envelope import Command, decode, encode
 from metadata.commands.fields import IsrMember
 from metadata.controller.moves import MAX_REBALANCED_AT_ONCE
-from metadata.image.apply import apply
 from metadata.image.invariants import check
 from raftlog.model import NO_BROKER, BrokerId, TopicPartition
-from tests.support.metadata_cluster import TP, Cluster, report
-from tests.support.metadata_world import SESSION, TICK, World
+from tests.support.metadata.at_once import apply
+from tests.support.metadata.cluster import TP, Cluster, report
+from tests.support.metadata.world import SESSION, TICK, World
 
 
-def test_all_is_well_and_nothing_is_proposed() -> None:
+def test_in_a_healthy_cluster_nothing_is_proposed() -> None:
     world = World(Cluster())
     assert world.run(60) == []
 
@@ -46,7 +46,7 @@ def test_a_stall_of_the_controller_deposes_nobody() -> None:
     world = World(Cluster())
     world.run(1)
     world.now += 30
-    # Time is looked at before the heartbeats that came meanwhile are read.
+    # The controller notices the time before it reads the heartbeats that came meanwhile.
     assert world.controller.decide(world.now) == []
     assert world.run(2) == []
 
@@ -63,7 +63,7 @@ def test_a_broker_is_unfenced_when_its_view_has_its_registration() -> None:
     assert world.run(TICK) == [UnfenceBroker(BrokerId(1), incarnation)]
 
 
-def test_a_heartbeat_of_another_life_is_not_taken() -> None:
+def test_a_heartbeat_of_another_incarnation_is_refused() -> None:
     world = World(Cluster())
     old = world.cluster.incarnation(1)
     world.cluster.start(1, report())
@@ -81,7 +81,7 @@ def test_a_broker_that_registered_and_died_leaves_the_isr() -> None:
     assert world.cluster.partition.isr == (0, 1)
 
 
-def test_a_broker_that_stops_hands_over_at_once_and_is_left_alone() -> None:
+def test_a_stopping_broker_hands_over_at_once_and_is_left_alone() -> None:
     world = World(Cluster())
     world.run(1)
     world.die(0)
@@ -96,7 +96,7 @@ def test_a_broker_that_stops_hands_over_at_once_and_is_left_alone() -> None:
     assert world.run(2) == []
 
 
-def test_a_broker_that_stops_is_fenced_although_nobody_can_take_over() -> None:
+def test_a_stopping_broker_is_fenced_even_if_no_other_can_take_over() -> None:
     world = World(Cluster())
     world.run(1)
     world.die(1, 2)
@@ -107,7 +107,7 @@ def test_a_broker_that_stops_is_fenced_although_nobody_can_take_over() -> None:
     assert isinstance(fenced, FenceBroker) and world.leader == NO_BROKER
 
 
-def test_a_hand_over_whose_fate_is_open_delays_the_fence_by_half_a_second_at_most() -> None:
+def test_an_undecided_hand_over_delays_the_fence_by_half_a_second_at_most() -> None:
     world = World(Cluster())
     world.run(1)
     world.die(0)
@@ -117,7 +117,7 @@ def test_a_hand_over_whose_fate_is_open_delays_the_fence_by_half_a_second_at_mos
     assert [type(command) for command in world.run(0.2)] == [FenceBroker]
 
 
-def test_what_is_under_way_is_not_proposed_again() -> None:
+def test_a_command_in_flight_is_not_proposed_again() -> None:
     world = World(Cluster(partitions=3))
     world.run(1)
     world.die(0)
@@ -131,7 +131,7 @@ def test_what_is_under_way_is_not_proposed_again() -> None:
     assert len(elect.elections) == 3
 
 
-def test_a_lost_proposal_is_made_again() -> None:
+def test_a_lost_proposal_is_repeated() -> None:
     world = World(Cluster())
     world.run(1)
     world.die(0)
@@ -148,8 +148,8 @@ def test_a_lost_proposal_is_made_again() -> None:
     assert world.leader == 1
 
 
-def test_only_who_was_heard_of_is_elected() -> None:
-    """Every broker of the image may be dead when a cluster comes up again: 0 is here, 1 and 2 only seem to be."""
+def test_only_a_broker_that_sent_a_heartbeat_is_elected() -> None:
+    """Every broker of the image may be dead when a cluster restarts: 0 is here, 1 and 2 only seem to be."""
     world = World(Cluster())
     world.die(1, 2)
     world.restart(0, end=5)
@@ -160,7 +160,7 @@ def test_only_who_was_heard_of_is_elected() -> None:
     assert world.cluster.partition.isr == (0,)
 
 
-def test_the_isr_goes_before_the_commit_set_even_if_heard_of_later() -> None:
+def test_the_isr_goes_before_the_commit_set_even_if_it_reports_later() -> None:
     cluster = Cluster()
     cluster.fence(1, 0)
     cluster.unfence(0, 1)
@@ -222,7 +222,7 @@ def test_after_a_power_failure_the_first_eligible_to_return_leads() -> None:
     assert world.leader == 2
 
 
-def test_when_all_cut_their_logs_the_longest_leads_once_all_are_there() -> None:
+def test_if_all_truncated_their_logs_the_longest_leads_once_all_are_there() -> None:
     world = World(Cluster())
     blackout(world)
     members = set(world.cluster.partition.isr) | set(world.cluster.partition.commit_set)
@@ -294,7 +294,7 @@ def test_a_preferred_leader_out_of_sync_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("term_of_entry", [0, 1])
-def test_what_a_deposed_controller_proposed_is_refused(term_of_entry: int) -> None:
+def test_a_deposed_controllers_proposal_is_refused(term_of_entry: int) -> None:
     world = World(Cluster())
     world.run(1)
     world.die(0)

@@ -1,4 +1,4 @@
-"""A broker that stops while it leads much: bounded passes, and nothing is forgotten."""
+"""A broker that stops while it leads many partitions: bounded passes, and none is forgotten."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from metadata.commands.cluster import CreateTopic, ElectLeaders, FenceBroker
 from metadata.commands.envelope import Command
 from raftlog.model import BrokerId, TopicId
-from tests.support.metadata_cluster import TOPIC, Cluster
-from tests.support.metadata_world import TICK, World
+from tests.support.metadata.cluster import TOPIC, Cluster
+from tests.support.metadata.world import TICK, World
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """Broker 0 leads nine partitions; the controller looks at two a time."""
+    """Broker 0 leads nine partitions; the controller processes two at a time."""
     monkeypatch.setattr("metadata.controller.controller.MAX_PARTITIONS_PER_DECISION", 2)
     cluster = Cluster(0)
     for broker in range(3):
@@ -29,7 +29,7 @@ def leaders(world: World) -> set[int]:
 
 
 def stop(world: World, seconds: float) -> list[Command]:
-    """Broker 0 says that it stops, for so long; what was decided."""
+    """Broker 0 reports that it stops, for a duration; returns the decisions."""
     world.up.discard(0)
     decided: list[Command] = []
     for _ in range(round(seconds / TICK)):
@@ -46,7 +46,7 @@ def test_many_leaderships_are_handed_over_a_few_at_a_time_before_the_fence(world
     assert leaders(world) == {1} and not world.cluster.image.leaderless
 
 
-def test_an_election_that_gets_lost_is_proposed_again(world: World) -> None:
+def test_a_lost_election_is_proposed_again(world: World) -> None:
     world.held = []
     stop(world, 0.1)
     lost, world.held = world.held, None
@@ -57,7 +57,7 @@ def test_an_election_that_gets_lost_is_proposed_again(world: World) -> None:
     assert leaders(world) == {1}
 
 
-def test_it_is_fenced_when_its_time_is_over_whatever_is_under_way(world: World) -> None:
+def test_it_is_fenced_at_its_deadline_whatever_is_in_flight(world: World) -> None:
     world.held = []
     stop(world, 0.45)
     assert not any(isinstance(command, FenceBroker) for command in world.held)
@@ -65,10 +65,10 @@ def test_it_is_fenced_when_its_time_is_over_whatever_is_under_way(world: World) 
     assert any(isinstance(command, FenceBroker) for command in world.held)
 
 
-def test_leaderships_that_nobody_else_can_have_do_not_hide_those_that_somebody_can(
+def test_leaderships_without_another_candidate_do_not_hide_those_with_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first that it looks at have one replica; the controller looks on."""
+    """The first ones that it checks have one replica; the controller continues."""
     monkeypatch.setattr("metadata.controller.controller.MAX_PARTITIONS_PER_DECISION", 2)
     cluster = Cluster(0)
     for broker in range(3):
@@ -85,7 +85,7 @@ def test_leaderships_that_nobody_else_can_have_do_not_hide_those_that_somebody_c
     assert {int(record.leader) for record in cluster.image.partitions.values() if len(record.replicas) > 1} == {1}
 
 
-def test_who_has_nothing_that_others_could_lead_is_fenced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_without_transferable_leaderships_is_fenced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.controller.controller.MAX_PARTITIONS_PER_DECISION", 2)
     cluster = Cluster(0)
     for broker in range(3):

@@ -1,4 +1,6 @@
-"""The coordinator: full sessions after a failover, silence, what is not given up in time, targets, expiry."""
+"""The coordinator: full sessions after a failover, silence, partitions that are not given up in time,
+targets, expiry.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from metadata.controller import group_coordinator as coordinator
 from metadata.controller.group_coordinator import GROUPS_PER_CALL, Coordinator
 from metadata.records.groups import GroupState
 from raftlog.model import NO_TIME, BrokerId, TopicId
-from tests.support.groups import NOW_MS, GroupCluster, join
-from tests.support.metadata_cluster import TOPIC
+from tests.support.metadata.cluster import TOPIC
+from tests.support.metadata.groups import NOW_MS, GroupCluster, join
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
@@ -40,7 +42,7 @@ class World(GroupCluster):
         return self.coordinator
 
     def turn(self) -> list[GroupChange]:
-        """One call; what it proposes is applied."""
+        """One call; its proposals are applied."""
         changes = self.coordinator.decide(self.now, self.now_ms)
         for job in self.coordinator.jobs(self.now):
             assign = job.run()
@@ -68,7 +70,7 @@ class World(GroupCluster):
         self.settle()
 
     def skip(self, milliseconds: int) -> None:
-        """All clocks go on; nothing happens."""
+        """All clocks advance; nothing happens."""
         self.now += milliseconds / 1000
         self.now_ms += milliseconds
         self.tell_time(self.image.time.now_ms + milliseconds)
@@ -85,14 +87,14 @@ class World(GroupCluster):
         return changes
 
 
-def test_members_are_given_targets() -> None:
+def test_members_get_targets() -> None:
     world = World()
     world.enter("a", "b")
     assert sorted(world.owned("a") + world.owned("b")) == [0, 1, 2, 3]
     assert world.group().state is GroupState.STABLE
 
 
-def test_who_is_silent_for_its_session_is_removed_and_the_others_get_its_partitions() -> None:
+def test_a_silent_member_is_removed_after_its_session_and_the_others_get_its_partitions() -> None:
     world = World()
     world.enter("a", "b")
     assert not [c for c in world.pass_time(9.8, "a") if isinstance(c, Fence)]
@@ -101,7 +103,7 @@ def test_who_is_silent_for_its_session_is_removed_and_the_others_get_its_partiti
     assert world.owned("a") == [0, 1, 2, 3]
 
 
-def test_a_new_coordinator_gives_everybody_a_full_session_s10() -> None:
+def test_a_new_coordinator_gives_each_member_a_full_session_s10() -> None:
     world = World()
     world.enter("a", "b")
     world.pass_time(9.0, "a")
@@ -111,7 +113,7 @@ def test_a_new_coordinator_gives_everybody_a_full_session_s10() -> None:
     assert sorted(world.group().members) == ["a"]
 
 
-def test_a_coordinator_that_was_stopped_itself_removes_nobody() -> None:
+def test_a_coordinator_that_was_suspended_itself_removes_no_member() -> None:
     world = World()
     world.enter("a")
     world.turn()
@@ -120,7 +122,7 @@ def test_a_coordinator_that_was_stopped_itself_removes_nobody() -> None:
     assert not [c for c in world.pass_time(8.0) if isinstance(c, Fence)]
 
 
-def test_who_does_not_give_up_in_time_is_removed() -> None:
+def test_a_member_that_does_not_give_up_in_time_is_removed() -> None:
     world = World()
     world.enter("a", rebalance_timeout_ms=2_000)
     world.enter("b")
@@ -135,7 +137,7 @@ def test_who_does_not_give_up_in_time_is_removed() -> None:
     assert world.owned("b") == [0, 1, 2, 3]
 
 
-def test_who_gives_up_in_time_stays() -> None:
+def test_a_member_that_gives_up_in_time_stays() -> None:
     world = World()
     world.enter("a", rebalance_timeout_ms=2_000)
     world.enter("b")
@@ -145,7 +147,7 @@ def test_who_gives_up_in_time_stays() -> None:
     assert len(world.owned("a")) == len(world.owned("b")) == 2
 
 
-def test_only_the_present_incarnation_is_heard() -> None:
+def test_only_the_current_incarnation_counts() -> None:
     world = World()
     world.enter("a")
     old = world.member("a").incarnation
@@ -157,7 +159,7 @@ def test_only_the_present_incarnation_is_heard() -> None:
     assert world.member("a").incarnation > old
 
 
-def test_topics_that_come_and_grow_are_assigned() -> None:
+def test_new_and_grown_topics_are_assigned() -> None:
     world = World()
     world.enter("a", pattern="ord.*", topics=())
     world.do(AddPartitions(TOPIC, 4, ((BrokerId(0),),)))
@@ -168,7 +170,7 @@ def test_topics_that_come_and_grow_are_assigned() -> None:
     assert len(world.member("a").owned) == 6
 
 
-def test_a_proposal_that_was_lost_is_made_again() -> None:
+def test_a_lost_proposal_is_repeated() -> None:
     world = World()
     world.change(join("a"))
     world.coordinator.group_changed("readers")
@@ -182,7 +184,7 @@ def test_a_proposal_that_was_lost_is_made_again() -> None:
     assert world.owned("a") == [0, 1, 2, 3]
 
 
-def test_offsets_of_a_group_that_nobody_is_in_expire_after_the_retention_time() -> None:
+def test_offsets_of_a_group_without_members_expire_after_the_retention_time() -> None:
     world = World()
     world.enter("a")
     world.commit("a", {0: 5}, now_ms=world.now_ms)
@@ -200,7 +202,7 @@ def test_offsets_of_a_group_that_nobody_is_in_expire_after_the_retention_time() 
 @pytest.mark.parametrize("committing", [-8 * DAY_MS, 0, 8 * DAY_MS])
 @pytest.mark.parametrize("coordinating", [-8 * DAY_MS, 0, 8 * DAY_MS])
 def test_no_wall_clock_makes_an_offset_old_s8(committing: int, coordinating: int) -> None:
-    """The node that takes commits and the leave, and the coordinator's, are wrong all the time."""
+    """The clock of the node that takes commits and the leave, and the coordinator's, are wrong all the time."""
     world = World()
     world.now_ms += coordinating
     world.enter("a")
@@ -242,7 +244,7 @@ def test_without_a_time_of_the_cluster_nothing_is_old_s8() -> None:
     assert [type(change) for change in world.turn()] == [Expire]
 
 
-def test_a_coordinator_that_is_wrong_about_the_time_is_refused_s8() -> None:
+def test_a_coordinator_with_the_wrong_time_is_refused_s8() -> None:
     world = World()
     world.commit("", {0: 5})
     wrong = Expire("readers", world.group().epoch, world.term, NOW_MS + 1)
@@ -258,8 +260,8 @@ def test_a_call_is_bounded_and_nothing_is_forgotten() -> None:
     assert {group.state for group in world.image.groups.by_id.values()} == {GroupState.STABLE}
 
 
-def test_a_look_at_sessions_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an election everybody's session ends at the same time."""
+def test_a_check_of_sessions_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an election all sessions end at the same time."""
     monkeypatch.setattr(coordinator, "SESSIONS_PER_CALL", 2)
     world = World()
     world.enter("a", "b", "c", "d", "e")
@@ -274,7 +276,7 @@ def test_a_look_at_sessions_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_removals_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as a call may bring, neither fewer nor more: a rack of members that is gone is gone after few calls."""
+    """As many as one call allows, neither fewer nor more: a failed rack of members is removed after a few calls."""
     monkeypatch.setattr(coordinator, "REMOVALS_PER_CALL", 3)
     world = World()
     world.enter("a", "b", "c", "d", "e", "f", "g")
@@ -287,7 +289,7 @@ def test_removals_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -
     assert not world.group().members
 
 
-def test_patterns_that_nobody_subscribes_to_any_more_are_not_kept_for_ever() -> None:
+def test_patterns_without_subscribers_are_not_kept() -> None:
     """A node may coordinate for months, and each pattern that it has met costs a compiled one."""
     world, alive = World(), WeakSet[Callable[[str], bool]]()
 
@@ -310,7 +312,7 @@ def test_patterns_that_nobody_subscribes_to_any_more_are_not_kept_for_ever() -> 
     assert {member: topics for member, topics in job.subscriptions.items() if topics} == {"m-0": {TOPIC}}
 
 
-def test_with_nothing_to_do_it_need_not_be_called() -> None:
+def test_without_work_it_need_not_be_called() -> None:
     world = World()
     world.turn()
     assert world.coordinator.next_call(world.now) is None

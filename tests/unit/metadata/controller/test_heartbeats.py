@@ -9,13 +9,13 @@ ONE, OLD, NEW = BrokerId(1), Incarnation(5), Incarnation(9)
 
 
 def watched(sessions: Sessions, start: float, end: float) -> None:
-    """Somebody listens all the time between."""
+    """The controller watches all the time between."""
     steps = round((end - start) * 100)
     for step in range(steps + 1):
         sessions.watch(start + step * (end - start) / max(1, steps))
 
 
-def test_a_session_begins_in_full_without_a_heartbeat() -> None:
+def test_a_session_begins_with_its_full_length_without_a_heartbeat() -> None:
     sessions = Sessions(0.9)
     sessions.watch(100.0)
     sessions.begin(ONE, OLD, 100.0)
@@ -26,7 +26,7 @@ def test_a_session_begins_in_full_without_a_heartbeat() -> None:
     assert sessions.is_over(ONE, OLD, 100.9)
 
 
-def test_beginning_again_does_not_prolong() -> None:
+def test_starting_again_does_not_prolong_a_session() -> None:
     sessions = Sessions(0.9)
     for step in range(90):
         sessions.watch(step / 100)
@@ -47,7 +47,7 @@ def test_a_heartbeat_prolongs() -> None:
     assert not sessions.is_heard(ONE, OLD, 1.4)
 
 
-def test_only_the_registered_life_is_heard() -> None:
+def test_only_the_registered_incarnation_counts() -> None:
     sessions = Sessions(0.9)
     assert not sessions.heartbeat(ONE, OLD, 3, 0.0)
     sessions.begin(ONE, OLD, 0.0)
@@ -69,7 +69,7 @@ def test_the_applied_index_only_rises() -> None:
     assert not sessions.has_applied(ONE, OLD, 8)
 
 
-def test_a_broker_that_stops_is_over_at_once_and_for_good() -> None:
+def test_a_stopping_brokers_session_ends_at_once_and_permanently() -> None:
     sessions = Sessions(0.9)
     sessions.begin(ONE, OLD, 0.0)
     sessions.heartbeat(ONE, OLD, 7, 0.0, stopping=True)
@@ -79,7 +79,7 @@ def test_a_broker_that_stops_is_over_at_once_and_for_good() -> None:
     assert not sessions.is_heard(ONE, OLD, 0.1)
 
 
-def test_a_stall_of_the_controller_is_nobodys_silence() -> None:
+def test_a_stall_of_the_controller_does_not_count_as_silence() -> None:
     sessions = Sessions(0.9)
     sessions.begin(ONE, OLD, 0.0)
     sessions.watch(0.0)
@@ -87,7 +87,7 @@ def test_a_stall_of_the_controller_is_nobodys_silence() -> None:
     assert not sessions.is_over(ONE, OLD, 60.0)
 
 
-def test_a_controller_that_always_is_slow_fences_all_the_same() -> None:
+def test_a_controller_that_is_always_slow_still_fences() -> None:
     sessions = Sessions(0.9)
     sessions.begin(ONE, OLD, 0.0)
     for now in (0.0, 5.0, 10.0, 15.0, 20.0):

@@ -1,4 +1,4 @@
-"""The controller over reassignments in virtual time: how many begin, how they end; leaders that are out of place."""
+"""The controller and reassignments in virtual time: how many begin, how they end; leaders that are out of place."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from metadata.commands.fields import IsrMember
 from metadata.commands.replicas import AlterReassignments, BeginMoves, Reassignment
 from metadata.controller.moves import MAX_MOVES_PER_BROKER
 from raftlog.model import BrokerId, TopicPartition
-from tests.support.metadata_cluster import TOPIC, Cluster
-from tests.support.metadata_world import World
+from tests.support.metadata.cluster import TOPIC, Cluster
+from tests.support.metadata.world import World
 
 
 def cluster_of(partitions: int, *replicas: int, brokers: int = 5) -> Cluster:
@@ -41,7 +41,7 @@ def ask_some(cluster: Cluster, numbers: Sequence[int], *target: int) -> None:
 
 
 def catch_up(cluster: Cluster, number: int) -> None:
-    """All replicas of a partition come into its ISR."""
+    """All replicas of a partition join its ISR."""
     record = cluster.image.partitions[TopicPartition(TOPIC, number)]
     isr = tuple(IsrMember(broker, cluster.incarnation(broker)) for broker in sorted(record.replicas))
     leader = (record.leader, record.leader_incarnation, record.leader_epoch, record.partition_epoch)
@@ -52,7 +52,7 @@ def moving(cluster: Cluster) -> list[int]:
     return sorted(tp.partition for tp in cluster.image.moving)
 
 
-def test_a_broker_receives_a_few_partitions_at_a_time_and_all_in_the_end() -> None:
+def test_a_broker_receives_a_few_partitions_at_a_time_and_finally_all() -> None:
     cluster = cluster_of(2 * MAX_MOVES_PER_BROKER + 1, 0, 1, 2)
     ask(cluster, 0, 1, 3)
     world = World(cluster)
@@ -68,7 +68,7 @@ def test_a_broker_receives_a_few_partitions_at_a_time_and_all_in_the_end() -> No
     assert all(not isinstance(command, ElectLeaders) for _, command in world.decided), "nobody's leader changed"
 
 
-def test_moves_to_a_dead_broker_do_not_hold_up_others_and_begin_when_it_is_back() -> None:
+def test_moves_to_a_dead_broker_do_not_hold_up_others_and_begin_when_it_returns() -> None:
     cluster = cluster_of(2, 0, 1, 2)
     world = World(cluster)
     world.run(1)
@@ -91,7 +91,7 @@ def test_moves_to_a_dead_broker_do_not_hold_up_others_and_begin_when_it_is_back(
     assert moving(cluster) == [0, 1]
 
 
-def test_a_move_whose_leader_goes_ends_with_one_election() -> None:
+def test_a_move_that_removes_the_leader_ends_with_one_election() -> None:
     cluster = cluster_of(1, 0, 1, 2)
     world = World(cluster)
     ask(cluster, 3, 4, 1)
@@ -104,7 +104,7 @@ def test_a_move_whose_leader_goes_ends_with_one_election() -> None:
     assert world.run(60) == []
 
 
-def test_the_move_goes_on_with_another_controller_and_another_leader() -> None:
+def test_a_move_continues_with_another_controller_and_another_leader() -> None:
     cluster = cluster_of(1, 0, 1, 2)
     world = World(cluster)
     ask(cluster, 3, 4, 1)
@@ -119,8 +119,8 @@ def test_the_move_goes_on_with_another_controller_and_another_leader() -> None:
     assert cluster.partition.replicas == (3, 4, 1) and world.leader in (3, 4, 1)
 
 
-def test_moves_come_to_their_end_under_controllers_that_hardly_last() -> None:
-    """Each knows nothing but the image: what one began the next ends, and nothing is begun twice (S10)."""
+def test_moves_complete_under_short_lived_controllers() -> None:
+    """Each knows only the image: a move that one began is completed by the next, and nothing is begun twice (S10)."""
     cluster = cluster_of(3, 0, 1, 2)
     world = World(cluster)
     ask(cluster, 3, 4, 1)
@@ -138,7 +138,7 @@ def test_moves_come_to_their_end_under_controllers_that_hardly_last() -> None:
 def test_partitions_that_wait_for_a_dead_broker_and_copy_nothing_do_not_hold_up_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A drain goes on while many partitions wait to lose a replica until a member is back."""
+    """A drain continues while many partitions wait to lose a replica until a member returns."""
     monkeypatch.setattr("metadata.controller.moves.MAX_MOVES_UNDER_WAY", 2)
     monkeypatch.setattr("metadata.image.reassignments.MAX_MOVES_UNDER_WAY", 2)
     cluster = cluster_of(4, 0, 1, 2)
@@ -152,7 +152,7 @@ def test_partitions_that_wait_for_a_dead_broker_and_copy_nothing_do_not_hold_up_
     assert moving(cluster) == [0, 1, 2, 3]
 
 
-def test_ends_are_looked_at_in_bounded_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completions_are_checked_in_bounded_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.controller.moves.MAX_LOOKED_AT", 2)
     cluster = cluster_of(7, 0, 1, 2)
     world = World(cluster)
@@ -176,7 +176,7 @@ def test_a_lost_command_is_proposed_again() -> None:
     assert moving(cluster) == [0]
 
 
-def test_a_few_leaders_elsewhere_are_left_where_they_are() -> None:
+def test_a_few_misplaced_leaders_are_left_where_they_are() -> None:
     cluster = cluster_of(20, 0, 1, 2)
     world = World(cluster, rebalance_after=5.0)
     world.run(6)

@@ -1,21 +1,21 @@
-"""What nobody has used for its time expires; nothing else does, whatever the clocks do."""
+"""Unused state of transactions expires after its time; nothing else does, whatever the clocks do."""
 
 from __future__ import annotations
 
 import pytest
 
-from metadata.commands.transactions import Abort, Expire, RetireBlock, StagePart, pack_keys
+from metadata.commands.transactions import Abort, Expire, RetireBlock, StagePart
 from metadata.controller.transaction_expiry import PARTS_SECONDS, TransactionExpiry
 from metadata.image.transaction_ends import ANSWERED_BY_POSITION_MS
 from raftlog.model import NO_TIME
-from tests.support.groups import NOW_MS
-from tests.support.transactions import ABORTED, TransactionCluster, commit, output
+from tests.support.metadata.groups import NOW_MS
+from tests.support.metadata.transactions import ABORTED, TransactionCluster, commit, output
 
 DAY_MS = 24 * 3_600_000
 
 
 class Controller:
-    """Of one term; time passes as the test says."""
+    """A controller of one term; the test advances the time."""
 
     def __init__(self, *, unused_ms: int = DAY_MS) -> None:
         self.cluster = TransactionCluster()
@@ -33,7 +33,7 @@ class Controller:
         self.cluster.do_change(expire)
 
 
-def test_a_block_expires_when_nothing_of_it_was_decided_for_twice_its_timeout() -> None:
+def test_a_block_expires_when_none_of_it_was_decided_for_twice_its_timeout() -> None:
     controller = Controller()
     one, *_ = controller.cluster.open_block("batch", timeout_ms=10_000)
     assert controller.look() is None
@@ -46,7 +46,7 @@ def test_a_block_expires_when_nothing_of_it_was_decided_for_twice_its_timeout() 
     assert controller.look(1.0) is None
 
 
-def test_a_retired_block_is_kept_as_long_for_those_who_retry() -> None:
+def test_a_retired_block_is_kept_as_long_for_retries() -> None:
     controller = Controller()
     one, *_ = controller.cluster.open_block("batch", timeout_ms=10_000)
     controller.look(15.0)
@@ -59,8 +59,8 @@ def test_a_retired_block_is_kept_as_long_for_those_who_retry() -> None:
     controller.cluster.refuse(asked, "outcome_unknown")
 
 
-def test_a_block_whose_outcomes_a_position_tells_is_not_kept_for_long() -> None:
-    """A micro-batch a second, for a minute: whoever retries one of them finds the position taken."""
+def test_a_block_whose_outcomes_a_position_records_is_not_kept_for_long() -> None:
+    """One micro-batch per second, for a minute: a retry of any of them finds the position taken."""
     controller = Controller()
     cluster = controller.cluster
     asked = []
@@ -80,7 +80,7 @@ def test_a_block_whose_outcomes_a_position_tells_is_not_kept_for_long() -> None:
     assert cluster.verdict(asked[0].outputs[0].key, 0) == ABORTED, "all of it that showed is marked"
 
 
-def test_outcomes_that_a_position_does_not_tell_are_kept_with_their_block() -> None:
+def test_outcomes_without_a_position_are_kept_with_their_block() -> None:
     controller = Controller()
     first, second, *_ = controller.cluster.open_block("batch", timeout_ms=300_000)
     alone = commit(output(first, {0: 5}))
@@ -92,7 +92,7 @@ def test_outcomes_that_a_position_does_not_tell_are_kept_with_their_block() -> N
     assert controller.look(2.0) is not None
 
 
-def test_an_expiry_that_was_lost_or_came_too_late_is_seen_again() -> None:
+def test_a_lost_or_late_expiry_is_repeated() -> None:
     controller = Controller()
     controller.cluster.open_block("batch", timeout_ms=1_000)
     controller.look()
@@ -103,7 +103,7 @@ def test_an_expiry_that_was_lost_or_came_too_late_is_seen_again() -> None:
     assert len(controller.cluster.view.transactions.blocks()) == 1, "it had changed"
 
 
-def test_parts_that_were_abandoned_expire() -> None:
+def test_abandoned_parts_expire() -> None:
     controller = Controller()
     controller.cluster.do_change(StagePart(b"commit-number-01", 0, b"\x92\x90\x90"))
     assert controller.look() is None
@@ -126,23 +126,23 @@ def test_a_name_expires_when_it_was_not_used_for_long_and_positions_never_do() -
 
 
 @pytest.mark.parametrize("wrong_ms", [-8 * DAY_MS, 8 * DAY_MS])
-def test_no_wall_clock_makes_a_name_old(wrong_ms: int) -> None:
-    """The node that proposes has this clock; the cluster's time stamps what it asks for (S13)."""
+def test_no_wall_clock_makes_a_name_expire(wrong_ms: int) -> None:
+    """The node that proposes has this clock; the cluster's time stamps its requests (S13)."""
     controller = Controller()
     key = controller.cluster.initialize("app", now_ms=NOW_MS + wrong_ms)
     assert controller.look(61.0) is None
-    controller.cluster.do_change(Abort(pack_keys([key]), NOW_MS + wrong_ms))
+    controller.cluster.do_change(Abort((key,), NOW_MS + wrong_ms))
     assert controller.look(DAY_MS / 1000) is None
     controller.apply(controller.look(61.0))
 
 
-def test_without_a_time_of_the_cluster_no_name_is_old() -> None:
+def test_without_the_clusters_time_no_name_expires() -> None:
     controller = Controller()
     controller.cluster.initialize("app")
     assert controller.expiry.decide(controller.now + 1e9, NO_TIME) is None
 
 
-def test_with_nothing_to_look_at_nobody_is_called() -> None:
+def test_without_expired_state_nothing_is_proposed() -> None:
     controller = Controller()
     assert controller.expiry.next_call(controller.now) is None
     controller.cluster.initialize()

@@ -1,4 +1,4 @@
-"""Client sessions: what may be forgotten, and that no command in flight ever is taken for an old one."""
+"""Client sessions: the state that may be dropped, and that no command in flight is ever taken for an old one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from metadata.commands.cluster import GrantProducerIds, NoOp
 from metadata.commands.envelope import ClientSession, decode, encode
 from metadata.commands.results import CommandResult, ProducerIdsGranted, Refused
 from metadata.image import client_sessions as image_sessions
-from metadata.image.apply import apply
 from metadata.image.client_sessions import ClientSessions, Seen
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import BrokerId, ProducerId
-from tests.support.metadata_cluster import Cluster
+from tests.support.metadata.at_once import apply, decode_snapshot
+from tests.support.metadata.cluster import Cluster
 
 MINE, YOURS = b"m" * 16, b"y" * 16
 
@@ -24,7 +24,7 @@ def answer(number: int) -> CommandResult:
 
 
 def carry_out(sessions: ClientSessions, session_id: bytes, sequence: int, applied_index: int, index: int) -> bool:
-    """As the image does. Returns whether it was new."""
+    """Execute a command as the image does. Returns whether it was new."""
     session = ClientSession(session_id, sequence, applied_index)
     first = sessions.first_answer(session)
     if first is None:
@@ -32,8 +32,8 @@ def carry_out(sessions: ClientSessions, session_id: bytes, sequence: int, applie
     return first is None
 
 
-def test_ten_thousand_in_flight_are_all_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were all proposed on one view; the answers to most are forgotten before the last comes."""
+def test_ten_thousand_commands_in_flight_are_all_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All were proposed on one view; the answers to most are dropped before the last one arrives."""
     monkeypatch.setattr(image_sessions, "MAX_ANSWERS", 100)
     sessions = ClientSessions()
     assert all(carry_out(sessions, MINE, sequence, 5, 10 + sequence) for sequence in range(10_000))
@@ -53,8 +53,8 @@ def test_a_command_overtaken_by_everything_in_flight_is_still_new(monkeypatch: p
     assert not carry_out(sessions, MINE, 0, 5, 10**6 + 1)
 
 
-def test_memory_is_bounded_however_many_are_never_carried_out() -> None:
-    """What is forgotten counts as done: never twice, and unknown at worst."""
+def test_memory_is_bounded_however_many_are_never_executed() -> None:
+    """A dropped number counts as executed: never twice, and at worst unknown."""
     sessions = ClientSessions()
     for sequence in range(0, 8 * image_sessions.MAX_SPAN, 2):
         assert carry_out(sessions, MINE, sequence, 5, sequence + 1)
@@ -65,8 +65,8 @@ def test_memory_is_bounded_however_many_are_never_carried_out() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_order_makes_anything_happen_twice(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a twin that remembers everything, with every bound small."""
+def test_no_order_executes_anything_twice(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared with a model that remembers everything, with every bound small."""
     monkeypatch.setattr(image_sessions, "MAX_ANSWERS", 5)
     monkeypatch.setattr(image_sessions, "MAX_SESSIONS", 3)
     monkeypatch.setattr(image_sessions, "MAX_SPAN", 8)
@@ -85,7 +85,7 @@ def test_no_order_makes_anything_happen_twice(seed: int, monkeypatch: pytest.Mon
     assert len(sessions.seen) <= 3 and len(sessions.answers) <= 5
 
 
-def test_a_session_that_was_forgotten_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_session_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_sessions, "MAX_ANSWERS", 1)
     monkeypatch.setattr(image_sessions, "MAX_SESSIONS", 2)
     sessions = ClientSessions()
@@ -97,7 +97,7 @@ def test_a_session_that_was_forgotten_repeats_nothing(monkeypatch: pytest.Monkey
     assert not carry_out(sessions, MINE, 0, 0, 7), "and the old one still is not"
 
 
-def test_what_was_seen_is_a_range_where_it_can_be() -> None:
+def test_seen_numbers_are_ranges_if_possible() -> None:
     seen = Seen()
     for sequence in (2, 0, 1, 4):
         seen.add(sequence)
@@ -105,7 +105,7 @@ def test_what_was_seen_is_a_range_where_it_can_be() -> None:
 
 
 def test_sessions_are_in_snapshots() -> None:
-    """S7: a node that came by a snapshot answers a retry as the others do."""
+    """S7: a node that was restored from a snapshot answers a retry as the others do."""
     cluster = Cluster()
     grant = GrantProducerIds(BrokerId(1), cluster.incarnation(1), 1)
     for sequence in (0, 1, 5):

@@ -1,4 +1,4 @@
-"""Consumer groups in the image: who owns what, and when; whose commits are taken (S8)."""
+"""Consumer groups in the image: the owners of partitions, and the commits that are accepted (S8)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from metadata.commands.groups import (
     pack_partitions,
 )
 from metadata.commands.results import GroupsChanged
-from metadata.image.apply import apply
-from metadata.image.diff import diff
 from metadata.image.image import ClusterImage
 from metadata.records.groups import GroupState
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, Offset
-from tests.support.groups import NOW_MS, GroupCluster, join, tps
-from tests.support.metadata_cluster import TOPIC
+from tests.support.metadata.at_once import apply, decode_snapshot, diff
+from tests.support.metadata.cluster import TOPIC
+from tests.support.metadata.groups import NOW_MS, GroupCluster, join, tps
 
 
 def two_members() -> GroupCluster:
@@ -40,7 +39,7 @@ def two_members() -> GroupCluster:
     return cluster
 
 
-def test_a_group_comes_to_be_with_its_first_member() -> None:
+def test_a_group_is_created_with_its_first_member() -> None:
     cluster = GroupCluster()
     cluster.change(join("a"))
     assert cluster.group().state is GroupState.ASSIGNING
@@ -50,7 +49,7 @@ def test_a_group_comes_to_be_with_its_first_member() -> None:
     assert cluster.owned("a") == [0, 1, 2, 3]
 
 
-def test_joins_and_leaves_of_one_command_leave_the_group_to_be_assigned() -> None:
+def test_joins_and_leaves_of_one_command_require_an_assignment() -> None:
     cluster = GroupCluster()
     cluster.change(join("a"))
     cluster.rebalance()
@@ -59,7 +58,7 @@ def test_joins_and_leaves_of_one_command_leave_the_group_to_be_assigned() -> Non
     assert cluster.group().state is GroupState.ASSIGNING
 
 
-def test_a_partition_is_given_only_when_its_owner_gave_it_up() -> None:
+def test_a_partition_is_granted_only_after_its_owner_gave_it_up() -> None:
     cluster = two_members()
     cluster.change(join("c"))
     cluster.assign(a=[0], b=[2, 3], c=[1])
@@ -72,7 +71,7 @@ def test_a_partition_is_given_only_when_its_owner_gave_it_up() -> None:
     assert cluster.group().state is GroupState.STABLE
 
 
-def test_a_late_copy_of_a_release_gives_nothing_up() -> None:
+def test_a_late_copy_of_a_release_releases_nothing() -> None:
     cluster = two_members()
     before = cluster.member("a").generation
     cluster.assign(a=[1], b=[0, 2, 3])
@@ -85,7 +84,7 @@ def test_a_late_copy_of_a_release_gives_nothing_up() -> None:
 
 
 def test_a_release_may_name_anything_s11() -> None:
-    """Twice the same, what is another's or nobody's, a generation that never was: every node applies it."""
+    """Duplicates, another member's partition or none's, a generation that never existed: every node applies it."""
     cluster = two_members()
     cluster.release("a", 0, 0, 2, 9, generation=2**62)
     assert (cluster.owned("a"), cluster.owned("b")) == ([0, 1], [2, 3])
@@ -93,14 +92,14 @@ def test_a_release_may_name_anything_s11() -> None:
     assert cluster.owned("a") == [0, 1]
 
 
-def test_what_is_given_up_and_meant_to_stay_is_granted_anew() -> None:
+def test_a_released_partition_that_should_stay_is_granted_again() -> None:
     cluster = two_members()
     cluster.release("a", 0)
     assert cluster.owned("a") == [0, 1]
     assert cluster.member("a").owned[tps(0)[0]] == cluster.image.index
 
 
-def test_what_a_member_owned_is_nobodys_once_it_is_gone() -> None:
+def test_a_removed_members_partitions_have_no_owner() -> None:
     cluster = two_members()
     cluster.change(Leave("readers", "a", cluster.member("a").incarnation, NOW_MS))
     assert cluster.group().state is GroupState.ASSIGNING
@@ -109,7 +108,7 @@ def test_what_a_member_owned_is_nobodys_once_it_is_gone() -> None:
     assert cluster.owned("b") == [0, 1, 2, 3]
 
 
-def test_a_coordinator_of_another_term_removes_nobody() -> None:
+def test_a_coordinator_of_another_term_removes_no_member() -> None:
     cluster = two_members()
     incarnation = cluster.member("a").incarnation
     cluster.change(Fence("readers", "a", incarnation, cluster.term - 1, NOW_MS), refused="not_coordinator")
@@ -118,7 +117,7 @@ def test_a_coordinator_of_another_term_removes_nobody() -> None:
     cluster.change(Fence("readers", "a", incarnation, cluster.term, NOW_MS), refused="unknown_member")
 
 
-def test_targets_are_for_the_membership_that_they_were_made_for() -> None:
+def test_targets_apply_to_the_membership_for_which_they_were_computed() -> None:
     cluster = two_members()
     epoch = cluster.group().epoch
     cluster.change(join("c"))
@@ -136,7 +135,7 @@ def test_targets_are_for_the_membership_that_they_were_made_for() -> None:
 # --- Static members --------------------------------------------------------------------------------------------------
 
 
-def test_a_static_member_that_starts_again_takes_its_own_place() -> None:
+def test_a_restarted_static_member_takes_its_own_place() -> None:
     cluster = GroupCluster()
     cluster.change(join("a-1", instance="a"), join("b-1", instance="b"))
     cluster.rebalance()
@@ -151,7 +150,7 @@ def test_a_static_member_that_starts_again_takes_its_own_place() -> None:
     cluster.commit("a-2", {owned[0]: 5})
 
 
-def test_a_member_that_joins_again_fences_its_life_before() -> None:
+def test_a_member_that_joins_again_fences_its_former_incarnation() -> None:
     cluster = two_members()
     before = cluster.member("a")
     cluster.change(join("a"))
@@ -161,8 +160,8 @@ def test_a_member_that_joins_again_fences_its_life_before() -> None:
     cluster.commit("a", {0: 5})
 
 
-def test_no_two_lives_of_a_member_have_one_incarnation_s8() -> None:
-    """Two processes of one name come to one node at the same moment: both would own and commit the same partitions."""
+def test_no_two_processes_of_a_member_have_one_incarnation_s8() -> None:
+    """Two processes of one name join at one node at the same moment: both would own and commit the same partitions."""
     cluster = GroupCluster()
     cluster.change(join("a"), join("b"))
     result = cluster.apply(ChangeGroups((join("a"), join("a"), join("b"))))
@@ -173,7 +172,7 @@ def test_no_two_lives_of_a_member_have_one_incarnation_s8() -> None:
     cluster.change(Leave("readers", "a", first.incarnation, NOW_MS), refused="member_fenced")
 
 
-def test_what_cannot_join() -> None:
+def test_invalid_joins() -> None:
     cluster = two_members()
     cluster.change(join("c", assignor="mine"), refused="invalid_request")
     cluster.change(join("c", topics=()), refused="invalid_request")
@@ -182,7 +181,7 @@ def test_what_cannot_join() -> None:
     cluster.change(join("c"), refused="invalid_request")
 
 
-def test_groups_are_bounded_and_one_that_goes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_are_bounded_and_a_deleted_one_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = GroupCluster()
     monkeypatch.setattr("metadata.image.groups.MAX_GROUPS", 1)
     cluster.change(join("a"))
@@ -215,8 +214,8 @@ def test_only_the_owner_commits_s8() -> None:
     cluster.commit("a", {0: 1}, incarnation=0, refused="member_fenced")
 
 
-def test_a_commit_on_its_way_over_two_rebalances_is_refused_s8() -> None:
-    """A's commit is late; B has the partition and commits; A has it again; then A's commit comes."""
+def test_a_commit_in_flight_over_two_rebalances_is_refused_s8() -> None:
+    """A's commit is late; B has the partition and commits; A has it again; then A's commit arrives."""
     cluster = two_members()
     a, late = cluster.member("a"), cluster.member("a").generation
     cluster.assign(a=[1], b=[0, 2, 3])
@@ -229,7 +228,7 @@ def test_a_commit_on_its_way_over_two_rebalances_is_refused_s8() -> None:
     assert cluster.committed() == {0: 2}
 
 
-def test_what_is_kept_over_a_rebalance_is_committed_by_the_generation_before() -> None:
+def test_a_partition_kept_over_a_rebalance_is_committed_with_the_former_generation() -> None:
     cluster = two_members()
     before = cluster.member("a").generation
     cluster.assign(a=[0], b=[1, 2, 3])
@@ -237,7 +236,7 @@ def test_what_is_kept_over_a_rebalance_is_committed_by_the_generation_before() -
     assert cluster.committed() == {0: 3, 1: 4}
 
 
-def test_a_group_without_members_takes_commits_of_whoever_assigns_by_itself() -> None:
+def test_a_group_without_members_accepts_commits_of_self_assigned_consumers() -> None:
     cluster = GroupCluster()
     cluster.commit("", {0: 5})
     assert cluster.committed() == {0: 5}
@@ -245,7 +244,7 @@ def test_a_group_without_members_takes_commits_of_whoever_assigns_by_itself() ->
     cluster.commit("", {9: 5}, refused="unknown_partition")
 
 
-def test_committed_offsets_are_bounded_and_those_that_are_there_may_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_committed_offsets_are_bounded_and_existing_ones_may_rise(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = GroupCluster()
     monkeypatch.setattr("metadata.image.groups.MAX_COMMITTED_OFFSETS", 3)
     cluster.commit("", {0: 1, 1: 1})
@@ -261,7 +260,7 @@ def offsets(**numbers: int) -> tuple[OffsetToCommit, ...]:
     return tuple(OffsetToCommit(TOPIC, int(name[1:]), Offset(offset)) for name, offset in numbers.items())
 
 
-def test_a_reset_lowers_what_is_committed_while_nobody_reads_s8() -> None:
+def test_a_reset_lowers_committed_offsets_of_a_group_without_members_s8() -> None:
     cluster = two_members()
     cluster.commit("a", {0: 10})
     epoch = cluster.group().epoch
@@ -276,8 +275,8 @@ def test_a_reset_lowers_what_is_committed_while_nobody_reads_s8() -> None:
     cluster.change(Reset("new", -1, NOW_MS, offsets(p1=5)), refused="stale_group_epoch")
 
 
-def test_a_reset_that_was_planned_is_done_as_it_was_or_not_at_all_s8() -> None:
-    """Commits of a group without members change no epoch: what a plan rests on are the offsets themselves."""
+def test_a_planned_reset_is_executed_exactly_or_not_at_all_s8() -> None:
+    """Commits of a group without members change no epoch: a plan depends on the offsets themselves."""
     cluster = GroupCluster()
     cluster.commit("", {0: 5})
     epoch = cluster.group().epoch
@@ -291,7 +290,7 @@ def test_a_reset_that_was_planned_is_done_as_it_was_or_not_at_all_s8() -> None:
     assert cluster.committed() == {0: 3, 1: 7}
 
 
-def test_offsets_expire_when_nobody_was_there_for_long() -> None:
+def test_offsets_expire_after_a_long_time_without_members() -> None:
     cluster = two_members()
     cluster.commit("a", {0: 10}, now_ms=NOW_MS)
     cluster.commit("b", {2: 10}, now_ms=NOW_MS + 10)
@@ -310,7 +309,7 @@ def test_offsets_expire_when_nobody_was_there_for_long() -> None:
     assert cluster.image.groups.offset_count == 0
 
 
-def test_a_group_is_deleted_when_nobody_is_in_it() -> None:
+def test_a_group_is_deleted_if_it_has_no_members() -> None:
     cluster = two_members()
     cluster.commit("a", {0: 10})
     cluster.change(Delete("readers"), refused="group_not_empty")
@@ -324,7 +323,7 @@ def test_a_group_is_deleted_when_nobody_is_in_it() -> None:
 # --- Topics ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_deleted_topic_is_nobodys_and_its_offsets_are_gone() -> None:
+def test_a_deleted_topics_partitions_have_no_owner_and_its_offsets_are_gone() -> None:
     cluster = two_members()
     cluster.commit("a", {0: 10})
     cluster.do(DeleteTopic(TOPIC))
@@ -334,8 +333,9 @@ def test_a_deleted_topic_is_nobodys_and_its_offsets_are_gone() -> None:
     cluster.commit("a", {0: 11}, refused="stale_generation")
 
 
-def test_what_goes_with_a_topic_is_the_same_on_every_node_s7() -> None:
-    """A node that began from a snapshot holds groups and offsets in another order than one that saw them committed."""
+def test_a_topics_deletion_has_the_same_effects_on_every_node_s7() -> None:
+    """A node that was restored from a snapshot has groups and offsets in another order than one that saw the
+    commits."""
     cluster = two_members()
     cluster.commit("b", {3: 1})
     cluster.commit("a", {1: 1, 0: 2})
@@ -345,17 +345,17 @@ def test_what_goes_with_a_topic_is_the_same_on_every_node_s7() -> None:
     assert apply(copy, *entry) == apply(cluster.image, *entry)
 
 
-def test_groups_that_come_and_go_leave_nothing_behind() -> None:
+def test_short_lived_groups_leave_nothing_behind() -> None:
     """A topic may live for years, and many short-lived groups read it."""
     cluster = two_members()
     for number in range(20):
         cluster.commit("", {0: 1}, group=f"console-{number}")
         cluster.change(Delete(f"console-{number}"))
-    assert [group.group_id for group in cluster.image.groups.groups_of(TOPIC)] == ["readers"]
-    assert cluster.image.groups._groups_of == {TOPIC: {"readers": None}}
-    assert cluster.image.groups._topics_of == {"readers": {TOPIC: None}}
+    assert [group.group_id for group in cluster.image.groups.of_topic(TOPIC)] == ["readers"]
+    index = cluster.image.groups.index_facts()
+    assert (index.groups_of, index.topics_of) == ({TOPIC: ("readers",)}, {"readers": (TOPIC,)})
     cluster.do(DeleteTopic(TOPIC))
-    assert cluster.image.groups._groups_of == {}
+    assert cluster.image.groups.index_facts().groups_of == {}
 
 
 def test_new_partitions_are_assigned_in_the_same_epoch() -> None:
@@ -368,7 +368,7 @@ def test_new_partitions_are_assigned_in_the_same_epoch() -> None:
 # --- Followers -------------------------------------------------------------------------------------------------------
 
 
-def test_views_and_snapshots_have_it_all() -> None:
+def test_views_and_snapshots_contain_everything() -> None:
     cluster = two_members()
     cluster.change(join("c", instance="static", pattern="o.*"))
     cluster.assign(a=[0], b=[2, 3], c=[1])
@@ -384,7 +384,7 @@ def test_views_and_snapshots_have_it_all() -> None:
         assert dict(seen.groups.offsets("readers")) == dict(cluster.image.groups.offsets_of("readers"))
 
 
-def test_a_difference_takes_away_what_is_gone() -> None:
+def test_a_difference_removes_deleted_state() -> None:
     cluster = two_members()
     cluster.commit("a", {0: 10, 1: 3})
     cluster.commit("", {0: 1}, group="other")
@@ -398,5 +398,5 @@ def test_a_difference_takes_away_what_is_gone() -> None:
     assert dict(view.groups.offsets("readers")) == {}
 
 
-def test_partitions_travel_by_topic() -> None:
+def test_partitions_are_sent_by_topic() -> None:
     assert pack_partitions(tps(2, 0)) == (TopicPartitions(TOPIC, (0, 2)),)

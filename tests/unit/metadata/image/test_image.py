@@ -1,4 +1,4 @@
-"""What each command does to the cluster image, beside topics (`test_topics.py`) and elections."""
+"""The effect of each command on the cluster image, except topics (`test_topics.py`) and elections."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from metadata.commands.envelope import ClientSession, decode, encode
 from metadata.commands.fields import IsrMember
 from metadata.commands.results import Done, IsrAltered, ProducerIdsGranted, Refused, Registered
 from metadata.image import client_sessions as image_sessions
-from metadata.image.apply import MAX_PRODUCER_IDS_PER_GRANT, apply
+from metadata.image.apply import MAX_PRODUCER_IDS_PER_GRANT
 from metadata.image.brokers import MAX_BROKERS
 from metadata.image.image import ClusterImage
 from metadata.image.invariants import check
 from metadata.records.events import FeatureLevelChanged
 from raftlog.errors import CODES, InvariantViolation
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation, TopicId
-from tests.support.metadata_cluster import TP, Cluster, report
+from tests.support.metadata.at_once import apply
+from tests.support.metadata.cluster import TP, Cluster, report
 
 OTHER = TopicId(b"topic-number-002")
 
@@ -43,13 +44,13 @@ def brokers(*numbers: int) -> tuple[BrokerId, ...]:
 # --- Invariants ------------------------------------------------------------------------------------------------------
 
 
-def test_an_incarnation_where_there_is_no_leader_is_told_with_its_partition() -> None:
+def test_an_incarnation_without_a_leader_is_reported_with_its_partition() -> None:
     cluster = Cluster(1)
     cluster.fence(0)
     record = cluster.image.partitions[TP]
     assert not record.has_leader
     cluster.image.put_partition(replace(record, leader_incarnation=Incarnation(7)))
-    with pytest.raises(InvariantViolation, match="an incarnation of nobody") as told:
+    with pytest.raises(InvariantViolation, match="an incarnation without a leader") as told:
         check(cluster.image)
     assert str(TP) in str(told.value)
 
@@ -67,7 +68,7 @@ def test_a_broker_starts_fenced_in_a_new_incarnation() -> None:
     assert first == 1, "the incarnation is the index of the registration"
 
 
-def test_registering_the_same_start_twice_is_the_same_life() -> None:
+def test_registering_the_same_start_twice_is_the_same_incarnation() -> None:
     cluster = Cluster()
     incarnation = cluster.incarnation(1)
     again = cluster.do(cluster.registration(1, start_number=1))
@@ -101,7 +102,7 @@ def test_a_clean_restart_of_a_follower_changes_no_partition() -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "other directory", "not reported"])
-def test_what_a_follower_cannot_vouch_for_leaves_the_isr(how: str) -> None:
+def test_a_follower_that_cannot_vouch_for_its_log_leaves_the_isr(how: str) -> None:
     cluster = Cluster()
     before = cluster.partition
     if how == "cut":
@@ -172,7 +173,7 @@ def test_a_broker_that_registered_and_died_leaves_the_isr_when_fenced_again() ->
 
 
 @pytest.mark.parametrize("kind", [FenceBroker, UnfenceBroker])
-def test_an_older_life_is_neither_fenced_nor_unfenced(kind: type[FenceBroker] | type[UnfenceBroker]) -> None:
+def test_an_older_incarnation_is_neither_fenced_nor_unfenced(kind: type[FenceBroker] | type[UnfenceBroker]) -> None:
     cluster = Cluster()
     old = cluster.incarnation(1)
     cluster.start(1, report())
@@ -222,8 +223,8 @@ def test_a_leader_shrinks_and_expands() -> None:
     assert cluster.partition.isr == (0, 1, 2)
 
 
-def test_an_isr_that_stays_the_same_still_is_a_new_version() -> None:
-    """So a proposal always ends with a higher partition epoch, and a copy of it is stale."""
+def test_an_unchanged_isr_is_still_a_new_version() -> None:
+    """A proposal therefore always ends with a higher partition epoch, and a copy of it is stale."""
     cluster = Cluster()
     proposal = cluster.isr_proposal(0, 1, 2)
     assert isinstance(cluster.do(proposal), IsrAltered)
@@ -241,7 +242,7 @@ def alter(proposal: AlterIsr, **changes: object) -> AlterIsr:
     return AlterIsr(**{**fields, **changes})
 
 
-def test_an_isr_by_anybody_but_its_leader_is_refused() -> None:
+def test_an_isr_proposal_by_any_other_than_its_leader_is_refused() -> None:
     cluster = Cluster()
     cluster.elect(1)
     good = cluster.isr_proposal(0, 1)
@@ -260,7 +261,7 @@ def test_an_isr_by_anybody_but_its_leader_is_refused() -> None:
 
 
 @pytest.mark.parametrize("members", [(), (1, 2), (0, 0), (0, 9)])
-def test_what_is_no_isr_is_refused(members: tuple[int, ...]) -> None:
+def test_an_invalid_isr_is_refused(members: tuple[int, ...]) -> None:
     cluster = Cluster(4)
     topic = CreateTopic("three", OTHER, (brokers(0, 1, 2),))
     cluster.do(topic)
@@ -274,8 +275,8 @@ def replacing(cluster: Cluster, replaces: int, *, disk: int, start: int = 1, lev
     return ReplaceRegistration.after(registration, Incarnation(replaces))
 
 
-def test_a_late_registration_from_another_directory_does_not_take_the_place_of_a_later_one_s5() -> None:
-    """A process on the old directory proposes; the broker comes back on a new one; then the old proposal arrives."""
+def test_a_late_registration_from_another_directory_does_not_replace_a_later_one_s5() -> None:
+    """A process on the old directory proposes; the broker restarts on a new one; then the old proposal arrives."""
     cluster = Cluster(0)
     first = cluster.do(replacing(cluster, NO_INCARNATION, disk=1))
     assert isinstance(first, Registered)
@@ -289,7 +290,7 @@ def test_a_late_registration_from_another_directory_does_not_take_the_place_of_a
     assert isinstance(back, Registered) and back.incarnation > second.incarnation, "a disk that was found again"
 
 
-def test_a_registration_that_is_repeated_gets_its_first_answer_whatever_it_replaced() -> None:
+def test_a_repeated_registration_gets_its_first_answer_whatever_it_replaced() -> None:
     cluster = Cluster(0)
     asked = replacing(cluster, NO_INCARNATION, disk=1)
     assert cluster.do(asked) == cluster.do(asked)
@@ -311,8 +312,8 @@ def test_a_first_registration_at_the_clusters_own_level_changes_none() -> None:
     assert not any(isinstance(event, FeatureLevelChanged) for event in cluster.events)
 
 
-def test_a_registration_raises_no_level_of_a_cluster_that_is_in_use() -> None:
-    """An upgrade has a way back until an operator, or the first use of something new, ends it."""
+def test_a_registration_does_not_raise_the_level_of_a_running_cluster() -> None:
+    """An upgrade can be reverted until an operator, or the first use of a new feature, finalizes it."""
     cluster = Cluster(1, feature_level=4)
     cluster.do(replacing(cluster, NO_INCARNATION, disk=1))
     assert cluster.image.feature_level == 1
@@ -333,7 +334,7 @@ def test_producer_ids_are_granted_once() -> None:
         assert cluster.refusal(GrantProducerIds(BrokerId(1), cluster.incarnation(1), count)) == "invalid_request"
 
 
-def test_the_feature_level_rises_when_all_understand_it() -> None:
+def test_the_feature_level_rises_when_all_support_it() -> None:
     cluster = Cluster(0)
     cluster.do(cluster.registration(0, feature_level=2))
     cluster.do(cluster.registration(1, feature_level=1))
@@ -374,7 +375,7 @@ def test_a_refusal_is_an_answer_too() -> None:
     assert cluster.view.topic("other") is not None
 
 
-def test_a_forgotten_answer_is_unknown_and_a_new_command_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_answer_is_unknown_and_a_new_command_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_sessions, "MAX_ANSWERS", 100)
     cluster = Cluster()
     image = cluster.image
@@ -393,7 +394,7 @@ def test_a_forgotten_answer_is_unknown_and_a_new_command_is_not(monkeypatch: pyt
     assert isinstance(cluster.apply(grant, session=session(1, image.index)), ProducerIdsGranted)
 
 
-def test_a_command_of_a_deposed_controller_takes_no_session() -> None:
+def test_a_deposed_controllers_command_uses_no_session() -> None:
     cluster = Cluster()
     mine = session(0, cluster.image.index)
     assert isinstance(cluster.apply(NoOp(), term=9, session=mine), Refused)

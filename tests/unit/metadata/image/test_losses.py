@@ -1,4 +1,4 @@
-"""A replica that its broker cannot vouch for any more: what the quorum makes of the report (S6, S9)."""
+"""A replica for which its broker can no longer vouch: the effect of the report in the quorum (S6, S9)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from metadata.commands.replicas import ReportLoss
 from metadata.commands.results import Done, IsrAltered
 from raftlog.model import NO_BROKER, BrokerId, Incarnation, LeaderEpoch
-from tests.support.metadata_cluster import TOPIC, Cluster
+from tests.support.metadata.cluster import TOPIC, Cluster
 
 
 def loss(cluster: Cluster, broker: int, *, epoch: int | None = None) -> ReportLoss:
@@ -15,7 +15,7 @@ def loss(cluster: Cluster, broker: int, *, epoch: int | None = None) -> ReportLo
     return ReportLoss(TOPIC, 0, BrokerId(broker), cluster.incarnation(broker), leader_epoch)
 
 
-def test_a_follower_leaves_the_isr_and_the_leader_begins_another_epoch() -> None:
+def test_a_follower_leaves_the_isr_and_the_leader_starts_another_epoch() -> None:
     cluster = Cluster()
     before = cluster.partition
     assert cluster.do(loss(cluster, 1)) == Done()
@@ -25,7 +25,7 @@ def test_a_follower_leaves_the_isr_and_the_leader_begins_another_epoch() -> None
     assert (after.isr, after.commit_set, after.not_eligible) == ((0, 2), (0, 2), ())
 
 
-def test_a_leader_leads_no_longer_and_another_can() -> None:
+def test_a_leader_loses_its_leadership_and_another_can_lead() -> None:
     cluster = Cluster()
     before = cluster.partition
     assert cluster.do(loss(cluster, 0)) == Done()
@@ -38,7 +38,7 @@ def test_a_leader_leads_no_longer_and_another_can() -> None:
 
 
 def test_a_leader_that_does_not_know_yet_cannot_add_it_again() -> None:
-    """It holds that the replica has everything; what it proposes is of the epoch before (S6)."""
+    """The leader still believes that the replica has everything; its proposal is of the epoch before (S6)."""
     cluster = Cluster()
     stale = cluster.isr_proposal(0, 1, 2)
     cluster.do(loss(cluster, 1))
@@ -46,14 +46,14 @@ def test_a_leader_that_does_not_know_yet_cannot_add_it_again() -> None:
     assert cluster.partition.isr == (0, 2)
 
 
-def test_it_is_in_sync_again_when_it_is_added_in_a_later_epoch() -> None:
+def test_the_replica_is_in_sync_again_when_it_is_added_in_a_later_epoch() -> None:
     cluster = Cluster()
     cluster.do(loss(cluster, 1))
     assert isinstance(cluster.do(cluster.isr_proposal(0, 1, 2)), IsrAltered)
     assert (cluster.partition.isr, cluster.partition.not_eligible) == ((0, 1, 2), ())
 
 
-def test_below_the_minimum_it_is_marked_and_counts_as_empty() -> None:
+def test_below_the_minimum_the_replica_is_marked_and_counts_as_empty() -> None:
     cluster = Cluster()
     cluster.fence(2)
     cluster.do(loss(cluster, 1))
@@ -74,7 +74,7 @@ def test_the_last_copy_is_not_given_up() -> None:
     assert cluster.partition == before
 
 
-def test_a_replica_that_nobody_counts_on_still_ends_the_epoch() -> None:
+def test_a_replica_that_does_not_count_still_ends_the_epoch() -> None:
     """Its leader may be about to add it."""
     cluster = Cluster()
     cluster.do(cluster.isr_proposal(0, 2))
@@ -85,7 +85,7 @@ def test_a_replica_that_nobody_counts_on_still_ends_the_epoch() -> None:
     assert cluster.refusal(pending) == "fenced_leader_epoch"
 
 
-def test_a_copy_that_comes_late_changes_nothing() -> None:
+def test_a_late_copy_of_the_report_changes_nothing() -> None:
     cluster = Cluster()
     report = loss(cluster, 1)
     cluster.do(report)
@@ -95,7 +95,7 @@ def test_a_copy_that_comes_late_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["epoch", "incarnation", "stranger"])
-def test_who_is_behind_is_refused(kind: str) -> None:
+def test_a_stale_report_is_refused(kind: str) -> None:
     """S11."""
     cluster = Cluster()
     right = loss(cluster, 1)

@@ -1,4 +1,4 @@
-"""Reassignments where they are applied: every step and refusal; nothing acknowledged is let go (S1, S6)."""
+"""The application of reassignments: every step and refusal; no replica with acknowledged records is lost (S1, S6)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from metadata.commands.replicas import (
 )
 from metadata.commands.results import ReassignmentsAltered
 from metadata.records.events import BrokerRemoved
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import BrokerId, PartitionEpoch
-from tests.support.metadata_cluster import TOPIC, TP, Cluster, report
+from tests.support.metadata.at_once import decode_snapshot
+from tests.support.metadata.cluster import TOPIC, TP, Cluster, report
 
 
 def five(*, min_insync_replicas: int = 2) -> Cluster:
@@ -31,7 +32,7 @@ def five(*, min_insync_replicas: int = 2) -> Cluster:
 
 
 def reassign(cluster: Cluster, *target: int, epoch: int | None = None) -> str:
-    """Ask for it; the code of the refusal, or ""."""
+    """Request it; returns the code of the refusal, or ""."""
     at = cluster.partition.partition_epoch if epoch is None else PartitionEpoch(epoch)
     asked = Reassignment(TOPIC, 0, at, tuple(map(BrokerId, target)))
     return only(cluster.apply(AlterReassignments((asked,))))
@@ -76,7 +77,7 @@ def test_a_move_waits_begins_and_completes_when_its_targets_are_in_sync() -> Non
     assert not cluster.image.reassigning and not cluster.image.moving
 
 
-def test_a_leader_that_goes_hands_over_before_it_is_let_go() -> None:
+def test_a_removed_leader_hands_over_before_it_is_removed() -> None:
     cluster = moving(1, 2, 3)
     cluster.set_isr(0, 1, 2, 3)
     assert cluster.partition.is_moving, "its leader would be no replica"
@@ -85,14 +86,14 @@ def test_a_leader_that_goes_hands_over_before_it_is_let_go() -> None:
     assert (record.replicas, record.isr, record.leader, record.leader_epoch) == ((1, 2, 3), (1, 2, 3), 3, 1)
 
 
-def test_an_old_member_that_is_gone_does_not_hold_up_a_move() -> None:
+def test_a_dead_old_member_does_not_hold_up_a_move() -> None:
     cluster = moving(0, 1, 3)
     cluster.fence(2)
     cluster.do(cluster.isr_proposal(0, 1, 3))
     assert cluster.partition.replicas == (0, 1, 3)
 
 
-def test_a_target_that_dies_holds_up_a_move_until_it_is_back() -> None:
+def test_a_target_that_dies_holds_up_a_move_until_it_returns() -> None:
     cluster = moving(0, 1, 3)
     cluster.fence(3)
     assert cluster.refusal(cluster.isr_proposal(0, 1, 2, 3)) == "not_eligible"
@@ -102,8 +103,8 @@ def test_a_target_that_dies_holds_up_a_move_until_it_is_back() -> None:
     assert cluster.partition.replicas == (0, 1, 3)
 
 
-def test_every_crash_between_the_steps_leaves_a_partition_that_can_go_on() -> None:
-    """The leader dies before, within and after the catching up; the reassignment goes on under the next one (S10)."""
+def test_every_crash_between_the_steps_leaves_a_partition_that_can_continue() -> None:
+    """The leader dies before, during and after the catching up; the reassignment continues under the next one (S10)."""
     for dies_with in ((0, 1, 2), (0, 1, 2, 3)):
         cluster = moving(0, 3, 4)
         if cluster.partition.isr != dies_with:
@@ -134,8 +135,8 @@ def test_a_reordering_needs_no_move() -> None:
     assert cluster.partition.leader == 0, "handing it to the preferred leader is an election"
 
 
-def test_a_reordering_waits_for_nobody() -> None:
-    """Nobody comes and nobody goes. A target that is away could be awaited for ever, and hold up other moves."""
+def test_a_reordering_waits_for_no_replica() -> None:
+    """No replica is added or removed. Waiting for an offline one could take forever, and hold up other moves."""
     cluster = five()
     cluster.fence(2)
     assert reassign(cluster, 2, 1, 0) == ""
@@ -146,9 +147,9 @@ def test_a_reordering_waits_for_nobody() -> None:
     assert (cluster.partition.replicas, cluster.partition.target_replicas) == ((0, 1, 2), ())
 
 
-def test_what_is_added_where_a_replica_was_let_go_is_added_in_another_leader_epoch() -> None:
-    """The leader may not have heard of the time between, in which the replica was deleted (S6), and the replica may
-    not have heard that its leader forgot it (S10)."""
+def test_a_replica_added_where_one_was_removed_gets_another_leader_epoch() -> None:
+    """The leader may not know of the time in between, in which the replica was deleted (S6), and the replica may not
+    know that its leader dropped its state (S10)."""
     cluster = moving(0, 1, 3)
     assert cluster.partition.leader_epoch == 0, "nobody was ever let go"
     assert reassign(cluster) == ""
@@ -163,7 +164,7 @@ def test_what_is_added_where_a_replica_was_let_go_is_added_in_another_leader_epo
     assert cluster.partition.leader_epoch == 2, "2 was let go by the move"
 
 
-def test_an_election_between_makes_another_epoch_needless() -> None:
+def test_an_election_in_between_makes_another_epoch_needless() -> None:
     cluster = moving(0, 1, 3)
     assert reassign(cluster) == ""
     assert cluster.elect(1) == ""
@@ -185,7 +186,7 @@ def test_an_election_between_makes_another_epoch_needless() -> None:
         ((0, 1, 4), "not_eligible"),
     ],
 )
-def test_targets_that_cannot_be_are_refused(target: tuple[int, ...], code: str) -> None:
+def test_invalid_targets_are_refused(target: tuple[int, ...], code: str) -> None:
     cluster = five()
     cluster.fence(4)
     before = cluster.partition
@@ -193,7 +194,7 @@ def test_targets_that_cannot_be_are_refused(target: tuple[int, ...], code: str) 
     assert cluster.partition == before
 
 
-def test_what_was_decided_by_an_older_record_is_refused() -> None:
+def test_a_decision_by_a_stale_record_is_refused() -> None:
     cluster = five()
     cluster.set_isr(0, 1)
     assert reassign(cluster, 0, 1, 3, epoch=0) == "stale_partition_epoch"
@@ -216,7 +217,7 @@ def test_a_waiting_target_can_be_replaced_and_withdrawn() -> None:
     assert not cluster.image.reassigning
 
 
-def test_a_cancelled_move_lets_the_added_go() -> None:
+def test_a_cancelled_move_removes_the_added_replicas() -> None:
     cluster = moving(0, 3, 4)
     cluster.set_isr(0, 1, 2, 3)
     assert reassign(cluster) == ""
@@ -225,8 +226,8 @@ def test_a_cancelled_move_lets_the_added_go() -> None:
     assert not cluster.image.moving
 
 
-def test_a_move_is_not_cancelled_when_that_would_leave_too_few() -> None:
-    """With 1 and 2 out of sync, what was acknowledged since may be on 0 and 3 only (S1)."""
+def test_a_move_is_not_cancelled_if_that_would_leave_too_few() -> None:
+    """With 1 and 2 out of sync, records acknowledged since may be on 0 and 3 only (S1)."""
     cluster = moving(0, 3, 4)
     cluster.set_isr(0, 3)
     assert reassign(cluster) == "not_enough_replicas"
@@ -263,14 +264,14 @@ def test_a_snapshot_keeps_a_move() -> None:
     assert (read.reassigning, read.moving) == (cluster.image.reassigning, cluster.image.moving)
 
 
-def test_a_snapshot_keeps_that_a_replica_was_let_go() -> None:
+def test_a_snapshot_keeps_that_a_replica_was_removed() -> None:
     cluster = moving(0, 1, 3)
     assert reassign(cluster) == ""
     assert cluster.partition.let_go
     assert decode_snapshot(encode_snapshot(cluster.image)).partitions == cluster.image.partitions
 
 
-def test_moves_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moves_in_progress_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.image.reassignments.MAX_MOVES_UNDER_WAY", 0)
     cluster = five()
     assert reassign(cluster, 0, 3, 4) == ""
@@ -279,10 +280,10 @@ def test_moves_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.partition.replicas == (0, 1)
 
 
-# --- Brokers that go -------------------------------------------------------------------------------------------------
+# --- Removal of brokers ----------------------------------------------------------------------------------------------
 
 
-def test_a_broker_is_unregistered_once_it_stopped_and_nothing_depends_on_it() -> None:
+def test_a_broker_is_unregistered_once_it_has_stopped_and_nothing_depends_on_it() -> None:
     cluster = five()
 
     def unregister(broker: int) -> UnregisterBroker:
@@ -316,14 +317,14 @@ def unclean(cluster: Cluster, candidate: int) -> ElectUnclean:
     return ElectUnclean(TOPIC, 0, BrokerId(candidate), cluster.incarnation(candidate), epoch)
 
 
-def test_nobody_is_elected_uncleanly_while_somebody_can_be_elected_without_loss() -> None:
+def test_no_unclean_election_while_a_replica_can_be_elected_without_loss() -> None:
     cluster = five()
     assert cluster.refusal(unclean(cluster, 1)) == "invalid_request", "there is a leader"
     cluster.fence(0)
     assert cluster.refusal(unclean(cluster, 2)) == "invalid_request", "1 and 2 have everything"
 
 
-def test_an_unclean_election_is_kept_in_the_record() -> None:
+def test_an_unclean_election_is_recorded() -> None:
     cluster = five()
     cluster.set_isr(0, 1)
     cluster.fence(0, 1)
@@ -340,7 +341,7 @@ def test_an_unclean_election_is_kept_in_the_record() -> None:
     assert cluster.partition.unclean_leader_epochs == record.unclean_leader_epochs
 
 
-def test_the_record_remembers_the_latest_unclean_elections_only() -> None:
+def test_the_record_keeps_only_the_latest_unclean_elections() -> None:
     cluster = five(min_insync_replicas=1)
     for _ in range(10):
         cluster.set_isr(cluster.partition.leader)

@@ -1,4 +1,4 @@
-"""A leader that begins anew: what the quorum makes of it (S4, S5)."""
+"""A leader that continues in a new epoch after a reset: the effect in the quorum (S4, S5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from metadata.commands.replicas import RenewLeadership
 from metadata.commands.results import Done
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch
-from tests.support.metadata_cluster import TOPIC, Cluster
+from tests.support.metadata.cluster import TOPIC, Cluster
 
 
 def renewal(cluster: Cluster, broker: int, *, epoch: int = 0, incarnation: int = 0) -> RenewLeadership:
@@ -15,7 +15,7 @@ def renewal(cluster: Cluster, broker: int, *, epoch: int = 0, incarnation: int =
     return RenewLeadership(TOPIC, 0, BrokerId(broker), own, LeaderEpoch(cluster.partition.leader_epoch + epoch))
 
 
-def test_it_leads_on_in_the_next_epoch_and_nothing_else_changes() -> None:
+def test_it_leads_in_the_next_epoch_and_nothing_else_changes() -> None:
     cluster = Cluster()
     before = cluster.partition
     assert cluster.do(renewal(cluster, 0)) == Done()
@@ -34,7 +34,7 @@ def test_it_leads_on_in_the_next_epoch_and_nothing_else_changes() -> None:
         (0, {"epoch": 1}, "unknown_leader_epoch"),
     ],
 )
-def test_nobody_else_and_at_no_other_time(broker: int, options: dict[str, int], code: str) -> None:
+def test_no_other_broker_and_at_no_other_time(broker: int, options: dict[str, int], code: str) -> None:
     cluster = Cluster()
     cluster.elect(1)
     cluster.elect(0)
@@ -43,7 +43,7 @@ def test_nobody_else_and_at_no_other_time(broker: int, options: dict[str, int], 
     assert cluster.partition == before
 
 
-def test_one_that_comes_twice_counts_once() -> None:
+def test_a_duplicate_counts_once() -> None:
     cluster = Cluster()
     command = renewal(cluster, 0)
     cluster.do(command)

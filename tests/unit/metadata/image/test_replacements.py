@@ -1,4 +1,4 @@
-"""A reassignment in the place of another that is under way (KIP-455): what stays, what goes, what is refused."""
+"""A reassignment that replaces another one in progress (KIP-455): the kept replicas, the removed ones, the refusals."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import pytest
 
 from metadata.commands.cluster import SetFeatureLevel
 from metadata.commands.replicas import REPLACEMENT_FEATURE_LEVEL, Reassignment, ThrottleReassignments
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import BrokerId, PartitionRecord
 from raftlog.version import FEATURE_LEVEL
-from tests.support.metadata_cluster import TOPIC, TP, Cluster, report
+from tests.support.metadata.at_once import decode_snapshot
+from tests.support.metadata.cluster import TOPIC, TP, Cluster, report
 
 from .test_reassignments import begin, only, reassign
 
@@ -32,7 +33,7 @@ def lists(record: PartitionRecord) -> tuple[tuple[int, ...], tuple[int, ...], tu
     return record.replicas, record.adding_replicas, record.target_replicas
 
 
-def test_who_is_in_the_new_target_goes_on_copying_and_who_is_not_is_let_go() -> None:
+def test_replicas_of_the_new_target_continue_to_copy_and_the_others_are_removed() -> None:
     cluster = moving(0, 3, 4)
     assert reassign(cluster, 0, 3, 5) == ""
     record = cluster.partition
@@ -48,7 +49,7 @@ def test_who_is_in_the_new_target_goes_on_copying_and_who_is_not_is_let_go() -> 
     assert (cluster.partition.replicas, cluster.partition.isr) == ((0, 3, 5), (0, 3, 5))
 
 
-def test_what_the_first_move_had_in_sync_stays_in_sync() -> None:
+def test_replicas_that_the_first_move_has_in_sync_stay_in_sync() -> None:
     cluster = moving(0, 3, 4)
     cluster.set_isr(0, 1, 2, 3)
     assert reassign(cluster, 3, 5, 6) == ""
@@ -60,7 +61,7 @@ def test_what_the_first_move_had_in_sync_stays_in_sync() -> None:
     assert cluster.partition.replicas == (3, 5, 6)
 
 
-def test_a_target_that_is_already_there_completes_at_once() -> None:
+def test_a_target_that_is_already_reached_completes_at_once() -> None:
     cluster = moving(0, 3, 4)
     cluster.set_isr(0, 1, 2, 3)
     assert reassign(cluster, 0, 3) == ""
@@ -69,7 +70,7 @@ def test_a_target_that_is_already_there_completes_at_once() -> None:
     assert not cluster.image.reassigning
 
 
-def test_the_replicas_of_before_as_a_target_are_a_cancellation() -> None:
+def test_the_former_replicas_as_a_target_are_a_cancellation() -> None:
     cluster = moving(0, 3, 4)
     cluster.set_isr(0, 1, 2, 3)
     assert reassign(cluster, 2, 1, 0) == ""
@@ -87,7 +88,7 @@ def test_the_same_target_again_changes_nothing_and_another_order_only_the_order(
     assert not cluster.partition.let_go, "nobody went"
 
 
-def test_all_that_there_are_as_a_target_adds_to_what_there_was() -> None:
+def test_all_current_replicas_as_a_target_add_to_the_former_ones() -> None:
     cluster = moving(0, 1, 3)
     assert reassign(cluster, 0, 1, 2, 3) == ""
     assert lists(cluster.partition) == ((0, 1, 2, 3), (3,), (0, 1, 2, 3)) and cluster.partition.is_moving
@@ -95,8 +96,8 @@ def test_all_that_there_are_as_a_target_adds_to_what_there_was() -> None:
     assert lists(cluster.partition) == ((0, 1, 2, 3), (), ())
 
 
-def test_a_replacement_is_refused_where_it_would_leave_too_few_in_sync() -> None:
-    """With 1 and 2 out of sync, what was acknowledged since may be on 0 and 3 only (S1, S6)."""
+def test_a_replacement_is_refused_if_it_would_leave_too_few_in_sync() -> None:
+    """With 1 and 2 out of sync, records acknowledged since may be on 0 and 3 only (S1, S6)."""
     cluster = moving(0, 3, 4)
     cluster.set_isr(0, 3)
     before = cluster.partition
@@ -106,7 +107,7 @@ def test_a_replacement_is_refused_where_it_would_leave_too_few_in_sync() -> None
     assert cluster.partition.commit_set == (0, 3)
 
 
-def test_a_replacement_is_refused_where_the_leader_would_go() -> None:
+def test_a_replacement_is_refused_if_it_would_remove_the_leader() -> None:
     cluster = moving(0, 3, 4)
     cluster.set_isr(0, 1, 2, 3)
     assert cluster.elect(3) == ""
@@ -116,7 +117,7 @@ def test_a_replacement_is_refused_where_the_leader_would_go() -> None:
     assert (cluster.partition.isr, cluster.partition.adding_replicas) == ((0, 1, 2), (4,))
 
 
-def test_members_of_the_commit_set_alone_are_not_let_go_either() -> None:
+def test_replicas_that_are_only_in_the_commit_set_are_not_removed_either() -> None:
     cluster = moving(0, 3, 4)
     cluster.set_isr(0, 3)
     cluster.fence(3)
@@ -124,7 +125,7 @@ def test_members_of_the_commit_set_alone_are_not_let_go_either() -> None:
     assert reassign(cluster, 0, 4, 5) == "not_enough_replicas"
 
 
-def test_without_a_leader_only_those_go_that_never_were_members() -> None:
+def test_without_a_leader_only_replicas_that_never_were_members_are_removed() -> None:
     cluster = moving(0, 1, 3, min_insync_replicas=1)
     cluster.fence(0, 1, 2)
     assert reassign(cluster, 0, 1, 4) == ""
@@ -139,7 +140,7 @@ def test_without_a_leader_only_those_go_that_never_were_members() -> None:
 @pytest.mark.parametrize(
     ("target", "code"), [((0,), "invalid_request"), ((0, 0, 3), "invalid_request"), ((0, 3, 6), "not_eligible")]
 )
-def test_a_target_that_cannot_be_leaves_the_move_as_it_was(target: tuple[int, ...], code: str) -> None:
+def test_an_invalid_target_leaves_the_move_unchanged(target: tuple[int, ...], code: str) -> None:
     cluster = moving(0, 3, 4)
     cluster.fence(6)
     before = cluster.partition
@@ -147,7 +148,7 @@ def test_a_target_that_cannot_be_leaves_the_move_as_it_was(target: tuple[int, ..
     assert cluster.partition == before
 
 
-def test_an_added_replica_that_is_away_may_be_kept() -> None:
+def test_an_added_offline_replica_may_be_kept() -> None:
     cluster = moving(0, 3, 4)
     cluster.fence(3)
     assert reassign(cluster, 0, 3, 5) == ""
@@ -157,7 +158,7 @@ def test_an_added_replica_that_is_away_may_be_kept() -> None:
     assert cluster.partition.replicas == (0, 3, 5)
 
 
-def test_what_waits_and_copies_can_be_cancelled_and_replaced_again() -> None:
+def test_a_queued_move_with_copies_can_be_cancelled_and_replaced_again() -> None:
     cluster = moving(0, 3, 4)
     assert reassign(cluster, 0, 3, 5) == ""
     assert reassign(cluster, 0, 3, 6) == ""
@@ -174,7 +175,7 @@ def test_a_partition_that_copies_already_has_its_place_among_the_moves(monkeypat
     assert begin(cluster) == ""
 
 
-def test_a_throttle_that_comes_with_a_replacement_holds() -> None:
+def test_a_throttle_of_a_replacement_takes_effect() -> None:
     cluster = moving(0, 3, 4)
     target = (BrokerId(0), BrokerId(3), BrokerId(5))
     asked = Reassignment(TOPIC, 0, cluster.partition.partition_epoch, target)
@@ -183,7 +184,7 @@ def test_a_throttle_that_comes_with_a_replacement_holds() -> None:
     assert cluster.partition.target_replicas == (0, 3, 5)
 
 
-def test_a_snapshot_keeps_what_waits_and_copies() -> None:
+def test_a_snapshot_keeps_a_queued_move_with_copies() -> None:
     cluster = moving(0, 3, 4)
     assert reassign(cluster, 0, 3, 5) == ""
     read = decode_snapshot(encode_snapshot(cluster.image))
@@ -191,8 +192,8 @@ def test_a_snapshot_keeps_what_waits_and_copies() -> None:
     assert (read.reassigning, read.moving, read.adding) == (cluster.image.reassigning, {}, cluster.image.adding)
 
 
-def test_below_its_feature_level_nothing_that_has_begun_is_replaced() -> None:
-    """A node of an older version would refuse it: all nodes decide alike, by the level that was agreed upon (S7)."""
+def test_below_its_feature_level_no_move_in_progress_is_replaced() -> None:
+    """A node of an older version would refuse it: all nodes decide alike, by the agreed level (S7)."""
     cluster = seven(level=REPLACEMENT_FEATURE_LEVEL - 1)
     assert reassign(cluster, 0, 3, 4) == "" and begin(cluster) == ""
     before = cluster.partition

@@ -1,4 +1,4 @@
-"""Reassignments to more or fewer replicas: `min.insync.replicas` is never more than there are (S1)."""
+"""Reassignments to more or fewer replicas: `min.insync.replicas` never exceeds their number (S1)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from metadata.commands.cluster import AddPartitions, AlterIsr, AlterTopic, Creat
 from metadata.commands.fields import IsrMember
 from metadata.commands.replicas import AlterReassignments, BeginMoves, Move, Reassignment
 from metadata.commands.results import ReassignmentsAltered, Refused
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import BrokerId, PartitionRecord, TopicPartition
-from tests.support.metadata_cluster import TOPIC, Cluster
+from tests.support.metadata.at_once import decode_snapshot
+from tests.support.metadata.cluster import TOPIC, Cluster
 
 
 def ids(*brokers: int) -> tuple[BrokerId, ...]:
@@ -39,7 +40,7 @@ def ask(cluster: Cluster, *target: int, number: int = 0) -> Refused | None:
 
 
 def move(cluster: Cluster, *target: int, number: int = 0) -> PartitionRecord:
-    """Ask, begin, catch up; the leader stays."""
+    """Request, begin, catch up; the leader stays."""
     assert ask(cluster, *target, number=number) is None
     if not record(cluster, number).is_moving:
         cluster.do(BeginMoves((Move(TOPIC, number, record(cluster, number).partition_epoch),)))
@@ -55,7 +56,7 @@ def factor(cluster: Cluster) -> int:
     return cluster.image.topics[TOPIC].replication_factor
 
 
-def test_more_replicas_ask_for_a_larger_majority_once_all_are_in_sync() -> None:
+def test_more_replicas_require_a_larger_majority_once_all_are_in_sync() -> None:
     cluster = topic(0, 1, 2)
     assert ask(cluster, 0, 1, 2, 3, 4) is None
     cluster.do(BeginMoves((Move(TOPIC, 0, cluster.partition.partition_epoch),)))
@@ -67,7 +68,7 @@ def test_more_replicas_ask_for_a_larger_majority_once_all_are_in_sync() -> None:
     assert (grown.min_insync_replicas, factor(cluster)) == (3, 5)
 
 
-def test_fewer_replicas_need_no_copy_and_ask_for_a_smaller_majority() -> None:
+def test_fewer_replicas_need_no_copy_and_require_a_smaller_majority() -> None:
     cluster = topic(0, 1, 2)
     assert ask(cluster, 0) is None
     shrunk = cluster.partition
@@ -75,7 +76,7 @@ def test_fewer_replicas_need_no_copy_and_ask_for_a_smaller_majority() -> None:
     assert (shrunk.leader, shrunk.leader_epoch, factor(cluster)) == (0, 0, 1)
 
 
-def test_fewer_replicas_wait_until_those_that_stay_are_in_sync_and_lead() -> None:
+def test_fewer_replicas_wait_until_the_remaining_ones_are_in_sync_and_lead() -> None:
     cluster = topic(0, 1, 2)
     cluster.set_isr(0, 1)
     assert ask(cluster, 1, 2) is None
@@ -86,7 +87,7 @@ def test_fewer_replicas_wait_until_those_that_stay_are_in_sync_and_lead() -> Non
     assert (cluster.partition.replicas, cluster.partition.isr) == ((1, 2), (1, 2))
 
 
-def test_a_minimum_that_is_set_is_never_more_than_the_replicas() -> None:
+def test_an_explicit_minimum_never_exceeds_the_replicas() -> None:
     cluster = topic(0, 1, 2, minimum=2)
     before = cluster.partition
     refused = ask(cluster, 0)
@@ -99,7 +100,7 @@ def test_a_minimum_that_is_set_is_never_more_than_the_replicas() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_minimum_is_not_raised_above_what_a_move_will_leave(begun: bool) -> None:
+def test_a_minimum_is_not_raised_above_the_result_of_a_move(begun: bool) -> None:
     cluster = topic(0, 1, 2)
     assert ask(cluster, 3, 4) is None
     if begun:
@@ -121,7 +122,7 @@ def test_a_minimum_is_not_raised_above_the_partition_with_the_fewest_replicas() 
     assert [record(cluster, n).min_insync_replicas for n in (0, 1)] == [2, 1], "a majority each"
 
 
-def test_the_factor_of_a_topic_is_what_all_its_partitions_have() -> None:
+def test_the_factor_of_a_topic_is_that_of_all_its_partitions() -> None:
     cluster = topic(0, 1, 2, partitions=3)
     for number in (2, 0):
         move(cluster, 0, 1, number=number)
@@ -133,7 +134,7 @@ def test_the_factor_of_a_topic_is_what_all_its_partitions_have() -> None:
     assert decode_snapshot(encode_snapshot(cluster.image)).topics == cluster.image.topics
 
 
-def test_a_cancelled_change_leaves_everything_as_it_was() -> None:
+def test_a_cancelled_change_leaves_everything_unchanged() -> None:
     cluster = topic(0, 1, 2)
     assert ask(cluster, 0, 1, 2, 3, 4) is None
     cluster.do(BeginMoves((Move(TOPIC, 0, cluster.partition.partition_epoch),)))

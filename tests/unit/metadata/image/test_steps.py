@@ -1,5 +1,7 @@
-"""Commands and snapshots that touch many partitions, applied a slice at a time: the same in the end, nothing seen of it
-before, and time for others in between."""
+"""Commands and snapshots that affect many partitions, applied in slices.
+
+The result is the same, nothing of it is visible before, and other work runs in between.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +17,19 @@ from metadata.commands.envelope import ClientSession, Command, decode, encode
 from metadata.commands.results import Done, Refused
 from metadata.image import image as image_state
 from metadata.image import topics as image_topics
-from metadata.image.apply import apply
-from metadata.image.diff import diff
 from metadata.image.invariants import check
 from metadata.quorum.machine import StateMachine
 from metadata.quorum.port import Fate
 from metadata.raft.engine import Committed, InstalledSnapshot
 from metadata.records.events import MetadataEvent
 from metadata.snapshot import encoder as snapshot
-from metadata.snapshot.encoder import SnapshotEncoder, decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import SnapshotEncoder, encode_snapshot
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, TopicId
-from tests.support.metadata_cluster import TOPIC, Cluster, report
-from tests.support.quorum_cluster import incarnation_of, others, ready_cluster
-from tests.support.state_machine import apply_at_once
+from tests.support.metadata.at_once import apply, decode_snapshot, diff
+from tests.support.metadata.cluster import TOPIC, Cluster, report
+from tests.support.metadata.state_machine import apply_at_once
+from tests.support.quorum.cluster import incarnation_of, others, ready_cluster
 
 PARTITIONS = 40
 OTHER = TopicId(b"topic-number-002")
@@ -59,8 +60,8 @@ LARGE: list[Callable[[Cluster], Command]] = [
 
 @pytest.mark.parametrize("large", LARGE)
 @pytest.mark.usefixtures("one_a_step")
-def test_in_steps_is_the_same_as_at_once(large: Callable[[Cluster], Command]) -> None:
-    """S7: where a node runs out of time changes nothing."""
+def test_in_steps_the_result_is_the_same_as_at_once(large: Callable[[Cluster], Command]) -> None:
+    """S7: the end of a time slice changes nothing."""
     cluster = Cluster(partitions=PARTITIONS)
     command = large(cluster)
     machine = StateMachine(lambda index, events: None)
@@ -78,7 +79,7 @@ def test_in_steps_is_the_same_as_at_once(large: Callable[[Cluster], Command]) ->
 
 
 class Followed:
-    """A machine, and what it told."""
+    """A machine, and its events."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.told: list[tuple[int, Sequence[MetadataEvent]]] = []
@@ -93,7 +94,7 @@ class Followed:
 
 
 @pytest.mark.usefixtures("one_a_step")
-def test_an_entry_is_told_once_and_when_it_has_ended() -> None:
+def test_an_entry_is_reported_once_and_when_it_has_ended() -> None:
     cluster = Cluster(partitions=PARTITIONS)
     followed = Followed(cluster)
     machine = followed.machine
@@ -117,7 +118,7 @@ def test_an_entry_is_told_once_and_when_it_has_ended() -> None:
 
 
 @pytest.mark.usefixtures("one_a_step")
-def test_a_snapshot_is_installed_in_steps_and_may_end_what_waits() -> None:
+def test_a_snapshot_is_installed_in_steps_and_may_end_waiting_commands() -> None:
     cluster = Cluster(partitions=PARTITIONS)
     followed = Followed(Cluster(partitions=3))
     machine, old = followed.machine, decode_snapshot(encode_snapshot(followed.machine.image))
@@ -158,8 +159,8 @@ def test_a_snapshot_takes_a_bounded_number_of_partitions_a_step(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("one_a_step")
-def test_a_quorum_that_never_has_time_gets_there_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One step a round: a broker dies, is fenced and replaced, and everybody agrees (S7, S10)."""
+def test_a_quorum_that_never_has_time_makes_progress_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step per round: a broker dies, is fenced and replaced, and all nodes agree (S7, S10)."""
     monkeypatch.setattr("metadata.quorum.node.APPLY_SECONDS", -1.0)
     cluster, leader = ready_cluster()
     rest = others(cluster, leader)
@@ -182,8 +183,8 @@ def test_a_quorum_that_never_has_time_gets_there_all_the_same(monkeypatch: pytes
     assert cluster.members[rest[0]].view.broker(BrokerId(rest[0])).incarnation == before  # type: ignore[union-attr]
 
 
-def test_a_registration_with_a_report_that_cannot_be_read_changes_nothing() -> None:
-    """S11: reports are read some at a time, and all of them before anything is done."""
+def test_a_registration_with_an_unreadable_report_changes_nothing() -> None:
+    """S11: reports are decoded in slices, and all of them before anything is changed."""
     cluster = Cluster(3)
     before = cluster.image.brokers[BrokerId(1)]
     good = cluster.registration(1, [report(2, 9)])

@@ -1,4 +1,4 @@
-"""A throttle comes with a move, holds for all of them, and ends in the command by which the last one does."""
+"""A throttle is set with a move, applies to all moves, and ends in the command by which the last one ends."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from metadata.commands.cluster import CreateTopic, DeleteTopic
 from metadata.commands.envelope import encode
 from metadata.commands.replicas import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
 from metadata.commands.results import ReassignmentsAltered
-from metadata.image.diff import diff
 from metadata.records.events import ThrottleChanged
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.errors import InvalidRequest
 from raftlog.model import UNTHROTTLED, BrokerId, ReplicationThrottle, TopicPartition
-from tests.support.metadata_cluster import TOPIC, Cluster
+from tests.support.metadata.at_once import decode_snapshot, diff
+from tests.support.metadata.cluster import TOPIC, Cluster
 
 SLOW = ReplicationThrottle(leader_rate=100, follower_rate=50)
 
@@ -37,7 +37,7 @@ def ask(cluster: Cluster, *asked: Reassignment, throttle: ReplicationThrottle = 
     return ["" if refused is None else refused.code for refused in result.refusals]
 
 
-def test_it_comes_with_a_move_and_goes_with_the_last() -> None:
+def test_it_is_set_with_a_move_and_removed_with_the_last() -> None:
     cluster = cluster_of()
     assert ask(cluster, to(cluster, 0, 1, 3), to(cluster, 0, 1, 4, number=1)) == ["", ""]
     assert cluster.image.throttle == cluster.view.throttle == SLOW
@@ -67,7 +67,7 @@ def test_without_a_move_there_is_none() -> None:
     assert ask(cluster, to(cluster, 2, 1, 0)) == [""] and cluster.image.throttle == UNTHROTTLED, "nothing is copied"
 
 
-def test_it_can_be_changed_and_lifted_while_moves_go_on() -> None:
+def test_it_can_be_changed_and_lifted_while_moves_continue() -> None:
     cluster = cluster_of()
     cluster.do(AlterReassignments((to(cluster, 0, 1, 3),)))
     assert ask(cluster) == [] and cluster.image.throttle == SLOW
@@ -78,14 +78,14 @@ def test_it_can_be_changed_and_lifted_while_moves_go_on() -> None:
     assert ask(cluster, throttle=UNTHROTTLED) == [] and cluster.image.throttle == UNTHROTTLED
 
 
-def test_a_plain_reassignment_leaves_it_as_it_is() -> None:
+def test_a_plain_reassignment_leaves_it_unchanged() -> None:
     cluster = cluster_of()
     ask(cluster, to(cluster, 0, 1, 3))
     cluster.do(AlterReassignments((to(cluster, 0, 1, 3, number=1),)))
     assert cluster.image.throttle == SLOW
 
 
-def test_a_snapshot_keeps_it_and_a_follower_hears_of_it() -> None:
+def test_a_snapshot_keeps_it_and_a_follower_receives_it() -> None:
     cluster = cluster_of()
     before = decode_snapshot(encode_snapshot(cluster.image))
     ask(cluster, to(cluster, 0, 1, 3))
@@ -96,6 +96,6 @@ def test_a_snapshot_keeps_it_and_a_follower_hears_of_it() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -1, 2**62 + 1])
-def test_rates_that_cannot_be_never_enter_the_log(rate: int) -> None:
+def test_invalid_rates_never_enter_the_log(rate: int) -> None:
     with pytest.raises(InvalidRequest, match="malformed"):
         encode(ThrottleReassignments((), rate, None))

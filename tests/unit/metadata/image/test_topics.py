@@ -1,4 +1,4 @@
-"""What commands about topics do to the cluster image."""
+"""The effect of commands about topics on the cluster image."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from metadata.commands.cluster import AddPartitions, AlterTopic, CreateTopic, De
 from metadata.commands.envelope import Command
 from metadata.commands.results import Done
 from metadata.image import topics as image_topics
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from raftlog.model import BrokerId, TopicId
 from raftlog.version import FEATURE_LEVEL
-from tests.support.metadata_cluster import TOPIC, Cluster
+from tests.support.metadata.at_once import decode_snapshot
+from tests.support.metadata.cluster import TOPIC, Cluster
 
 OTHER = TopicId(b"topic-number-002")
 
@@ -20,7 +21,7 @@ def brokers(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(number) for number in numbers)
 
 
-def test_a_topic_settles_its_minimum() -> None:
+def test_a_topic_fixes_its_minimum() -> None:
     cluster = Cluster(5)
     assert cluster.partition.min_insync_replicas == 3
     cluster.do(CreateTopic("two", OTHER, (brokers(0, 1),), (("min.insync.replicas", "1"),)))
@@ -56,11 +57,11 @@ def test_a_topic_settles_its_minimum() -> None:
     ],
     ids=range(20),
 )
-def test_what_a_topic_cannot_be_is_refused_by_name(command: Command, code: str) -> None:
+def test_an_invalid_topic_is_refused_by_name(command: Command, code: str) -> None:
     assert Cluster().refusal(command) == code
 
 
-def test_creating_a_topic_twice_with_one_id_is_once() -> None:
+def test_creating_a_topic_twice_with_one_id_creates_it_once() -> None:
     cluster = Cluster()
     assert cluster.do(CreateTopic("orders", TOPIC, (brokers(0, 1, 2),))) == Done()
     assert cluster.events == []
@@ -100,7 +101,8 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free() -> None:
 
 
 def test_of_two_topics_of_one_name_the_later_has_the_greater_index() -> None:
-    """It is that of the command in the metadata log: the same on every node, and the same when the topic changes."""
+    """The index is that of the command in the metadata log: the same on every node, and constant when the topic
+    changes."""
     cluster = Cluster(3, feature_level=FEATURE_LEVEL)
     assert created(cluster) == 0, "the cluster was at a lower feature level"
     cluster.do(SetFeatureLevel(image_topics.CREATED_INDEX_FEATURE_LEVEL))
@@ -134,7 +136,7 @@ def test_partitions_are_added_with_the_settings_of_the_topic() -> None:
     assert {record.min_insync_replicas for record in records} == {3}
 
 
-def test_settings_are_set_and_put_back() -> None:
+def test_settings_are_set_and_reset() -> None:
     cluster = Cluster()
     cluster.do(AlterTopic(TOPIC, (("retention.ms", "5"), ("flush", "os"))))
     config = cluster.view.topic_config(TOPIC)
@@ -157,8 +159,8 @@ def test_another_minimum_is_another_version_of_every_partition() -> None:
     assert [record.partition_epoch for record in cluster.view.partitions()] == [epoch + 1 for epoch in epochs]
 
 
-def test_a_lower_minimum_takes_hold_of_the_commit_set_at_once() -> None:
-    """0 leads alone and may acknowledge alone from now on: 1 does not have everything any more."""
+def test_a_lower_minimum_affects_the_commit_set_at_once() -> None:
+    """0 leads alone and may acknowledge alone from now on: 1 no longer has everything."""
     cluster = Cluster()
     cluster.fence(2, 1)
     assert cluster.partition.commit_set == (0, 1)

@@ -1,19 +1,19 @@
-"""Schedules that break exactly-once where one rule of decisions is left out: with the rule they do no harm (S13, S8).
+"""Schedules that break exactly-once if one rule of decisions is removed; with the rule they do no harm (S13, S8).
 
-They were found by model checking. Each is played twice, against the image as it is and against one whose rule is taken
-away; a schedule that harms neither proves nothing.
+They were found by model checking. Each is played twice, with the image as it is and with one whose rule is removed; a
+schedule that harms neither proves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pytest
 
-from metadata.commands.transactions import Abort, Expire, ExpiredBlock, Initialize, TransactionChange, pack_keys
+from metadata.commands.transactions import Abort, Expire, ExpiredBlock, Initialize, TransactionChange
 from metadata.image import transaction_commit, transaction_ends
 from metadata.image import transactions as transaction_image
 from metadata.image.transaction_state import TransactionsState
@@ -22,12 +22,21 @@ from metadata.records.events import BlockRemoved, EndsForgotten, TransactionEven
 from metadata.records.transaction_table import Transactions
 from metadata.records.transactions import Block, NamedProducer, Standing
 from raftlog.transactions import Outcome, TransactionKey
-from tests.support.groups import NOW_MS
-from tests.support.transactions import ABORTED, UNDECIDED, TransactionCluster, commit, committed, key, moves, output
+from tests.support.metadata.groups import NOW_MS
+from tests.support.metadata.transactions import (
+    ABORTED,
+    UNDECIDED,
+    TransactionCluster,
+    commit,
+    committed,
+    key,
+    moves,
+    output,
+)
 
 
 def code_of(cluster: TransactionCluster, change: TransactionChange) -> str:
-    """Why it is refused; empty where it is carried out."""
+    """The code of the refusal; empty if it is executed."""
     answers = cluster.ask(change).answers
     return answers[0].code if answers else ""
 
@@ -37,13 +46,13 @@ def expire(cluster: TransactionCluster) -> None:
     cluster.do_change(Expire(cluster.term, tuple(blocks), (), ()))
 
 
-# --- Schedules: what is wrong in the end, or nothing -----------------------------------------------------------------
+# --- Schedules: the final violation, or none -------------------------------------------------------------------------
 
 
 def an_abort_is_forgotten(cluster: TransactionCluster) -> str:
-    """All acked; task 1 is aborted, its leader marks that; then the commit of both comes."""
+    """Everything is acknowledged; task 1 is aborted and its leader marks that; then the commit of both arrives."""
     one, other, *_ = cluster.open_block()
-    cluster.ask(Abort(pack_keys([one]), NOW_MS))
+    cluster.ask(Abort((one,), NOW_MS))
     if cluster.verdict(one, 0) == UNDECIDED:
         return "what was aborted stays open"
     refused = code_of(cluster, commit(output(one, {0: 5}), output(other, {1: 5})))
@@ -51,7 +60,8 @@ def an_abort_is_forgotten(cluster: TransactionCluster) -> str:
 
 
 def a_commit_is_decided_twice(cluster: TransactionCluster) -> str:
-    """V1: a commit is accepted and its answer lost; all is marked and forgotten; the retry moves the group again."""
+    """V1: a commit is accepted and its answer lost; everything is marked and removed; the retry moves the group
+    again."""
     one, *_ = cluster.open_block()
     asked = commit(output(one, {0: 5}), groups=(moves("readers", {1: (-1, 10)}),))
     cluster.do_change(asked)
@@ -71,7 +81,7 @@ def a_stray_of_a_committed_id(cluster: TransactionCluster) -> str:
 
 
 def a_named_retry(cluster: TransactionCluster) -> str:
-    """V2: a commit is accepted and the epoch raised, the answer is lost; the retry must hear it."""
+    """V2: a commit is accepted and the epoch raised, the answer is lost; the retry must get it."""
     first = cluster.initialize()
     asked = commit(output(first, {0: 5}), groups=(moves("readers", {1: (-1, 10)}),))
     cluster.do_change(asked)
@@ -80,7 +90,8 @@ def a_named_retry(cluster: TransactionCluster) -> str:
 
 
 def a_stale_start(cluster: TransactionCluster) -> str:
-    """V4: the successor reads the group's offset while the zombie's commit is on its way, then redoes that input."""
+    """V4: the successor reads the group's offset while the zombie's commit is in flight, then processes that input
+    again."""
     zombie = cluster.initialize()
     seen = -1
     cluster.do_change(commit(output(zombie, {0: 5}), groups=(moves("readers", {1: (seen, 10)}),)))
@@ -90,7 +101,7 @@ def a_stale_start(cluster: TransactionCluster) -> str:
 
 
 def two_drivers(cluster: TransactionCluster) -> str:
-    """Two attempts at one micro-batch, all acked; both commit."""
+    """Two attempts at one micro-batch, everything acknowledged; both commit."""
     one, other, *_ = cluster.open_block()
     cluster.do_change(commit(output(one, {0: 5}), positions={"query": (-1, 0)}))
     second = code_of(cluster, commit(output(other, {0: 9}), positions={"query": (-1, 0)}))
@@ -100,7 +111,7 @@ def two_drivers(cluster: TransactionCluster) -> str:
 
 
 def a_commit_after_expiry(cluster: TransactionCluster) -> str:
-    """All acked; the block expires; P0's leader marks an abort; the commit comes."""
+    """Everything is acknowledged; the block expires; P0's leader marks an abort; the commit arrives."""
     one, *_ = cluster.open_block()
     expire(cluster)
     marked_as_aborted = cluster.verdict(one, 0) == ABORTED
@@ -111,7 +122,8 @@ def a_commit_after_expiry(cluster: TransactionCluster) -> str:
 
 
 def an_initialisation_comes_twice(cluster: TransactionCluster) -> str:
-    """Its answer is late, so another node is asked as well; the answer comes, and then the second one is decided."""
+    """Its answer is late, so the request is repeated at another node; the answer arrives, and then the second one is
+    decided."""
     asked = Initialize("app", 60_000, NOW_MS, b"the only attempt")
     (first,) = cluster.do_change(asked)
     cluster.ask(asked)
@@ -120,7 +132,7 @@ def an_initialisation_comes_twice(cluster: TransactionCluster) -> str:
 
 
 def an_initialisation_comes_after_its_successors(cluster: TransactionCluster) -> str:
-    """A zombie's first try is taken, its answer lost; the successor begins; then the zombie's retry comes."""
+    """A zombie's first attempt is accepted, its answer lost; the successor begins; then the zombie's retry arrives."""
     asked = Initialize("app", 60_000, NOW_MS, b"of the zombie...")
     cluster.do_change(asked)
     (successor,) = cluster.do_change(msgspec.structs.replace(asked, attempt=b"of the successor"))
@@ -160,7 +172,7 @@ def a_late_batch_of_the_transaction_before(cluster: TransactionCluster) -> str:
 
 
 def a_zombie_after_an_initialisation(cluster: TransactionCluster) -> str:
-    """The successor initialises; the zombie's commit is on its way."""
+    """The successor initializes; the zombie's commit is in flight."""
     zombie = cluster.initialize()
     successor = cluster.initialize()
     if cluster.verdict(zombie, 0) == UNDECIDED:
@@ -170,7 +182,7 @@ def a_zombie_after_an_initialisation(cluster: TransactionCluster) -> str:
 
 
 def a_refused_commit(cluster: TransactionCluster) -> str:
-    """Its other ids would stay open until somebody's patience ends."""
+    """Otherwise its other ids would stay open until their timeout."""
     one, other, *_ = cluster.open_block()
     cluster.do_change(commit(output(one, {0: 5})))
     code_of(cluster, commit(output(one, {0: 5}), output(other, {0: 7})))
@@ -178,18 +190,18 @@ def a_refused_commit(cluster: TransactionCluster) -> str:
 
 
 def a_committed_id_is_aborted(cluster: TransactionCluster) -> str:
-    """An abort on its way, or a leader's late report, finds the id committed."""
+    """An abort in flight, or a leader's late report, finds the id committed."""
     one, *_ = cluster.open_block()
     cluster.do_change(commit(output(one, {0: 5, 1: 7})))
     cluster.mark(0, one)
-    refused = code_of(cluster, Abort(pack_keys([one]), NOW_MS))
+    refused = code_of(cluster, Abort((one,), NOW_MS))
     cluster.overdue(one)
     if cluster.verdict(one, 1) != committed(7) or code_of(cluster, commit(output(one, {0: 5, 1: 7}))):
         return "half of it is aborted"
     return "" if refused == "transaction_committed" else "its producer hears that it is aborted"
 
 
-# --- Rules, and how they are taken away ------------------------------------------------------------------------------
+# --- Rules, and their removal ----------------------------------------------------------------------------------------
 
 
 def forgets_aborts(patch: pytest.MonkeyPatch) -> None:
@@ -202,7 +214,7 @@ def forgets_aborts(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_outcomes(patch: pytest.MonkeyPatch) -> None:
     def put(self: Transactions, block: Block) -> None:
-        _put_block(self, replace(block, committed=(), aborted=()))
+        _put_block(self, msgspec.structs.replace(block, committed=(), aborted=()))
 
     _put_block = Transactions._put_block
     patch.setattr(Transactions, "_put_block", put)
@@ -257,7 +269,7 @@ def forgets_ends_at_the_first_marker(patch: pytest.MonkeyPatch) -> None:
 def keeps_the_epoch(patch: pytest.MonkeyPatch) -> None:
     for module in (transaction_ends, transaction_image):
         patch.setattr(module, "in_next_epoch", lambda state, producer, after: producer)
-    patch.setattr("tests.support.metadata_cluster.check", lambda image: None)
+    patch.setattr("tests.support.metadata.cluster.check", lambda image: None)
 
 
 def leaves_what_a_refused_commit_names(patch: pytest.MonkeyPatch) -> None:
@@ -274,7 +286,7 @@ def aborts_what_is_committed(patch: pytest.MonkeyPatch) -> None:
 
     _standing = Block.standing
     patch.setattr(Block, "standing", standing)
-    patch.setattr("tests.support.metadata_cluster.check", lambda image: None)
+    patch.setattr("tests.support.metadata.cluster.check", lambda image: None)
 
 
 def forgets_attempts(patch: pytest.MonkeyPatch) -> None:
@@ -319,8 +331,9 @@ def test_without_its_rule_the_schedule_breaks_something(story: Story, monkeypatc
     assert story.schedule(TransactionCluster()) != ""
 
 
-def test_an_offset_does_not_move_back_because_a_commit_was_slow_s8() -> None:
-    """V6: an ordinary commit of 1 is slow, one of 2 is taken, and then 1 comes: of the same owner and generation."""
+def test_a_slow_commit_does_not_move_an_offset_back_s8() -> None:
+    """V6: an ordinary commit of 1 is slow, one of 2 is accepted, and then 1 arrives: of the same owner and
+    generation."""
     cluster = TransactionCluster()
     cluster.commit("", {0: 2})
     cluster.commit("", {0: 1})
@@ -331,8 +344,8 @@ def test_an_offset_does_not_move_back_because_a_commit_was_slow_s8() -> None:
     assert cluster.committed() == {0: 2}
 
 
-def test_the_ends_that_a_commit_names_are_what_is_meant_s13() -> None:
-    """A late batch is appended behind what was acked; the verdict says where the transaction ends."""
+def test_only_records_below_the_ends_of_a_commit_are_committed_s13() -> None:
+    """A late batch is appended behind the acknowledged ones; the verdict names the end of the transaction."""
     cluster = TransactionCluster()
     one, *_ = cluster.open_block()
     cluster.do_change(commit(output(one, {0: 5})))

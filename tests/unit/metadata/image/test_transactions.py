@@ -1,4 +1,4 @@
-"""Decisions about transactions: every rule and every refusal, asked of the image and heard by a view (S13)."""
+"""Decisions about transactions: every rule and every refusal of the image, and the events that a view gets (S13)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from metadata.commands.transactions import (
     ExpiredBlock,
     ExpiredProducer,
     Initialize,
-    Key,
     Marked,
     RetireBlock,
-    pack_keys,
 )
 from metadata.image import invariants as image_invariants
 from metadata.image import transaction_ends
 from metadata.records.transactions import NamedProducer
 from raftlog.model import NO_PRODUCER_ID, LeaderEpoch, ProducerEpoch, ProducerId
 from raftlog.transactions import Outcome
-from tests.support.groups import NOW_MS, join
-from tests.support.metadata_cluster import TOPIC
-from tests.support.transactions import (
+from tests.support.metadata.cluster import TOPIC
+from tests.support.metadata.groups import NOW_MS, join
+from tests.support.metadata.transactions import (
     ABORTED,
     UNDECIDED,
     TransactionCluster,
@@ -38,7 +36,7 @@ from tests.support.transactions import (
 # --- Named producers -------------------------------------------------------------------------------------------------
 
 
-def test_each_initialisation_and_each_end_raises_the_epoch() -> None:
+def test_each_initialization_and_each_end_raises_the_epoch() -> None:
     cluster = TransactionCluster()
     first = cluster.initialize()
     assert cluster.initialize("other").producer_id != first.producer_id
@@ -52,20 +50,20 @@ def test_a_retried_end_gets_its_first_answer() -> None:
     first = cluster.initialize()
     asked = commit(output(first, {0: 5}), positions={"here": (-1, 0)})
     assert cluster.do_change(asked) == cluster.do_change(asked) == (key(first.producer_id, 1),)
-    cluster.refuse(Abort(pack_keys([first]), NOW_MS), "transaction_committed", changes_nothing=True)
+    cluster.refuse(Abort((first,), NOW_MS), "transaction_committed", changes_nothing=True)
     second = key(first.producer_id, 1)
     assert cluster.abort(second) == cluster.abort(second) == (key(first.producer_id, 2),)
     cluster.refuse(commit(output(second, {0: 9})), "transaction_aborted", changes_nothing=True)
 
 
-def test_an_older_epoch_is_fenced_and_hears_no_outcome() -> None:
+def test_an_older_epoch_is_fenced_and_gets_no_outcome() -> None:
     cluster = TransactionCluster()
     first = cluster.initialize()
     cluster.do_change(commit(output(first, {0: 5})))
     successor = cluster.initialize()
     for zombie in (first, key(first.producer_id, 1)):
         cluster.refuse(commit(output(zombie, {0: 5})), "producer_fenced", changes_nothing=True)
-        cluster.refuse(Abort(pack_keys([zombie]), NOW_MS), "producer_fenced", changes_nothing=True)
+        cluster.refuse(Abort((zombie,), NOW_MS), "producer_fenced", changes_nothing=True)
         assert cluster.view.transactions.refusal(zombie) == "producer_fenced"
     assert cluster.verdict(first, 0) == committed(5)
     assert cluster.verdict(key(first.producer_id, 1), 0) == ABORTED
@@ -74,22 +72,22 @@ def test_an_older_epoch_is_fenced_and_hears_no_outcome() -> None:
 
 
 def test_a_zombie_does_not_get_its_successors_epoch_by_aborting() -> None:
-    """Its last end would tell it how to go on; but that was the initialisation's."""
+    """The answer to its last end would give it the next epoch; but that was the initialization's."""
     cluster = TransactionCluster()
     zombie = cluster.initialize()
     cluster.initialize()
-    cluster.refuse(Abort(pack_keys([zombie]), NOW_MS), "producer_fenced", changes_nothing=True)
+    cluster.refuse(Abort((zombie,), NOW_MS), "producer_fenced", changes_nothing=True)
 
 
 @pytest.fixture
 def few_epochs(monkeypatch: pytest.MonkeyPatch) -> int:
-    """So that their end comes soon."""
+    """A small number of epochs, so that their end comes soon."""
     for module in (transaction_ends, image_invariants):
         monkeypatch.setattr(module, "MAX_PRODUCER_EPOCH", 3)
     return 3
 
 
-def test_at_the_end_of_its_epochs_a_producer_goes_on_with_another_id(few_epochs: int) -> None:
+def test_at_the_end_of_its_epochs_a_producer_continues_with_another_id(few_epochs: int) -> None:
     cluster = TransactionCluster()
     first = cluster.initialize()
     for epoch in range(few_epochs):
@@ -108,7 +106,7 @@ def test_at_the_end_of_its_epochs_a_producer_goes_on_with_another_id(few_epochs:
     assert cluster.open_block()[0].producer_id > second.producer_id
 
 
-def test_an_initialisation_at_the_end_of_the_epochs_fences_the_id_before(few_epochs: int) -> None:
+def test_an_initialization_at_the_end_of_the_epochs_fences_the_former_id(few_epochs: int) -> None:
     cluster = TransactionCluster()
     first = cluster.initialize()
     for _ in range(few_epochs):
@@ -116,11 +114,11 @@ def test_an_initialisation_at_the_end_of_the_epochs_fences_the_id_before(few_epo
     last = key(first.producer_id, few_epochs)
     fresh = cluster.initialize()
     assert fresh.producer_id != first.producer_id and fresh.producer_epoch == 0
-    cluster.refuse(Abort(pack_keys([last]), NOW_MS), "producer_fenced")
+    cluster.refuse(Abort((last,), NOW_MS), "producer_fenced")
     assert cluster.verdict(last, 0) == ABORTED
 
 
-def test_a_timeout_ends_a_transaction_and_its_producer_goes_on() -> None:
+def test_a_timeout_ends_a_transaction_and_its_producer_continues() -> None:
     cluster = TransactionCluster()
     first = cluster.initialize(timeout_ms=1_000)
     assert cluster.view.transactions.timeout_ms(first) == 1_000
@@ -183,17 +181,27 @@ def test_a_refused_commit_retires_its_block_too() -> None:
     assert cluster.verdict(loser, 0) == cluster.verdict(other, 0) == ABORTED
 
 
-def test_an_abort_ends_what_is_undecided_and_refuses_what_is_committed() -> None:
+def test_an_abort_ends_undecided_transactions_and_refuses_committed_ones() -> None:
     cluster = TransactionCluster()
     one, other, *_ = cluster.open_block()
     named = cluster.initialize()
     cluster.do_change(commit(output(one, {0: 5})))
-    cluster.refuse(Abort(pack_keys([other, one, named]), NOW_MS), "transaction_committed")
+    cluster.refuse(
+        Abort(
+            (
+                other,
+                one,
+                named,
+            ),
+            NOW_MS,
+        ),
+        "transaction_committed",
+    )
     assert cluster.verdict(one, 0) == committed(5)
     assert cluster.verdict(other, 0) == cluster.verdict(named, 0) == ABORTED
 
 
-def test_what_was_never_granted_is_unknown_yet_not_expired() -> None:
+def test_an_id_that_was_never_granted_is_unknown_and_not_expired() -> None:
     cluster = TransactionCluster()
     next_id = cluster.image.next_producer_id
     unknown = key(next_id)
@@ -201,12 +209,12 @@ def test_what_was_never_granted_is_unknown_yet_not_expired() -> None:
     assert cluster.view.transactions.refusal(unknown) == ""
     assert cluster.view.transactions.timeout_ms(unknown) is None
     cluster.refuse(commit(output(unknown, {0: 5})), "unknown_transaction", changes_nothing=True)
-    cluster.refuse(Abort(pack_keys([unknown]), NOW_MS), "unknown_transaction", changes_nothing=True)
+    cluster.refuse(Abort((unknown,), NOW_MS), "unknown_transaction", changes_nothing=True)
     far = key(next_id + 2**40)
     assert cluster.view.transactions.refusal(far) == "unknown_transaction"
 
 
-def test_what_is_written_with_an_id_that_nobody_has_does_not_stay_open_for_ever() -> None:
+def test_a_transaction_with_an_id_that_was_never_granted_does_not_stay_open() -> None:
     cluster = TransactionCluster()
     stranger = key(cluster.image.next_producer_id + 7)
     cluster.overdue(stranger)
@@ -231,14 +239,14 @@ def expire_block(cluster: TransactionCluster, name: str) -> None:
     cluster.do_change(Expire(cluster.term, (ExpiredBlock(block.first, block.changed),), (), ()))
 
 
-def test_after_its_block_expired_nobody_calls_an_id_aborted() -> None:
+def test_after_its_block_expired_an_id_is_not_reported_as_aborted() -> None:
     cluster = TransactionCluster()
     one, other, third, *_ = cluster.open_block("batch")
     cluster.do_change(commit(output(one, {0: 5})))
     cluster.mark(0, one)
     expire_block(cluster, "batch")
     cluster.refuse(commit(output(one, {0: 5})), "outcome_unknown", changes_nothing=True)
-    cluster.refuse(Abort(pack_keys([other]), NOW_MS), "outcome_unknown", changes_nothing=True)
+    cluster.refuse(Abort((other,), NOW_MS), "outcome_unknown", changes_nothing=True)
     asked = commit(output(third, {0: 5}), positions={"batch": (-1, 0)})
     cluster.refuse(asked, "producer_ids_expired", changes_nothing=True)
     assert cluster.view.transactions.refusal(other) == "producer_ids_expired"
@@ -261,8 +269,8 @@ def test_expiry_spares_commits_that_are_not_marked_and_ends_the_rest() -> None:
     assert cluster.verdict(one, 0) == ABORTED, "a late write of it"
 
 
-def test_of_a_commit_that_may_have_been_accepted_nobody_says_that_it_was_not() -> None:
-    """Of a retry some transactions are known as committed, and of the others nothing is kept."""
+def test_a_commit_that_may_have_been_accepted_is_never_reported_as_refused() -> None:
+    """In a retry some transactions are known as committed, and the others have expired."""
     cluster = TransactionCluster()
     named = cluster.initialize()
     one, other, *_ = cluster.open_block("batch")
@@ -283,7 +291,7 @@ def test_of_a_commit_that_may_have_been_accepted_nobody_says_that_it_was_not() -
     assert cluster.verdict(again, 0) == ABORTED
 
 
-def test_what_has_changed_since_does_not_expire() -> None:
+def test_state_that_has_changed_since_does_not_expire() -> None:
     cluster = TransactionCluster()
     one, *_ = cluster.open_block("batch")
     block = cluster.image.transactions.open_block("batch")
@@ -311,7 +319,7 @@ def test_ends_are_kept_until_each_partitions_leader_has_its_marker() -> None:
     assert transactions.unmarked_count(one) == 1
     cluster.mark(1, one)
     assert transactions.unmarked_count(one) == 0
-    cluster.mark(1, one, key(999))  # once more, and a stranger
+    cluster.mark(1, one, key(999))  # once more, and an unknown one
 
 
 def test_a_report_of_another_leader_epoch_is_refused() -> None:
@@ -319,12 +327,12 @@ def test_a_report_of_another_leader_epoch_is_refused() -> None:
     one, *_ = cluster.open_block()
     cluster.do_change(commit(output(one, {0: 5})))
     other_epoch = LeaderEpoch(cluster.image.partitions[tp(0)].leader_epoch + 1)
-    cluster.refuse(Marked(TOPIC, 0, other_epoch, (Key(*one),)), "fenced_leader_epoch", changes_nothing=True)
-    cluster.refuse(Marked(TOPIC, 99, other_epoch, (Key(*one),)), "unknown_partition", changes_nothing=True)
+    cluster.refuse(Marked(TOPIC, 0, other_epoch, (one,)), "fenced_leader_epoch", changes_nothing=True)
+    cluster.refuse(Marked(TOPIC, 99, other_epoch, (one,)), "unknown_partition", changes_nothing=True)
     assert cluster.verdict(one, 0) == committed(5)
 
 
-# --- What a commit moves ---------------------------------------------------------------------------------------------
+# --- Effects of a commit ---------------------------------------------------------------------------------------------
 
 
 def test_outputs_offsets_and_positions_move_together_s13() -> None:
@@ -357,7 +365,7 @@ def test_a_taken_position_was_published_and_its_retry_gets_the_first_answer() ->
     assert cluster.position("query") == 0
 
 
-def test_a_group_moves_from_where_the_transaction_began_or_nothing_does_s8() -> None:
+def test_a_group_moves_from_the_transactions_start_or_nothing_does_s8() -> None:
     cluster = TransactionCluster()
     zombie = cluster.initialize()
     cluster.commit("", {0: 3})
@@ -384,7 +392,7 @@ def test_only_the_member_that_owns_a_partition_moves_it_s8() -> None:
     assert cluster.committed() == {0: 4}
 
 
-def test_a_partition_that_is_no_more_ends_the_attempt() -> None:
+def test_a_deleted_partition_ends_the_attempt() -> None:
     cluster = TransactionCluster()
     one, other, *_ = cluster.open_block()
     cluster.refuse(commit(output(one, {0: 5, 77: 1})), "unknown_partition")
@@ -402,16 +410,16 @@ def test_a_partition_that_is_no_more_ends_the_attempt() -> None:
         commit(output(key(0), {}), groups=(moves("g", {0: (-1, 4)}), moves("g", {0: (-1, 5)}))),
     ],
 )  # fmt: skip
-def test_a_commit_that_cannot_be_changes_nothing_s11(asked: object) -> None:
+def test_an_invalid_commit_changes_nothing_s11(asked: object) -> None:
     cluster = TransactionCluster()
     assert cluster.open_block("first")[0] == key(0)
     cluster.refuse(asked, "invalid_request", changes_nothing=True)  # type: ignore[arg-type]
     assert cluster.verdict(key(0), 0) == UNDECIDED
 
 
-def test_a_named_producer_record_says_what_it_goes_on_with() -> None:
+def test_a_named_producers_record_has_the_key_with_which_it_continues() -> None:
     producer = NamedProducer("app", ProducerId(3), ProducerEpoch(2), 1_000, 5)
     assert producer.ended is None and producer.outcome is Outcome.UNDECIDED and producer.former_id == NO_PRODUCER_ID
-    overdue = AbortOverdue(pack_keys([producer.key]))
-    assert overdue.keys[0].key == key(3, 2)
+    overdue = AbortOverdue((producer.key,))
+    assert overdue.keys[0] == key(3, 2)
     assert Initialize("app", 1_000, 5).transactional_id == producer.transactional_id

@@ -1,4 +1,4 @@
-"""Transactions where there is much of something: parts of large commits, bounds, topics that go, copies in pieces."""
+"""Large transactions: parts of large commits, bounds, deleted topics, copies in pieces."""
 
 from __future__ import annotations
 
@@ -17,59 +17,67 @@ from metadata.commands.transactions import (
     ExpiredParts,
     Initialize,
     OpenBlock,
-    Output,
     Piece,
-    Position,
     StagePart,
     digest_of,
     encode_piece,
 )
 from metadata.image import transaction_commit
 from metadata.image import transactions as transaction_image
-from metadata.image.apply import apply, apply_in_steps
-from metadata.image.diff import diff
+from metadata.image.apply import apply_in_steps
 from metadata.image.image import ClusterImage, run
 from metadata.image.invariants import check
 from metadata.records.transactions import Ranges, has_id, with_ids
-from metadata.snapshot.encoder import SnapshotEncoder, decode_snapshot, decode_snapshot_in_steps, encode_snapshot
+from metadata.snapshot.encoder import SnapshotEncoder, decode_snapshot_in_steps, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId
 from raftlog.transactions import Outcome, TransactionKey
-from tests.support.groups import NOW_MS
-from tests.support.metadata_cluster import TOPIC
-from tests.support.transactions import ABORTED, UNDECIDED, TransactionCluster, commit, committed, moves, output, tp
+from raftlog.wire import PositionMove, TransactionOutput
+from tests.support.metadata.at_once import apply, decode_snapshot, diff
+from tests.support.metadata.cluster import TOPIC
+from tests.support.metadata.groups import NOW_MS
+from tests.support.metadata.transactions import (
+    ABORTED,
+    UNDECIDED,
+    TransactionCluster,
+    commit,
+    committed,
+    moves,
+    output,
+    tp,
+)
 
 ID = b"commit-number-01"
 
 # --- Large commits ---------------------------------------------------------------------------------------------------
 
 
-def piece_of(*outputs: Output) -> bytes:
+def piece_of(*outputs: TransactionOutput) -> bytes:
     return encode_piece(Piece(outputs, ()))
 
 
-def staged(*pieces: bytes, digest: bytes | None = None, positions: tuple[Position, ...] = ()) -> CommitStaged:
+def staged(*pieces: bytes, digest: bytes | None = None, positions: tuple[PositionMove, ...] = ()) -> CommitStaged:
     return CommitStaged(ID, len(pieces), digest_of(pieces) if digest is None else digest, positions, "", NOW_MS)
 
 
 def test_parts_do_nothing_until_one_command_names_them_all() -> None:
     cluster = TransactionCluster()
     one, other, *_ = cluster.open_block()
-    # The first transaction comes in two pieces.
+    # The first transaction arrives in two pieces.
     first, second = piece_of(output(one, {0: 5})), piece_of(output(one, {1: 6}), output(other, {0: 7}))
     cluster.do_change(StagePart(ID, 1, second))
     cluster.do_change(StagePart(ID, 1, second))  # once more
     assert cluster.verdict(other, 0) == UNDECIDED
     cluster.do_change(StagePart(ID, 0, first))
-    cluster.do_change(staged(first, second, positions=(Position("query", -1, 0),)))
+    cluster.do_change(staged(first, second, positions=(PositionMove("query", -1, 0),)))
     assert [cluster.verdict(one, 0), cluster.verdict(one, 1)] == [committed(5), committed(6)]
     assert cluster.verdict(other, 0) == committed(7)
     assert cluster.position("query") == 0
     assert cluster.view.transactions.staged() == [] and cluster.image.transactions.staged_bytes == 0
 
 
-def test_a_part_is_never_altered() -> None:
+def test_a_part_is_never_changed() -> None:
     cluster = TransactionCluster()
     one, *_ = cluster.open_block()
     cluster.do_change(StagePart(ID, 0, piece_of(output(one, {0: 5}))))
@@ -77,7 +85,7 @@ def test_a_part_is_never_altered() -> None:
     cluster.refuse(StagePart(ID, 1, b"\x00rubbish"), "invalid_request", changes_nothing=True)
 
 
-def test_parts_that_are_others_or_not_all_there_commit_nothing() -> None:
+def test_incomplete_or_foreign_parts_commit_nothing() -> None:
     cluster = TransactionCluster()
     one, *_ = cluster.open_block()
     first, second = piece_of(output(one, {0: 5})), piece_of(output(one, {1: 6}))
@@ -155,7 +163,7 @@ def test_a_large_commit_is_applied_in_steps_and_seen_as_one_s13(monkeypatch: pyt
 # --- Bounds ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_there_is_no_room_for_changes_nothing_and_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_for_lack_of_room_changes_nothing_and_can_be_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = TransactionCluster()
     one, other, third, *_ = cluster.open_block()
     monkeypatch.setattr(transaction_commit, "MAX_ENDS", 3)
@@ -209,7 +217,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, name: str, change: o
 # --- Topics, copies --------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_goes_is_struck_off_what_waits_for_markers() -> None:
+def test_a_deleted_topic_is_removed_from_commits_that_wait_for_markers() -> None:
     cluster = TransactionCluster()
     one, other, *_ = cluster.open_block()
     cluster.do_change(commit(output(one, {0: 5, 3: 6}), groups=(moves("readers", {1: (-1, 10)}),)))
@@ -222,8 +230,8 @@ def test_a_topic_that_goes_is_struck_off_what_waits_for_markers() -> None:
     assert cluster.verdict(one, 0) == ABORTED
 
 
-def test_what_is_struck_off_is_the_same_on_every_node_s7() -> None:
-    """A node that began from a snapshot holds ends in another order than one that saw the commits."""
+def test_the_removal_is_the_same_on_every_node_s7() -> None:
+    """A node that was restored from a snapshot has ends in another order than one that saw the commits."""
     cluster = TransactionCluster()
     one, other, *_ = cluster.open_block()
     cluster.do_change(commit(output(other, {0: 5})))
@@ -233,7 +241,7 @@ def test_what_is_struck_off_is_the_same_on_every_node_s7() -> None:
     assert apply(copy, *entry) == apply(cluster.image, *entry)
 
 
-def test_a_copy_that_missed_many_entries_is_brought_up_without_a_wrong_word_s13() -> None:
+def test_a_copy_that_missed_many_entries_catches_up_without_a_wrong_answer_s13() -> None:
     cluster = TransactionCluster()
     named = cluster.initialize()
     block = cluster.open_block("batch", 4)
@@ -261,7 +269,7 @@ def test_a_copy_that_missed_many_entries_is_brought_up_without_a_wrong_word_s13(
     ]
 
 
-def test_a_snapshot_takes_nothing_of_what_comes_after_it() -> None:
+def test_a_snapshot_contains_nothing_that_comes_after_it() -> None:
     cluster = TransactionCluster()
     one, other, *_ = cluster.open_block()
     cluster.do_change(commit(output(one, {0: 5})))
@@ -277,7 +285,7 @@ def test_a_snapshot_takes_nothing_of_what_comes_after_it() -> None:
     assert run(decode_snapshot_in_steps(packed)).transactions.unmarked(tp(0)) == [one]
 
 
-def test_damaged_snapshots_are_refused_whole() -> None:
+def test_damaged_snapshots_are_refused_completely() -> None:
     cluster = TransactionCluster()
     one, *_ = cluster.open_block("batch")
     cluster.initialize()
@@ -289,7 +297,7 @@ def test_damaged_snapshots_are_refused_whole() -> None:
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(RemoteProtocolError):
             decode_snapshot(bytes(damaged))
-    # With a checksum that fits: what is no transactions is told as such, and nothing else.
+    # With a matching checksum: invalid transactions are reported as such.
     for position in range(packed.index(b"batch"), len(packed)):
         damaged = bytearray(packed)
         damaged[position] ^= 0x55

@@ -1,4 +1,4 @@
-"""The quorum's journal: what it keeps, what recovery decides, and that no crash in any disk call loses a promise."""
+"""The quorum's journal: its content, the decisions of recovery, and that no crash in any disk call breaks a promise."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from metadata.voters.configuration import Configuration
 from metadata.voters.identity import QuorumIdentity
 from raftlog.errors import DiskDamaged, DiskFailed, DiskFull, InvalidRequest, InvariantViolation
 from raftlog.model import BrokerId, DirectoryId
+from tests.support.quorum.crashes import die_before_fsync
 
 IDENTITY = QuorumIdentity("cluster", BrokerId(1), DirectoryId(b"d" * 16), (BrokerId(1), BrokerId(2), BrokerId(3)))
 FIRST = generation_path(0)
@@ -43,7 +44,7 @@ def contents(journal: Journal) -> tuple[int, int, list[tuple[bytes, int, int]]]:
     return journal.term, journal.vote, list(journal.entries)
 
 
-# --- What it keeps ---------------------------------------------------------------------------------------------------
+# --- Content ---------------------------------------------------------------------------------------------------------
 
 
 def test_entries_term_and_vote_survive_a_power_loss_once_synced() -> None:
@@ -53,7 +54,7 @@ def test_entries_term_and_vote_survive_a_power_loss_once_synced() -> None:
     assert contents(Journal(disk, IDENTITY)) == before
 
 
-def test_what_is_only_staged_is_not_on_disk() -> None:
+def test_staged_records_are_not_on_disk() -> None:
     disk = prepared()
     journal = filled(disk)
     before = contents(journal)
@@ -63,7 +64,7 @@ def test_what_is_only_staged_is_not_on_disk() -> None:
     assert contents(Journal(disk, IDENTITY)) == before
 
 
-def test_a_conflict_is_cut_and_the_new_entries_are_kept() -> None:
+def test_a_conflict_is_truncated_and_the_new_entries_are_kept() -> None:
     disk = prepared()
     journal = filled(disk)
     journal.set_hard_state(5, fmt.NO_VOTE)
@@ -88,7 +89,7 @@ def test_one_group_is_one_fsync_and_nothing_staged_is_none() -> None:
     assert disk.fsyncs == fsyncs + 1
 
 
-def test_a_vote_is_given_once_in_a_term_and_terms_only_rise() -> None:
+def test_a_vote_is_given_once_per_term_and_terms_only_rise() -> None:
     journal = filled(prepared())
     with pytest.raises(InvariantViolation):
         journal.set_hard_state(3, 1)
@@ -128,7 +129,7 @@ def test_dropping_the_prefix_keeps_the_rest_and_shrinks_the_file() -> None:
 
 
 def test_the_bytes_are_those_of_format_3() -> None:
-    """Whoever changes them makes a new format version, and goes on reading this one."""
+    """A change of these bytes is a new format version, and this one must still be read."""
     disk = prepared()
     journal = Journal(disk, IDENTITY)
     journal.set_hard_state(3, 2)
@@ -146,7 +147,7 @@ def test_the_bytes_are_those_of_format_3() -> None:
 
 
 def with_header(version: int) -> SimDisk:
-    """A disk with a journal that has nothing but its header, as that format version wrote it."""
+    """A disk with a journal that has only its header, as that format version wrote it."""
     header = msgspec.msgpack.encode(
         [version, IDENTITY.cluster_id, IDENTITY.node_id, IDENTITY.directory_id, sorted(IDENTITY.voters), 1, 0, 3, -1]
     )
@@ -163,8 +164,8 @@ def test_a_journal_of_format_1_is_read_and_has_the_initial_voters() -> None:
 
 
 @pytest.mark.parametrize("version", [0, fmt.FORMAT_VERSION + 1])
-def test_a_journal_of_a_format_that_is_not_known_is_refused_and_left_as_it_is(version: int) -> None:
-    """As after a downgrade: what it says may mean something else, so nothing is cut, voted or appended (S9)."""
+def test_a_journal_of_an_unknown_format_is_refused_and_left_unchanged(version: int) -> None:
+    """As after a downgrade: its records may have another meaning, so nothing is truncated, voted or appended (S9)."""
     disk = with_header(version)
     before = disk.read(FIRST)
     with pytest.raises(InvariantViolation, match=f"has format {version}, this raftlog knows {fmt.FORMAT_VERSION}"):
@@ -172,7 +173,7 @@ def test_a_journal_of_a_format_that_is_not_known_is_refused_and_left_as_it_is(ve
     assert disk.list("quorum") == [FIRST.removeprefix("quorum/")] and disk.read(FIRST) == before
 
 
-# --- Who it belongs to -----------------------------------------------------------------------------------------------
+# --- Ownership -------------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_journal_is_never_a_first_start() -> None:
@@ -228,12 +229,12 @@ def zeros(content: bytes) -> bytes:
 
 
 def rotten(content: bytes) -> bytes:
-    """One bit of the last record."""
+    """One flipped bit of the last record."""
     return content[:-1] + bytes([content[-1] ^ 4])
 
 
 CASES: list[tuple[str, bool, Callable[[bytes], bytes], bool]] = [
-    # (what happened, the last group is witnessed, the damage, the journal opens)
+    # (event, the last group is witnessed, the damage, the journal opens)
     ("torn last group", False, torn, True),
     ("zeros in the last group", False, zeros, True),
     ("rotten bit in the last group", False, rotten, False),
@@ -258,7 +259,7 @@ def test_the_end_of_the_file(what: str, witnessed: bool, damage: Callable[[bytes
 
 
 def test_a_last_sector_that_never_arrived_is_cut_however_little_of_it_was_used() -> None:
-    """The file has its length, but what lies behind the last sector's boundary is zeros."""
+    """The file has its length, but the bytes behind the last sector's boundary are zeros."""
     for used in (1, 5, 15, 16, 40):
         disk = prepared()
         journal = filled(disk)
@@ -273,7 +274,7 @@ def test_a_last_sector_that_never_arrived_is_cut_however_little_of_it_was_used()
 
 
 @pytest.mark.parametrize("damage", [zeros, rotten])
-def test_synced_bytes_that_a_later_record_vouches_for_must_be_whole(damage: Callable[[bytes], bytes]) -> None:
+def test_synced_bytes_that_a_later_record_vouches_for_must_be_intact(damage: Callable[[bytes], bytes]) -> None:
     disk = prepared()
     journal = filled(disk)
     end = len(content_of(disk))
@@ -293,7 +294,7 @@ def test_a_damaged_first_record_is_never_cut() -> None:
             recover("test", damaged)
 
 
-def test_a_record_that_is_missing_or_came_twice_is_damage() -> None:
+def test_a_missing_or_duplicate_record_is_damage() -> None:
     disk = prepared()
     filled(disk)
     content = content_of(disk)
@@ -308,12 +309,12 @@ def test_a_record_that_is_missing_or_came_twice_is_damage() -> None:
             recover("test", damaged)
 
 
-def test_what_recovery_cut_stays_cut_after_a_power_loss() -> None:
+def test_bytes_cut_by_recovery_stay_cut_after_a_power_loss() -> None:
     disk = prepared()
     journal = filled(disk)
     end = len(content_of(disk))
     journal.append(b"lost" * 100, 12, 3)
-    journal._file.pwritev(journal._staged, journal._end)
+    die_before_fsync(journal)
     file = disk.open(FIRST)
     file.truncate(end + 100)
     file.fsync()
@@ -324,11 +325,11 @@ def test_what_recovery_cut_stays_cut_after_a_power_loss() -> None:
     assert Journal(disk, IDENTITY).cut_bytes == 0
 
 
-def test_what_a_crashed_process_left_in_the_page_cache_is_synced_before_it_is_built_on() -> None:
+def test_a_crashed_processs_page_cache_is_synced_before_anything_is_appended() -> None:
     disk = prepared()
     journal = filled(disk)
     journal.append(b"written, not synced", 12, 3)
-    journal._file.pwritev(journal._staged, journal._end)
+    die_before_fsync(journal)
     again = Journal(disk, IDENTITY)
     assert again.last_index == 12
     disk.power_loss(random.Random(5))
@@ -338,7 +339,7 @@ def test_what_a_crashed_process_left_in_the_page_cache_is_synced_before_it_is_bu
 # --- Failing disks ---------------------------------------------------------------------------------------------------
 
 
-def test_after_a_failed_fsync_nothing_is_promised_any_more() -> None:
+def test_after_a_failed_fsync_nothing_is_promised() -> None:
     disk = prepared()
     journal = filled(disk)
     journal.append(b"x", 12, 3)
@@ -367,7 +368,7 @@ def test_a_full_disk_stops_the_journal_and_keeps_what_was_promised() -> None:
 
 
 def test_no_crash_in_a_compaction_loses_anything() -> None:
-    """A crash at every single disk operation of snapshot and prefix drop, with every fate of what was not synced."""
+    """A crash at every single disk operation of snapshot and prefix drop, with every fate of unsynced data."""
     for operation, seed in itertools.product(range(1, 30), range(4)):
         disk = prepared()
         journal = filled(disk, entries=50)
@@ -425,7 +426,7 @@ def test_a_log_without_its_snapshot_or_with_another_one_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("index", "term"), [(30, 3), (9, 2)])
-def test_an_installed_snapshot_that_the_log_does_not_have_replaces_it(index: int, term: int) -> None:
+def test_an_installed_snapshot_that_the_log_lacks_replaces_it(index: int, term: int) -> None:
     journal = filled(prepared())
     reconcile(journal, Snapshot.of(index, term, b""))
     assert journal.entries == [(b"", index, term)]

@@ -1,4 +1,4 @@
-"""A node of the quorum that is short of descriptors or memory promises nothing meanwhile, and goes on after it (S7)."""
+"""A quorum node that is short of descriptors or memory promises nothing meanwhile, and continues afterwards (S7)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from crc32c import crc32c
 from jepsen_like.simulator.world.disk import SimDisk, SimFile
 from metadata.commands.results import Done
 from metadata.journal.journal import Journal, prepare_journal
+from metadata.journal.witness import PATH as WITNESS
 from metadata.quorum.node import SHORTAGE_SECONDS
 from metadata.quorum.port import Fate, Outcome
 from metadata.raft import messages
@@ -20,32 +21,43 @@ from metadata.raft.messages import AppendReply, SnapshotChunk
 from metadata.snapshot.encoder import encode_snapshot
 from raftlog.errors import ResourceShortage
 from raftlog.ports import Buffer
-from tests.support.quorum_bench import Bench
-from tests.support.quorum_cluster import QuorumCluster, others, ready_cluster, topic
-from tests.support.quorum_world import identity_of
+from tests.support.quorum.bench import Bench
+from tests.support.quorum.cluster import QuorumCluster, others, ready_cluster, topic
+from tests.support.quorum.world import identity_of
 
 
 class Shortage:
-    """Writes of these files are refused while it is on; the next few calls of the disk too, if asked for."""
+    """Writes of these files are refused while it is on; optionally also the next few calls of the disk."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refusing: set[Any] = set()
-        """Files, as the simulated disk opened them."""
+        """Inodes of files."""
+        self.refusing_syncs: set[Any] = set()
+        """Inodes of files whose fsyncs are refused."""
         self.torn = 0
-        """So many bytes of a refused write are there all the same."""
+        """The number of bytes that a refused write nevertheless writes."""
         self.refused = 0
         self._real = SimFile.pwritev
         shortage = self
 
         def pwritev(file: SimFile, buffers: Sequence[Buffer], position: int) -> int:
-            if file not in shortage.refusing:
+            if file.inode not in shortage.refusing:
                 return shortage._real(file, buffers, position)
             shortage.refused += 1
             if shortage.torn:
                 shortage._real(file, [b"".join(buffers)[: shortage.torn]], position)
             raise ResourceShortage("simulated: cannot allocate memory")
 
+        real_fsync = SimFile.fsync
+
+        def fsync(file: SimFile) -> None:
+            if file.inode not in shortage.refusing_syncs:
+                return real_fsync(file)
+            shortage.refused += 1
+            raise ResourceShortage("simulated: cannot allocate memory")
+
         monkeypatch.setattr(SimFile, "pwritev", pwritev)
+        monkeypatch.setattr(SimFile, "fsync", fsync)
 
 
 @pytest.fixture
@@ -57,13 +69,15 @@ def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
 
 
 @pytest.mark.parametrize("what", ["journal", "torn", "witness"])
-def test_what_a_shortage_kept_from_the_journal_is_written_with_the_next_sync(shortage: Shortage, what: str) -> None:
+def test_records_that_a_shortage_kept_from_the_journal_are_written_with_the_next_sync(
+    shortage: Shortage, what: str
+) -> None:
     disk, identity = SimDisk(), identity_of(1, 3)
     prepare_journal(disk, identity)
     journal: Any = Journal(disk, identity)
     journal.set_hard_state(1, 2)
     journal.append(b"first", 2, 1)
-    shortage.refusing.add(journal._witness._file if what == "witness" else journal._file)
+    shortage.refusing.add(disk.inode_of(WITNESS if what == "witness" else journal.path))
     shortage.torn = 7 if what == "torn" else 0
     for _ in range(2):
         with pytest.raises(ResourceShortage):
@@ -78,20 +92,20 @@ def test_what_a_shortage_kept_from_the_journal_is_written_with_the_next_sync(sho
     assert [command for command, _, _ in again.entries] == [b"", b"first", b"second"]
 
 
-def test_a_journal_that_is_closed_in_a_shortage_has_what_was_promised(shortage: Shortage) -> None:
+def test_a_journal_closed_in_a_shortage_has_everything_promised(shortage: Shortage) -> None:
     disk, identity = SimDisk(), identity_of(1, 3)
     prepare_journal(disk, identity)
     journal: Any = Journal(disk, identity)
     journal.set_hard_state(1, 2)
     journal.sync()
     journal.append(b"never promised", 2, 1)
-    shortage.refusing.add(journal._file)
+    shortage.refusing.add(disk.inode_of(journal.path))
     journal.close()
     again = Journal(disk, identity)
     assert (again.term, again.vote, again.last_index) == (1, 2, 1)
 
 
-def test_a_rewrite_that_a_shortage_ended_does_not_stand_in_the_way_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewrite_that_a_shortage_ended_does_not_block_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, identity = SimDisk(), identity_of(1, 3)
     prepare_journal(disk, identity)
     journal = Journal(disk, identity)
@@ -119,11 +133,10 @@ def test_a_rewrite_that_a_shortage_ended_does_not_stand_in_the_way_of_the_next(m
 
 
 def journal_file(cluster: QuorumCluster, number: int) -> Any:
-    engine: Any = cluster.node(number)._engine
-    return engine._journal._file
+    return cluster.members[number].disk.inode_of(cluster.node(number).engine.journal.path)
 
 
-def test_a_follower_acknowledges_what_it_could_not_write_when_it_has(shortage: Shortage) -> None:
+def test_a_follower_acknowledges_entries_once_it_could_write_them(shortage: Shortage) -> None:
     cluster, leader = ready_cluster(3)
     short, away = others(cluster, leader)
     cluster.members[away].kill()
@@ -141,8 +154,8 @@ def test_a_follower_acknowledges_what_it_could_not_write_when_it_has(shortage: S
     cluster.run_until(lambda: cluster.members[short].view.topic("t") is not None)
 
 
-def test_a_leader_in_a_shortage_gives_way_and_comes_back(shortage: Shortage) -> None:
-    """S7: to the others it is as if it were cut off; nothing that it staged meanwhile has left it."""
+def test_a_leader_in_a_shortage_steps_down_and_returns(shortage: Shortage) -> None:
+    """S7: to the others it seems cut off; nothing that it staged meanwhile has left it."""
     cluster, leader = ready_cluster(4)
     shortage.refusing.add(journal_file(cluster, leader))
     cluster.node(leader).propose(topic(cluster, "lost", leader), lambda outcome: None)
@@ -167,18 +180,16 @@ def test_a_shortage_that_lasts_stops_the_node(shortage: Shortage) -> None:
         cluster.node(short).tick()
 
 
-def test_the_witness_has_its_word_after_a_shortage(shortage: Shortage) -> None:
+def test_the_witness_is_written_after_a_shortage(shortage: Shortage) -> None:
     bench = Bench()
-    engine: Any = bench.engine
     assert bench.replies(2, bench.append(2, 5, 5)) == [AppendReply(5, True, 3, 0)]
-    shortage.refusing.add(engine._journal._witness._file)
-    engine._journal._witness.word = engine._journal._witness.word._replace(synced=0)
+    shortage.refusing_syncs.add(bench.disk.inode_of(WITNESS))
     for _ in range(5):
         bench.tick(0.2)
-    assert shortage.refused and engine._journal.unwitnessed
-    shortage.refusing.clear()
+    assert shortage.refused and bench.engine.journal.unwitnessed
+    shortage.refusing_syncs.clear()
     bench.tick(0.2)
-    assert not engine._journal.unwitnessed
+    assert not bench.engine.journal.unwitnessed
 
 
 # --- A leader's snapshot ----------------------------------------------------------------------------------------------
@@ -189,7 +200,7 @@ HALF_DONE = 4
 
 
 @pytest.mark.parametrize("calls", [call for call in range(1, 8) if call != HALF_DONE])
-def test_a_leaders_snapshot_that_met_a_shortage_is_installed_when_it_comes_again(calls: int) -> None:
+def test_a_leaders_snapshot_that_met_a_shortage_is_installed_when_it_is_sent_again(calls: int) -> None:
     bench, state = Bench(), bytes(1000)
     bench.hear(2, bench.append(2, 5, 5, 5, commit=2))
     whole = SnapshotChunk(6, 20, 6, len(state), crc32c(state), 0, crc32c(state), state)
@@ -210,7 +221,7 @@ def test_a_leaders_snapshot_that_met_a_shortage_is_installed_when_it_comes_again
     assert bench.applied == [InstalledSnapshot(20, 6, state)]
 
 
-def test_a_shortage_in_the_middle_of_a_new_journal_stops_the_node_and_its_next_start_has_the_snapshot() -> None:
+def test_after_a_shortage_in_the_middle_of_a_new_journal_the_next_start_has_the_snapshot() -> None:
     bench, state = Bench(), bytes(1000)
     bench.hear(2, bench.append(2, 5, 5, 5, commit=2))
     whole = SnapshotChunk(6, 20, 6, len(state), crc32c(state), 0, crc32c(state), state)

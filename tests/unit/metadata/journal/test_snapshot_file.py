@@ -1,4 +1,4 @@
-"""A snapshot's way to the disk in slices: the same file, nothing half, and never instead of a newer one."""
+"""Writing a snapshot to disk in slices: the same file, never half, and never instead of a newer one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from metadata.journal.snapshot_file import (
 from metadata.raft.messages import SnapshotChunk
 from metadata.voters.identity import QuorumIdentity
 from raftlog.model import BrokerId, DirectoryId
-from tests.support.quorum_bench import Bench
+from tests.support.quorum.bench import Bench
 
 IDENTITY = QuorumIdentity("snapshots", BrokerId(1), DirectoryId(b"d" * 16), (BrokerId(1),))
 LARGE = bytes(range(256)) * (5 * SLICE_BYTES // 512)
@@ -36,7 +36,7 @@ def prepared() -> SimDisk:
 
 
 @pytest.mark.parametrize("configuration", [b"", b"c" * 70_000])
-def test_in_slices_or_in_one_go_it_is_the_same_file(configuration: bytes) -> None:
+def test_in_slices_or_at_once_it_is_the_same_file(configuration: bytes) -> None:
     snapshot = Snapshot.of(9, 3, LARGE, configuration)
     whole, sliced = prepared(), prepared()
     save_snapshot(whole, IDENTITY, snapshot)
@@ -72,7 +72,7 @@ def test_a_stop_at_any_disk_call_leaves_the_old_one_or_the_new_one() -> None:
     assert done and seen == {5, 9}
 
 
-def test_one_that_was_given_up_is_begun_again() -> None:
+def test_an_abandoned_write_is_started_again() -> None:
     disk = prepared()
     next(save_in_steps(disk, IDENTITY, Snapshot.of(9, 3, LARGE), save_snapshot))
     for _ in save_in_steps(disk, IDENTITY, Snapshot.of(10, 3, LARGE), save_snapshot):

@@ -1,4 +1,4 @@
-"""Whatever bytes come, nothing unpickles them, nothing but a clear refusal happens, and the cluster goes on."""
+"""Whatever bytes arrive, they are never unpickled, they are only refused, and the cluster continues."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from metadata.quorum.port import Fate, Outcome
 from metadata.raft.messages import Append, Entry
 from raftlog.errors import RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId
-from tests.support.quorum_cluster import QuorumCluster
-from tests.support.quorum_world import World
+from tests.support.quorum.cluster import QuorumCluster
+from tests.support.quorum.world import World
 
 
 class Unpickled(BaseException):
-    """Somebody unpickled."""
+    """Pickle was used."""
 
 
 @pytest.fixture(autouse=True)
 def no_pickle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every door to pickle is closed while a cluster runs."""
+    """All functions of pickle are blocked while a cluster runs."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise Unpickled
@@ -57,7 +57,7 @@ BOMBS = [
 
 
 def attacks(rng: random.Random) -> Iterator[bytes]:
-    """Garbage, pickles, compressed pickles, and well-formed frames with those inside."""
+    """Garbage, pickles, compressed pickles, and well-formed frames that contain them."""
     bodies = [*BOMBS, *(zlib.compress(bomb) for bomb in BOMBS), b"", b"\xc1", b"\x9f" * 1000]
     bodies += [rng.randbytes(rng.randrange(1, 200)) for _ in range(200)]
     bodies += [b"\x91" * 5000, b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"]
@@ -119,9 +119,9 @@ def test_a_whole_run_with_snapshots_and_restarts_needs_no_pickle() -> None:
     world.check_acked_survive()
 
 
-def test_messages_of_a_peer_that_are_cut_or_changed_anywhere_are_refused_or_harmless() -> None:
-    """Prefixes of real frames, and bytes of them changed: the node says no, or takes what a voter might have sent; it
-    never fails in another way."""
+def test_truncated_or_changed_messages_of_a_peer_are_refused_or_harmless() -> None:
+    """Prefixes of real frames, and frames with changed bytes: the node refuses, or accepts what a voter might have
+    sent; it never fails in another way."""
     cluster = QuorumCluster(5)
     leader = cluster.await_leader()
     frames = [

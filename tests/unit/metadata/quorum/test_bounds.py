@@ -1,4 +1,4 @@
-"""What may wait for the quorum: a number of proposals, their bytes, and how far the oldest may be behind."""
+"""The bounds of waiting proposals: their number, their bytes, and the distance of the oldest."""
 
 from __future__ import annotations
 
@@ -12,56 +12,57 @@ from metadata.quorum.proposals import LOOKED_AT_MAX, Proposals
 from metadata.quorum.protocol import Propose, Proposed
 from raftlog.config import MIB
 from raftlog.model import BrokerId, Incarnation, TopicId
-from tests.support.quorum_cluster import QuorumCluster
+from tests.support.quorum.cluster import QuorumCluster
 
 PEER, OTHER = BrokerId(2), BrokerId(3)
 
 
 def wide(number: int) -> CreateTopic:
-    """Some ten kilobytes."""
+    """About ten kilobytes."""
     return CreateTopic(f"t{number}", TopicId(number.to_bytes(16, "big")), ((BrokerId(1),),) * 5_000)
 
 
-def test_a_node_holds_a_bounded_number_of_bytes_and_an_urgent_one_goes_before() -> None:
+def test_a_node_holds_a_bounded_number_of_bytes_and_urgent_proposals_go_first() -> None:
     cluster = QuorumCluster(1, limits=QuorumLimits(proposals_bytes_max=40_000))
     outcomes: list[Outcome] = []
     for number in range(6):
         cluster.node(1).propose(wide(number), outcomes.append)
     urgent = ElectLeaders(())
     cluster.node(1).propose(urgent, outcomes.append)
-    waiting = cluster.node(1)._proposals
-    assert len(encode(wide(1))) > 10_000 and len(waiting) == 4, "three of them and the urgent one"
-    assert waiting.size_bytes <= 40_000 + len(encode(urgent)) + 100
+    node = cluster.node(1)
+    assert len(encode(wide(1))) > 10_000 and node.facts().proposals == 4, "three of them and the urgent one"
+    assert node.facts().proposal_bytes <= 40_000 + len(encode(urgent)) + 100
     cluster.node(1).tick()
     assert [outcome.fate for outcome in outcomes] == [Fate.REFUSED] * 3
     cluster.await_leader()
     cluster.run_until(lambda: len(outcomes) == 7)
-    assert waiting.size_bytes == 0 and len(waiting) == 0 and waiting.oldest_sequence is None
+    held = node.facts()
+    assert (held.proposals, held.proposal_bytes, held.oldest_sequence) == (0, 0, None)
 
 
-def test_a_refused_proposal_leaves_no_gap_among_the_sequences() -> None:
+def test_a_refused_proposal_leaves_no_gap_in_the_sequences() -> None:
     cluster = QuorumCluster(1, limits=QuorumLimits(proposals_bytes_max=40_000))
     node = cluster.node(1)
     for number in range(6):
         node.propose(wide(number), lambda outcome: None)
-    assert node._sequence == 3
+    assert node.facts().sequence == 3
     node.propose(NoOp(), lambda outcome: None)
-    assert node._sequence == 3, "a barrier has no session"
+    assert node.facts().sequence == 3, "a barrier has no session"
 
 
-def test_the_oldest_in_flight_is_never_further_behind_than_sessions_tell_apart() -> None:
+def test_the_oldest_in_flight_is_never_further_behind_than_sessions_can_distinguish() -> None:
     cluster = QuorumCluster(1, limits=QuorumLimits(span_max=4))
     node, outcomes = cluster.node(1), list[Outcome]()
     for number in range(6):
         node.propose(GrantProducerIds(BrokerId(1), Incarnation(1), number + 1), outcomes.append)
     node.propose(NoOp(), outcomes.append)
-    assert len(node._proposals) == 5, "four, and a barrier, which is none of the session's"
+    assert node.facts().proposals == 5, "four, and a barrier, which is none of the session's"
     node.tick()
     assert [outcome.fate for outcome in outcomes] == [Fate.REFUSED] * 2
 
 
 class Desk:
-    """A leader's side of forwarded proposals."""
+    """The leader's side of forwarded proposals."""
 
     def __init__(self, **limits: int) -> None:
         self.waiting: list[tuple[bytes, object]] = []
@@ -85,7 +86,7 @@ class Desk:
         return [(peer, answer.request_id) for peer, answer in self.answers if answer.fate == "refused"]
 
 
-def test_a_peer_may_have_so_many_bytes_here() -> None:
+def test_one_peers_bytes_are_bounded() -> None:
     desk = Desk(proposals_bytes_max=25_000)
     for number in range(3):
         desk.propose(PEER, number)
@@ -98,7 +99,7 @@ def test_a_peer_may_have_so_many_bytes_here() -> None:
     assert desk.refused == [(PEER, 2)], "there is room again"
 
 
-def test_all_peers_together_may_have_so_many_bytes_here() -> None:
+def test_all_peers_bytes_together_are_bounded() -> None:
     desk = Desk(forwarded_bytes_max=25_000)
     for peer in range(2, 5):
         desk.propose(BrokerId(peer), peer)

@@ -1,4 +1,4 @@
-"""The broker beside a quorum node: registered, heard of, fenced, let go; and links and disks that do not belong."""
+"""The broker beside a quorum node: registered, watched, fenced, released; and foreign links and disks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.model import BrokerId
 from raftlog.ports import Link
 from raftlog.version import FEATURE_LEVEL
-from tests.support.quorum_cluster import QuorumCluster, SimLink, incarnation_of, others, ready_cluster
+from tests.support.quorum.cluster import QuorumCluster, SimLink, incarnation_of, others, ready_cluster
 
 SESSION = 0.9
 ELECTION = 0.6
@@ -37,7 +37,7 @@ def test_a_registration_is_repeated_until_it_is_answered_and_is_idempotent() -> 
     assert isinstance(stale[0].result, Refused) and stale[0].result.code == "stale_incarnation"
 
 
-def test_the_silent_are_fenced_and_the_returned_unfenced() -> None:
+def test_silent_brokers_are_fenced_and_returned_ones_unfenced() -> None:
     cluster, leader = ready_cluster()
     silent = others(cluster, leader)[0]
     cluster.members[silent].kill()
@@ -82,7 +82,7 @@ def test_a_stop_without_a_quorum_ends_in_time() -> None:
     assert ended == [False]
 
 
-def test_heartbeats_of_another_broker_are_a_broken_protocol() -> None:
+def test_heartbeats_of_another_broker_are_a_protocol_violation() -> None:
     from metadata.quorum.protocol import BrokerHeartbeat
 
     cluster, leader = ready_cluster()
@@ -143,7 +143,7 @@ def test_nodes_of_another_cluster_and_strangers_are_dropped() -> None:
 
 
 def test_a_node_that_is_no_voter_does_not_start() -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     cluster = QuorumCluster(1)
     member = cluster.members[1]
@@ -164,7 +164,7 @@ def test_sessions_of_clients_are_kept_in_the_log_not_in_the_node() -> None:
 
 
 def test_a_process_that_was_replaced_while_it_registered_is_refused_s5() -> None:
-    """Its proposal was on its way when its successor registered from another disk, and arrives after that."""
+    """Its proposal was in flight when its successor registered from another disk, and arrives after that."""
     cluster = QuorumCluster(4, 4, voters=3)
     leader = cluster.await_leader()
     for number in (1, 2, 3):
@@ -191,6 +191,6 @@ def test_below_the_feature_level_a_registration_is_one_that_every_node_knows() -
     for number in (2, 4):
         outcome = cluster.register(number, level=FEATURE_LEVEL)
         assert isinstance(outcome.result, Registered)
-    entries = [command for command, _, _ in cluster.node(1)._engine._journal.entries]
+    entries = [command for command, _, _ in cluster.node(1).engine.journal.entries]
     assert sum(b"register_broker.1" in command for command in entries) == 3
     assert not any(b"register_broker.2" in command for command in entries)

@@ -1,4 +1,4 @@
-"""Links: hello first, one direction each, the newest one counts, and strangers reach nobody."""
+"""Links: hello first, one direction each, the newest one counts, and strangers reach no node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from metadata.raft.engine import Committed, InstalledSnapshot, Lost
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Buffer, Part
-from tests.support.quorum_bench import configuration
-from tests.support.quorum_world import identity_of
-from tests.support.state_machine import apply_at_once
+from tests.support.metadata.state_machine import apply_at_once
+from tests.support.quorum.bench import configuration
+from tests.support.quorum.world import identity_of
 
 
 class FakeLink:
@@ -34,7 +34,7 @@ class FakeLink:
 
 
 class Owner:
-    """What the links tell their node."""
+    """The events that the links give their node."""
 
     def __init__(self) -> None:
         self.heard: list[object] = []
@@ -61,7 +61,7 @@ def hello_of(node: int, cluster: str = "cluster") -> memoryview:
 
 def links() -> tuple[QuorumLinks, Owner, list[str]]:
     dropped: list[str] = []
-    made, owner = QuorumLinks(identity_of(1, 3), on_dropped=lambda error: dropped.append(error.detail)), Owner()
+    made, owner = QuorumLinks(identity_of(1, 3), on_dropped=lambda peer, error: dropped.append(error.detail)), Owner()
     made.attach(owner)
     return made, owner, dropped
 
@@ -113,7 +113,7 @@ def test_a_newer_dialed_link_takes_the_place_of_the_older() -> None:
     assert new.sent[-1] == b"on"
 
 
-def test_messages_count_after_the_hello_and_under_the_name_it_gave() -> None:
+def test_messages_count_after_the_hello_and_under_its_name() -> None:
     made, owner, dropped = links()
     link = FakeLink()
     made.accepted.on_opened(link)
@@ -135,7 +135,7 @@ def test_messages_count_after_the_hello_and_under_the_name_it_gave() -> None:
 @pytest.mark.parametrize(
     "first", [memoryview(encode(EngineFrame(b"x"))), hello_of(1), hello_of(2, "another"), memoryview(b"")]
 )
-def test_an_accepted_link_that_does_not_belong_is_dropped(first: memoryview) -> None:
+def test_a_foreign_accepted_link_is_dropped(first: memoryview) -> None:
     made, owner, dropped = links()
     link = FakeLink()
     made.accepted.on_opened(link)
@@ -144,8 +144,8 @@ def test_an_accepted_link_that_does_not_belong_is_dropped(first: memoryview) -> 
     assert owner.heard == []
 
 
-def test_hellos_tell_who_votes_and_again_when_that_changes() -> None:
-    """A node that was away may know none of the voters of now. Whoever it dials tells it."""
+def test_hellos_name_the_voters_and_are_repeated_when_these_change() -> None:
+    """A node that was offline may know none of the current voters. The nodes that it dials name them."""
     made, _, _ = links()
     link = FakeLink()
     made.accepted.on_message(link, hello_of(3))
@@ -164,10 +164,10 @@ def test_hellos_tell_who_votes_and_again_when_that_changes() -> None:
     assert owner.heard == [("connected", 1)] and not dialed.closed, "it is the same link"
 
 
-# --- Two small parts beside ------------------------------------------------------------------------------------------
+# --- Two small parts -------------------------------------------------------------------------------------------------
 
 
-def test_the_state_machine_takes_no_gap_and_nothing_twice() -> None:
+def test_the_state_machine_accepts_no_gap_and_nothing_twice() -> None:
     for indexes in ((3,), (2, 2), (2, 4)):
         machine = StateMachine(lambda index, events: None)
         with pytest.raises(InvariantViolation):

@@ -1,27 +1,34 @@
-"""Whole quorum nodes: proposals from anywhere, three outcomes and no fourth, events without gaps, reads."""
+"""Whole quorum nodes: proposals from any node, three outcomes and no fourth, events without gaps, reads."""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
 import pytest
+from crc32c import crc32c
 
 from metadata.commands.cluster import CreateTopic, FenceBroker, GrantProducerIds, NoOp
 from metadata.commands.envelope import encode
 from metadata.commands.results import Done, ProducerIdsGranted, Refused
 from metadata.image.image import ClusterImage
 from metadata.quorum import lanes as quorum_lanes
+from metadata.quorum import node as quorum_node
 from metadata.quorum.limits import QuorumLimits
 from metadata.quorum.port import Fate, Outcome
-from metadata.quorum.protocol import Propose, Proposed, decode
+from metadata.quorum.protocol import EngineFrame, Propose, Proposed, decode
 from metadata.quorum.protocol import encode as encode_frame
+from metadata.raft.messages import SnapshotChunk
+from metadata.raft.messages import encode as encode_message
 from metadata.snapshot.encoder import encode_snapshot
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, QuorumStatus, TopicId
-from tests.support.quorum_cluster import QuorumCluster, incarnation_of, others, ready_cluster, topic
+from tests.support.quorum.cluster import QuorumCluster, incarnation_of, others, ready_cluster, topic
+from tests.support.recorded import recorded
 
 SESSION = 0.9
 ELECTION = 0.6
+NEWER = b"\x94\x01\xc0\xc0\x91\xafnext_version.17"
+"""A command of a later version."""
 
 
 # --- Proposals -------------------------------------------------------------------------------------------------------
@@ -41,7 +48,7 @@ def test_a_command_is_applied_wherever_it_is_proposed_and_every_view_shows_it() 
 def test_a_refusal_by_the_state_machine_is_an_applied_outcome_with_its_name() -> None:
     cluster, _ = ready_cluster()
     for number in cluster.nodes:
-        outcome = cluster.propose(number, GrantProducerIds(BrokerId(1), Incarnation(999), 5))
+        outcome = cluster.propose(number, GrantProducerIds(BrokerId(number), Incarnation(999), 5))
         assert outcome.fate is Fate.APPLIED
         assert isinstance(outcome.result, Refused) and outcome.result.code == "stale_incarnation"
 
@@ -57,8 +64,8 @@ def test_without_a_majority_a_leaders_proposal_is_unknown_and_a_followers_refuse
     assert cluster.heap.now < 10
 
 
-def test_a_proposal_outlives_its_leader_and_is_carried_out_once() -> None:
-    """The leader dies with forwarded proposals in every state: they are tried again with their session."""
+def test_a_proposal_survives_its_leader_and_is_executed_once() -> None:
+    """The leader dies with forwarded proposals in every state: they are retried with their session."""
     cluster, leader = ready_cluster(seed=4)
     follower = others(cluster, leader)[0]
     incarnation = incarnation_of(cluster, follower)
@@ -75,18 +82,28 @@ def test_a_proposal_outlives_its_leader_and_is_carried_out_once() -> None:
     assert sorted(granted) == list(range(min(granted), min(granted) + 40)), "and none of them twice"
 
 
-def test_an_answer_to_a_former_life_finds_no_question_of_this_one() -> None:
+def test_an_answer_to_a_former_incarnation_matches_no_question_of_this_one() -> None:
     cluster, leader = ready_cluster()
     follower = others(cluster, leader)[0]
-    first = cluster.node(follower)._proposals._next_id
+    asked: list[int] = []
+
+    def note(sender: int, receiver: int, message: bytes) -> None:
+        frame = decode(message)
+        if sender == follower and isinstance(frame, Propose):
+            asked.append(frame.request_id)
+
+    cluster.network.on_send = note
+    cluster.propose(follower, NoOp())
+    first = asked[-1]
     cluster.members[follower].kill()
     cluster.members[follower].start()
-    second = cluster.node(follower)._proposals._next_id
-    assert abs(second - first) > 10_000
     outcomes: list[Outcome] = []
     cluster.node(follower).propose(NoOp(), outcomes.append)
-    cluster.node(follower).on_message(BrokerId(leader), encode_frame(Proposed(first, "unknown", detail="old")))
+    for number in range(5):
+        answer = Proposed(first + number, "unknown", detail="old")
+        cluster.node(follower).on_message(BrokerId(leader), encode_frame(answer))
     cluster.run(1.0)
+    assert abs(asked[-1] - first) > 10_000
     assert [outcome.fate for outcome in outcomes] == [Fate.APPLIED]
 
 
@@ -104,15 +121,13 @@ def test_too_many_proposals_of_one_peer_are_refused() -> None:
     follower = others(cluster, leader)[0]
     answers: list[Proposed] = []
     node = cluster.node(leader)
-    send = node._outgoing._send
 
-    def spy(peer: BrokerId, message: bytes) -> None:
+    def note(sender: int, receiver: int, message: bytes) -> None:
         frame = decode(message)
         if isinstance(frame, Proposed):
             answers.append(frame)
-        send(peer, message)
 
-    node._outgoing._send = spy
+    cluster.network.on_send = note
     for number in range(5):
         node.on_message(BrokerId(follower), encode_frame(Propose(number, encode(NoOp()), False)))
     node.tick()
@@ -121,7 +136,7 @@ def test_too_many_proposals_of_one_peer_are_refused() -> None:
     assert sorted(answer.request_id for answer in answers if answer.fate == "applied") == [0, 1, 2]
 
 
-def test_what_no_node_could_decode_never_enters_the_log() -> None:
+def test_a_command_that_no_node_could_decode_never_enters_the_log() -> None:
     cluster, leader = ready_cluster()
     node = cluster.node(leader)
     last = node.status().last_index
@@ -148,13 +163,13 @@ def test_urgent_proposals_enter_the_log_first(monkeypatch: pytest.MonkeyPatch) -
     assert order[0] == "fence" and order.count("topic") == 20
 
 
-# --- What cannot be applied ------------------------------------------------------------------------------------------
+# --- Commands that cannot be applied ---------------------------------------------------------------------------------
 
 
-def test_a_committed_entry_that_cannot_be_decoded_stops_the_node_for_good() -> None:
-    cluster, leader = ready_cluster()
+def test_a_committed_entry_that_cannot_be_decoded_stops_the_node_permanently() -> None:
+    cluster, leader = ready_cluster(size=1)
     node = cluster.node(leader)
-    node._engine.propose(b"\x94\x01\xc0\xc0\x91\xafnext_version.17", 10**9)
+    node.engine.propose(NEWER, 10**9)
     with pytest.raises(InvariantViolation, match="upgraded"):
         cluster.run(1.0)
     for call in (node.tick, lambda: node.on_connected(BrokerId(1)), lambda: node.on_message(BrokerId(2), b"")):
@@ -163,8 +178,51 @@ def test_a_committed_entry_that_cannot_be_decoded_stops_the_node_for_good() -> N
     node.close()
 
 
-def test_a_command_that_raises_stops_the_node_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows how much of it was done: what is applied twice, or by half, is another state (S7)."""
+def test_no_node_takes_an_entry_that_it_could_not_apply() -> None:
+    """Only a bug puts it into a leader's log: the link is dropped, and no node stops."""
+    cluster, leader = ready_cluster()
+    cluster.node(leader).engine.propose(NEWER, 10**9)
+    others = [number for number in cluster.nodes if number != leader]
+    cluster.run(1.0)
+    assert all("upgraded" in cluster.members[number].dropped[0] for number in others)
+    cluster.members[leader].kill()
+    cluster.run_until(lambda: cluster.leader() in others)
+    assert cluster.propose(others[0], topic(cluster, "t", others[0])).fate is Fate.APPLIED
+    cluster.members[leader].start()
+    cluster.run_until(lambda: cluster.node(leader).image.index == cluster.node(others[0]).image.index)
+
+
+@pytest.mark.parametrize("state", [b"", b"no snapshot", encode_snapshot(ClusterImage())[:-1]])
+def test_a_leaders_snapshot_that_cannot_be_read_is_not_installed(state: bytes) -> None:
+    """On the disk it would keep the node from every later start."""
+    cluster, leader = ready_cluster()
+    other = next(number for number in cluster.nodes if number != leader)
+    sender = next(number for number in cluster.nodes if number not in (leader, other))
+    node = cluster.node(other)
+    before = node.engine.status()
+    chunk = SnapshotChunk(before.term + 1, 1_000, 1, len(state), crc32c(state), 0, crc32c(state), state)
+    for _ in range(2):
+        node.on_message(BrokerId(sender), encode_frame(EngineFrame(encode_message(chunk))))
+        cluster.run(0.05)
+    assert node.engine.snapshot_index < 1_000 and node.engine.status().last_index < 1_000
+    faults = cluster.members[other].faults
+    assert len(faults) == 1 and faults[0][0] == sender, "told once"
+    assert cluster.propose(other, topic(cluster, "t", leader)).fate is Fate.APPLIED
+
+
+def test_a_leaders_snapshot_that_can_be_read_is_installed_and_answered() -> None:
+    cluster, leader = ready_cluster()
+    other = next(number for number in cluster.nodes if number != leader)
+    node = cluster.node(other)
+    state, term = encode_snapshot(node.image), node.engine.term
+    chunk = SnapshotChunk(term, 1_000, term, len(state), crc32c(state), 0, crc32c(state), state)
+    node.on_message(BrokerId(leader), encode_frame(EngineFrame(encode_message(chunk))))
+    cluster.run(0.05)
+    assert node.engine.snapshot_index == 1_000 and cluster.members[other].faults == []
+
+
+def test_a_command_that_raises_stops_the_node_and_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is unknown how much of it was executed: executing it twice, or half, gives another state (S7)."""
     cluster, leader = ready_cluster()
     node, tried = cluster.node(leader), []
 
@@ -184,14 +242,15 @@ def test_a_command_that_raises_stops_the_node_and_is_not_tried_again(monkeypatch
     node.close()
 
 
-def test_a_controllers_command_is_refused_in_another_term() -> None:
+def test_a_controllers_command_is_refused_in_another_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = recorded(monkeypatch, quorum_node, "Lanes")
     cluster, leader = ready_cluster()
     node = cluster.node(leader)
     results: list[Outcome] = []
     target = BrokerId(others(cluster, leader)[0])
     fence = FenceBroker(target, incarnation_of(cluster, int(target)))
     for term in (node.status().term - 1, node.status().term + 1):
-        node._lanes.submit(encode(fence, term=term), True, results.append)
+        lanes[leader - 1].submit(encode(fence, term=term), True, results.append)
     cluster.run(0.3)
     assert [r.result.code for r in results if isinstance(r.result, Refused)] == ["not_controller", "not_controller"]
     assert cluster.members[leader].view.alive(target)
@@ -200,7 +259,7 @@ def test_a_controllers_command_is_refused_in_another_term() -> None:
 # --- Snapshots -------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_was_away_gets_the_difference_and_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_was_offline_gets_the_difference_and_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.raft.pysyncobj_engine.TRAILING_ENTRIES", 4)
     cluster, leader = ready_cluster(limits=QuorumLimits(snapshot_entries=25))
     away = others(cluster, leader)[0]
@@ -230,7 +289,7 @@ def test_the_journal_stays_bounded() -> None:
 
 
 @pytest.mark.parametrize("partitions_a_step", [1, 500])
-def test_everything_is_there_after_a_power_loss_of_all(partitions_a_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_survives_a_power_loss_of_all(partitions_a_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.snapshot.encoder.PARTITIONS_PER_STEP", partitions_a_step)
     cluster, leader = ready_cluster(limits=QuorumLimits(snapshot_entries=20))
     for number in range(30):
@@ -246,7 +305,7 @@ def test_everything_is_there_after_a_power_loss_of_all(partitions_a_step: int, m
 # --- Reads -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_barrier_is_beyond_everything_acknowledged_before_it_was_asked_for() -> None:
+def test_a_barrier_is_beyond_everything_acknowledged_before_its_request() -> None:
     cluster, leader = ready_cluster()
     for reader in cluster.nodes:
         written = cluster.propose(leader, topic(cluster, f"for-{reader}", leader))
@@ -256,7 +315,7 @@ def test_a_barrier_is_beyond_everything_acknowledged_before_it_was_asked_for() -
         assert barriers[0].fate is Fate.APPLIED and barriers[0].index > written.index
 
 
-def test_barriers_asked_for_together_share_an_entry() -> None:
+def test_barriers_requested_together_share_an_entry() -> None:
     cluster, leader = ready_cluster()
     last = cluster.node(leader).status().last_index
     answers: list[Outcome] = []
@@ -280,7 +339,7 @@ def test_a_cut_off_leader_answers_no_barrier() -> None:
     assert len(answers) == 2
 
 
-def test_the_leaders_status_from_anywhere_and_ones_own_without_a_leader() -> None:
+def test_the_leaders_status_from_any_node_and_the_own_one_without_a_leader() -> None:
     cluster, leader = ready_cluster()
     answers: list[QuorumStatus] = []
     for number in cluster.nodes:

@@ -1,11 +1,21 @@
-"""Every frame of a peer is input (S11): what no honest node can have said is that peer's fault. Its link is dropped,
-nothing else happened, and no broken node stops another one."""
+"""Every frame of a peer is untrusted input (S11).
+
+A message that no correct node can have sent drops its link, without any other effect, and no broken node stops another
+one.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from metadata.commands.cluster import FenceBroker, NoOp, UnfenceBroker
+from metadata.commands.cluster import (
+    FenceBroker,
+    GrantProducerIds,
+    NoOp,
+    RegisterBroker,
+    ReportRoom,
+    UnfenceBroker,
+)
 from metadata.commands.envelope import encode, encode_result
 from metadata.commands.results import Done
 from metadata.quorum.links import is_dialable
@@ -25,14 +35,14 @@ from metadata.raft import messages
 from metadata.raft.messages import MAX_TERM_LEAP, Append, AppendReply, Entry, PreVoteReply, SnapshotReply, Vote
 from metadata.voters.changes import Action
 from metadata.voters.configuration import CONFIGURATION, Configuration, encode_entry
-from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.errors import Contradiction, RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, QuorumStatus
-from tests.support.quorum_bench import REGULAR, Bench, configuration, led, meet, voter
-from tests.support.quorum_cluster import ready_cluster, topic
+from tests.support.quorum.bench import REGULAR, Bench, configuration, led, meet, voter
+from tests.support.quorum.cluster import ready_cluster, topic
 
 
 def refused(bench: Bench, sender: int, message: messages.Message, why: str) -> None:
-    """The message is the sender's fault, and changed nothing."""
+    """The message is refused as the sender's error, and changed nothing."""
     before = bench.engine.status(), bench.engine.leader, bench.engine.configuration
     with pytest.raises(RemoteProtocolError, match=why):
         bench.hear(sender, message)
@@ -63,7 +73,7 @@ def following() -> Bench:
     ids=["two gone", "two more", "another disk", "later in one append"],
 )
 def test_a_change_of_voters_by_more_than_one_step_is_refused(leap: tuple[Configuration, ...]) -> None:
-    """S7: two majorities of such a leap may share nobody. A leader never appends one; who says so is broken."""
+    """S7: two majorities on either side of such a step may have no common voter. A leader never appends one."""
     bench = following()
     entries = (Entry(5, REGULAR + b"x"), *(Entry(5, encode_entry(one)) for one in leap))
     refused(bench, 2, Append(5, 2, 5, 1, entries), "more than one step")
@@ -72,21 +82,22 @@ def test_a_change_of_voters_by_more_than_one_step_is_refused(leap: tuple[Configu
     assert answer == AppendReply(5, True, 3, 0), "one step is taken"
 
 
-def test_a_leap_after_an_entry_that_is_not_here_is_rejected_as_any_append() -> None:
-    """What came before it is unknown here: perhaps the steps between."""
+def test_a_configuration_after_a_missing_entry_is_rejected_as_any_append() -> None:
+    """The entries before it are unknown here: perhaps they are the steps in between."""
     bench = following()
     (answer,) = bench.replies(2, Append(5, 7, 5, 1, (Entry(5, encode_entry(configuration(2, 4))),)))
     assert answer == AppendReply(5, False, 7, 2)
 
 
-def test_the_first_configuration_of_a_log_is_taken_whatever_the_own_folder_says() -> None:
-    """An observer's folder names who voted when it was prepared; the log begins with those of the first day."""
+def test_the_first_configuration_of_a_log_is_accepted_whatever_the_own_folder_says() -> None:
+    """An observer's folder names the voters at the time of its preparation; the log begins with those of the first
+    day."""
     bench = Bench()
     (answer,) = bench.replies(7, Append(5, 1, 0, 1, (Entry(5, encode_entry(configuration(7, 8, 9))),)))
     assert answer == AppendReply(5, True, 2, 0) and bench.engine.configuration == configuration(7, 8, 9)
 
 
-def test_the_largest_configuration_that_can_be_coded_fits_into_a_snapshots_message() -> None:
+def test_the_largest_possible_configuration_fits_into_a_snapshots_message() -> None:
     wide = Configuration.of(voter(n) for n in range(64))
     wide = Configuration.of(type(v)(v.node_id, v.directory_id, "\U0001f980" * 255, 65535) for v in wide.voters)
     packed = encode_entry(wide).removeprefix(CONFIGURATION)
@@ -94,12 +105,12 @@ def test_the_largest_configuration_that_can_be_coded_fits_into_a_snapshots_messa
     assert messages.decode(messages.encode(chunk)) == chunk
 
 
-# --- A leader hears what cannot be ------------------------------------------------------------------------------------
+# --- Impossible messages to a leader ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("success", [True, False])
 @pytest.mark.parametrize("beyond", [1, 2**61])
-def test_an_answer_to_what_was_never_sent_is_refused(success: bool, beyond: int) -> None:
+def test_an_answer_to_a_message_that_was_never_sent_is_refused(success: bool, beyond: int) -> None:
     bench = Bench()
     bench.lead()
     index = bench.engine.status().last_index + beyond
@@ -113,38 +124,47 @@ def test_a_node_that_cannot_have_been_elected_does_not_stop_the_leader() -> None
     bench = led(4)
     for sender in (2, 4):
         refused(bench, sender, Append(bench.engine.term, 1, 0, 1, ()), "cannot lead")
-    with pytest.raises(InvariantViolation, match="both lead"):
+    with pytest.raises(Contradiction, match="claims to lead"):
         bench.hear(3, Append(bench.engine.term, 1, 0, 1, ()))
 
 
-def test_only_a_voter_can_make_a_node_doubt_what_is_committed() -> None:
+def test_no_node_can_make_another_one_give_up_committed_entries() -> None:
     bench = following()
     bench.hear(2, Append(5, 2, 5, 2, ()))
     other = Append(9, 1, 0, 1, (Entry(9, REGULAR + b"other"),))
-    refused(bench, 4, other, "another history")
-    with pytest.raises(InvariantViolation, match="committed"):
-        bench.hear(3, other)
+    for sender in (3, 4):
+        refused(bench, sender, other, "another history")
 
 
-def test_one_message_cannot_use_up_all_terms() -> None:
+@pytest.mark.parametrize(
+    "message",
+    [Append(2**62, 1, 0, 1, ()), AppendReply(2**62, False, 1, 1), PreVoteReply(2**62, 1, False), Vote(2**62, False)],
+)
+def test_one_message_cannot_use_up_all_terms(message: messages.Message) -> None:
+    """A node enters a term that is far ahead in steps: each message of it leads one step further."""
     bench = Bench()
-    far = MAX_TERM_LEAP + 1
-    for message in (
-        Append(far, 1, 0, 1, ()),
-        AppendReply(far, False, 1, 1),
-        PreVoteReply(far, 1, False),
-        Vote(far, False),
-    ):
-        refused(bench, 2, message, "sent term")
-    bench.hear(2, Append(far - 1, 1, 0, 1, ()))
-    assert bench.engine.term == far - 1, "one that was away for long is let in"
+    bench.lead()
+    term = bench.engine.term
+    for step in (1, 2):
+        bench.hear(2, message)
+        assert bench.engine.term == term + step * MAX_TERM_LEAP and bench.engine.leader == -1
+
+
+def test_a_node_that_was_away_for_long_follows_the_present_leader() -> None:
+    bench = Bench()
+    far = 3 * MAX_TERM_LEAP - 7
+    assert [bench.replies(2, bench.append(2, 5, term=far)) for _ in range(3)] == [
+        [],
+        [],
+        [AppendReply(far, True, 2, 0)],
+    ]
 
 
 # --- Frames -----------------------------------------------------------------------------------------------------------
 
 
 def test_no_well_formed_frame_stops_a_node() -> None:
-    """A line's end behind a word is another word."""
+    """The end of a line behind a word is another word."""
     cluster, leader = ready_cluster()
     other = next(number for number in cluster.nodes if number != leader)
     envelope = encode(NoOp())
@@ -167,7 +187,38 @@ def test_no_well_formed_frame_stops_a_node() -> None:
     assert all(cluster.node(leader).image.brokers[BrokerId(n)].fenced is False for n in cluster.nodes)
 
 
-def test_a_status_of_as_many_nodes_as_there_can_be_is_told() -> None:
+@pytest.mark.parametrize("number", [2**62, 2**20 + 2])
+def test_no_registration_makes_a_brokers_later_ones_impossible(number: int) -> None:
+    cluster, leader = ready_cluster()
+    other = next(number for number in cluster.nodes if number != leader)
+    known = cluster.node(leader).image.brokers[BrokerId(other)]
+    forged = RegisterBroker.of(
+        known.broker_id,
+        known.directory_id,
+        known.start_number - 1 + number if number < 2**62 else number,
+        api=known.api,
+        data=known.data,
+        rack="",
+        feature_level=known.feature_level,
+        reports=[],
+    )
+    with pytest.raises(RemoteProtocolError, match="registers start number"):
+        cluster.node(leader).on_message(BrokerId(other), encode_frame(Propose(1, encode(forged), True)))
+    cluster.run(0.5)
+    assert cluster.node(leader).image.brokers[BrokerId(other)] == known
+
+
+def test_a_peer_proposes_in_its_own_name_only() -> None:
+    """S12: the link names the proposer."""
+    cluster, leader = ready_cluster()
+    one, other = (BrokerId(number) for number in cluster.nodes if number != leader)
+    incarnation = cluster.node(leader).image.brokers[other].incarnation
+    for command in (GrantProducerIds(other, incarnation, 1), ReportRoom(other, incarnation, True)):
+        with pytest.raises(RemoteProtocolError, match="in the name of broker"):
+            cluster.node(leader).on_message(one, encode_frame(Propose(1, encode(command), True)))
+
+
+def test_a_status_of_the_maximum_number_of_nodes_can_be_sent() -> None:
     match = {BrokerId(node): node for node in range(PEERS_MAX + 8)}
     status = QuorumStatus(BrokerId(1), BrokerId(1), 1, 1, 1, 1, (BrokerId(1),), match)
     told = decode(encode_frame(StatusAnswer.of(1, status)))
@@ -188,6 +239,6 @@ def test_a_status_of_as_many_nodes_as_there_can_be_is_told() -> None:
         ("a\nb", False),
     ],
 )
-def test_a_host_that_no_resolver_takes_is_not_dialed(host: str, is_one: bool) -> None:
-    """It raises for them, and the dialer of that peer would be gone for good."""
+def test_a_host_that_no_resolver_accepts_is_not_dialed(host: str, is_one: bool) -> None:
+    """The resolver raises for it, and the dialer of that peer would end permanently."""
     assert is_dialable(host) is is_one

@@ -1,4 +1,4 @@
-"""Whom a node dials, and what hellos tell it of: a node that was away finds the voters of now (S10)."""
+"""The peers that a node dials, and the content of hellos: a node that was offline finds the current voters (S10)."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import pytest
 from jepsen_like.simulator.quorum.dialing import endpoint_of
 from metadata.quorum import peers as quorum_dialing
 from metadata.quorum.links import QuorumLinks
-from metadata.quorum.peers import WhomToDial
+from metadata.quorum.peers import Peers
 from metadata.quorum.protocol import PROTOCOL_VERSION, Hello, KnownVoter, decode, encode
 from metadata.voters.configuration import Configuration, Voter
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Buffer, Part
-from tests.support.quorum_bench import configuration
-from tests.support.quorum_world import identity_of
+from tests.support.quorum.bench import configuration
+from tests.support.quorum.world import identity_of
 
-# --- Whom -------------------------------------------------------------------------------------------------------------
+# --- Dialed peers -----------------------------------------------------------------------------------------------------
 
 
 def places(*nodes: int) -> dict[BrokerId, Endpoint]:
     return {BrokerId(node): endpoint_of(BrokerId(node)) for node in nodes}
 
 
-def whom() -> WhomToDial:
+def whom() -> Peers:
     """Node 9, whose log names voters 1 to 3."""
-    made = WhomToDial(BrokerId(9), places(1, 2, 3))
+    made = Peers(BrokerId(9), places(1, 2, 3))
     made.on_configuration(configuration(1, 2, 3))
     return made
 
 
-def test_who_reaches_no_leader_asks_on_from_one_to_the_next() -> None:
-    """All voters that it knew were replaced, one after the other; none of them knows all that came later."""
+def test_a_node_without_a_leader_follows_hellos_from_node_to_node() -> None:
+    """All voters that it knew were replaced, one after the other; none of them knows all later ones."""
     lost = whom()
     assert not lost.on_told(BrokerId(2), places(2, 3, 4)) and set(lost.wanted()) == {1, 2, 3}
     assert lost.set_lost(True) and not lost.set_lost(True)
@@ -46,7 +46,7 @@ def test_who_reaches_no_leader_asks_on_from_one_to_the_next() -> None:
     assert set(lost.wanted()) == {1, 2, 3, 4, 6}, "what 4 said is forgotten with 4, and can be asked again"
 
 
-def test_the_latest_word_counts_where_nobody_else_knows_a_place() -> None:
+def test_the_latest_address_counts_if_no_other_node_knows_one() -> None:
     lost = whom()
     lost.set_lost(True)
     old, new = Endpoint("old", 1), Endpoint("new", 1)
@@ -58,7 +58,40 @@ def test_the_latest_word_counts_where_nobody_else_knows_a_place() -> None:
     assert lost.wanted()[BrokerId(4)] == old, "its own word before all"
 
 
-def test_no_chain_of_inventions_is_followed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+REGISTERED, LOGGED, CLAIMED = Endpoint("registered", 1), endpoint_of(BrokerId(3)), Endpoint("claimed", 1)
+
+
+def test_the_word_of_an_unproven_peer_about_its_address_counts_least() -> None:
+    """Anybody may claim to be a voter: the address that the log or the configuration names is dialed."""
+    known = whom()
+    known.on_heard(BrokerId(3), CLAIMED, proven=False)
+    assert known.address_of(BrokerId(3)) == LOGGED
+    known.on_registered(BrokerId(3), REGISTERED)
+    assert known.address_of(BrokerId(3)) == known.trusted_address_of(BrokerId(3)) == REGISTERED
+    known.on_registered(BrokerId(3), None)
+    assert known.address_of(BrokerId(3)) == LOGGED
+    known.on_heard(BrokerId(4), CLAIMED, proven=False)
+    assert known.wanted()[BrokerId(4)] == CLAIMED, "an observer that is in no log yet"
+    assert known.trusted_address_of(BrokerId(4)) is None
+
+
+def test_a_peer_that_does_not_answer_is_dialed_at_its_next_address() -> None:
+    """A voter moved, and cannot register at its new address before it is reached there."""
+    known = whom()
+    known.on_heard(BrokerId(3), CLAIMED, proven=False)
+    known.on_failed(BrokerId(3))
+    assert known.wanted()[BrokerId(3)] == CLAIMED
+    known.on_heard(BrokerId(3), CLAIMED, proven=False)
+    assert known.wanted()[BrokerId(3)] == CLAIMED, "it answers there"
+    known.on_failed(BrokerId(3))
+    assert known.wanted()[BrokerId(3)] == LOGGED
+    known.on_heard(BrokerId(3), REGISTERED, proven=True)
+    assert known.wanted()[BrokerId(3)] == REGISTERED, "its certificate proves it"
+    known.on_failed(BrokerId(7))
+    assert known.address_of(BrokerId(7)) is None
+
+
+def test_a_chain_of_invented_voters_is_not_followed_endlessly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quorum_dialing, "PEERS_MAX", 30)
     lost = whom()
     lost.set_lost(True)
@@ -68,11 +101,11 @@ def test_no_chain_of_inventions_is_followed_for_ever(monkeypatch: pytest.MonkeyP
     assert len(lost.wanted()) == 30
 
 
-# --- What is told -----------------------------------------------------------------------------------------------------
+# --- Hellos -----------------------------------------------------------------------------------------------------------
 
 
 class SaidLink:
-    """A link that keeps what is said on it."""
+    """A link that records the messages sent on it."""
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
@@ -105,7 +138,7 @@ class Nobody:
 
 def links() -> tuple[QuorumLinks, list[str]]:
     dropped: list[str] = []
-    made = QuorumLinks(identity_of(1, 3), on_dropped=lambda error: dropped.append(error.detail))
+    made = QuorumLinks(identity_of(1, 3), on_dropped=lambda peer, error: dropped.append(error.detail))
     made.attach(Nobody())
     return made, dropped
 
@@ -117,7 +150,33 @@ def greeted(made: QuorumLinks, node: int, host: str = "", voters: tuple[KnownVot
     return link
 
 
-def test_a_hello_names_the_leader_and_where_voters_say_that_they_are() -> None:
+def test_a_hello_makes_no_node_dial_where_its_sender_is_not() -> None:
+    """Otherwise anybody could reach through a node what only the node may reach (server-side request forgery)."""
+    heard: dict[int, tuple[Endpoint | None, bool]] = {}
+    made = QuorumLinks(
+        identity_of(1, 3),
+        on_heard=lambda peer, endpoint, *, proven: heard.update({int(peer): (endpoint, proven)}),
+        source_of=lambda link: "192.0.2.9",
+        trusted_address_of=lambda peer: Endpoint("log", 1) if peer == 2 else None,
+    )
+    met: dict[int, Endpoint | None] = {}
+
+    class Noting(Nobody):
+        def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None:
+            met[int(peer)] = endpoint
+
+    made.attach(Noting())
+    for node in (2, 3):
+        hello = Hello(PROTOCOL_VERSION, "cluster", node, bytes([node] * 16), "metadata.internal", 80)
+        made.accepted.on_message(SaidLink(-1), memoryview(encode(hello)))
+    source = Endpoint("192.0.2.9", 80)
+    assert heard == {2: (source, False), 3: (source, False)}
+    assert met == {2: Endpoint("log", 1), 3: source}, "the log names a voter's own address"
+    greeted(made, 3, "proven")
+    assert heard[3] == (Endpoint("proven", 7), True) and met[3] == Endpoint("proven", 7)
+
+
+def test_a_hello_names_the_leader_and_the_voters_reported_addresses() -> None:
     made, _ = links()
     asking = greeted(made, 3)
     assert asking.told == {}
@@ -140,7 +199,7 @@ def test_a_hello_names_the_leader_and_where_voters_say_that_they_are() -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "a\0b"])
-def test_who_names_a_host_that_no_name_can_be_is_dropped_and_who_repeats_it_is_not(host: str) -> None:
+def test_a_peer_that_names_an_invalid_host_is_dropped_and_one_that_repeats_it_is_not(host: str) -> None:
     made, dropped = links()
     assert greeted(made, 3, host).closed and "no valid name" in dropped[0]
     told: list[dict[BrokerId, Endpoint]] = []

@@ -1,4 +1,4 @@
-"""A proposal's way: waiting, trying, trying again, and its end in one of three ways, told once."""
+"""A proposal's states: waiting, sent, retried, and its end in one of three ways, reported once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ME, LEADER, OTHER = BrokerId(1), BrokerId(2), BrokerId(3)
 
 
 class Way:
-    """Proposals with both ends held by the test."""
+    """Proposals whose both ends the test controls."""
 
     def __init__(self) -> None:
         self.submitted: list[tuple[bytes, object]] = []
@@ -47,7 +47,7 @@ class Way:
 APPLIED = encode_result(Done())
 
 
-def test_it_waits_for_a_leader_and_ends_refused_where_nobody_ever_got_it() -> None:
+def test_it_waits_for_a_leader_and_ends_refused_if_it_was_never_sent() -> None:
     way = Way()
     way.add()
     way.pump(0.0, NO_BROKER, False)
@@ -71,7 +71,7 @@ def test_it_is_sent_once_and_its_answer_ends_it() -> None:
 
 
 @pytest.mark.parametrize("fate", ["refused", "unknown"])
-def test_it_is_tried_again_with_the_same_bytes(fate: str) -> None:
+def test_it_is_retried_with_the_same_bytes(fate: str) -> None:
     way = Way()
     way.add()
     way.pump(0.0)
@@ -97,7 +97,7 @@ def test_another_leader_a_lost_link_or_silence_bring_another_attempt() -> None:
     assert len(way.sent) == 4
 
 
-def test_a_late_word_of_a_former_leader_does_not_count_unless_it_is_the_result() -> None:
+def test_a_late_answer_of_a_former_leader_counts_only_if_it_is_the_result() -> None:
     way = Way()
     way.add()
     way.pump(0.0)
@@ -109,7 +109,7 @@ def test_a_late_word_of_a_former_leader_does_not_count_unless_it_is_the_result()
     assert [outcome.fate for outcome in way.outcomes] == [Fate.APPLIED]
 
 
-def test_the_own_engine_is_used_by_the_leader_itself() -> None:
+def test_the_leader_uses_its_own_engine() -> None:
     way = Way()
     way.add()
     way.pump(0.0, ME, True)
@@ -127,8 +127,9 @@ def test_the_own_engine_is_used_by_the_leader_itself() -> None:
     ],
     ids=["never appended", "cut away"],
 )
-def test_a_leader_that_lost_a_proposal_says_whether_it_had_entered_the_log(certain: bool, expected: Outcome) -> None:
-    """S7: what was appended may still be decided, by another leader whose log has it, and is not called refused."""
+def test_a_leader_that_lost_a_proposal_reports_whether_it_had_entered_the_log(certain: bool, expected: Outcome) -> None:
+    """S7: an appended proposal may still be decided by another leader whose log has it, and is not reported as
+    refused."""
     entered: list[int] = []
     lanes = Lanes(lambda command, token: entered.append(token))
     outcomes: list[Outcome] = []
@@ -142,7 +143,7 @@ def test_a_leader_that_lost_a_proposal_says_whether_it_had_entered_the_log(certa
     assert outcomes == [expected]
 
 
-def test_a_forgotten_answer_is_unknown() -> None:
+def test_a_dropped_answer_is_unknown() -> None:
     way = Way()
     way.add()
     way.pump(0.0)
@@ -150,7 +151,7 @@ def test_a_forgotten_answer_is_unknown() -> None:
     assert [outcome.fate for outcome in way.outcomes] == [Fate.UNKNOWN]
 
 
-def test_an_answer_that_cannot_be_one_is_a_broken_protocol() -> None:
+def test_an_invalid_answer_is_a_protocol_violation() -> None:
     way = Way()
     way.add()
     way.pump(0.0)
@@ -160,7 +161,7 @@ def test_an_answer_that_cannot_be_one_is_a_broken_protocol() -> None:
         way.proposals.on_proposed(LEADER, Proposed(100, "applied", -1, APPLIED), 0.1)
 
 
-def test_at_the_end_everybody_is_told() -> None:
+def test_at_the_end_all_callers_are_answered() -> None:
     way = Way()
     way.add()
     way.pump(0.0)
@@ -169,7 +170,7 @@ def test_at_the_end_everybody_is_told() -> None:
     assert [outcome.fate for outcome in way.outcomes] == [Fate.UNKNOWN, Fate.REFUSED]
 
 
-def test_a_barrier_asked_for_while_one_is_under_way_waits_for_the_next() -> None:
+def test_a_barrier_requested_while_one_is_in_flight_waits_for_the_next() -> None:
     proposed: list[object] = []
     barriers = Barriers(lambda deadline, done: proposed.append(done))
     answers: list[tuple[str, int]] = []
@@ -191,7 +192,7 @@ def test_a_barrier_asked_for_while_one_is_under_way_waits_for_the_next() -> None
 
 
 def test_a_barrier_is_answered_by_its_own_entry_only() -> None:
-    """An entry that took too long ends late: those who asked after it was proposed must not get its index (S7)."""
+    """An entry that took too long ends late: callers that asked after it was proposed must not get its index (S7)."""
     proposed: list[Callable[[Outcome], None]] = []
     heard: dict[str, Outcome] = {}
     barriers = Barriers(lambda deadline, done: proposed.append(done))

@@ -1,4 +1,4 @@
-"""What goes to many peers is made once: an append is one object, one coding, one frame, whoever it goes to."""
+"""A message to many peers is built once: an append is one object, one encoding, one frame, for any number of peers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from metadata.quorum.node import Outgoing
 from metadata.raft import messages as quorum_messages
 from metadata.raft.messages import Append, AppendReply
 from raftlog.model import BrokerId
-from tests.support.quorum_bench import Bench, acknowledge, led, meet
+from tests.support.quorum.bench import Bench, acknowledge, led, meet
 
 OBSERVERS = tuple(range(4, 24))
 
 
 def leading_many() -> Bench:
-    """Voter 1 leads voters 2 and 3; twenty observers follow, and everybody has everything."""
+    """Voter 1 leads voters 2 and 3; twenty observers follow, and all have everything."""
     bench = led()
     meet(bench, *OBSERVERS)
     for _ in range(3):
@@ -25,13 +25,13 @@ def leading_many() -> Bench:
 
 
 def said(bench: Bench) -> list[tuple[int, bytes]]:
-    """What leaves at the next tick, as it leaves."""
+    """The messages of the next tick."""
     bench.now += 0.001
     bench.engine.tick(bench.now)
     return [(int(peer), packed) for peer, packed in bench.engine.ready().messages]
 
 
-def test_an_append_is_coded_once_for_all_voters_and_once_for_all_observers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_is_encoded_once_for_all_voters_and_once_for_all_observers(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, encode = leading_many(), quorum_messages.encode
     coded: list[quorum_messages.Message] = []
 
@@ -54,14 +54,14 @@ def test_an_append_is_coded_once_for_all_voters_and_once_for_all_observers(monke
     assert len({id(packed) for _, packed in told}) == len(coded) == 2
 
 
-def test_a_heartbeat_is_coded_once() -> None:
+def test_a_heartbeat_is_encoded_once() -> None:
     bench = leading_many()
     bench.now += 0.2
     beats = said(bench)
     assert len(beats) == 2 + len(OBSERVERS) and len({id(packed) for _, packed in beats}) == 1
 
 
-def test_peers_that_are_behind_get_what_each_of_them_lacks() -> None:
+def test_lagging_peers_get_the_entries_that_each_of_them_lacks() -> None:
     bench = leading_many()
     for number in range(3):
         bench.engine.propose(b"entry %d" % number, number)
@@ -76,7 +76,7 @@ def test_peers_that_are_behind_get_what_each_of_them_lacks() -> None:
     assert two.entries[-1] == three.entries[-1]
 
 
-def test_a_frame_is_made_once_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_is_built_once_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[quorum_protocol.Frame] = []
     encode = quorum_protocol.encode
 

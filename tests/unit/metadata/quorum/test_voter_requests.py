@@ -1,4 +1,4 @@
-"""A change of voters on its way: asked again where that is safe, and never told to be what it is not."""
+"""A request for a change of voters: retried where that is safe, and never reported wrongly."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from metadata.quorum.lanes import Lanes
 from metadata.quorum.protocol import ChangeVoters, VotersChanged
-from metadata.quorum.voter_requests import ASKED_AGAIN_AFTER, REQUESTS_MAX, RETRY_AFTER, ChangeDesk, VoterChanges
+from metadata.quorum.voter_requests import ASKED_AGAIN_AFTER, REQUESTS_MAX, RETRY_AFTER, VoterChangeQueue, VoterChanges
 from metadata.raft.messages import AppendReply
 from metadata.voters.changes import Action, VoterChange
 from raftlog.errors import CODES
 from raftlog.model import NO_BROKER, BrokerId
-from tests.support.quorum_bench import Bench, acknowledge, configuration, led
+from tests.support.quorum.bench import Bench, acknowledge, configuration, led
 
 A, B = BrokerId(1), BrokerId(2)
 REMOVE_3 = VoterChange(Action.REMOVE, 3)
 
 
 class Asker:
-    """One node's requests, and whom it asked what."""
+    """One node's requests, with the nodes that received them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[BrokerId, ChangeVoters]] = []
@@ -65,7 +65,7 @@ def test_the_next_leader_is_asked_at_once() -> None:
     assert asker.verdicts == [("applied", "")], "the first attempt did it"
 
 
-def test_a_refusal_by_a_leader_of_then_says_nothing_of_what_the_next_one_does() -> None:
+def test_a_former_leaders_refusal_does_not_determine_the_outcome() -> None:
     asker = Asker()
     asker.add()
     asker.changes.pump(0.0, A, True)
@@ -76,7 +76,7 @@ def test_a_refusal_by_a_leader_of_then_says_nothing_of_what_the_next_one_does() 
     assert asker.verdicts == [("applied", "")]
 
 
-def test_that_it_was_done_counts_whichever_attempt_did_it() -> None:
+def test_a_completed_step_counts_whichever_attempt_did_it() -> None:
     asker = Asker()
     asker.add()
     asker.changes.pump(0.0, A, True)
@@ -88,7 +88,7 @@ def test_that_it_was_done_counts_whichever_attempt_did_it() -> None:
     assert asker.verdicts == [("applied", "")], "told once"
 
 
-def test_an_attempt_that_was_surely_not_done_is_made_again_after_a_pause() -> None:
+def test_an_attempt_that_certainly_failed_is_repeated_after_a_pause() -> None:
     asker = Asker()
     asker.add()
     asker.changes.pump(0.0, A, True)
@@ -100,7 +100,7 @@ def test_an_attempt_that_was_surely_not_done_is_made_again_after_a_pause() -> No
     assert asker.verdicts == [("refused", "not_a_voter")], "nobody can have done it"
 
 
-def test_at_the_deadline_an_attempt_without_an_answer_is_unknown_and_a_plan_never_is() -> None:
+def test_at_the_deadline_an_unanswered_attempt_is_unknown_and_a_plan_never_is() -> None:
     for leader, plan, code in (
         (NO_BROKER, False, "quorum_unavailable"),
         (A, False, "outcome_unknown"),
@@ -113,7 +113,7 @@ def test_at_the_deadline_an_attempt_without_an_answer_is_unknown_and_a_plan_neve
         assert asker.verdicts == [("refused", code)]
 
 
-def test_what_waits_is_bounded_and_ends_when_the_node_stops() -> None:
+def test_waiting_requests_are_bounded_and_end_when_the_node_stops() -> None:
     asker = Asker()
     for _ in range(REQUESTS_MAX + 1):
         asker.add()
@@ -125,19 +125,19 @@ def test_what_waits_is_bounded_and_ends_when_the_node_stops() -> None:
     assert len(asker.told) == REQUESTS_MAX + 1
 
 
-# --- At the leader's desk ---------------------------------------------------------------------------------------------
+# --- At the leader ----------------------------------------------------------------------------------------------------
 
 
 class Desk:
-    """The desk of a leader on a bench: node 1 of the voters 1 to 3, and node 4 observes."""
+    """The queue of a leader: node 1 of the voters 1 to 3, and node 4 observes."""
 
     def __init__(self) -> None:
         self.bench: Bench = led(4)
-        for _ in range(8):  # no young leader
+        for _ in range(8):  # not a young leader
             self.bench.tick(0.1)
             acknowledge(self.bench, 2, 3, 4)
         self.lanes = Lanes(self.bench.engine.propose)
-        self.desk = ChangeDesk(self.bench.engine, self.lanes)
+        self.desk = VoterChangeQueue(self.bench.engine, self.lanes)
         self.told: list[VotersChanged] = []
 
     def ask(self, action: str, node: int, *, plan: bool = False) -> None:
@@ -152,8 +152,8 @@ class Desk:
         return [answer.verdict for answer in self.told]
 
 
-def test_a_step_is_told_as_done_when_the_voters_after_it_agreed_and_not_before() -> None:
-    """Nor to who asks for it a second time: what is not committed may yet be cut away."""
+def test_a_step_is_reported_as_done_only_when_the_voters_after_it_agreed() -> None:
+    """Also to a caller that requests it a second time: an uncommitted step may still be truncated."""
     for action, node in (("add", 4), ("remove", 3)):
         desk = Desk()
         desk.ask(action, node)
@@ -172,7 +172,7 @@ def test_a_step_is_told_as_done_when_the_voters_after_it_agreed_and_not_before()
         assert (last.verdict, last.code) == (("applied", "") if action == "add" else ("refused", "not_a_voter"))
 
 
-def test_a_plan_says_what_would_be_and_appends_nothing() -> None:
+def test_a_plan_shows_the_effect_and_appends_nothing() -> None:
     desk = Desk()
     last = desk.bench.engine.status().last_index
     desk.ask("add", 4, plan=True)
@@ -181,7 +181,7 @@ def test_a_plan_says_what_would_be_and_appends_nothing() -> None:
     assert desk.bench.engine.status().last_index == last and desk.bench.engine.is_leader
 
 
-def test_the_leader_resigns_and_has_the_next_one_asked() -> None:
+def test_the_leader_resigns_and_the_next_one_is_asked() -> None:
     desk = Desk()
     desk.ask("remove", 1)
     assert desk.verdicts == ["again"] and not desk.bench.engine.is_leader
@@ -190,7 +190,7 @@ def test_the_leader_resigns_and_has_the_next_one_asked() -> None:
     assert desk.bench.engine.configuration == configuration(1, 2, 3)
 
 
-def test_a_step_whose_leader_is_deposed_is_of_unknown_fate() -> None:
+def test_a_step_of_a_deposed_leader_has_an_unknown_outcome() -> None:
     desk = Desk()
     desk.ask("remove", 3)
     desk.bench.tick()

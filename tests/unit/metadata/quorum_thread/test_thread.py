@@ -1,4 +1,4 @@
-"""The quorum's shell: one timer that is never late for a heartbeat, whom it dials, and links that say nothing."""
+"""The quorum's shell: one timer that is never late for a heartbeat, the dialed peers, and silent links."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pytest
 
 from jepsen_like.simulator.world.disk import SimDisk
 from metadata.quorum.pace import FOLLOWED_HEARTBEATS, HEARTBEAT_LATE, LOOK_AT_LEAST, TICK_SECONDS
+from metadata.quorum_thread import beat as quorum_beat
 from metadata.quorum_thread import streams as quorum_thread_streams
 from metadata.quorum_thread import thread as quorum_thread
+from metadata.quorum_thread.beat import Beat
 from metadata.quorum_thread.dialing import Dialing
 from metadata.quorum_thread.streams import AcceptedStreams, DialedStream, StreamLink
 from metadata.quorum_thread.thread import QuorumThread
@@ -23,8 +25,9 @@ from raftlog.config import TimingConfig
 from raftlog.http2.limits import Http2Limits
 from raftlog.model import BrokerId, DirectoryId, Endpoint, QuorumStatus
 from raftlog.ports import Link
-from raftlog.system.clock import ManualClock
-from tests.support.quorum_world import identity_of
+from tests.support.http.http2_server import until
+from tests.support.partitions.manual import ManualClock
+from tests.support.quorum.world import identity_of
 
 HEARTBEAT = TimingConfig().quorum_heartbeat_ms / 1000
 
@@ -32,7 +35,7 @@ HEARTBEAT = TimingConfig().quorum_heartbeat_ms / 1000
 
 
 class FakeNode:
-    """What the thread needs of a node between its inputs."""
+    """The part of a node that the thread uses between inputs."""
 
     def __init__(self) -> None:
         self.reaches_leader = True
@@ -52,38 +55,26 @@ class FakeNode:
 
 
 @pytest.fixture
-async def ticking() -> AsyncIterator[tuple[QuorumThread, FakeNode, ManualClock]]:
+async def ticking() -> AsyncIterator[tuple[Beat, FakeNode, ManualClock]]:
     clock, node = ManualClock(monotonic=1000.0), FakeNode()
-    thread: Any = QuorumThread(
-        identity_of(1, 1),
-        peers={},
-        disk=SimDisk(),
-        clock=clock,
-        random=random.Random(1),
-        timing=TimingConfig(),
-        on_events=lambda index, events: None,
-        on_fatal=lambda error: None,
-    )
-    thread._node = node
-    yield thread, node, clock
-    thread._node = None
-    if thread._next_beat is not None:
-        thread._next_beat.cancel()
+    made = Beat(node, node.tick, clock, HEARTBEAT)
+    yield made, node, clock
+    made.end()
 
 
-def timers_of(thread: Any) -> int:
-    """How many timers of the loop are for its beat."""
-    scheduled: Any = asyncio.get_running_loop()
-    return sum(not timer.cancelled() and timer._callback == thread._beat for timer in scheduled._scheduled)
+def timers() -> int:
+    """The number of the loop's timers."""
+    loop: Any = asyncio.get_running_loop()
+    return sum(not timer.cancelled() for timer in loop._scheduled)
 
 
 async def test_there_is_one_timer_however_often_the_leader_is_lost(
-    ticking: tuple[Any, FakeNode, ManualClock], monkeypatch: pytest.MonkeyPatch
+    ticking: tuple[Beat, FakeNode, ManualClock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A voter that finds, on its own time, that its leader is gone looks sooner from then on: with the same timer."""
-    thread, node, _ = ticking
-    monkeypatch.setattr(quorum_thread, "TICK_SECONDS", 0.001)
-    thread._heartbeat = 0.002
+    """A voter that finds, on its own timer, that its leader is gone wakes sooner from then on: with the same timer."""
+    _, node, clock = ticking
+    monkeypatch.setattr(quorum_beat, "TICK_SECONDS", 0.001)
+    beat = Beat(node, node.tick, clock, 0.002)
     done = asyncio.Event()
 
     def flap() -> None:
@@ -92,63 +83,65 @@ async def test_there_is_one_timer_however_often_the_leader_is_lost(
             done.set()
 
     node.on_tick = flap
-    thread._beat()
+    beat.begin()
     async with asyncio.timeout(10.0):
         await done.wait()
-    assert timers_of(thread) == 1
+    assert timers() == 1
+    beat.end()
 
 
-async def test_no_input_puts_a_heartbeat_off(ticking: tuple[Any, FakeNode, ManualClock]) -> None:
-    thread, node, clock = ticking
+async def test_no_input_postpones_a_heartbeat(ticking: tuple[Beat, FakeNode, ManualClock]) -> None:
+    beat, node, clock = ticking
     loop = asyncio.get_running_loop()
     node.next_heartbeat = clock.monotonic() + HEARTBEAT
-    thread._beat()
+    beat.begin()
     for left in (HEARTBEAT, HEARTBEAT / 2, HEARTBEAT / 100, 0.0, -HEARTBEAT):
         node.next_heartbeat = clock.monotonic() + left
-        thread._tick()
-        due = thread._next_beat.when() - loop.time()
+        beat.tick()
+        due = beat.wakes_at - loop.time()
         assert due <= max(left, 0.0) + HEARTBEAT_LATE * HEARTBEAT
-        assert timers_of(thread) == 1
+        assert timers() == 1
 
 
-async def test_who_lost_its_leader_looks_sooner(ticking: tuple[Any, FakeNode, ManualClock]) -> None:
-    thread, node, _ = ticking
+async def test_a_node_that_lost_its_leader_wakes_sooner(ticking: tuple[Beat, FakeNode, ManualClock]) -> None:
+    beat, node, _ = ticking
     loop = asyncio.get_running_loop()
-    thread._beat()
-    assert HEARTBEAT < thread._next_beat.when() - loop.time() <= FOLLOWED_HEARTBEATS * HEARTBEAT
+    beat.begin()
+    assert HEARTBEAT < beat.wakes_at - loop.time() <= FOLLOWED_HEARTBEATS * HEARTBEAT
     node.reaches_leader = False
-    thread._tick()
-    assert thread._next_beat.when() - loop.time() <= TICK_SECONDS
+    beat.tick()
+    assert beat.wakes_at - loop.time() <= TICK_SECONDS
 
 
-async def test_who_is_alone_and_has_nothing_to_do_looks_when_it_has(ticking: tuple[Any, FakeNode, ManualClock]) -> None:
-    thread, node, clock = ticking
+async def test_a_node_without_peers_and_work_wakes_when_it_has_some(
+    ticking: tuple[Beat, FakeNode, ManualClock],
+) -> None:
+    beat, node, clock = ticking
     loop = asyncio.get_running_loop()
     node.reaches_leader = False
     for due, least, most in ((0.2, 0.15, 0.2), (-1.0, 0.0, TICK_SECONDS), (math.inf, TICK_SECONDS, LOOK_AT_LEAST)):
         node.next_look = clock.monotonic() + due
-        thread._tick()
-        thread._set_beat()
-        assert least < thread._next_beat.when() - loop.time() <= most
+        beat.tick()
+        assert least < beat.due_at - loop.time() <= most
 
 
-async def test_an_input_that_asks_for_nothing_has_no_tick(
-    ticking: tuple[Any, FakeNode, ManualClock],
+async def test_an_input_without_work_causes_no_tick(
+    ticking: tuple[Beat, FakeNode, ManualClock],
 ) -> None:
-    thread, node, _ = ticking
+    beat, node, _ = ticking
     for wants in (False, True, False):
         node.wants_tick = wants
         before = node.ticks
-        thread._do_guarded(lambda: None)
+        beat.on_input()
         await asyncio.sleep(0)
         assert node.ticks == before + wants
 
 
-# --- Whom it dials ---------------------------------------------------------------------------------------------------
+# --- Dialed peers ----------------------------------------------------------------------------------------------------
 
 
 class Nobody:
-    """A link handler that is told of nothing."""
+    """A link handler that ignores everything."""
 
     def on_opened(self, link: Link) -> None: ...
     def on_message(self, link: Link, message: memoryview) -> None: ...
@@ -183,7 +176,7 @@ async def dialing() -> AsyncIterator[Dialing]:
     await made.close()
 
 
-async def test_voters_and_who_is_here_are_dialed_and_nobody_else(dialing: Dialing) -> None:
+async def test_voters_and_connected_nodes_are_dialed_and_no_others(dialing: Dialing) -> None:
     assert dialed_by(dialing) == (2, 3)
     dialing.on_heard(BrokerId(4), NOWHERE)
     assert dialed_by(dialing) == (2, 3, 4)
@@ -191,8 +184,8 @@ async def test_voters_and_who_is_here_are_dialed_and_nobody_else(dialing: Dialin
     assert dialed_by(dialing) == (2, 3)
 
 
-async def test_a_dead_voter_that_was_removed_is_dialed_no_longer(dialing: Dialing) -> None:
-    """It was heard of, was lost, and is replaced: nobody calls after it for ever."""
+async def test_a_dead_voter_that_was_removed_is_no_longer_dialed(dialing: Dialing) -> None:
+    """It was connected, was lost, and is replaced: it is not dialed forever."""
     dialing.on_heard(BrokerId(3), Endpoint("127.0.0.1", 2))
     dialing.on_gone(BrokerId(3))
     assert dialed_by(dialing) == (2, 3)
@@ -201,7 +194,16 @@ async def test_a_dead_voter_that_was_removed_is_dialed_no_longer(dialing: Dialin
     assert dialed_by(dialing) == (2,)
 
 
-async def test_a_voter_that_was_removed_and_is_here_is_dialed_until_it_goes(dialing: Dialing) -> None:
+async def test_a_peer_that_does_not_answer_where_the_log_says_is_dialed_where_it_came_from(dialing: Dialing) -> None:
+    came_from = Endpoint("127.0.0.1", 2)
+    dialing.on_heard(BrokerId(3), came_from, proven=False)
+    assert dialing.address_of(BrokerId(3)) == dialing.trusted_address_of(BrokerId(3)) == NOWHERE
+    await until(lambda: dialing.address_of(BrokerId(3)) == came_from)
+    dialing.on_registered(BrokerId(3), Endpoint("127.0.0.1", 3))
+    assert dialing.address_of(BrokerId(3)) == Endpoint("127.0.0.1", 3)
+
+
+async def test_a_removed_voter_that_is_connected_is_dialed_until_it_leaves(dialing: Dialing) -> None:
     dialing.on_heard(BrokerId(3), NOWHERE)
     dialing.on_configuration(voting(1, 2))
     assert dialed_by(dialing) == (2, 3)
@@ -209,8 +211,8 @@ async def test_a_voter_that_was_removed_and_is_here_is_dialed_until_it_goes(dial
     assert dialed_by(dialing) == (2,)
 
 
-async def test_who_reaches_no_leader_dials_whom_its_peers_call_voters(dialing: Dialing) -> None:
-    """It was away while voters 2 and 3 were replaced by 5; they are there, and lead nothing."""
+async def test_a_node_without_a_leader_dials_the_voters_that_its_peers_name(dialing: Dialing) -> None:
+    """It was offline while voters 2 and 3 were replaced by 5; they are there, and do not lead."""
     dialing.on_told(BrokerId(2), {BrokerId(1): NOWHERE, BrokerId(5): NOWHERE})
     assert dialed_by(dialing) == (2, 3), "with a leader at hand there is nobody to look for"
     dialing.set_lost(True)
@@ -222,7 +224,7 @@ async def test_who_reaches_no_leader_dials_whom_its_peers_call_voters(dialing: D
     assert dialed_by(dialing) == (2, 3, 6), "the leader that was found has dialed back"
 
 
-# --- Links that say nothing ------------------------------------------------------------------------------------------
+# --- Silent links ----------------------------------------------------------------------------------------------------
 
 
 class FakeStream:
@@ -275,7 +277,7 @@ class Ears:
         return link
 
 
-async def test_a_handler_hears_which_stream_a_peer_opened_and_closed() -> None:
+async def test_a_handler_is_notified_which_stream_a_peer_opened_and_closed() -> None:
     ears = Ears()
     streams = AcceptedStreams(ears, asyncio.get_running_loop(), lambda call: call())
     stream = FakeStream()
@@ -287,7 +289,7 @@ async def test_a_handler_hears_which_stream_a_peer_opened_and_closed() -> None:
     assert isinstance(link, StreamLink) and link.peer == BrokerId(2)
 
 
-async def test_a_handler_hears_once_that_a_stream_it_dialed_is_closed() -> None:
+async def test_a_handler_is_notified_once_that_a_dialed_stream_is_closed() -> None:
     ears = Ears()
     dialed = DialedStream(BrokerId(2), ears, lambda call: call())
     stream = FakeStream()
@@ -303,10 +305,17 @@ async def test_a_handler_hears_once_that_a_stream_it_dialed_is_closed() -> None:
 # --- The end ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_disk_that_hangs_keeps_nobody_from_stopping(
-    ticking: tuple[Any, FakeNode, ManualClock], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    thread, _, _ = ticking
+async def test_a_hanging_disk_does_not_prevent_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread: Any = QuorumThread(
+        identity_of(1, 1),
+        peers={},
+        disk=SimDisk(),
+        clock=ManualClock(monotonic=1000.0),
+        random=random.Random(1),
+        timing=TimingConfig(),
+        on_events=lambda index, events: None,
+        on_fatal=lambda error: None,
+    )
     monkeypatch.setattr(quorum_thread, "HANGING_SECONDS", 0.01)
     synced = threading.Event()
     hanging = thread._thread = threading.Thread(target=synced.wait, args=(30.0,), daemon=True)

@@ -1,8 +1,9 @@
-"""A node whose disk fails or is full promises nothing more and stops; the others go on, and it comes back (S7, S9)."""
+"""A node whose disk fails or is full promises nothing more and stops; the others continue, and it returns (S7, S9)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from metadata.raft.messages import AppendReply, RequestVote
 from metadata.snapshot.encoder import encode_snapshot
 from raftlog.errors import DiskFailed, DiskFull, RaftlogError
 from raftlog.model import BrokerId
-from tests.support.quorum_bench import Bench
-from tests.support.quorum_cluster import QuorumCluster, others, ready_cluster, topic
+from tests.support.quorum.bench import Bench
+from tests.support.quorum.cluster import QuorumCluster, others, ready_cluster, topic
 
 
 def fill(disk: SimDisk) -> None:
@@ -27,11 +28,24 @@ def break_fsync(disk: SimDisk) -> None:
 
 
 Fault = Callable[[SimDisk], None]
+
+
+class Limits:
+    """The usual limits, but for the number of entries after which a snapshot is taken: that may change."""
+
+    def __init__(self) -> None:
+        self._usual = QuorumLimits()
+        self.snapshot_entries = 10_000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._usual, name)
+
+
 FAULTS = pytest.mark.parametrize(("fault", "raised"), [(fill, DiskFull), (break_fsync, DiskFailed)])
 
 
 def stop(cluster: QuorumCluster, number: int, raised: type[RaftlogError]) -> None:
-    """The node stops itself at its next write, and stays stopped whatever it is asked; then its process ends."""
+    """The node stops itself at its next write, and stays stopped; then its process ends."""
     node = cluster.node(number)
     with pytest.raises(raised) as first:
         cluster.run(1.0)
@@ -45,10 +59,10 @@ def stop(cluster: QuorumCluster, number: int, raised: type[RaftlogError]) -> Non
 
 
 @FAULTS
-def test_a_leader_that_cannot_write_stops_and_what_it_had_acknowledged_stays(
+def test_a_leader_that_cannot_write_stops_and_its_acknowledged_entries_stay(
     fault: Fault, raised: type[RaftlogError]
 ) -> None:
-    """Its last proposals end as unknown: what it appended may have left before, or not."""
+    """Its last proposals end as unknown: appended entries may or may not have been sent before."""
     cluster, leader = ready_cluster(3)
     before = cluster.propose(leader, topic(cluster, "before", leader))
     assert before.fate is Fate.APPLIED
@@ -70,7 +84,7 @@ def test_a_leader_that_cannot_write_stops_and_what_it_had_acknowledged_stays(
 
 @FAULTS
 def test_a_follower_that_cannot_write_acknowledges_nothing(fault: Fault, raised: type[RaftlogError]) -> None:
-    """S7: of two voters that are left one has the entry on disk only; it is not committed before the third is back."""
+    """S7: of the two remaining voters one has the entry on disk only; it is not committed before the third returns."""
     cluster, leader = ready_cluster(4)
     failing, away = others(cluster, leader)
     cluster.members[away].kill()
@@ -89,7 +103,7 @@ def test_a_follower_that_cannot_write_acknowledges_nothing(fault: Fault, raised:
 
 @FAULTS
 def test_no_vote_leaves_a_disk_that_cannot_keep_it(fault: Fault, raised: type[RaftlogError]) -> None:
-    """S9, and after the restart the voter may give it to another: nobody was promised anything."""
+    """S9: after the restart the voter may vote for another candidate, since no peer got its vote."""
     bench = Bench()
     bench.tick(1.0)
     fault(bench.disk)
@@ -108,13 +122,14 @@ def test_no_vote_leaves_a_disk_that_cannot_keep_it(fault: Fault, raised: type[Ra
 def test_a_disk_that_fails_while_the_log_is_compacted_loses_nothing(
     fault: Fault, raised: type[RaftlogError], step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Snapshot and new journal are whole or are not there; the old ones are until then."""
+    """Snapshot and new journal are complete or do not exist; the old ones are there until then."""
     monkeypatch.setattr("metadata.raft.pysyncobj_engine.TRAILING_ENTRIES", 2)
-    cluster, leader = ready_cluster(5, limits=QuorumLimits(snapshot_entries=10_000))
+    limits = Limits()
+    cluster, leader = ready_cluster(5, limits=limits)
     for number in range(12):
         assert cluster.propose(leader, topic(cluster, f"t{number}", leader)).fate is Fate.APPLIED
-    node, disk = cluster.node(leader), cluster.members[leader].disk
-    node._snapshots._limits = QuorumLimits(snapshot_entries=1)
+    disk = cluster.members[leader].disk
+    limits.snapshot_entries = 1
     if fault is fill:
         fill(disk)
     else:
@@ -132,7 +147,7 @@ def test_a_disk_that_fails_while_the_log_is_compacted_loses_nothing(
     cluster.run_until(lambda: cluster.members[leader].view.topic("t11") is not None)
 
 
-def test_an_append_is_answered_after_it_is_durable_and_not_at_all_where_that_failed() -> None:
+def test_an_append_is_answered_only_after_it_is_durable() -> None:
     bench = Bench()
     (answer,) = bench.replies(2, bench.append(2, 5, 5))
     assert answer == AppendReply(5, True, 3, 0)

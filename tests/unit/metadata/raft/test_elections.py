@@ -1,4 +1,4 @@
-"""Votes: durable, one a voter, for a log that is complete; and nobody deposes a leader that is heard."""
+"""Votes: durable, one per voter, only for a complete log; and a leader that is alive is not deposed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from metadata.raft.messages import Append, AppendReply, RequestVote, SnapshotChu
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskFailed
 from raftlog.model import BrokerId
-from tests.support.quorum_bench import Bench
-from tests.support.quorum_world import World
+from tests.support.quorum.bench import Bench
+from tests.support.quorum.world import World
 
 ELECTION_MAX = TimingConfig().election_timeout_max_ms / 1000
 
@@ -67,11 +67,11 @@ def test_a_candidate_with_a_shorter_log_gets_no_vote() -> None:
     assert bench.vote(3, RequestVote(9, 3, 5)) == Vote(9, True)
 
 
-# --- Nobody deposes a healthy leader ---------------------------------------------------------------------------------
+# --- A healthy leader is not deposed ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_node_that_is_partly_cut_off_deposes_nobody(seed: int) -> None:
+def test_a_partly_cut_off_node_deposes_no_leader(seed: int) -> None:
     world = World(seed)
     leader = world.await_leader()
     term = world.nodes[leader].live().term
@@ -88,7 +88,7 @@ def test_a_node_that_is_partly_cut_off_deposes_nobody(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_restarting_nodes_depose_nobody(seed: int) -> None:
+def test_restarting_nodes_depose_no_leader(seed: int) -> None:
     world = World(seed)
     leader = world.await_leader()
     term = world.nodes[leader].live().term
@@ -102,7 +102,7 @@ def test_restarting_nodes_depose_nobody(seed: int) -> None:
     assert world.leader() == leader and world.nodes[leader].live().term == term
 
 
-def test_a_late_request_for_votes_does_not_depose_a_leader_that_is_heard() -> None:
+def test_a_late_request_for_votes_does_not_depose_a_live_leader() -> None:
     bench = Bench()
     bench.hear(2, bench.append(2, 5))
     assert bench.hear(3, RequestVote(9, 10, 8)) == []
@@ -114,7 +114,7 @@ def test_a_late_request_for_votes_does_not_depose_a_leader_that_is_heard() -> No
 def test_a_stale_leader_learns_the_later_term() -> None:
     bench = Bench()
     bench.hear(2, bench.append(2, 5))
-    assert bench.replies(3, Append(4, 1, 0, 1, ())) == [AppendReply(5, False, 1, 1)]
+    assert bench.replies(3, Append(4, 1, 0, 1, ())) == [AppendReply(5, False, 0, 0)]
     assert bench.replies(3, SnapshotChunk(4, 9, 4, 1, 0, 0, 0, b"")) == [messages.SnapshotReply(5, 9, 0, False)]
     assert bench.engine.leader == 2
 
@@ -132,7 +132,7 @@ def test_voters_that_lose_the_link_to_a_dead_leader_need_not_wait_for_their_time
     assert sorted(took)[10] < 0.2, "the shortest election timeout is 0.3 s"
 
 
-def test_a_voter_that_alone_loses_its_link_deposes_nobody() -> None:
+def test_one_voter_that_loses_its_link_deposes_no_leader() -> None:
     world = World(3)
     leader = world.await_leader()
     term = world.nodes[leader].live().term

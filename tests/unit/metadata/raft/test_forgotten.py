@@ -1,5 +1,8 @@
-"""A voter whose disk lost what it had fsynced: found at its start by the journal's witness, or by the leader; and then
-it neither votes nor counts (S9), and the others go on (S10)."""
+"""A voter whose disk lost fsynced data.
+
+It is detected at its start by the journal's witness, or by the leader; then it neither votes nor counts (S9), and the
+others continue (S10).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from metadata.raft.progress import Progress, State
 from metadata.voters.changes import Action
 from raftlog.cli import main
 from raftlog.errors import DiskDamaged, DiskFailed
-from tests.support.quorum_bench import Bench
-from tests.support.quorum_cluster import QuorumCluster, others, ready_cluster, topic
-from tests.support.quorum_world import identity_of
+from tests.support.quorum.bench import Bench
+from tests.support.quorum.cluster import QuorumCluster, others, ready_cluster, topic
+from tests.support.quorum.crashes import die_before_fsync
+from tests.support.quorum.world import identity_of
 
 Capture = pytest.CaptureFixture[str]
 IDENTITY = identity_of(1, 3)
@@ -59,7 +63,7 @@ def test_a_journal_that_lost_its_end_is_never_opened() -> None:
     assert Journal(disk, IDENTITY).last_index == 6
 
 
-def test_a_vote_that_is_gone_is_noticed() -> None:
+def test_a_lost_vote_is_detected() -> None:
     disk = SimDisk()
     journal = filled(disk)
     before = disk.read(FIRST)
@@ -70,7 +74,7 @@ def test_a_vote_that_is_gone_is_noticed() -> None:
         Journal(disk, IDENTITY)
 
 
-def test_an_older_generation_that_is_back_is_noticed() -> None:
+def test_the_return_of_an_older_generation_is_detected() -> None:
     disk = SimDisk()
     journal = filled(disk)
     old = disk.read(FIRST)
@@ -92,7 +96,7 @@ def test_the_beginning_of_a_generation_is_witnessed_too() -> None:
         Journal(disk, IDENTITY)
 
 
-def test_a_witness_that_is_gone_or_rotten_is_no_witness() -> None:
+def test_a_missing_or_damaged_witness_is_no_witness() -> None:
     disk = SimDisk()
     filled(disk)
     whole = disk.read(PATH)
@@ -110,10 +114,10 @@ def test_a_witness_that_is_gone_or_rotten_is_no_witness() -> None:
         Journal(disk, IDENTITY)
 
 
-def test_a_word_that_is_torn_leaves_the_one_before() -> None:
+def test_a_torn_word_leaves_the_previous_one() -> None:
     disk = SimDisk()
     journal = filled(disk)
-    before = journal._witness.word
+    before = Witness(disk).word
     journal.append(b"another", 7, 3)
     journal.sync()
     whole = disk.read(PATH)
@@ -124,8 +128,9 @@ def test_a_word_that_is_torn_leaves_the_one_before() -> None:
     assert Journal(disk, IDENTITY).last_index == 7
 
 
-def test_a_power_loss_never_leaves_a_witness_of_what_is_not_there() -> None:
-    """Its words are written behind the fsync of what they speak of: not synced themselves, they may be lost."""
+def test_a_power_loss_never_leaves_a_witness_of_missing_bytes() -> None:
+    """Its words are written after the fsync of the bytes that they describe; not synced themselves, they may be
+    lost."""
     for seed in range(60):
         disk, rng = SimDisk(), random.Random(seed)
         journal = filled(disk, groups=rng.randrange(6))
@@ -135,13 +140,13 @@ def test_a_power_loss_never_leaves_a_witness_of_what_is_not_there() -> None:
             journal.drop_before(2)
         journal.append(b"staged", journal.last_index + 1, 3)
         if seed % 2:
-            journal._file.pwritev(journal._staged, journal._end)
+            die_before_fsync(journal)
         synced = journal.last_index - 1
         disk.power_loss(rng)
         assert Journal(disk, IDENTITY).last_index >= synced
 
 
-def test_it_costs_no_fsync_and_is_durable_when_things_are_quiet() -> None:
+def test_it_costs_no_fsync_and_is_durable_when_the_node_is_idle() -> None:
     disk = SimDisk()
     journal = filled(disk)
     fsyncs = disk.fsyncs
@@ -156,7 +161,7 @@ def test_it_costs_no_fsync_and_is_durable_when_things_are_quiet() -> None:
     assert Witness(disk).word == Word(0, len(disk.read(FIRST)))
 
 
-def test_a_journal_of_before_there_were_witnesses_gets_one() -> None:
+def test_a_journal_from_before_witnesses_gets_one() -> None:
     disk = SimDisk()
     filled(disk)
     content = disk.read(FIRST)
@@ -183,7 +188,7 @@ def test_a_disk_that_cannot_keep_the_word_stops_the_journal() -> None:
         journal.append(b"entry", 7, 3)
 
 
-def test_the_user_is_told_of_the_disk_and_of_no_bug_of_ours(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_the_error_blames_the_disk_and_not_raftlog(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def damaged(**options: object) -> None:
         disk = SimDisk()
         filled(disk)
@@ -198,7 +203,7 @@ def test_the_user_is_told_of_the_disk_and_of_no_bug_of_ours(monkeypatch: pytest.
     assert "raftlog quorum remove 1" in told and "bug" not in told and "try again" not in told
 
 
-# --- A leader that knows better --------------------------------------------------------------------------------------
+# --- Detection by the leader -----------------------------------------------------------------------------------------
 
 
 def content_of(disk: SimDisk) -> dict[str, bytes]:
@@ -206,7 +211,7 @@ def content_of(disk: SimDisk) -> dict[str, bytes]:
 
 
 def put_back(disk: SimDisk, content: dict[str, bytes]) -> None:
-    """All files as they were: no checksum and no witness tells."""
+    """Restore all files: no checksum and no witness shows it."""
     for path in disk.files():
         if path not in content:
             disk.remove(path)
@@ -231,8 +236,8 @@ def with_a_forgetful_voter(seed: int = 1) -> tuple[QuorumCluster, int, int]:
     return cluster, leader, victim
 
 
-def test_a_leader_notices_that_a_voter_forgot_and_all_nodes_go_on() -> None:
-    """It was never heard of again: its rejections looked late. S9, S10."""
+def test_a_leader_detects_that_a_voter_forgot_and_all_nodes_continue() -> None:
+    """Otherwise it would never be in contact again: its rejections would look late. S9, S10."""
     cluster, leader, victim = with_a_forgetful_voter()
     assert cluster.node(leader).status().forgetful == (victim,)
     assert cluster.node(victim).status().forgetful == (victim,)
@@ -243,13 +248,13 @@ def test_a_leader_notices_that_a_voter_forgot_and_all_nodes_go_on() -> None:
     cluster.run_until(lambda: cluster.members[victim].view.topic("proposed-there") is not None)
 
 
-def test_who_forgot_neither_votes_nor_counts_and_remembers_that_over_restarts() -> None:
+def test_a_forgetful_voter_neither_votes_nor_counts_and_remembers_that_over_restarts() -> None:
     cluster, leader, victim = with_a_forgetful_voter()
     (bystander,) = set(others(cluster, leader)) - {victim}
     assert cluster.members[victim].disk.exists(FORGOTTEN)
     cluster.members[bystander].kill()
     cluster.run(1.0)
-    assert not cluster.node(leader)._engine.is_leader, "one voter of three is no majority"
+    assert not cluster.node(leader).engine.is_leader, "one voter of three is no majority"
     cluster.members[victim].kill()
     cluster.members[victim].start()
     cluster.run(2.0)
@@ -262,7 +267,7 @@ def test_who_forgot_neither_votes_nor_counts_and_remembers_that_over_restarts() 
     assert cluster.node(led).status().forgetful == (victim,), "the next leader is told"
 
 
-def test_who_forgot_is_replaced_by_the_documented_steps() -> None:
+def test_a_forgetful_voter_is_replaced_by_the_documented_steps() -> None:
     cluster, leader, victim = with_a_forgetful_voter()
     assert cluster.change(leader, Action.REMOVE, victim).verdict == "applied"
     refused = cluster.change(leader, Action.ADD, victim)
@@ -281,8 +286,9 @@ def test_who_forgot_is_replaced_by_the_documented_steps() -> None:
     assert cluster.propose(leader, topic(cluster, "after", leader)).result is not None, "it counts again"
 
 
-def test_a_new_disk_is_not_blamed_for_what_the_old_one_acknowledged() -> None:
-    """The leader reminds whoever answers of what a disk acknowledged, perhaps before it hears that it is another."""
+def test_a_new_disk_is_not_blamed_for_the_old_ones_acknowledgements() -> None:
+    """The leader names a disk's acknowledgements to the node that answers, perhaps before it learns that the disk is
+    another."""
     for seed in range(4):
         cluster, leader = ready_cluster(seed)
         victim = others(cluster, leader)[0]
@@ -295,7 +301,7 @@ def test_a_new_disk_is_not_blamed_for_what_the_old_one_acknowledged() -> None:
         assert cluster.node(leader).status().forgetful == ()
 
 
-def test_what_a_disk_forgot_is_told_by_its_name_and_no_late_rejection_tells_it() -> None:
+def test_a_disks_loss_is_detected_by_its_name_and_not_by_a_late_rejection() -> None:
     bench = Bench()
     bench.hear(2, bench.append(2, 5, 5, 5))
     own = bytes(bench.identity.directory_id)
@@ -321,7 +327,7 @@ def test_what_a_disk_forgot_is_told_by_its_name_and_no_late_rejection_tells_it()
     bench.engine.check_invariants()
 
 
-def test_a_disk_that_cannot_keep_that_it_forgot_says_nothing_more() -> None:
+def test_a_disk_that_cannot_record_its_loss_sends_nothing_more() -> None:
     bench = Bench()
     bench.hear(2, bench.append(2, 5, 5, 5))
     bench.disk.fail_fsync = 1
@@ -329,7 +335,7 @@ def test_a_disk_that_cannot_keep_that_it_forgot_says_nothing_more() -> None:
         bench.replies(2, messages.Append(6, 9, 5, 1, (), bytes(bench.identity.directory_id)))
 
 
-def test_the_progress_of_who_forgot_begins_anew() -> None:
+def test_the_progress_of_a_forgetful_voter_starts_again() -> None:
     progress = Progress(match=0, next=31)
     progress.on_sent(30, 0, 0)
     progress.on_success(30)

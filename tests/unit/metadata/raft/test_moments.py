@@ -1,4 +1,4 @@
-"""Moments at which something is under way: a resignation, a snapshot, a change of term, a leap of a clock (S7, S10)."""
+"""Events while something is in progress: a resignation, a snapshot, a change of term, a leap of a clock (S7, S10)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from metadata.quorum.limits import QuorumLimits
 from metadata.quorum.port import Fate, Outcome
 from metadata.raft.messages import AppendReply, Resign
 from raftlog.model import BrokerId
-from tests.support.quorum_bench import Bench
-from tests.support.quorum_cluster import QuorumCluster, incarnation_of, others, ready_cluster, topic
+from tests.support.quorum.bench import Bench
+from tests.support.quorum.cluster import QuorumCluster, incarnation_of, others, ready_cluster, topic
 
 
 def grant(cluster: QuorumCluster, number: int, count: int) -> GrantProducerIds:
@@ -21,20 +21,20 @@ def grant(cluster: QuorumCluster, number: int, count: int) -> GrantProducerIds:
 
 
 def first_of(outcome: Outcome) -> int:
-    """Where the granted block begins."""
+    """The start of the granted block."""
     assert isinstance(outcome.result, ProducerIdsGranted)
     return int(outcome.result.first)
 
 
 def granted(cluster: QuorumCluster, number: int) -> int:
-    """So many producer ids were granted to anybody, as this node knows."""
+    """The number of producer ids granted so far, as far as this node knows."""
     return int(cluster.node(number).image.next_producer_id)
 
 
 # --- A leader that resigns -------------------------------------------------------------------------------------------
 
 
-def test_a_leader_that_resigns_calls_what_is_in_its_log_unknown_and_the_rest_refused() -> None:
+def test_a_resigning_leader_reports_appended_proposals_as_unknown_and_the_others_as_refused() -> None:
     bench = Bench()
     bench.lead()
     bench.engine.propose(b"in the log", 7)
@@ -52,7 +52,7 @@ def test_a_leader_that_resigns_calls_what_is_in_its_log_unknown_and_the_rest_ref
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_in_flight_when_the_leader_resigns_is_carried_out_once(seed: int) -> None:
+def test_proposals_in_flight_when_the_leader_resigns_are_executed_once(seed: int) -> None:
     cluster, leader = ready_cluster(seed=20 + seed)
     before, term = granted(cluster, leader), cluster.node(leader).status().term
     outcomes: list[tuple[int, Outcome]] = []
@@ -64,7 +64,7 @@ def test_what_is_in_flight_when_the_leader_resigns_is_carried_out_once(seed: int
             cluster.node(number).tick()
         cluster.run(0.0007)
         if round_ == 6:
-            cluster.node(leader)._engine.resign()
+            cluster.node(leader).engine.resign()
             cluster.node(leader).tick()
     cluster.run_until(lambda: len(outcomes) == 36, 9.0)
     assert {outcome.fate for _, outcome in outcomes} == {Fate.APPLIED}, "there was time to try again"
@@ -76,14 +76,14 @@ def test_what_is_in_flight_when_the_leader_resigns_is_carried_out_once(seed: int
     assert cluster.node(leader).status().term == term + 1, "one election"
 
 
-def test_where_nobody_follows_a_resigned_leader_what_it_had_is_unknown_and_what_came_later_refused() -> None:
+def test_without_a_successor_appended_proposals_are_unknown_and_later_ones_refused() -> None:
     cluster, leader = ready_cluster(seed=31)
     for number in others(cluster, leader):
         cluster.members[number].kill()
     early, late = list[Outcome](), list[Outcome]()
     cluster.node(leader).propose(grant(cluster, leader, 1), early.append, timeout=1.0)
     cluster.node(leader).tick()
-    cluster.node(leader)._engine.resign()
+    cluster.node(leader).engine.resign()
     cluster.node(leader).tick()
     cluster.node(leader).propose(grant(cluster, leader, 1), late.append, timeout=1.0)
     cluster.run(1.2)
@@ -95,7 +95,7 @@ def test_where_nobody_follows_a_resigned_leader_what_it_had_is_unknown_and_what_
 
 
 @pytest.mark.parametrize("power", [False, True])
-def test_a_retry_gets_its_first_answer_from_nodes_that_know_it_by_their_snapshot_alone(
+def test_a_retry_gets_its_first_answer_from_nodes_restored_from_a_snapshot(
     power: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metadata.raft.pysyncobj_engine.TRAILING_ENTRIES", 2)
@@ -112,11 +112,11 @@ def test_a_retry_gets_its_first_answer_from_nodes_that_know_it_by_their_snapshot
     for _ in range(40):
         assert cluster.propose(leader, NoOp()).fate is Fate.APPLIED
     for number in (leader, other):
-        assert cluster.node(number)._engine.base_configuration is not None
+        assert cluster.node(number).engine.base_configuration is not None
         cluster.members[number].kill(power=power)
     for number in (leader, other):
         cluster.members[number].start()
-        journal = cluster.node(number)._engine._journal
+        journal = cluster.node(number).engine.journal
         assert journal.base_index > asked_at, "the entry itself is nowhere any more"
     assert outcomes == []
     cluster.network.cuts.clear()
@@ -131,7 +131,7 @@ def test_a_retry_gets_its_first_answer_from_nodes_that_know_it_by_their_snapshot
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_barrier_of_a_deposed_leader_comes_after_all_that_the_next_one_acknowledged(seed: int) -> None:
+def test_a_barrier_of_a_deposed_leader_comes_after_all_acknowledgements_of_the_next_one(seed: int) -> None:
     cluster, leader = ready_cluster(seed=40 + seed)
     rest = others(cluster, leader)
     written = cluster.propose(leader, topic(cluster, "before", leader))
@@ -155,8 +155,8 @@ def test_a_barrier_of_a_deposed_leader_comes_after_all_that_the_next_one_acknowl
     assert cluster.members[leader].view.topic("meanwhile") is not None
 
 
-def test_a_barrier_whose_entry_was_cut_away_is_asked_for_in_the_next_term() -> None:
-    """The old leader appends it and nobody else has it: another entry takes its place in the log."""
+def test_a_barrier_whose_entry_was_truncated_is_requested_in_the_next_term() -> None:
+    """The old leader appends it and no other node has it: another entry takes its place in the log."""
     cluster, leader = ready_cluster(seed=50)
     rest = others(cluster, leader)
     for number in rest:
@@ -177,7 +177,7 @@ def test_a_barrier_whose_entry_was_cut_away_is_asked_for_in_the_next_term() -> N
 # --- Leaps of clocks -------------------------------------------------------------------------------------------------
 
 
-def test_a_followers_leap_deposes_nobody_and_fences_nobody() -> None:
+def test_a_followers_leap_deposes_no_leader_and_fences_no_broker() -> None:
     cluster, leader = ready_cluster(seed=60)
     term = cluster.node(leader).status().term
     for number in others(cluster, leader):
@@ -188,7 +188,7 @@ def test_a_followers_leap_deposes_nobody_and_fences_nobody() -> None:
     assert all(not broker.fenced for broker in cluster.node(leader).image.brokers.values())
 
 
-def test_a_leaders_leap_costs_an_election_at_most_and_fences_nobody() -> None:
+def test_a_leaders_leap_costs_an_election_at_most_and_fences_no_broker() -> None:
     cluster, leader = ready_cluster(seed=61)
     term = cluster.node(leader).status().term
     index = cluster.propose(leader, topic(cluster, "kept", leader)).index
@@ -207,7 +207,7 @@ def test_a_leaders_leap_costs_an_election_at_most_and_fences_nobody() -> None:
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
-def test_a_deadline_that_a_leap_overtakes_ends_as_unknown_and_nothing_happens_twice(cut_off: bool) -> None:
+def test_a_deadline_passed_by_a_leap_ends_as_unknown_and_nothing_happens_twice(cut_off: bool) -> None:
     cluster, leader = ready_cluster(seed=62)
     asker = others(cluster, leader)[0]
     before = granted(cluster, leader)
@@ -225,7 +225,7 @@ def test_a_deadline_that_a_leap_overtakes_ends_as_unknown_and_nothing_happens_tw
     assert len(outcomes) == 1 and granted(cluster, leader) == before + 3
 
 
-def test_a_leap_before_anybody_leads_refuses_for_certain() -> None:
+def test_a_leap_without_a_leader_refuses_for_certain() -> None:
     cluster = QuorumCluster(63)
     outcomes: list[Outcome] = []
     cluster.node(1).propose(NoOp(), outcomes.append, timeout=5.0)

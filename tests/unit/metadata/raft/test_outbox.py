@@ -1,4 +1,4 @@
-"""What pysyncobj sends by itself is one kind of message: another one would leave in a shape that nobody reads."""
+"""pysyncobj sends only one kind of message by itself: another one would be sent in a form that no peer reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A voter's progress: the three states, and that no late or double answer moves it back."""
+"""A voter's progress: its three states, and that no late or duplicate answer moves it back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_window_bounds_messages_and_bytes() -> None:
     assert not progress.may_send_entries()
 
 
-def test_an_early_answer_does_not_move_next_back_into_what_is_in_flight() -> None:
+def test_an_early_answer_does_not_move_next_back_over_entries_in_flight() -> None:
     progress = replicating()
     for last in (20, 30, 40):
         progress.on_sent(last, 10, 0)
@@ -85,10 +85,10 @@ def test_a_snapshot_holds_entries_back_until_it_is_installed() -> None:
     assert not progress.may_send_entries()
     progress.on_rejected(4, 1)
     assert progress.state is State.SNAPSHOT
-    assert progress.on_installed(100)
+    progress.on_installed(100)
     assert (progress.state, progress.match, progress.next) == (State.PROBE, 100, 101)
-    assert not progress.on_installed(90)
-    assert progress.next == 101
+    progress.on_installed(90)
+    assert (progress.match, progress.next) == (100, 101)
 
 
 EVENTS = ["sent", "success", "rejected", "lost", "installed"]
@@ -114,8 +114,8 @@ def test_match_only_rises_and_next_stays_above_it(events: list[tuple[str, int, i
 
 @given(st.integers(0, 3 * SNAPSHOT_CHUNK_BYTES), st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None)
-def test_a_snapshot_arrives_whole_whatever_the_network_does(size: int, seed: int) -> None:
-    """Chunks and answers are lost, doubled and late; a heartbeat asks where the receiver is."""
+def test_a_snapshot_arrives_complete_whatever_the_network_does(size: int, seed: int) -> None:
+    """Chunks and answers are lost, duplicated and late; a heartbeat asks for the receiver's position."""
     rng = random.Random(seed)
     state = rng.randbytes(size)
     outgoing = OutgoingSnapshot(Snapshot.of(9, 2, state))
@@ -136,8 +136,8 @@ def test_a_snapshot_arrives_whole_whatever_the_network_does(size: int, seed: int
     assert received is not None and received.state == state and received.index == 9
 
 
-def test_questions_on_the_way_do_not_double_a_transfer() -> None:
-    """A slow FIFO link: answers come five ticks late, and every other tick a heartbeat asks."""
+def test_questions_in_flight_do_not_double_a_transfer() -> None:
+    """A slow FIFO link: answers arrive five ticks late, and every other tick a heartbeat asks."""
     state = random.Random(1).randbytes(6 * SNAPSHOT_CHUNK_BYTES)
     outgoing, incoming = OutgoingSnapshot(Snapshot.of(9, 2, state)), IncomingSnapshot()
     answers: deque[tuple[int, int]] = deque()
@@ -156,7 +156,7 @@ def test_questions_on_the_way_do_not_double_a_transfer() -> None:
     assert sent == len(state)
 
 
-def test_who_was_sent_and_told_everything_needs_no_look() -> None:
+def test_a_peer_that_was_sent_everything_needs_no_check() -> None:
     progress = replicating(10)
     assert not progress.has_all(10, 5), "it was not told how much is committed"
     progress.on_sent(10, 0, 5)

@@ -1,4 +1,4 @@
-"""A snapshot on its way from the leader, in chunks that may come twice, out of order, or of another snapshot (S7)."""
+"""A snapshot from the leader in chunks that may arrive twice, out of order, or from another snapshot (S7)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chunks_of(snapshot: Snapshot, *cuts: int) -> list[SnapshotChunk]:
     ]
 
 
-def test_a_snapshot_in_chunks_is_whole_with_the_last_one() -> None:
+def test_a_snapshot_in_chunks_is_complete_with_the_last_one() -> None:
     snapshot, incoming = Snapshot.of(9, 3, b"a state in chunks"), IncomingSnapshot()
     first, second, last = chunks_of(snapshot, 5, 9)
     assert incoming.on_chunk(first) is None and incoming.held_bytes == 5

@@ -1,7 +1,7 @@
-"""What pysyncobj 0.3.17 does as it comes: each test shows one hole, and names the test in which ours is closed.
+"""The behaviour of unmodified pysyncobj 0.3.17: each test shows one hole, and names the test that shows it closed here.
 
-If one of these fails after an upgrade of pysyncobj, a hole was closed there, and the override that closes it here may
-go. Nothing of this runs in the product.
+If one of these tests fails after an upgrade of pysyncobj, a hole was closed there, and the override that closes it here
+may be removed. No part of this runs in the product.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pysyncobj.transport import Transport
 
 
 class Said(Transport):  # type: ignore[misc]
-    """A transport that keeps what is sent."""
+    """A transport that records the sent messages."""
 
     def __init__(self) -> None:
         super().__init__(None, None, [])
@@ -31,7 +31,7 @@ class Said(Transport):  # type: ignore[misc]
 
 
 class Stock(SyncObj):  # type: ignore[misc]
-    """A stock node `a` of a cluster of some."""
+    """A stock node `a` of a cluster."""
 
     def __init__(self, others: str = "bc") -> None:
         self.said = Said()
@@ -93,7 +93,7 @@ def test_stock_counts_one_voters_vote_twice(clock: Clock) -> None:
 
 
 def test_stock_truncates_what_it_acknowledged_when_an_append_comes_again() -> None:
-    """Ours: `test_a_late_resend_takes_nothing_away`."""
+    """Ours: `test_a_late_resend_truncates_nothing`."""
     node = Stock()
     append = {"type": "append_entries", "term": 5, "commit_index": 5, "prevLogIdx": 1, "prevLogTerm": 0}
     node.hear("b", entries=entries(2, 5, 5, 5, 5), **append)
@@ -103,7 +103,7 @@ def test_stock_truncates_what_it_acknowledged_when_an_append_comes_again() -> No
 
 
 def test_stock_commits_a_divergent_log_on_a_snapshots_chunk() -> None:
-    """Ours: `test_a_snapshot_comes_in_pieces_and_only_the_whole_one_commits`."""
+    """Ours: `test_only_a_complete_snapshot_commits`."""
     node = Stock()
     append = {"type": "append_entries", "commit_index": 1, "prevLogIdx": 1, "prevLogTerm": 0}
     node.hear("b", term=5, entries=entries(2, 5, 5, 5), **append)
@@ -123,8 +123,8 @@ def test_stock_believes_an_answer_of_any_term(clock: Clock) -> None:
     assert node.raftCommitIndex == 2, "an answer without a term committed an entry"
 
 
-def test_stock_applies_a_command_that_raises_again_and_again(clock: Clock) -> None:
-    """Ours: `test_a_command_that_raises_stops_the_node_and_is_not_tried_again`,
+def test_stock_applies_a_command_that_raises_repeatedly(clock: Clock) -> None:
+    """Ours: `test_a_command_that_raises_stops_the_node_and_is_not_retried`,
     `test_each_committed_entry_is_handed_out_once_and_in_order`.
     """
     node = Stock("")

@@ -1,6 +1,6 @@
-"""What clusters of stock pysyncobj 0.3.17 lose and promise falsely, each with the test in which ours does not.
+"""Losses and false promises of clusters of stock pysyncobj 0.3.17, each with the test that shows it closed here.
 
-Its nodes are as they come; only time and messages are in the test's hands. See also `test_stock.py`.
+Its nodes are unmodified; the test controls only time and messages. See also `test_stock.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stock_cluster import StockCluster
+from tests.support.quorum.stock_cluster import StockCluster
 
 # It leaves its files open.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -35,7 +35,7 @@ def test_stock_reports_success_for_what_a_cut_off_leader_never_committed(monkeyp
     assert len(true) == 150 and false == []
     cluster.compact("b")
     cluster.cut = set()
-    cluster.run(at_most=1)  # the snapshot's pieces do not all come at once
+    cluster.run(at_most=1)  # the snapshot's pieces do not all arrive at once
     assert len(false) == 100, "every one was reported as done"
     for name in "bc":
         assert not set(false) & set(cluster.nodes[name].values), "and none of them is anywhere"
@@ -70,7 +70,7 @@ def test_stock_loses_what_it_acknowledged_when_killed_while_it_dumps(
 
 
 def test_stock_loses_committed_entries_when_an_append_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: `test_a_late_resend_takes_nothing_away`, `test_lost_late_and_double_appends_lose_no_acknowledged_entry`.
+    """Ours: `test_a_late_resend_truncates_nothing`, `test_lost_late_and_duplicate_appends_lose_no_acknowledged_entry`.
 
     An answer rewinds what the leader sends next while later appends are under way, so it sends them again; the follower
     throws away what follows the first of these, and dies before it has the rest.
@@ -89,7 +89,7 @@ def test_stock_loses_committed_entries_when_an_append_comes_again(monkeypatch: p
     cluster.deliver("a", "b")
     cluster.deliver("b", "a", 1)
     cluster.now += 0.2
-    cluster.tick("a")  # sends again what is under way
+    cluster.tick("a")  # sends again what is in flight
     assert len(cluster.queues["a", "b"]) > 1
     cluster.deliver("b", "a")
     cluster.tick("a")

@@ -1,6 +1,6 @@
-"""What stock pysyncobj 0.3.17 does with its files and its port, each with the test in which ours does not.
+"""The files and the port of stock pysyncobj 0.3.17, each with the test that shows its hole closed here.
 
-See also `test_stock.py`. It leaves files open, so those warnings are not ours to heed.
+See also `test_stock.py`. It leaves files open, so those warnings are ignored.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.journal import FileJournal, ResizableFile
 
 from jepsen_like.clusters.power_loss import Survivors, Volumes
-from tests.support.cluster_attack import pickled
-from tests.support.held_port import HOST, HeldPort
-from tests.support.power_rounds import skip_unless_power_can_be_cut
-from tests.support.stock_cluster import StockCluster
+from tests.support.clusters.attack import pickled
+from tests.support.clusters.held_port import HOST, HeldPort
+from tests.support.clusters.power_rounds import skip_unless_power_can_be_cut
+from tests.support.quorum.stock_cluster import StockCluster
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -54,7 +54,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def asked_for_its_vote(journal: str, candidate: str) -> Iterator[list[str]]:
-    """A process with a stock voter in it, and what it said. It lives while the block runs, and is killed then."""
+    """A process with a stock voter in it, and its answer. It runs while the block runs, and is then killed."""
     command = [sys.executable, "-P", "-c", _VOTER, journal, candidate]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as voter:
         assert voter.stdout is not None
@@ -88,7 +88,7 @@ def test_stock_votes_twice_after_a_power_loss() -> None:
 
 
 class Killed(BaseException):
-    """At this point of the program."""
+    """The program is killed at this point."""
 
 
 def test_stock_loses_what_must_survive_when_killed_while_it_rewrites_its_journal(
@@ -121,7 +121,7 @@ def test_stock_loses_what_must_survive_when_killed_while_it_rewrites_its_journal
 
 def test_stock_syncs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: `test_one_group_is_one_fsync_and_nothing_staged_is_none`,
-    `test_a_lone_voter_reports_nothing_before_it_is_synced`."""
+    `test_a_single_voter_reports_nothing_before_it_is_synced`."""
     synced: list[object] = []
     for name in ("fsync", "fdatasync", "sync"):
         monkeypatch.setattr(f"os.{name}", synced.append)
@@ -136,7 +136,7 @@ def test_stock_syncs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_stock_takes_damaged_bits_for_entries(tmp_path: Path) -> None:
-    """Ours: `test_a_flipped_bit_in_what_is_vouched_for_is_never_accepted`."""
+    """Ours: `test_a_flipped_bit_in_the_vouched_part_is_never_accepted`."""
     path = tmp_path / "journal"
     journal = FileJournal(str(path))
     journal.add(b"what was agreed", 1, 1)
@@ -159,7 +159,7 @@ def test_stock_forgets_its_vote_when_its_file_is_damaged(tmp_path: Path) -> None
     again._destroy()
 
 
-def test_stock_goes_on_with_nothing_when_its_dump_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stock_continues_with_nothing_when_its_dump_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: `test_a_damaged_snapshot_on_disk_is_fatal`."""
     cluster = StockCluster(monkeypatch, folder=tmp_path)
     cluster.elect("a")
@@ -198,7 +198,7 @@ def test_stock_runs_what_a_stranger_sends_to_its_port(tmp_path: Path, held: Held
         node.destroy()
 
 
-def test_all_that_stock_writes_is_pickled(tmp_path: Path) -> None:
+def test_everything_that_stock_writes_is_pickled(tmp_path: Path) -> None:
     """Ours: `test_no_file_of_the_quorum_holds_a_pickle`."""
     journal = FileJournal(str(tmp_path / "journal"))
     journal.setCurrentTerm(7, "b")

@@ -1,7 +1,8 @@
-"""Who may lead. The schedules that lose records when one rule is left out, as far as the quorum decides them.
+"""Eligibility for leadership, and the schedules that lose records if one rule is removed, as far as the quorum decides
+them.
 
-The numbers are those of the schedules that a model checker found. Each test plays the shortest one that breaks a
-weaker design, and shows where this one says no. Three replicas, minimum two, unless it says otherwise.
+The numbers are those of the schedules that a model checker found. Each test plays the shortest one that breaks a weaker
+design, and shows where this one refuses. Three replicas, minimum two, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from metadata.commands.fields import Election
 from metadata.commands.results import Elected, Refused
 from metadata.rules.elections import RAISED_MINIMUM_FEATURE_LEVEL
 from raftlog.model import NO_BROKER, BrokerId, TopicPartition
-from tests.support.metadata_cluster import TOPIC, TP, Cluster, report
+from tests.support.metadata.cluster import TOPIC, TP, Cluster, report
 
 # --- Ordinary elections ----------------------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ def test_an_election_by_a_stale_proposer_is_refused(
     assert cluster.partition is before
 
 
-def test_who_is_fenced_is_not_elected() -> None:
+def test_a_fenced_replica_is_not_elected() -> None:
     cluster = Cluster()
     cluster.fence(0)
     cluster.fence(1)
@@ -67,7 +68,7 @@ def test_who_is_fenced_is_not_elected() -> None:
     assert cluster.elect(2) == ""
 
 
-def test_who_is_out_of_sync_is_not_elected_while_the_isr_has_the_minimum() -> None:
+def test_a_replica_out_of_sync_is_not_elected_while_the_isr_has_the_minimum() -> None:
     cluster = Cluster()
     cluster.set_isr(0, 1)
     cluster.start(0, report(0, 5))
@@ -92,7 +93,7 @@ def test_electing_the_leader_again_changes_nothing() -> None:
     assert cluster.partition is before
 
 
-def test_each_election_of_a_command_is_decided_on_its_own() -> None:
+def test_each_election_of_a_command_is_decided_separately() -> None:
     cluster = Cluster(partitions=3)
     one = cluster.incarnation(1)
     epochs = [cluster.image.partitions[TopicPartition(TOPIC, n)].partition_epoch for n in range(3)]
@@ -119,7 +120,7 @@ def test_the_commit_set_follows_the_isr_under_a_leader_down_to_the_minimum() -> 
     assert cluster.partition.commit_set == (0, 2)
 
 
-def test_the_commit_set_stays_while_nobody_leads() -> None:
+def test_the_commit_set_stays_while_there_is_no_leader() -> None:
     cluster = Cluster()
     cluster.fence(0)
     assert cluster.partition.leader == NO_BROKER
@@ -143,8 +144,8 @@ def test_below_the_minimum_a_member_of_the_commit_set_is_elected_alone() -> None
 
 
 def test_an_isr_at_its_minimum_of_one_does_not_keep_out_a_returned_leader() -> None:
-    """Minimum one: 0 led with all in sync; all three fall silent one after the other; only 0 comes back. Nobody led
-    since, so it has everything (S10)."""
+    """Minimum one: 0 led with all in sync; all three fall silent one after the other; only 0 returns. There was no
+    leader since, so it has everything (S10)."""
     cluster = Cluster(min_insync_replicas=1)
     cluster.fence(0, 1, 2)
     assert (cluster.partition.isr, cluster.partition.commit_set) == ((2,), (0, 1, 2))
@@ -154,7 +155,7 @@ def test_an_isr_at_its_minimum_of_one_does_not_keep_out_a_returned_leader() -> N
 
 
 def test_with_a_minimum_of_one_a_recovered_leader_is_the_whole_commit_set() -> None:
-    """It acknowledges alone from then on: no former member may ever be taken for complete again."""
+    """It acknowledges alone from then on: no former member may ever count as complete again."""
     cluster = Cluster(min_insync_replicas=1)
     cluster.start(1, report(0, 4, cut=True))
     cluster.fence(2)
@@ -179,8 +180,9 @@ def test_schedule_1_a_restarted_leader_never_leads_its_old_epoch() -> None:
     assert after.leader_incarnation > before.leader_incarnation
 
 
-def test_schedule_3_below_the_minimum_the_commit_set_keeps_those_that_have_everything() -> None:
-    """0 appends and fsyncs, 1 and 2 are fenced, 0 loses its batch: had it committed alone, nobody would have it."""
+def test_schedule_3_below_the_minimum_the_commit_set_keeps_the_complete_replicas() -> None:
+    """0 appends and fsyncs, 1 and 2 are fenced, 0 loses its batch: if it had committed alone, no replica would have
+    it."""
     cluster = Cluster()
     cluster.fence(2, 1)
     assert cluster.partition.isr == (0,)
@@ -192,11 +194,11 @@ def test_schedule_3_below_the_minimum_the_commit_set_keeps_those_that_have_every
     assert cluster.elect(1) == ""
 
 
-def test_schedule_7_an_expansion_does_not_take_in_a_life_that_the_leader_did_not_see() -> None:
+def test_schedule_7_an_expansion_does_not_include_an_incarnation_that_the_leader_did_not_see() -> None:
     cluster = Cluster()
     cluster.fence(1)
     late = cluster.isr_proposal(0, 1, 2)
-    # Fenced as it is, it is refused; and when it is back with a synced batch cut, it is another life.
+    # Fenced as it is, it is refused; and when it returns with a synced batch truncated, it is another incarnation.
     assert cluster.refusal(late) == "not_eligible"
     late = cluster.isr_proposal(0, 1, 2)
     cluster.restart(1, report(0, 0, cut=True))
@@ -206,7 +208,7 @@ def test_schedule_7_an_expansion_does_not_take_in_a_life_that_the_leader_did_not
     assert cluster.elect(2) == ""
 
 
-def test_schedule_8_a_kept_member_is_named_by_its_present_life_too() -> None:
+def test_schedule_8_a_kept_member_is_named_by_its_current_incarnation_too() -> None:
     cluster = Cluster()
     late = cluster.isr_proposal(0, 1)
     cluster.restart(1, report(0, 5))
@@ -229,21 +231,22 @@ def test_schedule_9_recovery_waits_for_the_minimum() -> None:
     assert cluster.partition.not_eligible == (2,)
 
 
-def test_schedule_10_a_cut_replica_is_not_eligible_even_as_the_last_of_the_isr() -> None:
+def test_schedule_10_a_truncated_replica_is_not_eligible_even_as_the_last_of_the_isr() -> None:
     cluster = Cluster()
     cluster.fence(1, 2)
     cluster.restart(0, report(0, 2, cut=True))
     assert cluster.partition.isr == (0,)
     assert cluster.partition.not_eligible == (0,)
     assert cluster.elect(0) == "not_eligible"
-    # A later clean start does not make good what was lost.
+    # A later clean start does not restore the lost data.
     cluster.restart(0, report(0, 2))
     assert cluster.partition.not_eligible == (0,)
     assert cluster.elect(0) == "not_eligible"
 
 
-def test_schedule_13_what_was_not_fsynced_does_not_count() -> None:
-    """2 held x only in its page cache and says so: its fsynced end is lower, and with `flush=os` it is cut by rule."""
+def test_schedule_13_bytes_that_were_not_fsynced_do_not_count() -> None:
+    """2 had x only in its page cache and reports so: its fsynced end is lower, and with `flush=os` it is truncated by
+    rule."""
     cluster = Cluster()
     cluster.restart(2, report(0, 4, cut=True, clean=False))
     assert cluster.partition.isr == (0, 1)
@@ -252,7 +255,8 @@ def test_schedule_13_what_was_not_fsynced_does_not_count() -> None:
 
 
 def test_schedule_14_a_proposal_is_accepted_late_or_refused_for_good() -> None:
-    """A leader that gives up waiting proves nothing: the entry may come. It ends with a higher partition epoch."""
+    """A leader that gives up waiting proves nothing: the entry may still come. It ends with a higher partition
+    epoch."""
     cluster = Cluster()
     cluster.set_isr(0, 1)
     slow = cluster.isr_proposal(0, 1, 2)
@@ -266,9 +270,10 @@ def test_schedule_14_a_proposal_is_accepted_late_or_refused_for_good() -> None:
     assert cluster.refusal(slow) == "stale_partition_epoch"
 
 
-def test_a_refused_expansion_is_not_accepted_when_a_copy_comes_late() -> None:
-    """0 proposes to add 1, twice since no answer came. 1 is fenced: the first copy is refused, and 0, who learns it,
-    counts without 1. 1 is unfenced: were the second copy accepted, 1 would be in the ISR without what 0 committed."""
+def test_a_refused_expansion_is_not_accepted_when_a_copy_arrives_late() -> None:
+    """0 proposes to add 1, twice since no answer came. 1 is fenced: the first copy is refused, and 0, once it knows,
+    counts without 1. 1 is unfenced: if the second copy were accepted, 1 would be in the ISR without the records that 0
+    committed."""
     cluster = Cluster()
     cluster.fence(1)
     copy = cluster.isr_proposal(0, 1, 2)
@@ -279,15 +284,15 @@ def test_a_refused_expansion_is_not_accepted_when_a_copy_comes_late() -> None:
     assert cluster.partition.isr == (0, 2)
 
 
-def test_schedule_4a_what_is_left_of_the_isr_does_not_hold_up_the_commit_set() -> None:
-    """1 and 2 are fenced; 0, with an unsynced tail, loses power and cuts it; all return."""
+def test_schedule_4a_the_rest_of_the_isr_does_not_hold_up_the_commit_set() -> None:
+    """1 and 2 are fenced; 0, with an unsynced tail, loses power and truncates it; all return."""
     cluster = Cluster()
     cluster.fence(1, 2)
     cluster.restart(0, report(0, 5, cut=True))
     cluster.restart(1, report(0, 5))
     cluster.restart(2, report(0, 5))
     assert cluster.elect(0, recovery=True) == "not_eligible"
-    # 1 was fenced first, and 0 and 2 could go on without it.
+    # 1 was fenced first, and 0 and 2 could continue without it.
     assert cluster.partition.commit_set == (0, 2)
     assert cluster.elect(1) == "not_eligible"
     assert cluster.elect(2) == ""
@@ -305,7 +310,7 @@ def test_schedule_4b_a_live_eligible_member_is_not_outvoted_by_old_reports() -> 
     assert cluster.elect(2) == ""
 
 
-def test_schedule_4f_a_lost_directory_is_for_an_operator() -> None:
+def test_schedule_4f_a_lost_directory_needs_an_operator() -> None:
     cluster = Cluster()
     cluster.set_isr(0, 2)
     for broker in (0, 1, 2):
@@ -378,7 +383,7 @@ def test_an_absent_eligible_member_does_not_block_recovery_but_its_return_does()
     assert returned.elect(0) == ""
 
 
-def test_only_the_report_of_the_present_life_counts() -> None:
+def test_only_the_report_of_the_current_incarnation_counts() -> None:
     cluster = Cluster()
     power_failure(cluster, (1, 5), (1, 9), (1, 4))
     cluster.restart(1, report(1, 2))
@@ -386,8 +391,8 @@ def test_only_the_report_of_the_present_life_counts() -> None:
     assert cluster.elect(0, recovery=True) == ""
 
 
-def test_a_replica_that_was_never_made_takes_part_with_an_empty_log() -> None:
-    """A topic is created and all nodes lose power before a folder was made: nothing was lost, and it goes on."""
+def test_a_replica_that_was_never_created_takes_part_with_an_empty_log() -> None:
+    """A topic is created and all nodes lose power before a folder was created: nothing was lost, and it continues."""
     cluster = Cluster()
     cluster.fence(0, 1, 2)
     for broker in range(3):
@@ -398,7 +403,7 @@ def test_a_replica_that_was_never_made_takes_part_with_an_empty_log() -> None:
     assert cluster.elect(0, recovery=True) == ""
 
 
-def test_being_added_makes_eligible_again() -> None:
+def test_an_added_replica_is_eligible_again() -> None:
     cluster = Cluster()
     cluster.fence(2)
     cluster.restart(1, report(0, 4, cut=True))
@@ -423,9 +428,9 @@ def raised_while_in_use(feature_level: int) -> Cluster:
     return cluster
 
 
-def test_a_minimum_above_the_commit_set_does_not_end_recovery_for_ever_s10() -> None:
-    """Nothing was acknowledged under the minimum of three, and the two replicas that had acknowledged are both here: to
-    wait for a third member would be to wait for ever (S10). One of the two may be the one that lost data (S1)."""
+def test_a_minimum_above_the_commit_set_does_not_block_recovery_s10() -> None:
+    """Nothing was acknowledged under the minimum of three, and the two replicas that had acknowledged are both here:
+    waiting for a third member would take forever (S10). One of the two may be the one that lost data (S1)."""
     cluster = raised_while_in_use(RAISED_MINIMUM_FEATURE_LEVEL)
     cluster.fence(0)
     assert cluster.elect(1, recovery=True) == "not_eligible", "one of the two alone may lack records"
@@ -437,14 +442,14 @@ def test_a_minimum_above_the_commit_set_does_not_end_recovery_for_ever_s10() -> 
     assert cluster.elect(1, recovery=True) == ""
 
 
-def test_a_minimum_that_falls_asks_for_no_more_members_than_it_says() -> None:
+def test_a_lowered_minimum_requires_only_its_number_of_members() -> None:
     cluster = raised_while_in_use(RAISED_MINIMUM_FEATURE_LEVEL)
     cluster.do(AlterTopic(TOPIC, (("min.insync.replicas", "1"),)))
     cluster.fence(0)
     assert cluster.elect(1, recovery=True) == ""
 
 
-def test_below_its_feature_level_recovery_asks_for_the_minimum_as_it_is_set() -> None:
+def test_below_its_feature_level_recovery_requires_the_configured_minimum() -> None:
     """Nodes of two versions must not decide one election differently (S7)."""
     cluster = raised_while_in_use(RAISED_MINIMUM_FEATURE_LEVEL - 1)
     assert cluster.elect(1, recovery=True) == "not_eligible"
@@ -452,10 +457,10 @@ def test_below_its_feature_level_recovery_asks_for_the_minimum_as_it_is_set() ->
     assert reason is not None and "can only be decided by an operator" in reason
 
 
-# --- What is missing -------------------------------------------------------------------------------------------------
+# --- Missing members -------------------------------------------------------------------------------------------------
 
 
-def test_the_status_says_what_is_missing() -> None:
+def test_the_status_names_what_is_missing() -> None:
     cluster = Cluster()
     assert cluster.view.explain_offline(TP) is None
     cluster.fence(1, 2, 0)
@@ -469,7 +474,7 @@ def test_the_status_says_what_is_missing() -> None:
     assert "0 is here and may lack records (epoch 3 up to 5)" in reason
 
 
-def test_an_election_under_way_is_no_loss() -> None:
+def test_an_election_in_progress_is_no_loss() -> None:
     cluster = Cluster()
     cluster.fence(0)
     assert cluster.view.explain_offline(TP) == "an election is under way"

@@ -34,7 +34,7 @@ def racked(*sizes: int) -> list[BrokerRecord]:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 60), st.integers(1, 4), st.integers(0, 1000))
-def test_what_always_holds(sizes: list[int], partitions: int, factor: int, start: int) -> None:
+def test_the_invariants_of_placement(sizes: list[int], partitions: int, factor: int, start: int) -> None:
     brokers = racked(*sizes)
     factor = min(factor, len(brokers))
     placed = place(brokers, partitions, factor, start=start)
@@ -50,21 +50,21 @@ def test_what_always_holds(sizes: list[int], partitions: int, factor: int, start
 
 
 @pytest.mark.parametrize(("sizes", "factor"), [((1, 1, 1), 3), ((2, 2, 2), 3), ((3, 3), 2), ((5,), 3), ((4, 4, 4), 2)])
-def test_equal_racks_carry_equally(sizes: tuple[int, ...], factor: int) -> None:
+def test_equal_racks_get_equal_shares(sizes: tuple[int, ...], factor: int) -> None:
     brokers = racked(*sizes)
     placed = place(brokers, 10 * len(brokers), factor, start=3)
     load = Counter(replica for replicas in placed for replica in replicas)
     assert max(load.values()) - min(load.values()) <= 2
 
 
-def test_the_leaderships_of_a_dead_broker_fall_to_many() -> None:
+def test_the_leaderships_of_a_dead_broker_go_to_many() -> None:
     placed = place(racked(6), 60, 3, start=0)
     heirs = Counter(replicas[1] for replicas in placed if replicas[0] == 0)
     assert len(heirs) >= 4
     assert max(heirs.values()) <= 4
 
 
-def test_neighbours_in_line_are_of_different_racks() -> None:
+def test_adjacent_brokers_are_in_different_racks() -> None:
     racks = [broker.rack for broker in line_up(racked(2, 2, 2))]
     assert all(one != two for one, two in itertools.pairwise(racks))
 
@@ -74,7 +74,7 @@ def test_topics_of_one_partition_spread_by_their_start() -> None:
     assert leaders == {0, 1, 2}
 
 
-def test_laden_brokers_get_fewer_followers() -> None:
+def test_loaded_brokers_get_fewer_followers() -> None:
     placed = place(racked(4), 40, 2, start=0, replica_counts={BrokerId(3): 1000})
     followers = Counter(replicas[1] for replicas in placed)
     assert followers[BrokerId(3)] == 0
@@ -87,7 +87,7 @@ def test_fenced_brokers_are_the_last_choice_and_never_lead() -> None:
     assert all(replicas[0] in (0, 1) and replicas[2] in (2, 3) for replicas in three)
 
 
-def test_what_cannot_be_placed_is_refused() -> None:
+def test_impossible_placements_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="replication factor 3 is more than the 2 brokers"):
         place(racked(2), 1, 3, start=0)
     for partitions, factor in ((0, 1), (1, 0)):
@@ -97,6 +97,6 @@ def test_what_cannot_be_placed_is_refused() -> None:
         place([broker(0, fenced=True)], 1, 1, start=0)
 
 
-def test_three_replicas_or_as_many_as_there_are_brokers() -> None:
+def test_three_replicas_or_all_brokers_if_there_are_fewer() -> None:
     assert [default_replication_factor(racked(n)) for n in (1, 2, 3, 9)] == [1, 2, 3, 3]
     assert default_replication_factor([]) == 1

@@ -1,4 +1,4 @@
-"""Snapshots: what is refused, and that equal states are equal bytes."""
+"""Snapshots: refusals, and equal bytes for equal states."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from metadata.commands.cluster import CreateTopic, DeleteTopic, NoOp, SetFeatureLevel
 from metadata.commands.envelope import ClientSession
 from metadata.commands.results import Done
-from metadata.image.diff import diff
 from metadata.image.image import ClusterImage
 from metadata.image.invariants import check
 from metadata.quorum.machine import StateMachine
 from metadata.raft.engine import InstalledSnapshot
-from metadata.snapshot.encoder import VERSION, SnapshotEncoder, UnknownSnapshot, decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import VERSION, SnapshotEncoder, UnknownSnapshot, encode_snapshot
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, TopicId
 from raftlog.version import FEATURE_LEVEL
-from tests.support.metadata_cluster import Cluster, report
-from tests.support.state_machine import apply_at_once
+from tests.support.metadata.at_once import decode_snapshot, diff
+from tests.support.metadata.cluster import Cluster, report
+from tests.support.metadata.state_machine import apply_at_once
 
 
 def busy() -> Cluster:
-    """A cluster in which every field of a snapshot holds something."""
+    """A cluster in which every field of a snapshot is set."""
     cluster = Cluster(partitions=2)
     cluster.fence(2)
     cluster.start(1, report(3, 7, cut=True))
@@ -39,7 +39,7 @@ def test_an_empty_image_round_trips() -> None:
     assert (image.index, image.brokers, image.partitions) == (0, {}, {})
 
 
-def test_what_was_derived_is_derived_again() -> None:
+def test_derived_state_is_derived_again() -> None:
     image = busy().image
     restored = decode_snapshot(encode_snapshot(image))
     check(restored)
@@ -59,7 +59,7 @@ def with_more_topics() -> Cluster:
     return cluster
 
 
-def test_a_snapshot_in_slices_is_the_state_in_which_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_in_slices_is_the_state_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.snapshot.encoder.PARTITIONS_PER_STEP", 1)
     cluster = with_more_topics()
     before = encode_snapshot(cluster.image)
@@ -74,8 +74,8 @@ def test_a_snapshot_in_slices_is_the_state_in_which_it_was_begun(monkeypatch: py
     assert encode_snapshot(cluster.image) != before
 
 
-def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was begun before would be of an index that the log no longer has."""
+def test_an_installed_snapshot_ends_the_one_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one begun before would be of an index that the log no longer has."""
     monkeypatch.setattr("metadata.snapshot.encoder.PARTITIONS_PER_STEP", 1)
     machine = StateMachine(lambda index, events: None)
     machine.image = with_more_topics().image
@@ -89,21 +89,21 @@ def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.Monkey
     assert taken[1] == 500
 
 
-def test_a_newer_version_is_told_from_damage() -> None:
+def test_a_newer_version_is_distinguished_from_damage() -> None:
     packed = encode_snapshot(busy().image)
     with pytest.raises(UnknownSnapshot, match="upgraded"):
         decode_snapshot(packed[:4] + struct.pack(">I", VERSION + 1) + packed[8:])
 
 
 @pytest.mark.parametrize("length", [0, 3, 11, 12, 40, -1])
-def test_a_snapshot_that_was_cut_short_is_refused(length: int) -> None:
+def test_a_truncated_snapshot_is_refused(length: int) -> None:
     packed = encode_snapshot(busy().image)
     with pytest.raises(RemoteProtocolError):
         decode_snapshot(packed[:length])
 
 
 def newest() -> Cluster:
-    """Of which a snapshot is of the newest version."""
+    """A cluster whose snapshot is of the newest version."""
     cluster = busy()
     for number in range(3):
         cluster.do(cluster.registration(number, feature_level=FEATURE_LEVEL))
@@ -113,7 +113,7 @@ def newest() -> Cluster:
 
 @pytest.mark.parametrize("made", [busy, newest])
 @given(data=st.data())
-def test_a_flipped_bit_is_found(made: Callable[[], Cluster], data: st.DataObject) -> None:
+def test_a_flipped_bit_is_detected(made: Callable[[], Cluster], data: st.DataObject) -> None:
     packed = bytearray(encode_snapshot(made().image))
     packed[data.draw(st.integers(0, len(packed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(RemoteProtocolError):

@@ -1,11 +1,11 @@
-"""The guards of a change of voters, one by one, and why one voter at a time is safe."""
+"""The guards of a change of voters, one by one, and the reason why one voter at a time is safe."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import chain, combinations
 
 import pytest
+from msgspec.structs import replace
 
 from jepsen_like.simulator.world.disk import SimDisk
 from metadata.journal.journal import Journal, prepare_journal
@@ -39,8 +39,8 @@ from metadata.voters.configuration import (
 from raftlog.config import majority
 from raftlog.errors import CODES, InvariantViolation, RemoteProtocolError
 from raftlog.model import BrokerId, DirectoryId
-from tests.support.quorum_bench import REGULAR, Bench, acknowledge, configuration, led, meet, voter
-from tests.support.quorum_world import identity_of
+from tests.support.quorum.bench import REGULAR, Bench, acknowledge, configuration, led, meet, voter
+from tests.support.quorum.world import identity_of
 
 
 def facts(*nodes: int, leader: int = 1, answering: set[int] | None = None, may_change: bool = True) -> QuorumFacts:
@@ -74,8 +74,8 @@ def refusal(decision: object) -> str:
 
 
 def test_majorities_of_configurations_one_step_apart_share_a_voter_with_its_disk() -> None:
-    """S7: counted, for all sets of up to five voters, one of which may be on another disk: exactly what
-    `is_single_step` allows is safe for every pair of majorities, and what it forbids is not for some."""
+    """S7: counted for all sets of up to five voters, one of which may be on another disk: the changes that
+    `is_single_step` allows are safe for every pair of majorities, and those that it forbids are not for some."""
     disks = [(node, 0) for node in range(1, 6)] + [(1, 1)]
     sets = [
         frozenset(chosen)
@@ -106,19 +106,19 @@ def test_a_replaced_disk_is_two_steps() -> None:
     assert is_single_step(unpinned, old) and not is_single_step(old, unpinned)
 
 
-def test_a_change_waits_for_the_one_before() -> None:
+def test_a_change_waits_for_the_previous_one() -> None:
     for decision in (add(facts(1, 2, 3, may_change=False)), remove(facts(1, 2, 3, may_change=False), 2)):
         assert refusal(decision) == "quorum_change_in_progress"
 
 
-def test_what_is_in_the_log_and_not_agreed_upon_is_neither_done_nor_undone() -> None:
-    """A step that may yet be cut away is told to nobody as done, however often it is asked for."""
+def test_an_appended_change_without_agreement_is_neither_done_nor_undone() -> None:
+    """A step that may still be truncated is not reported as done, however often it is requested."""
     assert add(facts(1, 2, 9)) == Unchanged()
     assert isinstance(add(facts(1, 2, 9, may_change=False)), AskAgain)
     assert isinstance(remove(facts(1, 2, may_change=False), 9), AskAgain)
 
 
-def test_a_young_leader_refuses_nothing_for_silence_and_does_what_is_safe() -> None:
+def test_a_young_leader_refuses_nothing_for_silence_and_does_safe_steps() -> None:
     young = replace(facts(1, 2, 3, answering={1, 2}), young=True)
     assert isinstance(remove(young, 2), AskAgain) and "bring back 3" in str(remove(young, 2))
     assert isinstance(add(replace(young, observers={})), AskAgain)
@@ -141,11 +141,11 @@ def test_an_observer_that_has_caught_up_becomes_a_voter_with_its_disk() -> None:
         {9: ObserverState(voter(9), 1000 - CATCH_UP_ENTRIES - 1, True)},
     ],
 )
-def test_a_voter_to_be_has_caught_up_and_answers(observers: dict[int, ObserverState]) -> None:
+def test_a_new_voter_must_have_caught_up_and_answer(observers: dict[int, ObserverState]) -> None:
     assert refusal(add(replace(facts(1, 2, 3), observers=observers))) == "voter_not_caught_up"
 
 
-def test_a_voter_is_not_added_where_the_majority_with_it_would_not_be_there() -> None:
+def test_a_voter_is_not_added_if_the_new_majority_would_not_be_there() -> None:
     assert isinstance(add(facts(1, 2, 3, answering={1, 2})), NextConfiguration), "three of four"
     assert refusal(add(facts(1, 2, 3, answering={1}))) == "quorum_majority_at_risk"
 
@@ -156,7 +156,7 @@ def test_a_voter_is_added_once_and_never_with_another_disk() -> None:
     assert refusal(add(facts(1, 2, 9, answering={1, 2}))) == "invalid_request"
 
 
-def test_there_is_a_largest_quorum() -> None:
+def test_the_size_of_a_quorum_is_bounded() -> None:
     assert refusal(add(facts(*range(1, MAX_VOTERS + 1)))) == "invalid_request"
 
 
@@ -179,14 +179,14 @@ def test_the_only_voter_and_strangers_are_not_removed() -> None:
     assert refusal(remove(facts(1, 2, 3), 9)) == "not_a_voter"
 
 
-def test_failures_survived() -> None:
+def test_the_number_of_survivable_failures() -> None:
     assert [failures_survived(voters) for voters in range(1, 8)] == [0, 0, 1, 1, 2, 2, 3]
 
 
-# --- Writing disks down ----------------------------------------------------------------------------------------------
+# --- Recording disks -------------------------------------------------------------------------------------------------
 
 
-def test_disks_are_written_down_once_another_voter_was_met() -> None:
+def test_disks_are_recorded_once_another_voter_is_connected() -> None:
     unpinned = Configuration.initial([BrokerId(1), BrokerId(2), BrokerId(3)])
     alone = replace(facts(1, 2, 3), configuration=unpinned, pinned=unpinned.pinned({BrokerId(1): voter(1)}))
     assert decide_pin(alone) is None
@@ -200,7 +200,7 @@ def test_disks_are_written_down_once_another_voter_was_met() -> None:
 # --- On disk and on the wire -----------------------------------------------------------------------------------------
 
 
-def test_a_configuration_survives_its_bytes() -> None:
+def test_a_configuration_survives_encoding() -> None:
     for one in (configuration(1, 2, 3), Configuration.initial([BrokerId(0)])):
         assert decode_configuration(encode_configuration(one)) == one
         assert decode_entry(encode_entry(one)) == one
@@ -219,7 +219,7 @@ def test_a_configuration_survives_its_bytes() -> None:
         encode_configuration(Configuration(1, ())),
     ],
 )
-def test_what_is_no_configuration_is_refused(packed: bytes) -> None:
+def test_an_invalid_configuration_is_refused(packed: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_configuration(packed)
 
@@ -236,7 +236,7 @@ def journal_with(disk: SimDisk, *configurations: Configuration) -> Journal:
     return journal
 
 
-def test_the_journal_knows_who_voted_when_and_forgets_what_is_cut() -> None:
+def test_the_journal_knows_the_voters_at_each_index_and_drops_truncated_ones() -> None:
     disk = SimDisk()
     journal = journal_with(disk, configuration(1, 2, 3), configuration(1, 2))
     initial = Configuration.initial([BrokerId(1), BrokerId(2), BrokerId(3)])
@@ -262,8 +262,8 @@ def test_a_snapshot_carries_its_configuration_into_an_empty_log() -> None:
 # --- At the engine ---------------------------------------------------------------------------------------------------
 
 
-def test_a_configuration_is_in_effect_where_it_is_appended() -> None:
-    """The majority of four is three: what two have is not committed."""
+def test_a_configuration_takes_effect_when_it_is_appended() -> None:
+    """The majority of four is three: entries that two have are not committed."""
     bench = led(4)
     bench.engine.append_configuration(configuration(1, 2, 3, 4), 2)
     last = bench.engine.status().last_index
@@ -313,7 +313,7 @@ def test_an_observers_acknowledgement_commits_nothing() -> None:
     assert bench.engine.status().commit_index == last
 
 
-def test_an_observer_is_sent_what_is_committed_and_no_more() -> None:
+def test_an_observer_gets_only_committed_entries() -> None:
     from metadata.raft.messages import Append
 
     bench = led(4)
@@ -328,15 +328,15 @@ def test_an_observer_is_sent_what_is_committed_and_no_more() -> None:
     assert bench.engine.status().match_index[BrokerId(4)] == last and sent
 
 
-def test_a_candidate_that_no_longer_votes_is_not_heard_and_one_that_votes_by_a_newer_log_is() -> None:
-    """S9, and the way out for a node that missed how a lost disk was replaced."""
+def test_a_candidate_without_a_vote_is_ignored_unless_a_newer_log_makes_it_a_voter() -> None:
+    """S9, and the remedy for a node that missed how a lost disk was replaced."""
     bench = led()
     bench.engine.resign()
     bench.tick(2.0)
     term, last = bench.engine.term, bench.engine.status().last_index
     meet(bench, 3, disk=1)
     assert bench.replies(3, PreVote(term + 1, 1, last, term)) == []
-    assert bench.replies(3, RequestVote(term + 1, last, term, bench.engine._membership.index)) == []
+    assert bench.replies(3, RequestVote(term + 1, last, term, bench.engine.membership.index)) == []
     assert bench.replies(7, RequestVote(term + 1, last, term)) == []
     assert bench.engine.term == term
     assert bench.replies(3, PreVote(term + 1, 1, last, term, last + 1)) == [PreVoteReply(term, 1, True)]
@@ -344,7 +344,7 @@ def test_a_candidate_that_no_longer_votes_is_not_heard_and_one_that_votes_by_a_n
     assert vote is not None and vote.granted
 
 
-def test_who_did_not_answer_this_leadership_is_not_there() -> None:
+def test_a_voter_that_did_not_answer_this_leader_does_not_count_as_connected() -> None:
     """Voter 3 died before the election: a new leader must not count on it (`quorum_majority_at_risk`)."""
     bench = led()
     known = bench.engine.facts()
@@ -358,8 +358,8 @@ def test_who_did_not_answer_this_leadership_is_not_there() -> None:
     assert refusal(remove(known, 2)) == "quorum_majority_at_risk"
 
 
-def test_what_an_observer_acknowledged_goes_with_the_link_that_named_its_disk() -> None:
-    """S9: the way to it may be there still when it comes back on an empty disk; that one has acknowledged nothing."""
+def test_an_observers_acknowledgements_end_with_the_link_that_named_its_disk() -> None:
+    """S9: the connection to it may still exist when it restarts on an empty disk, which has acknowledged nothing."""
     bench = led(4)
     acknowledge(bench, 4)
     before = bench.engine.facts().observers[4]
@@ -372,14 +372,14 @@ def test_what_an_observer_acknowledged_goes_with_the_link_that_named_its_disk() 
     assert isinstance(add(replace(bench.engine.facts(), young=False), 4), ChangeRefused)
 
 
-def test_a_voter_that_is_gone_keeps_what_it_acknowledged() -> None:
+def test_a_removed_voter_keeps_its_acknowledgements() -> None:
     bench = led()
     bench.engine.forget(BrokerId(2))
     assert bench.engine.status().match_index[BrokerId(2)] == bench.engine.status().last_index
     assert 2 in bench.engine.facts().answering
 
 
-def test_the_leaders_next_heartbeat_is_known_and_nobody_elses() -> None:
+def test_the_leaders_next_heartbeat_is_known_and_no_other() -> None:
     bench = Bench()
     assert bench.engine.next_heartbeat == float("inf")
     bench = led()

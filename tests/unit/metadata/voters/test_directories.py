@@ -1,4 +1,6 @@
-"""A voter that comes back without its disk: remembered by the others, followed by nobody, counted nowhere (S9)."""
+"""A voter that returns without its disk: the others remember the old one, do not follow it, and do not
+count it (S9).
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ from metadata.voters.directories import MAGIC, PATH, VoterDirectories
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskDamaged
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId
-from raftlog.system.clock import ManualClock
-from tests.support.quorum_bench import REGULAR, Bench, configuration, voter
-from tests.support.quorum_cluster import QuorumCluster, topic
-from tests.support.quorum_world import identity_of
+from tests.support.partitions.manual import ManualClock
+from tests.support.quorum.bench import REGULAR, Bench, configuration, voter
+from tests.support.quorum.cluster import QuorumCluster, topic
+from tests.support.quorum.world import identity_of
 
 OLD, NEW = DirectoryId(b"o" * 16), DirectoryId(b"n" * 16)
 
@@ -54,8 +56,8 @@ def remembered(voters: int = 3) -> SimDisk:
     return disk
 
 
-def test_any_rotten_byte_of_the_memory_is_found() -> None:
-    """A directory id that changed would make this node distrust a voter that is well. S9, S11."""
+def test_any_damaged_byte_of_the_file_is_detected() -> None:
+    """A changed directory id would make this node distrust a correct voter. S9, S11."""
     disk = remembered()
     whole = disk.read(PATH)
     for position in range(len(whole)):
@@ -68,7 +70,7 @@ def test_any_rotten_byte_of_the_memory_is_found() -> None:
             VoterDirectories(disk, identity_of(1, 3))
 
 
-def test_another_clusters_or_a_newer_memory_is_refused() -> None:
+def test_another_clusters_or_a_newer_file_is_refused() -> None:
     for version, cluster in ((3, "cluster"), (2, "another")):
         disk = SimDisk()
         prepare_journal(disk, identity_of(1, 3))
@@ -78,7 +80,7 @@ def test_another_clusters_or_a_newer_memory_is_refused() -> None:
             VoterDirectories(disk, identity_of(1, 3))
 
 
-def test_a_memory_without_a_checksum_is_read_and_gets_one() -> None:
+def test_a_file_without_a_checksum_is_read_and_gets_one() -> None:
     disk = SimDisk()
     prepare_journal(disk, identity_of(1, 3))
     disk.replace(PATH, msgspec.msgpack.encode([1, "cluster", {2: OLD}]))
@@ -100,8 +102,8 @@ def node_on(disk: SimDisk) -> partial[QuorumNode]:
     )
 
 
-def test_a_rotten_memory_that_the_log_has_replaced_stops_nobody() -> None:
-    """Once the log begins with a configuration that names all disks, nothing is asked of the file."""
+def test_a_damaged_file_that_the_log_has_replaced_stops_no_node() -> None:
+    """Once the log begins with a configuration that names all disks, the file is not read."""
     disk = remembered()
     disk.replace(PATH, b"rotten")
     start = node_on(disk)
@@ -113,7 +115,7 @@ def test_a_rotten_memory_that_the_log_has_replaced_stops_nobody() -> None:
     journal.sync()
     journal.close()
     with pytest.raises(DiskDamaged, match="damaged"):
-        start()  # the entry may be cut away yet
+        start()  # the entry may still be truncated
     state = SnapshotEncoder(ClusterImage())
     while (packed := state.step()) is None:
         pass
@@ -142,7 +144,7 @@ def test_a_voter_without_its_disk_follows_and_counts_nowhere() -> None:
     assert bench.engine.status().commit_index == last
 
 
-def test_what_a_voter_acknowledged_on_another_disk_is_not_what_its_own_has() -> None:
+def test_a_voters_acknowledgements_on_another_disk_do_not_count_for_its_own() -> None:
     """Voter 2 acknowledged everything on a new disk, then its old one, which is shorter, was put back."""
     bench = Bench()
     bench.lead()
@@ -162,7 +164,7 @@ def test_what_a_voter_acknowledged_on_another_disk_is_not_what_its_own_has() -> 
     assert bench.engine.status().commit_index == last
 
 
-def test_a_hello_of_the_same_disk_again_changes_nothing() -> None:
+def test_a_repeated_hello_of_the_same_disk_changes_nothing() -> None:
     bench = Bench()
     bench.lead()
     last = bench.engine.status().last_index
@@ -170,7 +172,7 @@ def test_a_hello_of_the_same_disk_again_changes_nothing() -> None:
     assert bench.engine.status().match_index[BrokerId(2)] == last
 
 
-def test_a_vote_of_a_voter_without_its_disk_elects_nobody() -> None:
+def test_a_vote_of_a_voter_without_its_disk_does_not_count() -> None:
     bench = Bench()
     bench.engine.distrust(BrokerId(2), True)
     for _ in range(200):
@@ -180,7 +182,7 @@ def test_a_vote_of_a_voter_without_its_disk_elects_nobody() -> None:
     assert bench.engine.term == 0
 
 
-def test_a_voter_made_anew_elects_nobody_together_with_one_that_never_met_it_s9() -> None:
+def test_a_reinitialized_voter_cannot_start_a_quorum_with_one_that_never_met_it_s9() -> None:
     """Voter 3 is not there when the quorum begins. Whatever 1 and 2 agree to, 2 may lose its disk and be prepared as a
     first voter again before 3 starts, and neither 3 nor the new 2 can tell. They must not begin another history."""
     for seed in range(3):
@@ -206,13 +208,13 @@ def test_a_quorum_begins_when_all_of_its_first_voters_are_there_and_then_survive
     assert cluster.leader() is None
     cluster.members[3].start()
     leader = cluster.await_leader()
-    cluster.run_until(lambda: cluster.node(leader)._engine.configuration.is_pinned)
+    cluster.run_until(lambda: cluster.node(leader).engine.configuration.is_pinned)
     cluster.members[leader].kill()
     cluster.run_until(lambda: cluster.leader() not in (None, leader))
 
 
-def test_a_voter_on_a_new_disk_does_not_count_when_the_entry_that_named_its_old_one_is_cut_away() -> None:
-    """S9: it said hello while the log named its disk, and the log forgets again."""
+def test_a_voter_on_a_new_disk_does_not_count_if_the_entry_that_named_its_old_one_is_truncated() -> None:
+    """S9: it sent its hello while the log named its disk, and the log drops that entry."""
     disk = SimDisk()
     prepare_journal(disk, identity_of(1, 3))
     node = node_on(disk)()
@@ -224,8 +226,8 @@ def test_a_voter_on_a_new_disk_does_not_count_when_the_entry_that_named_its_old_
         append = Append(term, 1, 0, 1, (entry,))
         node.on_message(BrokerId(3), protocol.encode(EngineFrame(messages.encode(append))))
         node.tick()
-    membership = node._engine._membership
-    assert not node._engine.configuration.is_pinned, "the entry was cut away"
+    membership = node.engine.membership
+    assert not node.engine.configuration.is_pinned, "the entry was cut away"
     assert membership.is_distrusted(2) and not membership.is_distrusted(3)
     node.on_hello(BrokerId(2), voter(2).directory_id)
     assert membership.counts(2), "its own disk is back"

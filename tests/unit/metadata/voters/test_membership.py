@@ -1,4 +1,4 @@
-"""Whole nodes, links and all: observers follow, voters come and go one at a time, and no disk votes for another."""
+"""Whole nodes with links: observers follow, voters change one at a time, and no disk votes for another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from metadata.quorum.limits import QuorumLimits
 from metadata.quorum.port import Fate, Outcome
 from metadata.voters.changes import Action, VoterChange
 from raftlog.model import BrokerId
-from tests.support.quorum_cluster import QuorumCluster, others, topic
+from tests.support.quorum.cluster import QuorumCluster, others, topic
 
 
 def grown(seed: int = 1, **options: object) -> tuple[QuorumCluster, int]:
@@ -20,7 +20,7 @@ def grown(seed: int = 1, **options: object) -> tuple[QuorumCluster, int]:
 
 
 def is_pinned(cluster: QuorumCluster, number: int) -> bool:
-    return all(voter.pinned for voter in cluster.node(number)._engine.configuration.voters)
+    return all(voter.pinned for voter in cluster.node(number).engine.configuration.voters)
 
 
 # --- Observers -------------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def test_an_observer_registers_proposes_reads_and_follows() -> None:
     cluster.run_until(lambda: cluster.node(leader).status().match_index[BrokerId(4)] >= barriers[0].index)
 
 
-def test_an_observer_never_votes_for_a_majority_nor_counts_in_one() -> None:
+def test_an_observer_never_counts_toward_a_majority() -> None:
     """With two of three voters gone, the third and the observer decide nothing, and neither ever leads (S7)."""
     cluster, leader = grown()
     for number in others(cluster, leader):
@@ -58,7 +58,7 @@ def test_an_observer_survives_a_change_of_leaders() -> None:
     assert cluster.members[4].view.topic("after")
 
 
-def test_an_observer_that_was_away_catches_up_from_a_snapshot() -> None:
+def test_an_observer_that_was_offline_catches_up_from_a_snapshot() -> None:
     cluster, leader = grown(3, limits=QuorumLimits(snapshot_entries=20))
     cluster.members[4].kill()
     for number in range(1100):
@@ -66,7 +66,7 @@ def test_an_observer_that_was_away_catches_up_from_a_snapshot() -> None:
         if number % 100 == 0:
             cluster.run(0.05)
     cluster.run(0.5)
-    base = cluster.node(leader)._engine._journal.base_index
+    base = cluster.node(leader).engine.journal.base_index
     assert base > cluster.members[4].indexes[-1], "what it needs is no longer in the log"
     cluster.members[4].start()
     cluster.run_until(lambda: cluster.members[4].view.topic("t1099") is not None)
@@ -76,11 +76,11 @@ def test_an_observer_that_was_away_catches_up_from_a_snapshot() -> None:
 # --- Steps -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_leader_writes_down_the_voters_disks() -> None:
+def test_the_leader_records_the_voters_disks() -> None:
     cluster, _ = grown()
     cluster.run_until(lambda: all(is_pinned(cluster, number) for number in cluster.nodes))
     for number in cluster.nodes:
-        for voter in cluster.node(number)._engine.configuration.voters:
+        for voter in cluster.node(number).engine.configuration.voters:
             assert voter.directory_id == cluster.members[int(voter.node_id)].identity.directory_id
 
 
@@ -149,7 +149,7 @@ def test_adding_twice_changes_nothing_and_removing_twice_is_refused() -> None:
 
 
 def test_a_voter_on_a_new_disk_counts_nowhere_until_it_is_removed_and_added_again() -> None:
-    """S9: with one other voter gone, the one that lost its disk makes no majority; as a new voter it does."""
+    """S9: with one other voter gone, the one that lost its disk gives no majority; as a new voter it does."""
     cluster = QuorumCluster(9, 3)
     leader = cluster.await_leader()
     cluster.register_all()
@@ -159,7 +159,7 @@ def test_a_voter_on_a_new_disk_counts_nowhere_until_it_is_removed_and_added_agai
     cluster.members[lost].replace_disk()
     cluster.members[lost].start()
     cluster.run_until(lambda: is_pinned(cluster, lost))
-    assert not cluster.node(lost)._engine._membership.is_voter
+    assert not cluster.node(lost).engine.membership.is_voter
     refused = cluster.change(leader, Action.ADD, lost)
     assert (refused.verdict, refused.code) == ("refused", "invalid_request") and "remove" in refused.detail
     cluster.members[kept].kill()
@@ -174,7 +174,7 @@ def test_a_voter_on_a_new_disk_counts_nowhere_until_it_is_removed_and_added_agai
     assert cluster.propose(lost, NoOp()).fate is Fate.APPLIED
 
 
-def test_the_old_disk_of_a_replaced_voter_elects_nobody_and_is_elected_by_nobody() -> None:
+def test_the_old_disk_of_a_replaced_voter_neither_elects_nor_is_elected() -> None:
     cluster = QuorumCluster(10, 3)
     leader = cluster.await_leader()
     cluster.register_all()
@@ -196,11 +196,11 @@ def test_the_old_disk_of_a_replaced_voter_elects_nobody_and_is_elected_by_nobody
     assert cluster.propose(leader, NoOp(), timeout=2.0).fate is not Fate.APPLIED, "its acknowledgements are another's"
 
 
-# --- Who is asked, and when ------------------------------------------------------------------------------------------
+# --- Requests at bad moments -----------------------------------------------------------------------------------------
 
 
-def test_a_step_that_cannot_commit_is_of_unknown_outcome_and_settles_when_the_voters_are_back() -> None:
-    """The other voters die in the moment of the question: the leader does not know yet."""
+def test_a_step_that_cannot_commit_has_an_unknown_outcome_and_completes_when_the_voters_return() -> None:
+    """The other voters die at the moment of the request: the leader does not know yet."""
     cluster, leader = grown(11)
     gone = [number for number in others(cluster, leader) if number != 4]
     for number in gone:
@@ -212,7 +212,7 @@ def test_a_step_that_cannot_commit_is_of_unknown_outcome_and_settles_when_the_vo
     assert cluster.change(4, Action.ADD, 4).after == (1, 2, 3, 4)
 
 
-def test_where_nobody_leads_a_change_is_refused_for_certain() -> None:
+def test_without_a_leader_a_change_is_refused_for_certain() -> None:
     cluster, leader = grown(11)
     for number in others(cluster, leader):
         if number != 4:
@@ -222,8 +222,8 @@ def test_where_nobody_leads_a_change_is_refused_for_certain() -> None:
     assert (answer.verdict, answer.code) == ("refused", "quorum_unavailable")
 
 
-def test_a_step_whose_answer_was_lost_is_known_to_have_been_done() -> None:
-    """The leader dies when the removal is committed and before anybody hears of it."""
+def test_a_step_whose_answer_was_lost_is_recognized_as_done() -> None:
+    """The leader dies when the removal is committed and before any node knows."""
     cluster, leader = grown(12)
     target = next(number for number in others(cluster, leader) if number != 4)
     cluster.network.cut((leader, 4))

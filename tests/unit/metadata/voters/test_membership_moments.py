@@ -1,4 +1,6 @@
-"""Voters change at bad moments: right after an election, while a snapshot is installed, while the leader resigns."""
+"""Changes of voters at bad moments: right after an election, while a snapshot is installed, while the
+leader resigns.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ from metadata.quorum.port import Fate
 from metadata.quorum.protocol import Propose, VotersChanged, encode
 from metadata.raft import pysyncobj_engine
 from metadata.raft import snapshot_transfer as quorum_snapshot
-from metadata.raft.progress import Progress
 from metadata.voters.changes import Action, VoterChange
-from tests.support.quorum_cluster import QuorumCluster, incarnation_of, others, topic
+from tests.support.quorum.cluster import QuorumCluster, incarnation_of, others, topic
 
 # --- Right after an election -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_new_leader_does_not_count_on_the_dead_one(seed: int) -> None:
-    """The leader dies while a voter is to be removed. With it gone, the two that are left need each other:
-    its successor, which has not missed it yet, must not let one of them go, or nobody could agree to anything (S10)."""
+    """The leader dies while a voter is to be removed. Without it, the two remaining ones need each other: its
+    successor, which has not detected the failure yet, must not remove one of them, or no majority could agree to
+    anything (S10)."""
     cluster, leader = grown(seed)
     first, second = (number for number in others(cluster, leader) if number != 4)
     cluster.members[leader].kill()
@@ -30,8 +32,8 @@ def test_a_new_leader_does_not_count_on_the_dead_one(seed: int) -> None:
     assert cluster.propose(4, topic(cluster, "t", 4)).fate is Fate.APPLIED
 
 
-def test_a_step_that_is_asked_for_right_after_an_election_is_done_and_not_refused() -> None:
-    """Not everybody has answered the new leader when it is asked: it waits for them."""
+def test_a_step_requested_right_after_an_election_is_done_and_not_refused() -> None:
+    """Not all voters have answered the new leader when it is asked: it waits for them."""
     for seed in range(3):
         cluster, leader = grown(seed)
         first = next(number for number in others(cluster, leader) if number != 4)
@@ -61,7 +63,7 @@ def grown(seed: int = 1, **options: object) -> tuple[QuorumCluster, int]:
 
 
 def behind(seed: int, number_of: int | None) -> tuple[QuorumCluster, int, int]:
-    """A cluster, its leader, and a node that is in the middle of the leader's snapshot: that one, or a voter."""
+    """A cluster, its leader, and a node that is in the middle of the leader's snapshot: node 4, or a voter."""
     cluster, leader = grown(seed, limits=QuorumLimits(snapshot_entries=20))
     late = number_of or next(number for number in others(cluster, leader) if number != 4)
     cluster.members[late].kill()
@@ -73,14 +75,8 @@ def behind(seed: int, number_of: int | None) -> tuple[QuorumCluster, int, int]:
     return cluster, leader, late
 
 
-def progress(cluster: QuorumCluster, leader: int, peer: int) -> Progress | None:
-    replication = cluster.node(leader)._engine._core.replication
-    return replication.progress.get(peer) if replication is not None else None
-
-
 def in_the_middle(cluster: QuorumCluster, leader: int, peer: int) -> bool:
-    known = progress(cluster, leader, peer)
-    return known is not None and known.snapshot is not None and known.snapshot.offset > 0
+    return cluster.node(leader).engine.transfer_facts().get(peer, 0) > 0
 
 
 def has_all(cluster: QuorumCluster, number: int) -> bool:
@@ -88,14 +84,14 @@ def has_all(cluster: QuorumCluster, number: int) -> bool:
 
 
 @pytest.mark.usefixtures("small_snapshots")
-def test_a_voter_that_installs_a_snapshot_is_removed_and_goes_on_as_an_observer() -> None:
+def test_a_voter_that_installs_a_snapshot_is_removed_and_continues_as_an_observer() -> None:
     cluster, leader, late = behind(21, None)
     assert cluster.change(leader, Action.REMOVE, late).verdict == "applied"
     assert not has_all(cluster, late), "in the middle of it"
     cluster.run_until(lambda: has_all(cluster, late))
     left = tuple(sorted({1, 2, 3} - {late}))
     cluster.run_until(lambda: cluster.voters_at(late) == left)
-    assert not cluster.node(late)._engine._membership.is_voter
+    assert not cluster.node(late).engine.membership.is_voter
     added = cluster.change(late, Action.ADD, late)
     assert added.verdict == "applied" and added.after == (1, 2, 3)
 
@@ -111,8 +107,8 @@ def test_an_observer_that_installs_a_snapshot_becomes_a_voter_when_it_has_caught
 
 
 @pytest.mark.usefixtures("small_snapshots")
-def test_a_snapshot_that_was_begun_before_a_change_of_the_voters_brings_the_change_after_it() -> None:
-    """What it carries are the voters of its index; the log behind it says who votes now."""
+def test_a_snapshot_begun_before_a_change_of_voters_delivers_the_change_after_it() -> None:
+    """It contains the voters of its index; the log behind it has the current ones."""
     cluster, leader, late = behind(23, 4)
     gone = next(number for number in others(cluster, leader) if number != 4)
     assert cluster.change(leader, Action.REMOVE, gone).verdict == "applied"
@@ -121,7 +117,7 @@ def test_a_snapshot_that_was_begun_before_a_change_of_the_voters_brings_the_chan
 
 
 @pytest.mark.usefixtures("small_snapshots")
-def test_a_leader_that_dies_while_it_sends_a_snapshot_is_followed_by_one_that_begins_anew() -> None:
+def test_a_leader_that_dies_while_it_sends_a_snapshot_is_followed_by_one_that_starts_again() -> None:
     cluster, leader, late = behind(24, 4)
     cluster.members[leader].kill()
     cluster.run_until(lambda: cluster.leader() is not None and has_all(cluster, late))
@@ -132,8 +128,8 @@ def test_a_leader_that_dies_while_it_sends_a_snapshot_is_followed_by_one_that_be
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_another_step_while_the_leader_resigns_is_done_or_refused_as_it_says(seed: int) -> None:
-    """Two people ask at once: one wants the leader out, the other wants one more voter."""
+def test_another_step_while_the_leader_resigns_is_done_or_refused_as_answered(seed: int) -> None:
+    """Two operators send requests at once: one wants the leader removed, the other one more voter."""
     cluster, leader = grown(30 + seed)
     answers: dict[Action, VotersChanged] = {}
     asked = (4, leader) if seed % 2 else (leader, 4)
@@ -151,7 +147,7 @@ def test_another_step_while_the_leader_resigns_is_done_or_refused_as_it_says(see
     assert cluster.propose(leader, NoOp()).fate is Fate.APPLIED
 
 
-def test_a_leader_that_resigns_and_dies_is_removed_all_the_same() -> None:
+def test_a_leader_that_resigns_and_dies_is_removed_nevertheless() -> None:
     cluster, leader = grown(40)
     answers: list[VotersChanged] = []
     cluster.node(4).change_voters(VoterChange(Action.REMOVE, leader), answers.append, timeout=8.0)
@@ -162,11 +158,11 @@ def test_a_leader_that_resigns_and_dies_is_removed_all_the_same() -> None:
     assert cluster.propose(4, NoOp()).fate is Fate.APPLIED
 
 
-# --- Who says what ---------------------------------------------------------------------------------------------------
+# --- Identity --------------------------------------------------------------------------------------------------------
 
 
 def test_no_node_proposes_in_another_ones_name() -> None:
-    """S12: a link is one node's, and so is what is said on it."""
+    """S12: a link belongs to one node, and so do all messages on it."""
     from metadata.commands.envelope import encode as encode_command
 
     cluster, leader = grown(41)

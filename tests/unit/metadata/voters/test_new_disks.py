@@ -1,25 +1,26 @@
-"""An observer that loses its disk while the leader's way to it outlives it, half-open: what it acknowledged is gone
-with the disk (S9)."""
+"""An observer loses its disk while the leader's connection to it survives, half-open: its acknowledgements are gone
+with the disk (S9).
+"""
 
 from __future__ import annotations
 
 from metadata.raft.pysyncobj_engine import PySyncObjEngine
 from metadata.voters.changes import Action, ChangeRefused, NextConfiguration, VoterChange, decide
 from raftlog.model import BrokerId
-from tests.support.quorum_membership_world import MembershipWorld
+from tests.support.quorum.membership_world import MembershipWorld
 
 OBSERVER = 4
 
 
 class HalfOpen(MembershipWorld):
-    """Nobody notices that the way to a node that crashed is gone, only that nothing comes from it any more."""
+    """The failure of a crashed node's connection is not noticed; only nothing arrives from it any more."""
 
     def _lost_link(self, engine: PySyncObjEngine, number: int) -> None:
         engine.forget(BrokerId(number))
 
 
 def settled(seed: int = 1) -> tuple[HalfOpen, int]:
-    """Three voters and an observer that has all; the leader."""
+    """Three voters and an observer that has everything; the leader."""
     world = HalfOpen(seed, 4, 3)
     leader = world.await_leader()
     world.propose(leader)
@@ -29,11 +30,11 @@ def settled(seed: int = 1) -> tuple[HalfOpen, int]:
 
 
 def last(world: HalfOpen, number: int) -> int:
-    return world.nodes[number].live()._journal.last_index
+    return world.nodes[number].live().journal.last_index
 
 
-def test_an_empty_disk_does_not_pass_for_the_observers_old_one() -> None:
-    """S9: with what its old disk acknowledged it would be a voter that counts before it has a single entry."""
+def test_an_empty_disk_does_not_count_as_the_observers_old_one() -> None:
+    """S9: with its old disk's acknowledgements it would be a voter that counts before it has a single entry."""
     world, leader = settled()
     assert world.swap_disk(OBSERVER)
     add = VoterChange(Action.ADD, OBSERVER)

@@ -1,5 +1,8 @@
-"""A world of engines whose voters change: every node is met with its disk, steps are decided as a leader decides them,
-and the history of configurations is looked at with everything else."""
+"""A world of engines whose voters change.
+
+Every node's disk is known to the others, steps are decided as a leader decides them, and the history of configurations
+is checked with everything else.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from metadata.raft.pysyncobj_engine import PySyncObjEngine
 from metadata.voters.changes import Action, NextConfiguration, ResignFirst, VoterChange, decide, decide_pin
 from metadata.voters.configuration import Configuration, is_single_step
 from raftlog.model import BrokerId
-from tests.support.quorum_world import Node, World, identity_of
+
+from .world import Node, World, identity_of
 
 
 class MembershipWorld(World):
@@ -26,7 +30,7 @@ class MembershipWorld(World):
         self.swapped: int | None = None
         """The voter that lost its disk."""
         self.disks = 0
-        """Given out anew."""
+        """A token that is used again."""
         self.steps = 0
         super().__init__(seed, size, voters=voters, pinned=False)
 
@@ -39,13 +43,13 @@ class MembershipWorld(World):
                 other.live().meet(BrokerId(number), node.identity.directory_id, None)
 
     def _lost_link(self, engine: PySyncObjEngine, number: int) -> None:
-        """What it said is over. The way to it may outlive it, half-open, as it does when the power goes."""
+        """Its messages are lost. The connection to it may outlive it, half-open, as after a power failure."""
         engine.forget(BrokerId(number))
         if self.rng.random() < 0.5:
             super()._lost_link(engine, number)
 
     def advance(self, number: int) -> None:
-        """A leader writes the voters' disks down as soon as it may."""
+        """A leader records the voters' disks as soon as it may."""
         super().advance(number)
         engine = self.nodes[number].engine
         if engine is not None and engine.is_leader and not engine.configuration.is_pinned:
@@ -61,7 +65,7 @@ class MembershipWorld(World):
         self.nodes[leader].live().append_configuration(configuration, token)
 
     def step_voters(self, action: Action, number: int) -> None:
-        """Ask the leader, if there is one, for a step; it decides as it does in a node."""
+        """Request a step from the leader, if there is one; it decides as it does in a node."""
         leader = self.leader()
         if leader is None:
             return
@@ -75,12 +79,12 @@ class MembershipWorld(World):
             engine.resign()
 
     def swap_disk(self, number: int) -> bool:
-        """A node loses its disk while all is settled: a voter once a world, where three are left without it, an
+        """A node loses its disk while everything is settled: a voter once per world, if three others remain, an
         observer at any time."""
         engines = [node.engine for node in self.nodes.values()]
         if any(engine is None for engine in engines):
             return False
-        latest = {engine._journal.configurations[-1] for engine in engines if engine is not None}
+        latest = {engine.journal.configurations[-1] for engine in engines if engine is not None}
         index, configuration = max(latest, key=lambda one: one[0])
         settled = len(latest) == 1 and all(e is not None and e.status().commit_index >= index for e in engines)
         if not settled or not configuration.is_pinned:
@@ -99,12 +103,12 @@ class MembershipWorld(World):
 
     def _apply(self, node: Node, entry: Committed | InstalledSnapshot) -> None:
         super()._apply(node, entry)
-        for index, configuration in node.live()._journal.configurations[1:]:
+        for index, configuration in node.live().journal.configurations[1:]:
             if index == entry.index:
                 assert self.history.setdefault(index, configuration) == configuration
 
     def check_history(self) -> None:
-        """Each committed configuration is one step from the one before (S7)."""
+        """Each committed configuration is one step from the previous one (S7)."""
         chain = [Configuration.initial(BrokerId(n) for n in range(1, self.voters + 1))]
         chain += [self.history[index] for index in sorted(self.history)]
         for before, after in itertools.pairwise(chain):
@@ -112,5 +116,5 @@ class MembershipWorld(World):
 
     def check_acked_survive(self) -> None:
         for token in self.changes:
-            self.lost.pop(token, None)  # they have no content of their own to look for
+            self.lost.pop(token, None)  # they have no content of their own
         super().check_acked_survive()

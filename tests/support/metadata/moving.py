@@ -1,7 +1,7 @@
-"""Random walks of a partition that is moved about while all else goes wrong; see `metadata_replicas.py`.
+"""Random walks of a partition that is moved while all other faults happen; see `replicas.py`.
 
-A broker that sees that it has no replica deletes what it had. It may see that late, or, when it learns of several
-versions in one step, never; likewise its leader.
+A broker that sees that it has no replica deletes its data. It may see that late or, if it learns several versions in
+one step, never; the same holds for its leader.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from metadata.commands.envelope import Command
 from metadata.commands.replicas import AlterReassignments, BeginMoves, Move, Reassignment
 from raftlog.model import BrokerId
 from raftlog.version import FEATURE_LEVEL
-from tests.support.metadata_cluster import TOPIC
-from tests.support.metadata_replicas import Replica, Walk
+
+from .cluster import TOPIC
+from .replicas import Replica, Walk
 
 BROKERS = 5
 
@@ -46,7 +47,7 @@ class MovingWalk(Walk):
             self.replaced += 1
 
     def reassign(self) -> None:
-        """One replica more, less, or another one; now and then anything. What has begun is mostly let go on."""
+        """Add, remove or replace one replica; now and then anything else. A move that has begun is mostly continued."""
         if self.cluster.partition.is_moving and self.random.random() < 0.8:
             return
         replicas = list(map(int, self.cluster.partition.replicas))
@@ -80,7 +81,7 @@ class MovingWalk(Walk):
     # --- Brokers ---
 
     def advance(self) -> None:
-        """Some versions one by one, or all of them as one difference."""
+        """Apply some versions one by one, or all of them as one difference."""
         if self.random.random() < 0.7:
             super().advance()
             return

@@ -1,4 +1,4 @@
-"""One voter of three (or more) on a bench: messages in by hand, what it says out."""
+"""One voter of three (or more), driven by hand: incoming messages, and its outgoing messages."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from metadata.journal.journal import prepare_journal
 from metadata.raft import messages
 from metadata.raft.messages import Append, AppendReply, Entry, PreVote, RequestVote, Vote
 from metadata.raft.pysyncobj_engine import PySyncObjEngine
+from metadata.raft.pysyncobj_node import EngineChecks
 from metadata.voters.configuration import Configuration, Voter
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId, Endpoint
-from tests.support.quorum_world import identity_of, prepare_pinned
+
+from .world import identity_of, prepare_pinned
 
 REGULAR = b"\0"
 """pysyncobj's first byte of a command."""
@@ -30,9 +32,9 @@ class Bench:
         self.now = 0.0
         self.start()
 
-    def start(self) -> None:
+    def start(self, checks: EngineChecks | None = None) -> None:
         self.engine = PySyncObjEngine(
-            self.identity, disk=self.disk, now=self.now, random=random.Random(1), timing=TimingConfig()
+            self.identity, disk=self.disk, now=self.now, random=random.Random(1), timing=TimingConfig(), checks=checks
         )
         for peer in self.identity.peers:
             self.engine.peer_connected(peer)
@@ -60,12 +62,12 @@ class Bench:
 
     def append(self, first: int, *terms: int, term: int = 5, commit: int = 1, prev_term: int | None = None) -> Append:
         """Entries from `first` on with these terms, from a leader of `term`."""
-        before = prev_term if prev_term is not None else (self.engine._journal.term_at(first - 1) or 0)
+        before = prev_term if prev_term is not None else (self.engine.journal.term_at(first - 1) or 0)
         entries = tuple(Entry(t, REGULAR + b"%d/%d" % (first + n, t)) for n, t in enumerate(terms))
         return Append(term, first - 1, before, commit, entries)
 
     def campaign(self) -> None:
-        """Wait for the election timer, win everybody's pre-vote, and ask for votes."""
+        """Wait for the election timer, win all pre-votes, and request votes."""
         for _ in range(200):
             said = self.tick()
             while said:
@@ -77,7 +79,7 @@ class Bench:
         raise AssertionError("no campaign")
 
     def lead(self) -> None:
-        """Win an election with as many votes as it takes; voter 2 has what the leader has."""
+        """Win an election with as many votes as needed; voter 2 has the leader's log."""
         self.campaign()
         for peer in self.electors:
             self.hear(peer, Vote(self.engine.term, True))
@@ -104,7 +106,7 @@ def meet(bench: Bench, *nodes: int, disk: int = 0) -> None:
 
 
 def led(*nodes: int) -> Bench:
-    """Voter 1 leads voters 1 to 3, has met everybody, and has written their disks down."""
+    """Voter 1 leads voters 1 to 3, is connected to all, and has recorded their disks."""
     bench = Bench(pinned=True)
     meet(bench, 2, 3, *nodes)
     bench.lead()
@@ -116,7 +118,7 @@ def led(*nodes: int) -> Bench:
 
 
 def acknowledge(bench: Bench, *nodes: int) -> None:
-    """They have everything, and say so."""
+    """They acknowledge everything."""
     bench.tick()
     for node in nodes:
         bench.hear(node, AppendReply(bench.engine.term, True, bench.engine.status().last_index, 0))

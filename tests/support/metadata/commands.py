@@ -49,13 +49,13 @@ from raftlog.model import (
     TopicRecord,
 )
 
-from .metadata_cluster import directory
+from .cluster import directory
 
 BROKERS = 5
 
 
 class RandomCommands:
-    """`next()` looks at the image, so that most of what it says is about something that exists."""
+    """`next()` uses the image, so that most commands refer to existing objects."""
 
     def __init__(self, image: ClusterImage, seed: int) -> None:
         self.image = image
@@ -70,7 +70,7 @@ class RandomCommands:
         self._prelude = [self._create, *[self._unfence] * 2 * BROKERS, *[self._register] * 2 * BROKERS]
 
     def next(self) -> Envelope:
-        """Some come with a session of which few numbers are used, so that retries happen."""
+        """Some commands have a session with few distinct numbers, so that retries happen."""
         if self._prelude:
             return decode(encode(self._prelude.pop()()))
         kinds, weights = [kind for kind, _ in self._kinds], [weight for _, weight in self._kinds]

@@ -22,13 +22,14 @@ from metadata.voters.configuration import Configuration
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId, Endpoint, Incarnation, TopicId
 from raftlog.ports import Link, LinkHandler, Part
-from tests.support.quorum_world import identity_of
+
+from .world import identity_of
 
 TICK = 0.02
 
 
 class Life:
-    """One run of a node: what it scheduled dies with it."""
+    """One run of a node: its timers die with it."""
 
     alive = True
 
@@ -59,7 +60,7 @@ class HeapClock:
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
         self.leapt = 0.0
-        """Seconds, as after the suspension of a machine."""
+        """The wall clock's offset in seconds, as after the suspension of a machine."""
 
     def monotonic(self) -> float:
         return self._heap.now + self.leapt
@@ -85,6 +86,7 @@ class SimLink:
     def send(self, parts: Sequence[Part]) -> None:
         message = b"".join(bytes(part) for part in parts if not hasattr(part, "release"))
         heap, other = self.network.heap, self.other
+        self.network.on_send(self.owner, self._peer, message)
         if self.open and (self.owner, self._peer) not in self.network.cuts:
             self.arrival = max(self.arrival, heap.now + self.network.rng.uniform(0.0002, 0.002))
             heap.schedule(self.arrival - heap.now, lambda: other.receive(message), other.life)
@@ -104,13 +106,15 @@ class SimLink:
 
 
 class Network:
-    """Who listens, and which directions are cut. What is sent into a cut is lost, and the connection with it."""
+    """The listeners, and the cut directions. Messages sent into a cut are lost, and the connection with them."""
 
     def __init__(self, heap: Heap, rng: random.Random) -> None:
         self.heap, self.rng = heap, rng
         self.cuts: set[tuple[int, int]] = set()
         self.listeners: dict[int, tuple[Life, LinkHandler]] = {}
         self.links: list[SimLink] = []
+        self.on_send: Callable[[int, int, bytes], None] = lambda sender, receiver, message: None
+        """Called with every message that is sent on a link."""
 
     def dial(self, node: int, peer: int, life: Life, handler: LinkHandler, failed: Callable[[], None]) -> None:
         def arrive() -> None:
@@ -142,7 +146,7 @@ class Network:
 
 
 class _Ticking:
-    """A link's events, and a tick after each."""
+    """A link's events, with a tick after each."""
 
     def __init__(self, member: Member, handler: LinkHandler, redial: Callable[[int], None] | None = None) -> None:
         self._member = member
@@ -163,7 +167,7 @@ class _Ticking:
 
 
 class Member:
-    """One node over its lives."""
+    """One node over its restarts."""
 
     def __init__(self, cluster: QuorumCluster, number: int) -> None:
         self.cluster = cluster
@@ -177,11 +181,13 @@ class Member:
         self.indexes: list[int] = []
         self.leaders: list[int] = []
         self.dropped: list[str] = []
+        self.faults: list[tuple[int, str]] = []
+        """(peer, detail) of the faults that were found after a message was taken."""
         self.starts = 0
         prepare_journal(self.disk, self.identity)
 
     def replace_disk(self) -> None:
-        """The disk is lost; an operator prepares a new folder under the old number."""
+        """The disk is lost; an operator prepares a new folder for the same node id."""
         self.starts = 0
         self.disk = SimDisk()
         self.identity = identity_of(self.number, self.cluster.voters, directory=self.identity.directory_id[1] + 1)
@@ -195,8 +201,8 @@ class Member:
         self.wanted = set(map(int, self.identity.peers))
         links = QuorumLinks(
             self.identity,
-            on_dropped=lambda error: self.dropped.append(error.detail),
-            on_heard=lambda peer, endpoint: self._want(int(peer), dialed, life),
+            on_dropped=lambda peer, error: self.dropped.append(error.detail),
+            on_heard=lambda peer, endpoint, *, proven: self._want(int(peer), dialed, life),
         )
         self.quorum = QuorumNode(
             self.identity,
@@ -208,6 +214,7 @@ class Member:
             on_events=self._on_events,
             on_leader=lambda leader: self.leaders.append(int(leader)),
             on_configuration=lambda configuration: self._follow(configuration, dialed, life),
+            on_fault=lambda peer, error: self.faults.append((int(peer), error.detail)),
             limits=cluster.limits,
         )
         links.attach(self.quorum)
@@ -247,7 +254,7 @@ class Member:
             self.quorum.tick()
 
     def tick_if_wanted(self) -> None:
-        """As the quorum's thread does after an input."""
+        """Tick, as the quorum's thread does after an input."""
         if self.quorum is not None and self.quorum.wants_tick:
             self.quorum.tick()
 
@@ -261,12 +268,12 @@ class Member:
 
 
 class QuorumCluster:
-    """Three of them, or some other number."""
+    """A cluster of three nodes, or another number."""
 
     def __init__(
         self, seed: int, size: int = 3, *, voters: int | None = None, limits: QuorumLimits | None = None
     ) -> None:
-        """The first `voters` of them vote (all, where it is not said); the others are observers."""
+        """The first `voters` of them vote (by default all); the others are observers."""
         self.size = size
         self.voters = size if voters is None else voters
         self.limits = limits
@@ -296,7 +303,7 @@ class QuorumCluster:
         return [number for number, member in self.members.items() if member.quorum is not None]
 
     def leader(self) -> int | None:
-        """Whom all that run agree on."""
+        """The leader on which all running nodes agree."""
         thought = {int(self.node(number).status().leader) for number in self.nodes}
         leader = thought.pop() if len(thought) == 1 else -1
         return leader if leader in self.nodes else None
@@ -318,7 +325,7 @@ class QuorumCluster:
     def change(
         self, number: int, action: Action, node: int, *, plan: bool = False, timeout: float = 5.0
     ) -> VotersChanged:
-        """Ask a node for a change of the voters and wait."""
+        """Request a change of the voters from a node and wait."""
         answers: list[VotersChanged] = []
         self.node(number).change_voters(VoterChange(action, node), answers.append, plan=plan, timeout=timeout)
         self.run_until(lambda: bool(answers), timeout + 1.0)

@@ -1,4 +1,4 @@
-"""A controller in virtual time, over brokers that beat and a quorum that applies at once (or when told)."""
+"""A controller in virtual time, with brokers that send heartbeats and a quorum that applies at once (or on command)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from metadata.commands.results import Elected
 from metadata.controller.controller import Controller
 from metadata.controller.heartbeats import Sessions
 from raftlog.model import BrokerId
-from tests.support.metadata_cluster import Cluster, report
+
+from .cluster import Cluster, report
 
 SESSION = 0.9
 TICK = 0.01
@@ -15,7 +16,8 @@ BEAT = 0.2
 
 
 class World:
-    """A cluster whose brokers beat, a controller that decides, and a quorum that applies at once (or when told)."""
+    """A cluster whose brokers send heartbeats, a controller that decides, and a quorum that applies at once (or on
+    command)."""
 
     def __init__(self, cluster: Cluster, *, recovery_patience: float = 3.0, rebalance_after: float = 30.0) -> None:
         self.cluster = cluster
@@ -38,7 +40,7 @@ class World:
         )
 
     def run(self, seconds: float) -> list[Command]:
-        """Let time pass; what was decided meanwhile."""
+        """Let time pass; return the decisions made meanwhile."""
         first = len(self.decided)
         for _ in range(round(seconds / TICK)):
             self.now += TICK
@@ -74,7 +76,7 @@ class World:
         self._beats[broker] = self.now
 
     def rejoin(self) -> None:
-        """The leader, if there is one, takes everybody live into its ISR."""
+        """The leader, if there is one, adds all live brokers to its ISR."""
         cluster = self.cluster
         live = [int(b) for b in sorted(cluster.image.brokers) if not cluster.image.brokers[b].fenced]
         if cluster.partition.has_leader:

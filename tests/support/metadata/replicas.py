@@ -1,9 +1,9 @@
-"""A toy of one partition's replication around a real cluster image: random walks that look for a lost record.
+"""A simple model of one partition's replication around a real cluster image: random walks that look for a lost record.
 
-The quorum is one atomic image; each broker walks the versions of the partition's record in order, as late as it likes.
-Messages come late, twice, after restarts. A process crash keeps the page cache; a power loss keeps any prefix from the
-fsynced end up. Fewer replicas than the minimum ever lose what was fsynced. Elections are proposed at random, wise or
-not: only what the image refuses protects the records.
+The quorum is one atomic image; each broker applies the versions of the partition's record in order, at any later time.
+Messages arrive late, twice, and after restarts. A process crash keeps the page cache; a power loss keeps any prefix
+from the fsynced end up. Fewer replicas than the minimum ever lose fsynced data. Elections are proposed at random,
+sensible or not: only the image's refusals protect the records.
 
 The data path is as simple as its rules allow: see `Walk.commit`, `fetch` and `propose`.
 """
@@ -19,7 +19,8 @@ from metadata.commands.fields import IsrMember
 from metadata.commands.results import IsrAltered
 from raftlog.model import NO_INCARNATION, BrokerId, Incarnation, PartitionRecord
 from raftlog.version import FEATURE_LEVEL
-from tests.support.metadata_cluster import TOPIC, Cluster, report
+
+from .cluster import TOPIC, Cluster, report
 
 Entry = tuple[int, int]
 """(leader epoch, number of the record)"""
@@ -31,7 +32,7 @@ class LostRecord(Exception):
 
 @dataclass
 class Version:
-    """What one log entry of the quorum led to."""
+    """The effects of one log entry of the quorum."""
 
     index: int
     record: PartitionRecord
@@ -41,7 +42,7 @@ class Version:
 
 @dataclass
 class Replica:
-    """One broker, its disk and what it knows."""
+    """One broker, its disk and its knowledge."""
 
     number: int
     disk: int
@@ -53,22 +54,22 @@ class Replica:
     broken: bool = False
     """It lost fsynced data and has not registered since."""
     at: int = 0
-    """Position in the list of versions."""
+    """The position in the list of versions."""
     matched_epoch: int = -1
-    # As a leader:
+    # The state of a leader:
     epoch: int = -1
     epoch_start: int = 0
     high_watermark: int = 0
     progress: dict[tuple[int, Incarnation], int] = field(default_factory=dict)
     pending: tuple[AlterIsr, int] | None = None
-    """The ISR proposal under way, and the index of its refusal (-1: none yet)."""
+    """The ISR proposal in flight, and the index of its refusal (-1: none yet)."""
 
 
 class Walk:
     """One random schedule."""
 
     def __init__(self, seed: int, *, replicas: int = 3, minimum: int = 2, placed: Sequence[int] | None = None) -> None:
-        """So many brokers, all with a replica unless `placed` names those that have one."""
+        """Create this number of brokers, all with a replica unless `placed` names those that have one."""
         self.random = Random(seed)
         self.minimum = minimum
         self.cluster = Cluster(replicas, min_insync_replicas=minimum, replicas=placed, feature_level=FEATURE_LEVEL)
@@ -85,7 +86,8 @@ class Walk:
             self.take_view(replica)
 
     def run(self, steps: int, *, blackouts: float = 0.5) -> None:
-        """Raises `LostRecord`. `blackouts` is how often all lose power: a weight beside those below."""
+        """Raises `LostRecord`. `blackouts` is the frequency of power losses of all brokers: a weight beside those
+        below."""
         actions = self.actions(blackouts)
         functions, weights = [a for a, _ in actions], [w for _, w in actions]
         for action in self.random.choices(functions, weights, k=steps):
@@ -93,7 +95,7 @@ class Walk:
             self.check()
 
     def actions(self, blackouts: float) -> list[tuple[Callable[[], None], float]]:
-        """What may happen, and how often."""
+        """The possible actions, and their weights."""
         return [
             (self.advance, 60), (self.append, 15), (self.fsync, 40), (self.fetch, 60), (self.send_ack, 50),
             (self.deliver_ack, 60), (self.commit, 30), (self.propose, 8), (self.deliver_proposal, 12), (self.elect, 25),
@@ -152,7 +154,7 @@ class Walk:
         return self.versions[replica.at]
 
     def leads(self, replica: Replica) -> bool:
-        """It leads as far as it knows; of its own registration it must know."""
+        """It leads in its own view, which must include its own registration."""
         version = self.view(replica)
         record = version.record
         mine = record.leader == replica.number and record.leader_incarnation == replica.incarnation
@@ -242,7 +244,7 @@ class Walk:
             replica.synced = len(replica.log)
 
     def fetch(self) -> None:
-        """The follower matches its log with the leader's, and takes some more of it."""
+        """The follower matches its log with the leader's, and fetches a part of it."""
         leader = self.some_of([replica for replica in self.replicas if self.leads(replica)])
         follower = self.random.choice([replica for replica in self.replicas if replica is not leader])
         mine, its = self.view(follower), self.view(leader)
@@ -285,7 +287,8 @@ class Walk:
         return leader.progress.get((member, self.view(leader).incarnations[member]), 0)
 
     def commit(self) -> None:
-        """The high watermark over accepted and pending ISR; nothing below the minimum, nor before the epoch's start."""
+        """Advance the high watermark over accepted and pending ISR; not below the minimum, nor before the epoch's
+        start."""
         leader = self.some_of([replica for replica in self.replicas if self.leads(replica)])
         if not self.leads(leader):
             return
@@ -307,7 +310,7 @@ class Walk:
         return self.cluster.partition.leader_epoch != leader.epoch
 
     def propose(self) -> None:
-        """Drop anybody; add who has all that is below the high watermark and the epoch's start."""
+        """Remove any member, or add a replica with everything below the high watermark and the epoch's start."""
         leader = self.some_of([replica for replica in self.replicas if self.leads(replica)])
         if not self.leads(leader) or leader.pending is not None:
             return
@@ -329,7 +332,7 @@ class Walk:
         leader.pending = (command, -1)
         self.proposals.append((leader, command))
 
-    # --- What must hold ----------------------------------------------------------------------------------------------
+    # --- Invariants ---
 
     def check(self) -> None:
         """S6: every eligible member of ISR and commit set has every committed record, fsynced."""

@@ -1,4 +1,4 @@
-"""A quorum of one mind for tests: commands are applied at once, every invariant is checked after each."""
+"""A quorum with a single image, for tests: commands are applied at once, and every invariant is checked after each."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from metadata.commands.cluster import (
 from metadata.commands.envelope import ClientSession, Command, decode, encode
 from metadata.commands.fields import Election, IsrMember
 from metadata.commands.results import CommandResult, Elected, Refused, Registered
-from metadata.image.apply import apply
 from metadata.image.image import ClusterImage
-from metadata.image.invariants import check, check_step
+from metadata.image.invariants import check
 from metadata.records.events import MetadataEvent
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import (
     BrokerId,
@@ -37,6 +36,7 @@ from raftlog.model import (
     TopicId,
     TopicPartition,
 )
+from tests.support.metadata.at_once import apply, decode_snapshot
 
 TOPIC = TopicId(b"topic-number-001")
 TP = TopicPartition(TOPIC, 0)
@@ -52,8 +52,24 @@ def report(
     return ReplicaReport(tp, clean and not cut, LeaderEpoch(last_epoch), Offset(end), cut)
 
 
+def check_step(before: PartitionRecord, after: PartitionRecord) -> None:
+    """Check that epochs never fall and rise with their subject, and that a leader epoch has one leader of one
+    incarnation (S5).
+    """
+    name = f"{before} -> {after}"
+    assert after.partition_epoch >= before.partition_epoch, f"{name}: the partition epoch fell"
+    assert after == before or after.partition_epoch > before.partition_epoch, f"{name}: a change without an epoch"
+    assert after.leader_epoch >= before.leader_epoch, f"{name}: the leader epoch fell"
+    led_before, led_after = (before.leader, before.leader_incarnation), (after.leader, after.leader_incarnation)
+    assert led_before == led_after or after.leader_epoch > before.leader_epoch, f"{name}: two leaders in one epoch"
+    again = before.let_go and not set(after.replicas).issubset(before.replicas) and after.has_leader
+    assert not again or after.leader_epoch > before.leader_epoch, f"{name}: added to what its leader may remember"
+    if not after.has_leader or len(after.isr) < after.min_insync_replicas:
+        assert after.commit_set == before.commit_set, f"{name}: the commit set changed when nobody could commit"
+
+
 class Cluster:
-    """An image, the view that follows it, and short names for what tests do to them."""
+    """An image, the view that follows it, and short names for common test steps."""
 
     def __init__(
         self,
@@ -65,8 +81,8 @@ class Cluster:
         configs: Mapping[str, str] | None = None,
         feature_level: int = 1,
     ) -> None:
-        """`brokers` are registered and unfenced, and carry one topic with a replica on each (or on `replicas`). They
-        understand `feature_level`; the cluster is at the first."""
+        """`brokers` are registered and unfenced, and have one topic with a replica on each (or on `replicas`). They
+        support `feature_level`; the cluster is at the first."""
         self._feature_level = feature_level
         self.image = ClusterImage()
         self.view = ClusterView()
@@ -88,7 +104,8 @@ class Cluster:
     def apply(
         self, command: Command, *, term: int | None = None, session: ClientSession | None = None
     ) -> CommandResult:
-        """The state machine's answer, whatever it is; a node that began from a snapshot gives the same (S7)."""
+        """Apply a command and return its answer, whatever it is. A node that was restored from a snapshot gives the
+        same (S7)."""
         before = dict(self.image.partitions)
         snapshot = encode_snapshot(self.image)
         other_node, unchanged = decode_snapshot(snapshot), decode_snapshot(snapshot)
@@ -113,7 +130,7 @@ class Cluster:
         return result
 
     def tell_time(self, now_ms: int) -> None:
-        """The cluster's time is this: by a first step, or as after very many."""
+        """Set the cluster's time: by a first step, or as after very many."""
         if not self.image.time:
             self.do(SetFeatureLevel(TIME_FEATURE_LEVEL))
             self.do(AdvanceTime(self.term, 0, now_ms, now_ms))
@@ -123,7 +140,7 @@ class Cluster:
             self.view.on_events(self.image.index, self.image.take_events())
 
     def refusal(self, command: Command) -> str:
-        """Apply a command that must be refused; the code."""
+        """Apply a command that must be refused; return the code."""
         result = self.apply(command)
         assert isinstance(result, Refused), result
         return result.code
@@ -160,7 +177,7 @@ class Cluster:
         return result.incarnation
 
     def restart(self, broker: int, *reports: ReplicaReport, disk: int | None = None) -> Incarnation:
-        """`start`, then it is unfenced."""
+        """Call `start`, then unfence the broker."""
         incarnation = self.start(broker, *reports, disk=disk)
         self.unfence(broker)
         return incarnation
@@ -183,7 +200,7 @@ class Cluster:
         return self.image.partitions[TP]
 
     def elect(self, candidate: int, *, recovery: bool = False) -> str:
-        """Try to; the code of the refusal, or "" when it leads now."""
+        """Try to elect; returns the code of the refusal, or "" if it leads now."""
         election = Election(
             TOPIC, 0, BrokerId(candidate), self.incarnation(candidate), self.partition.partition_epoch, recovery
         )
@@ -196,7 +213,7 @@ class Cluster:
         return "" if refused is None else refused.code
 
     def isr_proposal(self, *isr: int) -> AlterIsr:
-        """The present leader's, with what it knows now."""
+        """A proposal of the current leader, with its current knowledge."""
         record = self.partition
         return AlterIsr(
             TOPIC,

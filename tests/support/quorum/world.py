@@ -1,8 +1,8 @@
-"""A small world of consensus engines: seeded time, messages that are lost, late, double and out of order, disks that
-forget, and the safety properties of Raft looked at after every event.
+"""A small world of consensus engines with the safety properties of Raft checked after every event.
 
-The state machine here is a chain of hashes, so that any difference in what was applied shows at once, also through
-snapshots. Engines are real; only time, disk and network are not.
+Time is seeded; messages are lost, late, duplicated and reordered; disks lose data. The state machine is a chain of
+hashes, so that any difference in the applied entries shows at once, also through snapshots. Engines are real; only
+time, disk and network are not.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from functools import partial
 from typing import Any
 
 from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
-from metadata.journal import journal
-from metadata.journal.journal import prepare_journal
+from metadata.journal.journal import FIRST_INDEX, Journal, prepare_journal
 from metadata.raft import messages
 from metadata.raft.engine import Committed, InstalledSnapshot, Ready
 from metadata.raft.pysyncobj_engine import PySyncObjEngine
-from metadata.voters.configuration import Configuration, Voter
+from metadata.voters.configuration import Configuration, Voter, encode_configuration
 from metadata.voters.identity import QuorumIdentity
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId
@@ -39,22 +38,22 @@ def prepare_pinned(disk: SimDisk, identity: QuorumIdentity) -> None:
     """The journal of a voter whose log begins with a configuration that names all first voters' disks, as one does
     after its first compaction."""
     prepare_journal(disk, identity)
+    journal = Journal(disk, identity)
     disks = (identity_of(int(voter), len(identity.voters)).directory_id for voter in identity.voters)
     voters = [Voter.of(voter, directory, None) for voter, directory in zip(identity.voters, disks, strict=True)]
-    entries = [(b"", journal.FIRST_INDEX, 0)]
-    content, _ = journal._generation(identity, entries, 0, journal.fmt.NO_VOTE, Configuration.of(voters))
-    disk.replace(journal.generation_path(0), content)
+    journal.reset(FIRST_INDEX, 0, encode_configuration(Configuration.of(voters)))
+    journal.close()
 
 
 @dataclass
 class Network:
-    """How unkind the network is."""
+    """The faults of the network."""
 
     latency: tuple[float, float] = (0.0005, 0.004)
     drop: float = 0.0
     duplicate: float = 0.0
     late: float = 0.0
-    """Probability of a message coming up to a second late, overtaken by others."""
+    """Probability of a message arriving up to a second late, overtaken by others."""
     cuts: set[tuple[int, int]] = field(default_factory=set)
 
 
@@ -68,7 +67,7 @@ class Acked:
 
 
 class Node:
-    """One voter over its lives."""
+    """One voter over its restarts."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -96,7 +95,7 @@ class Node:
 
 
 class World:
-    """All nodes, and what is known of the truth."""
+    """All nodes, and the recorded truth."""
 
     def __init__(
         self,
@@ -110,8 +109,8 @@ class World:
         voters: int | None = None,
         pinned: bool = True,
     ) -> None:
-        """The first `voters` of them vote (all, where it is not said); the others are observers. `pinned`: the voters'
-        logs begin with their disks, so that a majority elects."""
+        """The first `voters` of them vote (by default all); the others are observers. `pinned`: the voters' logs begin
+        with their disks, so that a majority elects."""
         self.rng = random.Random(seed)
         self.size = size
         self.voters = size if voters is None else voters
@@ -126,17 +125,17 @@ class World:
         self.next_token = 1
         self.acked: list[Acked] = []
         self.lost: dict[int, bool] = {}
-        """Token → certain."""
+        """Token → whether its outcome is certain."""
         self.leaders: dict[int, int] = {}
         """Term → the node that led it."""
         self.votes: dict[tuple[int, int], int] = {}
-        """(voter, term) → whom it voted for, over all its lives."""
+        """(voter, term) → the candidate that got its vote, over all its restarts."""
         self.entries: dict[tuple[int, int], tuple[bytes, int]] = {}
         """(index, term) → (command, term before): log matching, by induction."""
         self.applied: dict[int, tuple[int, bytes, bytes]] = {1: (0, b"", GENESIS)}
-        """Index → (term, command, chain after it): what was ever applied anywhere."""
+        """Index → (term, command, chain after it): every entry ever applied anywhere."""
         self.intercept: Callable[[int, int, messages.Message], bool] | None = None
-        """Sees every message; returns False to take it out."""
+        """Sees every message; returns False to remove it."""
         self.sent: list[tuple[float, int, int, messages.Message]] = []
         self.keep_sent = False
         for node in self.nodes.values():
@@ -151,7 +150,7 @@ class World:
         heapq.heappush(self.heap, (self.now + delay, self.order, call))
 
     def run(self, seconds: float, *, until: Callable[[], bool] | None = None) -> bool:
-        """Run for a while, or until something holds (looked at after every event)."""
+        """Run for a while, or until a condition holds (checked after every event)."""
         end = self.now + seconds
         while self.heap and self.heap[0][0] <= end:
             at, _, call = heapq.heappop(self.heap)
@@ -319,13 +318,13 @@ class World:
             self.acked.append(Acked(entry.index, entry.term, entry.command))
 
     def check(self, node: Node) -> None:
-        """Election safety, log matching, leader completeness, order of indexes; acknowledged means durable."""
+        """Election safety, log matching, leader completeness, order of indexes; acknowledged implies durable."""
         engine = node.live()
         engine.check_invariants()
         status = engine.status()
         assert status.commit_index >= node.commit_index, "the commit index fell"
         node.commit_index = status.commit_index
-        journal = engine._journal
+        journal = engine.journal
         entries = journal.entries
         start = max(1, node.checked - journal.base_index)
         for position in range(min(start, len(entries)), len(entries)):
@@ -346,7 +345,7 @@ class World:
             assert journal.term_at(newest) == term, f"leader {node.number} lacks committed entry {newest}"
 
     def check_acked_survive(self) -> None:
-        """At the end, all nodes up and caught up: what was acknowledged is in the one history, where it was."""
+        """At the end, with all nodes up and caught up: every acknowledged entry is in the one history, at its index."""
         for acked in self.acked:
             term, command, _ = self.applied[acked.index]
             assert (term, command) == (acked.term, acked.command)
@@ -359,16 +358,16 @@ class World:
                 assert all(fact[1] != command for fact in self.applied.values()), f"{command!r} was lost for certain"
 
     def compact(self, number: int) -> None:
-        """The node takes a snapshot of what it has applied."""
+        """The node takes a snapshot of its applied state."""
         node = self.nodes[number]
-        if node.engine is not None and node.applied_index > node.engine._journal.base_index:
+        if node.engine is not None and node.applied_index > node.engine.journal.base_index:
             try:
                 list(node.engine.compact(node.state(), node.applied_index))
             except SimulatedCrash:
                 self.crash(number, power=True)
 
     def settle(self, seconds: float = 6.0) -> None:
-        """Heal, bring everybody up, and require progress: a new command on every node."""
+        """Heal, start all nodes, and require progress: a new command on every node."""
         self.heal()
         self.intercept = None
         for node in self.nodes.values():

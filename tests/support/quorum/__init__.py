@@ -1,0 +1,1 @@
+"""Single voters driven by hand, and quorums on simulated time."""
