@@ -14,27 +14,28 @@ from functools import partial
 from types import MappingProxyType
 
 from partitions.driver.driver import PartitionDriver
-from partitions.driver.ports import Surroundings, TransactionPorts
+from partitions.driver.ports import DriverPorts, TransactionPorts
 from partitions.driver.requests import DeleteDone, Produced
-from partitions.fetch.doubts import CatchUp, own_word_counts
-from partitions.fetch.long_polls import Cancellable, FetchWaiters
+from partitions.fetch.doubts import CatchUp
+from partitions.fetch.long_polls import Cancellable, LongPolls
 from partitions.fetch.offsets import not_found, search_offset
 from partitions.fetch.session import FetchSession, SessionDone
 from partitions.files.disk_room import DiskRoom
 from partitions.log.writer import LogWriter
 from partitions.opening.folders import OpenedReplica
-from partitions.opening.log_manager import MOVED_SECONDS, ReplicaShelf
+from partitions.opening.log_manager import MOVED_SECONDS, LogManager
 from partitions.producers.state import DEFAULT_BOUNDS, ProducerBounds
 from partitions.replica.effects import Fate, IsrProposal
 from partitions.replication.client import Dialer, ReplicationClient
+from partitions.replication.message_queue import PeerFault
 from partitions.replication.server import ReplicationServer
 from partitions.upkeep.compactor import Compactor
 from partitions.upkeep.repair import ReplicaRepairs, ReportLoss
 from partitions.upkeep.resets import ReplicaResets
 from partitions.upkeep.ticks import ReplicaTicks
-from partitions.upkeep.transaction_checks import TransactionLooks
+from partitions.upkeep.transaction_checks import TransactionChecks
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
-from raftlog.errors import RaftlogError, RetriableError
+from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, Offset, ReplicaReport, TopicPartition
 from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Logger, Part, Random, Scheduler, Worker
 from raftlog.slices import in_turns
@@ -68,18 +69,18 @@ class PartitionManager:
         retention_check_ms: int = 30_000,
         fetch_cache_bytes: int = 64 * MIB,
         producer_bounds: ProducerBounds = DEFAULT_BOUNDS,
-        on_replica_offline: Callable[[TopicPartition, str], None] | None = None,
-        report_loss: ReportLoss | None = None,
-        transactions: TransactionPorts | None = None,
-        catch_up: CatchUp = own_word_counts,
+        on_replica_offline: Callable[[TopicPartition, str], None],
+        report_loss: ReportLoss | None,
+        transactions: TransactionPorts,
+        catch_up: CatchUp,
+        on_peer_fault: PeerFault | None = None,
     ) -> None:
-        """`log_worker` writes and fsyncs, so that no read of a cold file delays an acknowledgement; `worker` does all
-        other blocking work. `on_replica_offline` is called for a replica taken out of service, and if it is elected.
-        `cluster_clock` stamps records and judges their age; `catch_up` confirms leaders to readers."""
+        """`log_worker` writes and fsyncs, so that no read of a cold file delays an acknowledgement; `worker` does the
+        rest. `on_replica_offline` is called for a replica taken out of service, and if it is elected. `cluster_clock`
+        stamps records and judges their age; `catch_up` confirms leaders to readers. `on_peer_fault`: log if None."""
         self._node_id = node_id
         self._clock, self._cluster_clock, self._random = clock, cluster_clock, random
-        self._scheduler, self._worker = scheduler, worker
-        self._propose_isr = propose_isr
+        self._scheduler, self._worker, self._propose_isr = scheduler, worker, propose_isr
         self._logger, self._timing = logger, timing
         self._retention_seconds = retention_check_ms / 1000
         self._view = PartitionView()
@@ -87,19 +88,19 @@ class PartitionManager:
         self._active = self._closing = False
         self._drivers: dict[TopicPartition, PartitionDriver] = {}
         self._ticks = ReplicaTicks(scheduler, clock)
-        self._writer = LogWriter(log_worker, scheduler)
+        self.writer = LogWriter(log_worker, scheduler)
         self.room = DiskRoom(0)
-        self._shelf = ReplicaShelf(
-            disk, scheduler, worker, self._writer, logger, self._place_late, fetch_cache_bytes, producer_bounds
+        self.logs = LogManager(
+            disk, scheduler, worker, self.writer, logger, self._place_late, fetch_cache_bytes, producer_bounds
         )
         self.repairs = ReplicaRepairs(
-            self._drivers, scheduler, worker, logger, self._shelf, report_loss, self._place_late, on_replica_offline
+            self._drivers, scheduler, worker, logger, self.logs, report_loss, self._place_late, on_replica_offline
         )
-        self.resets = ReplicaResets(node_id, clock, logger, self._shelf, self._drivers, self._ticks, on_replica_offline)
+        self.resets = ReplicaResets(node_id, clock, logger, self.logs, self._drivers, self._ticks, on_replica_offline)
         drivers = self._drivers
-        self.compactor = Compactor(scheduler, worker, self._writer, cluster_clock, logger, lambda: [*drivers.values()])
-        self.fetches = FetchWaiters(self, clock, scheduler, worker, catch_up)
-        self.transactions = TransactionLooks(transactions or TransactionPorts(), scheduler, self._drivers)
+        self.compactor = Compactor(scheduler, worker, self.writer, cluster_clock, logger, lambda: [*drivers.values()])
+        self.fetches = LongPolls(self, clock, scheduler, worker, catch_up)
+        self.transactions = TransactionChecks(transactions, scheduler, self._drivers)
         self._server = ReplicationServer(
             node_id=node_id,
             cluster_id=cluster_id,
@@ -109,7 +110,7 @@ class PartitionManager:
             clock=clock,
             scheduler=scheduler,
             worker=worker,
-            logger=logger,
+            on_fault=on_peer_fault or self._log_fault,
         )
         self._client = ReplicationClient(
             node_id=node_id,
@@ -117,8 +118,11 @@ class PartitionManager:
             own_incarnation=self._active_incarnation,
             dialer=dialer,
             scheduler=scheduler,
-            logger=logger,
+            on_fault=on_peer_fault or self._log_fault,
         )
+
+    def _log_fault(self, peer: BrokerId, error: RemoteProtocolError) -> None:
+        self._logger.warning("replication link dropped", peer=peer, detail=error.detail)
 
     room: DiskRoom
     """The room on the disk, without a reserve by default. To set a reserve, replace it before `load`."""
@@ -132,7 +136,7 @@ class PartitionManager:
 
         Blocks; called once, before anything else. Raises `DiskFailed` or `DiskFull`.
         """
-        return self._shelf.load(clean_shutdown=clean_shutdown)
+        return self.logs.load(clean_shutdown=clean_shutdown)
 
     def on_registered(self, incarnation: Incarnation) -> None:
         """Begin: the quorum registered this process as this incarnation."""
@@ -167,7 +171,7 @@ class PartitionManager:
         self._client.close()
         offline = any(driver.replica.offline for driver in self._drivers.values())
         self._close_drivers(RetriableError("shutting_down", "the broker is stopping"))
-        self._shelf.close(lambda all_closed: done(all_closed and clean and not offline), clean=clean)
+        self.logs.close(lambda all_closed: done(all_closed and clean and not offline), clean=clean)
 
     @property
     def incarnation(self) -> Incarnation:
@@ -227,9 +231,9 @@ class PartitionManager:
     ) -> Cancellable:
         """Begin a long poll, answered once, perhaps before this returns, in the requested order.
 
-        It is answered as soon as `min_bytes` are there, a partition failed or moved, or the wait is over. Errors are
-        per partition. The parts are the body; their receiver sends or releases every region. `isolation` 1 ends at the
-        last stable offset, and the answers have the aborted ranges (S13).
+        It is answered as soon as `min_bytes` are available, a partition failed or moved, or the wait has ended. Errors
+        are per partition. The parts are the body; their receiver sends or releases every region. `isolation` 1 ends at
+        the last stable offset, and the answers have the aborted ranges (S13).
         """
         wait_ms = 0 if self._closing else max_wait_ms
         return self.fetches.fetch(
@@ -265,7 +269,7 @@ class PartitionManager:
             driver.delete_records(before, done, timeout_ms)
 
     def on_transactions(self, touched: Iterable[TopicPartition] | None) -> None:
-        """Note decisions about transactions: open ones are checked soon.
+        """Record decisions about transactions: open ones are checked soon.
 
         Of the touched partitions (None: all), so are the commits that the quorum waits for. An abort need not name any.
         """
@@ -280,7 +284,7 @@ class PartitionManager:
 
     def replica_count(self) -> int:
         """Return the number of replicas whose logs are open, or will be soon."""
-        return len(self._drivers) + self._shelf.count()
+        return len(self._drivers) + self.logs.count()
 
     def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None:
         return self._drivers.get(topic_partition)
@@ -295,7 +299,7 @@ class PartitionManager:
 
     def refusal(self, topic_partition: TopicPartition) -> str:
         """Return a follower's error code for a partition without a driver; empty if there may be one soon."""
-        return "replica_not_available" if self._shelf.failure(topic_partition) else ""
+        return "replica_not_available" if self.logs.failure(topic_partition) else ""
 
     # --- Following the view ---
 
@@ -308,14 +312,14 @@ class PartitionManager:
         if self._active or self._closing or own is None or own.incarnation != self._registered:
             return
         self._active = True
-        yield from self._while_serving(self._shelf.losses_are_reported())
+        yield from self._while_serving(self.logs.losses_are_reported())
         yield from self._while_serving(partial(self.place, tp) for tp in self._view.all_sorted())
         self._begun()
 
     def _begun(self) -> None:
         if self._closing:
             return
-        self._shelf.set_strays_aside(self._view.partitions)
+        self.logs.set_strays_aside(self._view.partitions)
         self._server.on_view(self._drivers)
         self.compactor.start()
         # Spread over time, so that nodes that start together do not delete at the same moment.
@@ -349,7 +353,7 @@ class PartitionManager:
             return
         driver = self._drivers.get(tp)
         if driver is None:
-            opened = self._shelf.take(tp, config)
+            opened = self.logs.take(tp, config)
             if opened is None:
                 return
             driver = self._drivers[tp] = self._new_driver(opened)
@@ -358,16 +362,16 @@ class PartitionManager:
             driver.on_record(record)
             in_sync = self._node_id in record.isr and self._node_id not in record.not_eligible
             if in_sync and driver.replica.follower is not None:
-                self._shelf.in_sync(tp)
+                self.logs.in_sync(tp)
 
     def _new_driver(self, opened: OpenedReplica) -> PartitionDriver:
         tp = opened.topic_partition
-        surroundings = Surroundings(
+        surroundings = DriverPorts(
             node_id=self._node_id,
             incarnation=self._registered,
             clock=self._clock,
             cluster_clock=self._cluster_clock,
-            writer=self._writer,
+            writer=self.writer,
             worker=self._worker,
             logger=self._logger,
             brokers=self._view.brokers,
@@ -395,16 +399,16 @@ class PartitionManager:
         if driver is not None:
             self._ticks.drop(driver)
             driver.close(RetriableError("leadership_lost", f"{driver.name} is no longer a replica here: {code}"))
-            self._shelf.remove(tp, driver.log, keep_seconds=keep)
+            self.logs.remove(tp, driver.log, keep_seconds=keep)
         elif self._active:
-            self._shelf.remove(tp, None, keep_seconds=keep)
+            self.logs.remove(tp, None, keep_seconds=keep)
 
     def cannot_lead(self, tp: TopicPartition) -> bool:
         """Whether this broker's replica could not exercise a leadership now."""
         driver = self._drivers.get(tp)
         if self.resets.is_barred(tp):
             return True
-        return bool(driver.replica.offline if driver is not None else self._shelf.failure(tp))
+        return bool(driver.replica.offline if driver is not None else self.logs.failure(tp))
 
     def waits_for_epoch(self, tp: TopicPartition) -> bool:
         """Whether the replica is in service again, and would lead in a later leader epoch."""
@@ -423,7 +427,7 @@ class PartitionManager:
         self._ticks.clear()
         for driver in drivers:
             driver.close(error)
-            self._shelf.put_back(driver.topic_partition, driver.log)
+            self.logs.put_back(driver.topic_partition, driver.log)
 
     # --- Time ---
 
@@ -441,12 +445,12 @@ class PartitionManager:
     def status(self) -> list[str]:
         """Return one line for each replica, sorted, then one for each link."""
         lines = [str(driver) for _, driver in sorted(self._drivers.items())]
-        return lines + self._shelf.status() + self._client.status() + self._server.status()
+        return lines + self.logs.status() + self._client.status() + self._server.status()
 
     def out_of_service(self) -> list[str]:
         """Return one line for each replica that this broker has and cannot serve until its next start."""
         found = [(tp, driver.replica.offline) for tp, driver in self._drivers.items() if driver.replica.offline]
-        for tp, why in self._shelf.failures():
+        for tp, why in self.logs.failures():
             record = self._view.partitions.get(tp)
             if record is not None and self._node_id in record.replicas:
                 found.append((tp, why))

@@ -6,10 +6,11 @@ It receives records in the order of the quorum's log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import TypeAlias
+
+import msgspec
 
 from partitions.driver.driver import PartitionDriver
 from raftlog.config import TopicConfig, parse_topic_config
@@ -27,8 +28,7 @@ from raftlog.model import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRemoved:
+class TopicRemoved(msgspec.Struct, frozen=True):
     """The topic was deleted; a later one of the same name has another id."""
 
     topic_id: TopicId
@@ -39,14 +39,13 @@ _number = attrgetter("partition")
 MetadataChange: TypeAlias = BrokerRecord | TopicRecord | PartitionRecord | TopicRemoved | ReplicationThrottle
 
 
-@dataclass(slots=True)
-class Touched:
+class Touched(msgspec.Struct):
     """The entries that changed, each once, in the order of their first change."""
 
-    brokers: dict[BrokerId, None] = field(default_factory=dict)
-    topics: dict[TopicId, None] = field(default_factory=dict)
-    partitions: dict[TopicPartition, None] = field(default_factory=dict)
-    removed: dict[TopicPartition, None] = field(default_factory=dict)
+    brokers: dict[BrokerId, None] = {}
+    topics: dict[TopicId, None] = {}
+    partitions: dict[TopicPartition, None] = {}
+    removed: dict[TopicPartition, None] = {}
     moves: bool = False
     """Whether the senders to replicas that are being added, or the rates, changed."""
 

@@ -1,6 +1,6 @@
 """The empty batches and markers that a log still needs, and one hole in place of those that it does not.
 
-Compaction leaves batches without records. Such a batch may still tell something: how far a producer's sequence had
+Compaction leaves batches without records. Such a batch may still carry information: how far a producer's sequence had
 come, and which of its last batches were appended, so that a resend is recognized (S1). Every replica, and every copy of
 a log from its beginning, gets that from the batches' headers alone. So for each producer that `ProducerStates` would
 still know, the batches that it remembers stay as they are, however empty. All others that follow one another in the
@@ -21,7 +21,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from partitions.producers.state import ProducerStates
 from partitions.producers.transactions import keys_of
@@ -78,8 +80,7 @@ class NeededBatches:
         return header.base_offset in self._base_offsets
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
+class Hole(msgspec.Struct, frozen=True):
     """Consecutive empty batches that are not needed; the first one is kept as it was."""
 
     first: BatchHeader

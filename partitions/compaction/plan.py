@@ -26,10 +26,11 @@ Sources: Kafka's LogCleaner and SkimpyOffsetMap (128-bit hashes of keys), KIP-58
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import compress, repeat
 from operator import and_, is_not, le, ne
+
+import msgspec
 
 from raftlog.config import TopicConfig
 from raftlog.model import Offset
@@ -82,8 +83,7 @@ class OffsetMap:
         return len(self._offsets)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The fate of one batch's records."""
 
     keep: list[bool]
@@ -119,8 +119,7 @@ def choose(
     return Choice(keep, horizon)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
+class SegmentFacts(msgspec.Struct, frozen=True):
     """The facts about a sealed segment that the decision needs."""
 
     base_offset: Offset
@@ -131,8 +130,7 @@ class SegmentFacts:
     """The timestamp of its first batch; -1: none."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionPlan:
+class CompactionPlan(msgspec.Struct, frozen=True):
     """A pass that is worth it: it reads keys from `first_dirty` to `end`, and rewrites the segments below `end`."""
 
     first_dirty: Offset

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from partitions.files.batch_walk import HeaderWalk, check_whole
 from partitions.files.damage import LogDamaged
@@ -42,16 +43,14 @@ _BATCH_COSTS = 2 * KIB
 """The least bytes that a batch counts for: a small one, or a header alone, costs a worker as much."""
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(msgspec.Struct, frozen=True):
     """The pass has more to do."""
 
     bytes_read: int
     """The bytes read, a small batch counting for more than its size."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CleanedSegment:
+class CleanedSegment(msgspec.Struct, frozen=True, eq=False):
     """A cleaned segment that is ready beside the old ones."""
 
     olds: Sequence[OldSegment]
@@ -69,8 +68,7 @@ class CleanedSegment:
         return sum(old.size for old in self.olds)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """The pass has compacted all keys below `end`."""
 
     end: Offset
@@ -81,8 +79,7 @@ class Finished:
 Piece: TypeAlias = Paused | CleanedSegment | Finished
 
 
-@dataclass(slots=True)
-class CompactionRun:
+class CompactionRun(msgspec.Struct):
     """One compaction pass. `next_piece` is called repeatedly, never by two threads at once."""
 
     disk: Disk
@@ -99,8 +96,8 @@ class CompactionRun:
     delete_retention_ms: int
     generation: int
     truncations: int
-    latest: OffsetMap = field(default_factory=OffsetMap)
-    _needed: NeededBatches = field(default_factory=NeededBatches)
+    latest: OffsetMap = msgspec.field(default_factory=OffsetMap)
+    _needed: NeededBatches = msgspec.field(default_factory=NeededBatches)
     _pieces: Generator[Piece, None, None] | None = None
     _read: int = 0
     _left_whole: str = ""
@@ -110,7 +107,7 @@ class CompactionRun:
         """Do the next piece. Blocks.
 
         Raises `LogDamaged`, `DiskFailed`, `DiskFull`, and `RetriableError` if a segment was removed meanwhile. After an
-        error, or `Finished`, the run is over.
+        error, or `Finished`, the run has ended.
         """
         if self._pieces is None:
             self._pieces = self._all_pieces()

@@ -10,6 +10,7 @@ over. If an invariant is broken or the disk fails, this one replica goes offline
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from partitions.compaction.run import CleanedSegment, CompactionRun
@@ -31,14 +32,35 @@ from raftlog.errors import (
     RetriableError,
     Unforeseen,
 )
-from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, ProducerId, TopicPartition
+from raftlog.model import (
+    Acks,
+    BrokerId,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionRecord,
+    ProducerId,
+    TopicPartition,
+)
 from raftlog.ports import Buffer
 from raftlog.records.batch import BatchHeader, parse_header, stamp
+from raftlog.transactions import TransactionKey
 
 from .incoming import Arrival, IncomingBatches
-from .ports import Look, Subscriber, Surroundings, Waiter
+from .ports import CheckResult, DriverPorts, Subscriber, Waiter
 from .reads import ReplicaReads
 from .requests import AwaitingStable, Deleted, DeleteDone, Produced, ProduceDone, ProduceRequests
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFacts:
+    """The state beside a replica's role and its log."""
+
+    waiters: int
+    """Fetches and session slots that wait for more to read."""
+    open_transactions: tuple[tuple[TransactionKey, Offset], ...]
+    """Each with its first offset, oldest first."""
+    aborted_ranges: int
 
 
 class PartitionDriver:
@@ -50,14 +72,14 @@ class PartitionDriver:
         name: str,
         log: PartitionLog,
         producers: ProducerStates,
-        surroundings: Surroundings[PartitionDriver],
+        surroundings: DriverPorts[PartitionDriver],
     ) -> None:
         self.topic_partition = topic_partition
         self.name = name
         self.log = log
         self._producers = producers
         producers.cut(log.log_start_offset)
-        self._around = surroundings
+        self._ports = surroundings
         self.replica = Replica(
             surroundings.node_id,
             surroundings.incarnation,
@@ -94,21 +116,19 @@ class PartitionDriver:
         before = (self.replica.leader, self.replica.follower)
         self._run(lambda: self.replica.on_record(record, self._now()))
         if (self.replica.leader, self.replica.follower) != before:
-            self._around.logger.info("replica", partition=self.name, epoch=self.leader_epoch, state=str(self.replica))
+            self._ports.logger.info("replica", partition=self.name, epoch=self.leader_epoch, state=str(self.replica))
             self._wake_waiters()
-        if self.replica.offline and record.leader == self._around.node_id:
-            self._around.offline(self.topic_partition, self.replica.offline)
-        self._around.wants_tick(self)
+        if self.replica.offline and record.leader == self._ports.node_id:
+            self._ports.offline(self.topic_partition, self.replica.offline)
+        self._ports.wants_tick(self)
 
     def on_broker(self, broker: BrokerId) -> None:
         """Apply a change of this broker in the view."""
-        self._run(lambda: self.replica.on_broker(broker, self._now()))
-        self._around.wants_tick(self)
+        self._run_and_tick(lambda: self.replica.on_broker(broker, self._now()))
 
     def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: fx.Fate) -> None:
         """Apply the fate of this replica's proposal."""
-        self._run(lambda: self.replica.on_isr_answer(leader_epoch, attempt, fate, self._now()))
-        self._around.wants_tick(self)
+        self._run_and_tick(lambda: self.replica.on_isr_answer(leader_epoch, attempt, fate, self._now()))
 
     def configure(self, config: TopicConfig) -> None:
         """Apply the topic's settings."""
@@ -124,16 +144,17 @@ class PartitionDriver:
         self._requests.expire(now)
         self._requests.deliver()
         if self.replica.leader is not None and self.replica.leader.transactions.is_due(now):
-            self._around.transactions.want(self)
+            self._ports.transactions.want(self)
 
-    def look_at_transactions(self) -> Look:
+    def look_at_transactions(self) -> CheckResult:
         """Check some of the open transactions, and write markers for those that are decided."""
         leader = self.replica.leader
         if leader is None or self._closed or self.log.producers.stale:
-            return Look(0, more=False)  # The end of the replay requests a check.
-        self._run(lambda: leader.look(self._now(), self._around.cluster_clock.stamp_ms(), may_write=not self.log.full))
-        self._around.wants_tick(self)
-        return Look(leader.transactions.looked_at, more=self.replica.leader is leader and leader.transactions.more)
+            return CheckResult(0, more=False)  # The end of the replay requests a check.
+        wall_ms = self._ports.cluster_clock.stamp_ms()
+        self._run_and_tick(lambda: leader.look(self._now(), wall_ms, may_write=not self.log.full))
+        more = self.replica.leader is leader and leader.transactions.more
+        return CheckResult(leader.transactions.looked_at, more=more)
 
     def on_job_done(self) -> None:
         """Apply the outcome of a job: the log may be stable further, full or failed."""
@@ -181,8 +202,8 @@ class PartitionDriver:
             done(error)
             return
         request = self._requests.add(done, deadline)
-        self._incoming.arrive(Arrival(request, batch, acks, config, self._around.cluster_clock.stamp_ms(), resent))
-        self._around.wants_tick(self)
+        self._incoming.arrive(Arrival(request, batch, acks, config, self._ports.cluster_clock.stamp_ms(), resent))
+        self._ports.wants_tick(self)
 
     def _on_checked(self, arrival: Arrival, header: BatchHeader | RaftlogError) -> None:
         """Pass a checked batch to the core, or refuse it."""
@@ -196,7 +217,7 @@ class PartitionDriver:
         except RaftlogError as error:
             return [fx.Reject(arrival.request, error)]
         stamped = arrival.config.message_timestamp_type == "LogAppendTime"
-        append_time = self._around.cluster_clock.stamp_ms() if stamped else -1
+        append_time = self._ports.cluster_clock.stamp_ms() if stamped else -1
         deadline = self._requests.deadline_of(arrival.request)
         incoming = fx.IncomingBatch(
             arrival.request,
@@ -220,8 +241,8 @@ class PartitionDriver:
             raise RetriableError("replica_not_available", f"{self.name} is rebuilding its producer state: retry")
         if self.log.full:
             raise self.log.refusal(self.name)
-        if self._around.room.short:
-            raise self._around.room.refusal(self.name)
+        if self._ports.room.short:
+            raise self._ports.room.refusal(self.name)
 
     @property
     def greatest_producer_id(self) -> ProducerId:
@@ -276,7 +297,7 @@ class PartitionDriver:
         self._producers.cut(self.log.log_start_offset)
         if isinstance(error, DiskHindered | MemoryError):
             self._replay_due = True  # Not at once: a shortage lasts.
-            self._around.wants_tick(self)
+            self._ports.wants_tick(self)
         elif not self.replica.offline:
             self._replay_again()
             if self.log.needs_job:
@@ -285,7 +306,7 @@ class PartitionDriver:
     def _replay_again(self) -> None:
         self._replay_due = False
         self._replay_producers()
-        self._around.transactions.want(self)
+        self._ports.transactions.want(self)
 
     # --- Waiting ---
 
@@ -310,8 +331,7 @@ class PartitionDriver:
         if before is not None:
             before.on_answer(fx.Refused("connection_lost"))
         self._subscribers[follower] = subscriber
-        self._run(lambda: self.replica.on_subscribe(follower, incarnation, position, self._now()))
-        self._around.wants_tick(self)
+        self._run_and_tick(lambda: self.replica.on_subscribe(follower, incarnation, position, self._now()))
 
     def on_unsubscribe(self, follower: BrokerId, subscriber: Subscriber) -> None:
         if self._subscribers.get(follower) is subscriber:
@@ -321,59 +341,43 @@ class PartitionDriver:
         self,
         follower: BrokerId,
         incarnation: Incarnation,
-        leader_epoch: LeaderEpoch,
-        fetch_offset: Offset,
-        stable_end_offset: Offset,
+        report: fx.ReportStable,
     ) -> None:
         """Apply a follower's acknowledgement. Raises `RemoteProtocolError`."""
-        self._run(
-            lambda: self.replica.on_report(
-                follower,
-                incarnation,
-                leader_epoch,
-                fetch_offset=fetch_offset,
-                stable_end_offset=stable_end_offset,
-                now=self._now(),
-            )
-        )
+        self._run(lambda: self.replica.on_report(follower, incarnation, report, self._now()))
         leader = self.replica.leader
         if leader is not None and follower not in leader.record.isr:
             # The follower may be in sync now while nothing may be proposed, and may send no further report.
-            self._around.wants_tick(self)
+            self._ports.wants_tick(self)
 
     # --- The link to the leader ---
 
     def on_link_opened(self) -> None:
         """Subscribe: the link to the leader, in the incarnation that the record names, is open."""
-        self._run(lambda: self.replica.on_link_opened(self._now()))
-        self._around.wants_tick(self)
+        self._run_and_tick(lambda: self.replica.on_link_opened(self._now()))
 
     def on_link_lost(self) -> None:
         self._run(self.replica.on_link_lost)
 
     def on_answer(self, leader_epoch: LeaderEpoch, answer: fx.Answer) -> None:
         """Apply the leader's answer. Raises `RemoteProtocolError`."""
-        self._run(lambda: self.replica.on_answer(leader_epoch, answer, self._now()))
-        self._around.wants_tick(self)
+        self._run_and_tick(lambda: self.replica.on_answer(leader_epoch, answer, self._now()))
 
     def on_pushed(self, leader_epoch: LeaderEpoch, batches: list[fx.FetchedBatch], marks: fx.Matched) -> None:
         """Append batches whose CRC was checked. Raises `RemoteProtocolError`, and then nothing was appended."""
         if self.replica.follower is None:
             return
-        if batches and (self.log.full or self._around.room.very_short):
+        if batches and (self.log.full or self._ports.room.very_short):
             self._on_disk_full()
         else:
-            self._run(lambda: self.replica.on_pushed(leader_epoch, batches, marks))
-            self._around.wants_tick(self)
+            self._run_and_tick(lambda: self.replica.on_pushed(leader_epoch, batches, marks))
 
     def _on_disk_full(self) -> None:
-        self._run(lambda: self.replica.on_disk_full(self._now()))
-        self._around.wants_tick(self)
+        self._run_and_tick(lambda: self.replica.on_disk_full(self._now()))
 
     def on_corrupt_push(self) -> None:
         """Back off: the leader's push is damaged. The caller drops the link."""
-        self._run(lambda: self.replica.on_corrupt_push(self._now()))
-        self._around.wants_tick(self)
+        self._run_and_tick(lambda: self.replica.on_corrupt_push(self._now()))
 
     # --- The log start (retention, `delete-records`, followers' starts), and compaction ---
 
@@ -425,8 +429,7 @@ class PartitionDriver:
         request = self._requests.add(done, self._now() + min(timeout_ms, MAX_PRODUCE_TIMEOUT_MS) / 1000)
         self._run(lambda: self.replica.delete_records(request, before))
         # The moved start may be on all disks already.
-        self._run(self.replica.on_log_start)
-        self._around.wants_tick(self)
+        self._run_and_tick(self.replica.on_log_start)
 
     def on_follower_start(
         self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start: Offset
@@ -451,7 +454,7 @@ class PartitionDriver:
         """Take the replica out of service until the broker restarts: a disk error, or a broken rule."""
         if self.replica.offline or self._closed:
             return
-        self._around.logger.error("replica offline", partition=self.name, epoch=self.leader_epoch, reason=reason)
+        self._ports.logger.error("replica offline", partition=self.name, epoch=self.leader_epoch, reason=reason)
         self._perform(self.replica.go_offline(reason))
         self._requests.fail_all(RetriableError("leadership_lost", f"the replica went offline: {reason}"))
         self._wake_waiters()
@@ -459,7 +462,7 @@ class PartitionDriver:
             self._follow()
         if not self._depth:
             self._requests.deliver()
-        self._around.offline(self.topic_partition, reason)
+        self._ports.offline(self.topic_partition, reason)
 
     def throw_away(self, error: BaseException) -> None:
         """Discard the replica after an unforeseen error in the middle of an event.
@@ -468,7 +471,7 @@ class PartitionDriver:
         """
         if self._closed:
             return
-        self._around.logger.error("unforeseen", partition=self.name, epoch=self.leader_epoch, exc_info=error)
+        self._ports.logger.error("unforeseen", partition=self.name, epoch=self.leader_epoch, exc_info=error)
         led = self.leader_epoch if self.replica.leader is not None else None
         reason = f"{type(error).__name__}: {error}"
         self._closed = True
@@ -480,16 +483,21 @@ class PartitionDriver:
         )
         if self._followed is not None:
             self._followed = None
-            self._around.links.unfollow(self)
+            self._ports.links.unfollow(self)
         if not self._depth:
             self._requests.deliver()
         self._wake_waiters()
-        self._around.broken(self, error, led)
+        self._ports.broken(self, error, led)
 
     # --- Inside ---
 
     def _now(self) -> float:
-        return self._around.clock.monotonic()
+        return self._ports.clock.monotonic()
+
+    def _run_and_tick(self, event: Callable[[], list[fx.Effect]]) -> None:
+        """Process an event that may set a timer."""
+        self._run(event)
+        self._ports.wants_tick(self)
 
     def _run(self, event: Callable[[], list[fx.Effect]]) -> None:
         """Process one event: the core's decision, its effects, the invariants, and then the callbacks."""
@@ -524,7 +532,7 @@ class PartitionDriver:
 
     def _broken(self, violation: InvariantViolation) -> None:
         if not self.replica.offline and not self._closed:
-            self._around.logger.error(
+            self._ports.logger.error(
                 f"INVARIANT {violation.detail}", partition=self.name, epoch=self.leader_epoch, state=str(self.replica)
             )
             self.go_offline(violation.detail)
@@ -533,15 +541,15 @@ class PartitionDriver:
         """Tell the links whom this replica follows."""
         follower = self._followed = self.replica.follower
         if follower is None:
-            self._around.links.unfollow(self)
+            self._ports.links.unfollow(self)
         else:
-            self._around.links.follow(self, follower.record.leader, follower.record.leader_incarnation)
+            self._ports.links.follow(self, follower.record.leader, follower.record.leader_incarnation)
 
     # --- Performing effects: one method for each class, none of which makes decisions ---
 
     def _effect_methods(self) -> dict[type, Callable[[Any], None]]:
-        links = self._around.links
-        looks = self._around.transactions
+        links = self._ports.links
+        looks = self._ports.transactions
         partition = self.topic_partition
         return {
             fx.Append: self._append,
@@ -573,13 +581,13 @@ class PartitionDriver:
 
     def _write(self) -> None:
         """Schedule a job of the log."""
-        self._around.writer.dirty(self.log, self.on_job_done)
+        self._ports.writer.dirty(self.log, self.on_job_done)
 
     def _replay_producers(self) -> None:
         """Replay the producers' state after a truncation, until it matches the log."""
         replay = self.log.producer_replay()
         if replay is not None:
-            self._around.worker.submit(replay.run, lambda _, error: self._on_producers_replayed(replay, error))
+            self._ports.worker.submit(replay.run, lambda _, error: self._on_producers_replayed(replay, error))
 
     def _wake_waiters(self) -> None:
         """Notify the waiting long polls."""
@@ -601,7 +609,7 @@ class PartitionDriver:
                 self._callback_failed(error)
 
     def _callback_failed(self, error: Exception) -> None:
-        self._around.logger.error("a callback failed", partition=self.name, error=repr(error), exc_info=error)
+        self._ports.logger.error("a callback failed", partition=self.name, error=repr(error), exc_info=error)
 
     # --- Produces ---
 
@@ -617,10 +625,10 @@ class PartitionDriver:
         if effect.base_offset != self.log.log_end_offset:
             raise InvariantViolation(f"append at {effect.base_offset} to a log that ends at {self.log.log_end_offset}")
         self.log.append(header, buffers)
-        self._around.room.appended(header.total_bytes)
+        self._ports.room.appended(header.total_bytes)
         self._producers.append(header, batch.control)
         if header.is_transactional:
-            self._around.transactions.watch(self)
+            self._ports.transactions.watch(self)
         if effect.after:
             self._awaiting_stable.add(self.log.log_end_offset, effect.after)
         self._write()
@@ -654,7 +662,7 @@ class PartitionDriver:
     def _append_fetched(self, effect: fx.AppendFetched) -> None:
         for batch in effect.batches:
             self.log.append(batch.header, [batch.data])
-            self._around.room.appended(batch.header.total_bytes)
+            self._ports.room.appended(batch.header.total_bytes)
             self._producers.append(batch.header, batch.control)
         self._producers.advance(self._now())
         self._write()
@@ -706,14 +714,19 @@ class PartitionDriver:
 
     def _propose_isr(self, effect: fx.ProposeIsr) -> None:
         epoch, attempt = effect.proposal.leader_epoch, effect.attempt
-        self._around.logger.info("isr proposed", partition=self.name, epoch=epoch, proposal=str(effect.proposal))
-        self._around.propose_isr(effect.proposal, lambda fate: self.on_isr_answer(epoch, attempt, fate))
+        self._ports.logger.info("isr proposed", partition=self.name, epoch=epoch, proposal=str(effect.proposal))
+        self._ports.propose_isr(effect.proposal, lambda fate: self.on_isr_answer(epoch, attempt, fate))
 
     # --- Status and tests ---
 
     def check_invariants(self) -> None:
         """Raise `InvariantViolation` if an invariant does not hold."""
         self.replica.check_invariants()
+
+    def facts(self) -> DriverFacts:
+        """Return counts for status and tests."""
+        transactions = self._producers.transactions
+        return DriverFacts(len(self._waiters), tuple(transactions.open_items()), len(transactions.aborted))
 
     def __str__(self) -> str:
         return f"{self.name} {self.replica}" + (" disk full" if self.log.full else "")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.replica.effects import RequestId
 from raftlog.config import MIB, TopicConfig
@@ -28,8 +29,7 @@ MAX_BATCHES_A_JOB = 16
 """Batches that a worker checks in one job, so that others get their turn."""
 
 
-@dataclass(slots=True)
-class Arrival:
+class Arrival(msgspec.Struct):
     """A batch as it arrived. `wall_ms` is the time of arrival, in milliseconds since 1970."""
 
     request: RequestId
@@ -52,7 +52,7 @@ class IncomingBatches:
         wanted: Callable[[RequestId], bool],
         checked: Callable[[Arrival, BatchHeader | RaftlogError], None],
     ) -> None:
-        """`wanted` tells whether a request still waits for its answer.
+        """`wanted` returns whether a request still waits for its answer.
 
         `checked` is called once for each arrival that is still wanted, in the order of arrival, perhaps before `arrive`
         returns.

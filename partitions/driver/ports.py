@@ -6,8 +6,9 @@ Tests and the simulator bring implementations of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
+
+import msgspec
 
 from partitions.files.damage import LogDamaged
 from partitions.files.disk_room import DiskRoom
@@ -93,23 +94,20 @@ class Writer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionPorts:
+class TransactionPorts(msgspec.Struct, frozen=True):
     """The source of decisions for leaders, and the receivers of their reports.
 
     Neither callback may call the leader before it returns. A next leader repeats every report that still counts.
     """
 
-    verdicts: TransactionVerdicts | None = None
-    """None: there are no transactions, and none are begun."""
-    markers_written: Callable[[TopicPartition, Sequence[TransactionKey]], None] = lambda tp, keys: None
+    verdicts: TransactionVerdicts
+    markers_written: Callable[[TopicPartition, Sequence[TransactionKey]], None]
     """Reports commits whose markers in the partition are below its high watermark, or not needed."""
-    overdue: Callable[[TopicPartition, Sequence[TransactionKey]], None] = lambda tp, keys: None
+    overdue: Callable[[TopicPartition, Sequence[TransactionKey]], None]
     """Reports transactions open longer than their timeout, by this leader's clock; again every ten seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class CheckResult(msgspec.Struct, frozen=True):
     """The result of a driver's check of its open transactions."""
 
     transactions: int
@@ -133,8 +131,7 @@ class Looks(Protocol[AnyDriver]):
         ...
 
 
-@dataclass(slots=True)
-class Surroundings(Generic[Driver]):
+class DriverPorts(msgspec.Struct, Generic[Driver]):
     """The services that all drivers of a broker share."""
 
     node_id: BrokerId
@@ -156,7 +153,7 @@ class Surroundings(Generic[Driver]):
     """Seconds."""
     broken: Callable[[Driver, BaseException, LeaderEpoch | None], None]
     """Called after an unforeseen exception; the driver is closed, and led in this epoch, if any."""
-    room: DiskRoom = field(default_factory=lambda: DiskRoom(0))
+    room: DiskRoom = msgspec.field(default_factory=lambda: DiskRoom(0))
     """The room on the disk that all drivers share."""
     damaged: Callable[[Driver, LogDamaged], bool] = lambda driver, error: False
     """Called when damage is found in this driver's log; True if it is handled, and the log lives on."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+import msgspec
 
 from partitions.replica.effects import Acknowledge, RequestId
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(msgspec.Struct, frozen=True):
     """The answer to a produced batch. With `acks=0` it only says that the batch was received; nothing is certain."""
 
     base_offset: Offset
@@ -23,8 +23,7 @@ class Produced:
     log_start_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted:
+class Deleted(msgspec.Struct, frozen=True):
     """The answer to `delete-records`: the first remaining offset, on every disk that counts."""
 
     log_start_offset: Offset

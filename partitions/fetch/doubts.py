@@ -1,8 +1,8 @@
 """Positions beyond a high watermark: the quorum confirms the leader before a reader gets that answer.
 
-A deposed leader that does not know it yet may end below what its successor has committed. If it told a reader that the
-reader's position is not in the log, the reader would start elsewhere: it would skip records or read them again (S3;
-KIP-320). So such an answer waits until this broker knows everything that the quorum has decided. If the leader is
+A deposed leader that does not know it yet may end below what its successor has committed. If it reported to a reader
+that the reader's position is not in the log, the reader would start elsewhere: it would skip records or read them again
+(S3; KIP-320). So such an answer waits until this broker knows everything that the quorum has decided. If the leader is
 confirmed, its answer stands; otherwise it becomes a retriable error, and the reader finds the new leader.
 
 Positions below the log's start need none of this: a start only ever moves up, over committed records.
@@ -11,14 +11,15 @@ Positions below the log's start need none of this: a start only ever moves up, o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import LeaderEpoch
-from raftlog.ports import Scheduler, Timer
+from raftlog.ports import Scheduler, Timer, Worker
 
-from .reads import PartitionRead, Replicas, look
+from .reads import PartitionRead, Replicas, load_cold, look
 
 PATIENCE_SECONDS = 2.0
 """Bound on the wait, in seconds, because other partitions of the same answer wait as well."""
@@ -27,13 +28,7 @@ CatchUp: TypeAlias = Callable[[Callable[[bool], None]], None]
 """Bring this broker's partitions to everything that the quorum has decided, then call back. False: it cannot."""
 
 
-def own_word_counts(done: Callable[[bool], None]) -> None:
-    """Confirm at once: the `CatchUp` of a broker without a quorum that could depose a leader."""
-    done(True)
-
-
-@dataclass(slots=True, eq=False)
-class _Doubt:
+class _Doubt(msgspec.Struct, eq=False):
     """One answer's doubtful reads, each with the leader epoch in which it was made."""
 
     reads: list[tuple[PartitionRead, LeaderEpoch]]
@@ -48,9 +43,10 @@ class FetchDoubts:
     them.
     """
 
-    def __init__(self, replicas: Replicas, scheduler: Scheduler, catch_up: CatchUp) -> None:
+    def __init__(self, replicas: Replicas, scheduler: Scheduler, worker: Worker, catch_up: CatchUp) -> None:
         self._replicas = replicas
         self._scheduler = scheduler
+        self._worker = worker
         self._catch_up = catch_up
         self._waiting: list[_Doubt] = []
         self._asked: list[_Doubt] = []
@@ -59,13 +55,20 @@ class FetchDoubts:
         self._patience: Timer | None = None
         self._closed = False
 
-    def settle(self, reads: Sequence[PartitionRead], done: Callable[[], None], *, committed: bool) -> None:
-        """Confirm or replace the doubtful answers in these reads; then call `done`, at once if there are none."""
+    def complete(self, reads: Sequence[PartitionRead], done: Callable[[], None], *, committed: bool) -> None:
+        """Confirm or replace the doubtful answers in these reads, and load what is not in memory; then call `done`.
+
+        `done` is called at once if there is nothing to do.
+        """
+
+        def settled() -> None:
+            load_cold(self._worker, self._scheduler, reads, done)
+
         doubted = [(read, read.driver.leader_epoch) for read in reads if read.driver is not None and _is_doubtful(read)]
         if not doubted:
-            done()
+            settled()
             return
-        self._waiting.append(_Doubt(doubted, committed, done))
+        self._waiting.append(_Doubt(doubted, committed, settled))
         if self._closed:
             self._settle_all(caught_up=False)
         elif self._patience is None:

@@ -21,12 +21,12 @@ from typing import Protocol, TypeAlias
 from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
 from raftlog.errors import RetriableError
 from raftlog.model import TopicId, TopicPartition
-from raftlog.ports import Clock, FileRegion, Part, Scheduler, Timer, Worker
-from raftlog.slices import in_turns
+from raftlog.ports import Clock, Part, Scheduler, Timer, Worker, release_regions
+from raftlog.slices import in_turns, run
 from raftlog.wire import FetchedPartition, FetchPartition
 
 from .doubts import CatchUp, FetchDoubts
-from .reads import READS_A_TURN, PartitionRead, Replicas, load_cold, read_partition
+from .reads import READS_A_TURN, PartitionRead, Replicas, read_partition
 from .sessions import FetchSessions
 
 MAX_WAITING_POLLS = 10_000
@@ -49,19 +49,17 @@ class Cancellable(Protocol):
         ...
 
 
-class FetchWaiters:
+class LongPolls:
     """All long polls of a broker, and its fetch sessions."""
 
     def __init__(
         self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker, catch_up: CatchUp
     ) -> None:
-        self.doubts = FetchDoubts(replicas, scheduler, catch_up)
-        self.sessions = FetchSessions(replicas, clock, scheduler, worker, self.doubts)
-        self.replicas = replicas
-        self.scheduler = scheduler
-        self.worker = worker
-        self._waiting: dict[LongPoll, None] = {}
-        self._waiting_partitions = 0
+        self.doubts = FetchDoubts(replicas, scheduler, worker, catch_up)
+        self.sessions = FetchSessions(replicas, clock, scheduler, self.doubts)
+        self._replicas = replicas
+        self._scheduler = scheduler
+        self._waiting = WaitingPolls()
 
     def fetch(
         self,
@@ -74,38 +72,58 @@ class FetchWaiters:
         isolation: int = 0,
     ) -> LongPoll:
         """Begin a long poll (`PartitionManager.fetch`). `done` may be called before this returns."""
-        poll = LongPoll(self, partitions, done, min_bytes, min(max_bytes, MAX_FETCH_BYTES), committed=isolation == 1)
+        poll = LongPoll(
+            self._replicas,
+            self._scheduler,
+            self.doubts,
+            self._waiting,
+            partitions,
+            done,
+            min_bytes=min_bytes,
+            max_bytes=min(max_bytes, MAX_FETCH_BYTES),
+            committed=isolation == 1,
+        )
         poll.begin(min(max_wait_ms, MAX_FETCH_WAIT_MS) / 1000)
         return poll
 
-    def admit(self, poll: LongPoll, partitions: int) -> bool:
-        """Whether this poll may stay for longer than a turn; if so, count it."""
-        if len(self._waiting) >= MAX_WAITING_POLLS or self._waiting_partitions + partitions > MAX_WAITING_PARTITIONS:
-            return False
-        self._waiting[poll] = None
-        self._waiting_partitions += partitions
-        return True
-
-    def leave(self, poll: LongPoll, partitions: int) -> bool:
-        """Stop counting this poll; return whether it was counted."""
-        if poll not in self._waiting:
-            return False
-        del self._waiting[poll]
-        self._waiting_partitions -= partitions
-        return True
-
     def close(self) -> None:
-        """Answer every waiting poll with what is there."""
+        """Answer every waiting poll with the available data."""
         self.doubts.close()
         self.sessions.close()
-        for poll in list(self._waiting):
+        for poll in list(self._waiting.polls):
             poll.on_deadline()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting.polls)
 
     def __str__(self) -> str:
-        return f"polls={len(self._waiting)} partitions={self._waiting_partitions}"
+        return str(self._waiting)
+
+
+class WaitingPolls:
+    """The polls that were not answered in their first turn, within bounds."""
+
+    def __init__(self) -> None:
+        self.polls: dict[LongPoll, int] = {}
+        """Each poll with the number of its partitions, in the order of arrival."""
+        self._partitions = 0
+
+    def admit(self, poll: LongPoll, partitions: int) -> bool:
+        """Whether this poll may stay for longer than a turn; if so, count it."""
+        if len(self.polls) >= MAX_WAITING_POLLS or self._partitions + partitions > MAX_WAITING_PARTITIONS:
+            return False
+        self.polls[poll] = partitions
+        self._partitions += partitions
+        return True
+
+    def leave(self, poll: LongPoll) -> bool:
+        """Stop counting this poll; return whether it was counted."""
+        partitions = self.polls.pop(poll, None)
+        self._partitions -= partitions or 0
+        return partitions is not None
+
+    def __str__(self) -> str:
+        return f"polls={len(self.polls)} partitions={self._partitions}"
 
 
 class LongPoll:
@@ -113,16 +131,22 @@ class LongPoll:
 
     def __init__(
         self,
-        owner: FetchWaiters,
+        replicas: Replicas,
+        scheduler: Scheduler,
+        doubts: FetchDoubts,
+        waiting: WaitingPolls,
         partitions: Sequence[FetchPartition],
         done: FetchDone,
+        *,
         min_bytes: int,
         max_bytes: int,
-        *,
         committed: bool,
     ) -> None:
         """`committed`: the poll reads committed records only."""
-        self._owner = owner
+        self._replicas = replicas
+        self._scheduler = scheduler
+        self._doubts = doubts
+        self._waiting = waiting
         self._committed = committed
         self._partitions = partitions
         self._done: FetchDone | None = done
@@ -133,7 +157,7 @@ class LongPoll:
         self._stays = False
         """Whether the poll is counted among those that are not answered at once."""
         self._over = False
-        """Whether the deadline has passed: the next read is answered with what is there."""
+        """Whether the deadline has passed: the next read is answered with the available data."""
         self._looking = False
         """Whether its partitions are being read."""
         self._look_again = False
@@ -152,8 +176,8 @@ class LongPoll:
         self._done = None
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._owner.leave(self, len(self._partitions)):
-            in_turns(self._owner.scheduler, self._partitions, self._stop_waiting)
+        if self._waiting.leave(self):
+            in_turns(self._scheduler, self._partitions, self._stop_waiting)
 
     def on_readable(self) -> None:
         if self._looking:
@@ -163,12 +187,12 @@ class LongPoll:
             return
         self._look_due = True
         if self._min_bytes > 1:
-            self._owner.scheduler.call_later(SECOND_LOOK_SECONDS, self._on_look_due)
+            self._scheduler.call_later(SECOND_LOOK_SECONDS, self._on_look_due)
         else:
-            self._owner.scheduler.call_soon(self._on_look_due)
+            self._scheduler.call_soon(self._on_look_due)
 
     def on_deadline(self) -> None:
-        """Answer with what is there."""
+        """Answer with the available data."""
         self._over = True
         self._begin_look()
 
@@ -183,19 +207,10 @@ class LongPoll:
             self._run(self._look())
 
     def _run(self, steps: Iterator[None]) -> None:
-        """Do the first step now, the others in later turns of the loop.
-
-        After an unforeseen exception the poll is answered with an error, and the loop reports the exception.
-        """
-        try:
-            for _ in steps:
-                self._owner.scheduler.call_soon(lambda: self._run(steps))
-                return
-        except Exception as error:
-            self._fail(error)
-            raise
+        run(self._scheduler, steps, self._fail)
 
     def _fail(self, error: Exception) -> None:
+        """Answer with an error; the loop reports the exception, which is unforeseen."""
         done = self._done
         self.cancel()
         if done is not None:
@@ -220,7 +235,7 @@ class LongPoll:
                     return
             room = self._max_bytes - total
             try:
-                read = read_partition(self._owner.replicas, asked, room, first=total == 0, committed=self._committed)
+                read = read_partition(self._replicas, asked, room, first=total == 0, committed=self._committed)
             except Exception:
                 self._release(reads)
                 raise
@@ -247,11 +262,11 @@ class LongPoll:
     def _stay(self, reads: Sequence[PartitionRead]) -> bool:
         """Wait at the partitions read in this turn, to answer in a later one. Return False if there is no room."""
         if not self._stays:
-            if not self._owner.admit(self, len(self._partitions)):
+            if not self._waiting.admit(self, len(self._partitions)):
                 return False
             self._stays = True
             if not self._over:
-                self._deadline = self._owner.scheduler.call_later(self._wait_seconds, self.on_deadline)
+                self._deadline = self._scheduler.call_later(self._wait_seconds, self.on_deadline)
         if not self._over:
             for read in reads:
                 if read.driver is not None:
@@ -259,7 +274,7 @@ class LongPoll:
         return True
 
     def _stop_waiting(self, asked: FetchPartition) -> None:
-        driver = self._owner.replicas.driver(TopicPartition(TopicId(asked.topic_id), asked.partition))
+        driver = self._replicas.driver(TopicPartition(TopicId(asked.topic_id), asked.partition))
         if driver is not None:
             driver.stop_waiting(self)
 
@@ -272,11 +287,7 @@ class LongPoll:
     def _answer(self, reads: Sequence[PartitionRead]) -> None:
         """Settle doubtful answers, load what is cold, then call back."""
         self._looking, self._answering = False, True
-        self._owner.doubts.settle(reads, lambda: self._load(reads), committed=self._committed)
-
-    def _load(self, reads: Sequence[PartitionRead]) -> None:
-        owner = self._owner
-        load_cold(owner.worker, owner.scheduler, reads, lambda: self._run(self._assemble(reads)))
+        self._doubts.complete(reads, lambda: self._run(self._assemble(reads)), committed=self._committed)
 
     def _assemble(self, reads: Iterable[PartitionRead]) -> Iterator[None]:
         answers: list[FetchedPartition] = []
@@ -291,10 +302,8 @@ class LongPoll:
         self.cancel()
         if done is not None:
             done(answers, parts)
-            return
-        for part in parts:
-            if isinstance(part, FileRegion):
-                part.release()
+        else:
+            release_regions(parts)
 
     def _release(self, reads: Sequence[PartitionRead]) -> None:
-        in_turns(self._owner.scheduler, reads, PartitionRead.release)
+        in_turns(self._scheduler, reads, PartitionRead.release)

@@ -7,8 +7,9 @@ it (S13). A worker loads data that is not in memory before it is sent; the loop 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from partitions.driver.driver import PartitionDriver
 from partitions.log.slice import LogSlice
@@ -37,8 +38,7 @@ class Replicas(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class PartitionRead:
+class PartitionRead(msgspec.Struct):
     """The read of one partition of a fetch."""
 
     asked: Asked

@@ -20,18 +20,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
+import msgspec
+
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import TopicId, TopicPartition
-from raftlog.ports import Part, Scheduler, Timer, Worker
+from raftlog.ports import Part, Scheduler, Timer
 from raftlog.slices import in_turns
 from raftlog.wire import MAX_PARTITIONS_PER_REQUEST, FetchedSlot, SessionFetchRequest, SlotToFetch
 
 from .doubts import FetchDoubts
-from .reads import READS_A_TURN, PartitionRead, Replicas, load_cold, look, read_partition
+from .reads import READS_A_TURN, PartitionRead, Replicas, look, read_partition
 
 MAX_POLLS = 16
 """Bound on the polls in flight in one session: each may hold an answer in memory."""
@@ -51,24 +52,23 @@ SessionDone: TypeAlias = Callable[[list[FetchedSlot], list[Part]], None]
 class Slot:
     """A partition that the client waits for. A `Waiter` of its driver."""
 
-    __slots__ = ("asked", "session", "told")
+    __slots__ = ("_readable", "asked", "told")
 
-    def __init__(self, session: FetchSession, asked: SlotToFetch) -> None:
-        self.session = session
+    def __init__(self, asked: SlotToFetch, readable: Callable[[Slot], None]) -> None:
+        self._readable = readable
         self.asked = asked
         self.told = (-1, -1)
         """High watermark and last stable offset, as the client knows them."""
 
     def on_readable(self) -> None:
-        self.session.on_slot_readable(self)
+        self._readable(self)
 
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(TopicId(self.asked.topic_id), self.asked.partition)
 
 
-@dataclass(slots=True, eq=False)
-class Poll:
+class Poll(msgspec.Struct, eq=False):
     """A request without an answer yet."""
 
     done: SessionDone
@@ -76,7 +76,7 @@ class Poll:
     max_bytes: int
     timer: Timer | None = None
     over: bool = False
-    """Whether the deadline has passed: the poll is answered with what is there."""
+    """Whether the deadline has passed: the poll is answered with the available data."""
 
 
 class FetchSession:
@@ -90,7 +90,6 @@ class FetchSession:
         number: int,
         replicas: Replicas,
         scheduler: Scheduler,
-        worker: Worker,
         doubts: FetchDoubts,
         *,
         committed: bool,
@@ -103,7 +102,6 @@ class FetchSession:
         self.closed = False
         self._replicas = replicas
         self._scheduler = scheduler
-        self._worker = worker
         self._doubts = doubts
         self._committed = committed
         self._left = left
@@ -163,7 +161,7 @@ class FetchSession:
         self._serve()
 
     def finish_polls(self) -> None:
-        """Answer every poll with what is there."""
+        """Answer every poll with the available data."""
         for poll in self._polls:
             poll.over = True
         self._serve()
@@ -187,7 +185,7 @@ class FetchSession:
 
     # --- Notifications from drivers -----------------------------------------------------------------------------------
 
-    def on_slot_readable(self, slot: Slot) -> None:
+    def _on_slot_readable(self, slot: Slot) -> None:
         """Schedule another check of the slot: its driver is in the middle of an event."""
         if slot.asked.slot in self._slots:
             self._new[slot] = None
@@ -323,10 +321,7 @@ class FetchSession:
             del self._slots[slot.asked.slot]
         self._left(len(reads))
         found = [read for _, read in reads]
-        self._doubts.settle(found, lambda: self._load(poll, reads), committed=self._committed)
-
-    def _load(self, poll: Poll, reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
-        load_cold(self._worker, self._scheduler, [read for _, read in reads], lambda: self._finish(poll, reads))
+        self._doubts.complete(found, lambda: self._finish(poll, reads), committed=self._committed)
 
     def _finish(self, poll: Poll, reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
         if self.closed:
@@ -335,7 +330,7 @@ class FetchSession:
             return
         for _, read in reads:
             if read.error is None and (read.piece is None or not read.piece.length):
-                # The client would believe that a slot without batches and without an error still waits.
+                # The client would assume that a slot without batches and without an error still waits.
                 read.error = RetriableError("offset_not_available", "nothing can be read there now: retry")
         answers = [read.slot_answer(slot.asked.slot) for slot, read in reads]
         parts = [part for _, read in reads if read.piece is not None for part in read.piece.parts]
@@ -354,7 +349,7 @@ class FetchSession:
         if isinstance(named, int):
             self._drop(named)
         else:
-            slot = self._slots[named.slot] = Slot(self, named)
+            slot = self._slots[named.slot] = Slot(named, self._on_slot_readable)
             self._new[slot] = None
 
     def _drop(self, number: int) -> None:

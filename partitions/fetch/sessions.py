@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
 from raftlog.errors import RaftlogError, RetriableError
-from raftlog.ports import Clock, Scheduler, Worker
+from raftlog.ports import Clock, Scheduler
 from raftlog.wire import SessionFetchRequest
 
 from .doubts import FetchDoubts
@@ -27,13 +27,10 @@ UNUSED_SECONDS = 60.0
 class FetchSessions:
     """All fetch sessions of a broker, on its one thread."""
 
-    def __init__(
-        self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker, doubts: FetchDoubts
-    ) -> None:
+    def __init__(self, replicas: Replicas, clock: Clock, scheduler: Scheduler, doubts: FetchDoubts) -> None:
         self._replicas = replicas
         self._clock = clock
         self._scheduler = scheduler
-        self._worker = worker
         self._doubts = doubts
         self._sessions: dict[FetchSession, None] = {}
         """The sessions, least recently used first."""
@@ -74,7 +71,7 @@ class FetchSessions:
             session.close()
 
     def close(self) -> None:
-        """Answer every poll with what is there, and let none wait from now on."""
+        """Answer every poll with the available data, and let none wait from now on."""
         self._closing = True
         for session in self._sessions:
             session.finish_polls()
@@ -96,7 +93,6 @@ class FetchSessions:
             request.session,
             self._replicas,
             self._scheduler,
-            self._worker,
             self._doubts,
             committed=request.isolation == 1,
             left=self._went,

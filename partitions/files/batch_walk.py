@@ -10,7 +10,8 @@ any effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from raftlog.config import MAX_BATCH_BYTES
 from raftlog.errors import CorruptBatch, DiskFailed
@@ -110,8 +111,7 @@ class HeaderWalk:
         return self._ahead, within
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(msgspec.Struct, frozen=True):
     """Consecutive whole batches in a file."""
 
     position: FilePosition

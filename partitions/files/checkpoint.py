@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
 
+import msgspec
 from crc32c import crc32c
 
 from raftlog.model import LeaderEpoch, Offset
@@ -73,9 +73,8 @@ def unwrap(kind: Kind, content: bytes) -> bytes:
     return content[_HEAD.size : -_CRC.size]
 
 
-@dataclass(frozen=True, slots=True)
-class LogCheckpoint:
-    """The facts about a log that its batches do not tell.
+class LogCheckpoint(msgspec.Struct, frozen=True):
+    """The facts about a log that its batches do not contain.
 
     Invariant: everything from `log_start_offset` to `recovery_point` was fsynced when this was written.
     """
@@ -138,8 +137,7 @@ def decode_leader_epochs(content: bytes) -> LeaderEpochHistory:
         raise DamagedFile(str(error)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSnapshot:
+class ProducerSnapshot(msgspec.Struct, frozen=True):
     """The producer state after the batches below `offset`.
 
     `epoch` is that of the last of those batches: a snapshot of a history that was truncated since does not fit.

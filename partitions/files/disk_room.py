@@ -48,7 +48,7 @@ class DiskRoom:
         return self._mark
 
     def begin_look(self) -> None:
-        """Note that the disk is being asked."""
+        """Record that a measurement of the disk is in progress."""
         self._appended_before, self._appended = self._appended, 0
 
     def looked(self, space: Space) -> None:

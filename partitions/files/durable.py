@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
+
+import msgspec
 
 from raftlog.errors import DiskError, DiskFailed
 from raftlog.ports import Disk, File
@@ -33,8 +34,7 @@ TOGETHER_MAX = 256
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Durable:
+class Durable(msgspec.Struct, frozen=True):
     """A barrier: the data written to these files, and the names in these folders."""
 
     files: Sequence[File] = ()

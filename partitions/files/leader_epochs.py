@@ -57,7 +57,7 @@ class LeaderEpochHistory:
         return self._epochs[index] if index >= 0 else NO_EPOCH
 
     def assign(self, epoch: LeaderEpoch, start_offset: Offset) -> bool:
-        """Note that a batch of `epoch` begins at `start_offset`; return whether that made a new entry.
+        """Record that a batch of `epoch` begins at `start_offset`; return whether that made a new entry.
 
         Raises `InvariantViolation` if the epoch falls: a leader of an older epoch wrote after a newer one.
         """

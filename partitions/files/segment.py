@@ -11,7 +11,9 @@ still holds its batches or ends early; it never holds others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+
+import msgspec
 
 from raftlog.errors import DiskFailed, InvariantViolation
 from raftlog.model import Offset
@@ -44,8 +46,7 @@ def parse_segment_name(name: str, suffix: str = LOG_SUFFIX) -> Offset | None:
     return None
 
 
-@dataclass(slots=True)
-class SegmentIndex:
+class SegmentIndex(msgspec.Struct):
     """Both indexes of a segment, grown together.
 
     Invariant: they cover the same batches, and have entries for the same ones.
@@ -145,7 +146,7 @@ class SegmentFile:
 
     def hold(self) -> Hold:
         """Acquire the file for a holder that releases it once."""
-        return Hold(self, self.acquire())
+        return Hold(self.acquire(), self.release)
 
     def release(self) -> None:
         assert self._holders > 0, self.path
@@ -158,22 +159,21 @@ class SegmentFile:
 class Hold:
     """One reader's hold on a segment's file."""
 
-    __slots__ = ("_holder", "file")
+    __slots__ = ("_release", "file")
 
-    def __init__(self, holder: SegmentFile, file: File) -> None:
-        self._holder: SegmentFile | None = holder
+    def __init__(self, file: File, release: Callable[[], None]) -> None:
         self.file = file
+        self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
         """Release the file. Raises `InvariantViolation` the second time: another reader may still use the file."""
-        holder, self._holder = self._holder, None
-        if holder is None:
+        release, self._release = self._release, None
+        if release is None:
             raise InvariantViolation("a file region was released twice")
-        holder.release()
+        release()
 
 
-@dataclass(slots=True, eq=False)
-class Segment:
+class Segment(msgspec.Struct, eq=False):
     """A segment as the log's owner sees it, including batches that are still in memory only.
 
     Invariant: `index` exists (and covers all) from the segment's beginning until its index files are complete.

@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from partitions.files.batch_walk import check_placement
 from partitions.files.checkpoint import (
@@ -56,8 +57,7 @@ from raftlog.ports import Buffer, Disk, File
 from raftlog.records.batch import HEADER_BYTES, BatchHeader, parse_header
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """A truncation: on disk, nothing from `end_offset` on may stay."""
 
     end_offset: Offset
@@ -66,8 +66,7 @@ class Cut:
     keep_bytes: int
 
 
-@dataclass(slots=True)
-class SegmentWrite:
+class SegmentWrite(msgspec.Struct):
     """The changes of one segment's files."""
 
     segment: Segment
@@ -86,8 +85,7 @@ class SegmentWrite:
     """Set by `run`: the file that it opened, for the owner to take over, after a failure too."""
 
 
-@dataclass(slots=True, eq=False)
-class LogJob:
+class LogJob(msgspec.Struct, eq=False):
     """One job of disk work. `run` may be called once."""
 
     disk: Disk
@@ -100,7 +98,7 @@ class LogJob:
     checkpoint_before: LogCheckpoint | None = None
     cut: Cut | None = None
     leader_epochs: bytes | None = None
-    writes: list[SegmentWrite] = field(default_factory=list)
+    writes: list[SegmentWrite] = []
     snapshot: ProducerSnapshot | None = None
     checkpoint_after: LogCheckpoint | None = None
     first_dirty_offset: Offset | None = None
@@ -133,7 +131,8 @@ class LogJob:
         """Return the steps of `run`, from barrier to barrier. `shared`: many jobs share the disk's barriers."""
         epochs_wait = not self.begins_log and (self.cut is not None or self.again)
         if self.begins_log and (self.cut is None or self.writes[0].base_offset < self.cut.end_offset):
-            # A log that may have been written to has its first segment: from then on recovery can tell a lost segment.
+            # A log that may have been written to has its first segment: from then on recovery can detect a lost
+            # segment.
             self._file_of(self.writes[0])
         if self.again:
             # A checkpoint precedes the removal that it announces, and needs room itself. The indexes have room, and no
@@ -284,7 +283,7 @@ class LogJob:
 
 
 def check_bytes_to_write(header: BatchHeader, pieces: Sequence[Buffer], expected_offset: Offset) -> None:
-    """Check that the bytes about to be written are what the log believes. Raises `InvariantViolation`."""
+    """Check that the bytes about to be written are those that the log expects. Raises `InvariantViolation`."""
     first = memoryview(pieces[0]).cast("B")
     front = (
         first if first.nbytes >= HEADER_BYTES else b"".join(memoryview(piece)[:HEADER_BYTES] for piece in pieces[:4])

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from partitions.compaction.plan import CompactionPlan
 from partitions.compaction.run import CleanedSegment, CompactionRun
@@ -62,6 +63,16 @@ from .time_search import TimeSearch
 
 OWN_CACHE_BYTES = 8 * MIB
 """The cache of a log that is opened without the cache that the logs of a node share, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """The extent of a log."""
+
+    segments: int
+    size_bytes: int
+    cached_from: Offset
+    """From here on, batches are in memory."""
 
 
 class PartitionLog:
@@ -117,26 +128,6 @@ class PartitionLog:
         """Callback for damage; it returns True if the owner handles the damage, and then the log lives on."""
 
     @classmethod
-    def open(
-        cls,
-        disk: Disk,
-        path: str,
-        config: TopicConfig,
-        *,
-        clean_shutdown: bool,
-        producers: ReplayedState | None = None,
-        cache: FetchCache | None = None,
-    ) -> tuple[PartitionLog, Recovery]:
-        """Open the log in folder `path`, or create it if the folder does not exist; recover first. Blocks.
-
-        What was read is fsynced before this returns. Raises `DiskFailed` or `DiskFull`.
-        """
-        opening = cls.open_steps(
-            disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache, shared=False
-        )
-        return alone(disk, opening)
-
-    @classmethod
     def open_steps(
         cls,
         disk: Disk,
@@ -147,12 +138,19 @@ class PartitionLog:
         producers: ReplayedState | None,
         cache: FetchCache | None,
         shared: bool,
+        same_process: bool = False,
     ) -> Steps[tuple[PartitionLog, Recovery]]:
-        """Return the steps of `open`, from barrier to barrier (`partitions/files/durable.py`)."""
+        """Open the log in folder `path`, or create it if the folder does not exist; recover first.
+
+        The steps lead from barrier to barrier (`partitions/files/durable.py`). When they are done, what was read is
+        fsynced. They raise `DiskFailed` or `DiskFull`. The keywords are those of `recover`.
+        """
         cache = cache or FetchCache(OWN_CACHE_BYTES)
         distrusted: set[Offset] = set()
         while True:
-            recovered = yield from recover(disk, path, config, clean_shutdown=clean_shutdown, shared=shared)
+            recovered = yield from recover(
+                disk, path, config, clean_shutdown=clean_shutdown, shared=shared, same_process=same_process
+            )
             log = cls(disk, path, config, recovered, cache, producers)
             log._swap.read_checkpoint()
             try:
@@ -193,7 +191,7 @@ class PartitionLog:
 
     @property
     def first_batch_offset(self) -> Offset:
-        """The base of a kept batch at or below the log start (see `LogView`), as near as an index in memory tells."""
+        """The base of a kept batch at or below the log start (see `LogView`), as near as an index in memory shows."""
         return self._segments.floor_offset(self.log_start_offset)
 
     @property
@@ -211,6 +209,10 @@ class PartitionLog:
     def has_removable_segments(self) -> bool:
         """Whether a segment below the start is still on disk and need not be."""
         return self._removable() or self._pending.removes
+
+    def facts(self) -> LogFacts:
+        """Return counts for status and tests."""
+        return LogFacts(len(self._segments), self.size_bytes, self._tail.first_offset(self.log_end_offset))
 
     def __str__(self) -> str:
         state = f" failed: {self.failed}" if self.failed else " hindered" if self.full else ""
@@ -327,6 +329,11 @@ class PartitionLog:
     def loss_is_reported(self) -> None:
         """Stop reporting `cut_or_quarantined` at each recovery: the quorum has accepted a report of it."""
         self._pending.unreported_loss = False
+
+    @property
+    def has_stale_loss_mark(self) -> bool:
+        """Whether the checkpoint on disk may still have the mark of a loss whose report the quorum has accepted."""
+        return self._pending.checkpoint.unreported_loss and not self._pending.unreported_loss
 
     # --- Reads ---
 
@@ -511,7 +518,7 @@ class PartitionLog:
     # --- Producers ---
 
     def producer_replay(self) -> ProducerReplay | None:
-        """Return the work for a worker that is due after a truncation; None if none is due, or it is under way.
+        """Return the work for a worker that is due after a truncation; None if none is due, or it is in progress.
 
         When it is done, the caller calls `producers.replayed` (after `damage_found` if it failed), and this method
         again.
@@ -605,7 +612,7 @@ class PartitionLog:
         return replaced
 
     def compacted(self, run: CompactionRun, end: Offset) -> bool:
-        """Note that a pass has finished; the next job persists that. Return False if the log was truncated since."""
+        """Record that a pass has finished; the next job persists that. Return False if the log was truncated since."""
         return not self._closed and self._swap.ended(run, end)
 
     # --- Parts ---

@@ -11,7 +11,8 @@ cuts off what the failed one may have left behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.files.checkpoint import LogCheckpoint, ProducerSnapshot, encode_leader_epochs
 from partitions.files.leader_epochs import LeaderEpochHistory
@@ -41,8 +42,7 @@ REMOVALS_PER_JOB = 4
 _CUT_ALL = Cut(Offset(0), None, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class LogState:
+class LogState(msgspec.Struct, frozen=True):
     """A log as it is in memory when a job is taken."""
 
     log_start: Offset
@@ -103,7 +103,7 @@ class PendingWork:
         self._bytes_since_checkpoint += length
 
     def truncated(self, end_offset: Offset, cut: Cut | None) -> None:
-        """Note a truncation, with a `cut` if files may hold dropped batches."""
+        """Record a truncation, with a `cut` if files may hold dropped batches."""
         if self._lowest_truncation is None or end_offset < self._lowest_truncation:
             self._lowest_truncation = end_offset
         if end_offset < self._snapshot_offset:
@@ -116,7 +116,7 @@ class PendingWork:
         self.written_offset = min(self.written_offset, end_offset)
 
     def restarted(self, offset: Offset) -> None:
-        """Note that the log was emptied and continues at `offset`, which may lie above its end: no file may stay."""
+        """Record that the log was emptied and continues at `offset`, which may lie above its end: no file may stay."""
         self._lowest_truncation = self._snapshot_offset = Offset(0)
         self._cut = _CUT_ALL
         self._removals.clear()
@@ -125,11 +125,11 @@ class PendingWork:
         self.issued_offset = self.written_offset = offset
 
     def removed(self, segment: Segment) -> None:
-        """Note that a segment below the start is no longer part of the log."""
+        """Record that a segment below the start is no longer part of the log."""
         self._removals.append(segment.base_offset)
 
     def merged(self, base_offsets: Sequence[Offset]) -> None:
-        """Note that the batches of these segments are now in the segment before them."""
+        """Record that the batches of these segments are now in the segment before them."""
         self._merged += base_offsets
 
     @property

@@ -5,13 +5,14 @@ nothing about the log, and no batch may be judged by it. A `ProducerReplay` buil
 end when it was made. The log continues meanwhile, and the next replay continues from there, until only a few headers in
 memory are left. Those are replayed at once, and the result becomes the live state.
 
-Another truncation in between invalidates the replay that is under way, and a new one begins.
+Another truncation in between invalidates the replay in progress, and a new one begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.files.damage import LogDamaged
 from partitions.producers.control_batches import checked_control_of
@@ -25,8 +26,7 @@ CATCH_UP_MAX = 1024
 """Bound on the headers that the owner's thread replays: a millisecond or two."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ProducerReplay:
+class ProducerReplay(msgspec.Struct, frozen=True, eq=False):
     """A replay for a worker, with names, numbers and copies of the log."""
 
     source: HeaderSource
@@ -81,7 +81,7 @@ class ProducerReplay:
 
 
 class LiveProducers:
-    """The producer state that a log's owner keeps, and the replay that is under way.
+    """The producer state that a log's owner keeps, and the replay in progress.
 
     Invariant: no replay runs unless the state is stale.
     """
@@ -110,7 +110,7 @@ class LiveProducers:
         self._running = self._reached = None
 
     def emptied(self, start_offset: Offset) -> None:
-        """Note that the log was emptied and continues at `start_offset`: its state is known completely."""
+        """Record that the log was emptied and continues at `start_offset`: its state is known completely."""
         self.batches_went()
         self.stale = False
         if self._state is not None:

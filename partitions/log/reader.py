@@ -14,9 +14,10 @@ the same offsets).
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass, replace
 from itertools import islice
+
+import msgspec
+from msgspec.structs import replace
 
 from partitions.files.batch_walk import (
     MAX_BATCHES_PER_READ,
@@ -28,11 +29,11 @@ from partitions.files.batch_walk import (
     require_in_memory,
     skip_to,
 )
-from partitions.files.damage import LogDamaged
+from partitions.files.damage import LogDamaged, cold_segment
 from partitions.files.index_files import read_index, read_index_cached, rebuild_index
 from partitions.files.leader_epochs import LeaderEpochHistory
-from partitions.files.segment import Hold, Segment, SegmentGone, SegmentIndex, segment_name
-from raftlog.errors import CorruptBatch, DiskError, DiskFailed, RetriableError
+from partitions.files.segment import Hold, Segment, SegmentGone, SegmentIndex
+from raftlog.errors import CorruptBatch, DiskError, DiskFailed
 from raftlog.model import FilePosition, Offset
 from raftlog.ports import Disk, File, FileRegion
 from raftlog.records.batch import HEADER_BYTES, BatchHeader, parse_header
@@ -43,8 +44,7 @@ from .slice import LogSlice
 from .time_search import CANDIDATES_MAX, SearchedSegment, TimeSearch
 
 
-@dataclass(slots=True)
-class Wanted:
+class Wanted(msgspec.Struct):
     """The request of a read: whole batches of [start, end)."""
 
     start_offset: Offset
@@ -237,8 +237,7 @@ class LogReader:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ColdRead:
+class ColdRead(msgspec.Struct, frozen=True):
     """A read of one segment as work for a worker, with names, numbers and a copy of the epochs."""
 
     disk: Disk
@@ -255,20 +254,8 @@ class ColdRead:
 
     def load(self) -> LogSlice:
         """Implement `LogSlice.load`."""
-        base_offset = self.segment.base_offset
-        try:
-            with contextlib.closing(self.disk.open(f"{self.path}/{segment_name(base_offset)}")) as file:
-                try:
-                    return self._read(file)
-                except DiskFailed as error:
-                    # A sector that the disk has lost is damage like any other.
-                    raise LogDamaged(f"{self.path}: {error.detail}", base_offset, self.generation) from None
-        except FileNotFoundError:
-            raise RetriableError(
-                "offset_not_available", f"{self.path}: segment {base_offset} was removed meanwhile"
-            ) from None
-        except CorruptBatch as error:
-            raise LogDamaged(f"{self.path}: {error.detail}", base_offset, self.generation) from None
+        with cold_segment(self.disk, self.path, self.segment.base_offset, self.generation) as file:
+            return self._read(file)
 
     def _read(self, file: File) -> LogSlice:
         floor_offset, floor_position = self.floor or self._floor_from_files(file)

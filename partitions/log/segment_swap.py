@@ -55,7 +55,7 @@ class SegmentSwap:
             self.first_dirty_offset = Offset(0)
 
     def truncated(self, end_offset: Offset) -> None:
-        """Note that the log was truncated: batches written from here on are not compacted."""
+        """Record that the log was truncated: batches written from here on are not compacted."""
         self._truncations += 1
         self._pending.first_dirty_offset = None
         if end_offset < self.first_dirty_offset:
@@ -127,7 +127,7 @@ class SegmentSwap:
         return True
 
     def ended(self, run: CompactionRun, end: Offset) -> bool:
-        """Note that a pass has finished; the next job persists that. Return False if the log was truncated since."""
+        """Record that a pass has finished; the next job persists that. Return False if the log was truncated since."""
         if run.truncations != self._truncations:
             return False
         self.first_dirty_offset = self._pending.first_dirty_offset = end

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from partitions.files.batch_walk import HeaderWalk, skip_to
 from partitions.files.index_files import read_index, rebuild_index
@@ -28,8 +29,7 @@ from .job import Cut
 from .tail import BatchTail, FetchCache, TailBatch
 
 
-@dataclass(frozen=True, slots=True)
-class HeadersFile:
+class HeadersFile(msgspec.Struct, frozen=True):
     """A segment with batches that are no longer in memory."""
 
     base_offset: Offset
@@ -38,8 +38,7 @@ class HeadersFile:
     """The index; None if it has to be read from its files."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderSource:
+class HeaderSource(msgspec.Struct, frozen=True):
     """The headers of a log at one moment, for any thread: names, numbers and copies."""
 
     disk: Disk

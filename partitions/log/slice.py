@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from raftlog.model import Offset
-from raftlog.ports import FileRegion, Part
+from raftlog.ports import Part, release_regions
 
 
 class ReadBy(enum.Enum):
@@ -25,8 +26,7 @@ class ReadBy(enum.Enum):
     """A follower that refused bytes: file data is treated as cold, so that its CRCs are checked before it is sent."""
 
 
-@dataclass(slots=True)
-class LogSlice:
+class LogSlice(msgspec.Struct):
     """Consecutive whole batches.
 
     Invariant: `length` is the sum of the parts' bytes; a cold slice has no parts and a `load`.
@@ -36,7 +36,7 @@ class LogSlice:
     """Base offset of the first batch, which may lie below the requested offset; the requested offset if empty."""
     next_offset: Offset
     """The offset to read next: the end offset of the last batch; `first_offset` if there is none."""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Part] = []
     length: int = 0
     """Bytes in `parts`."""
     batch_count: int = 0
@@ -54,7 +54,5 @@ class LogSlice:
 
     def release(self) -> None:
         """Release every file region unsent; not for regions that a carrier has taken."""
-        for part in self.parts:
-            if isinstance(part, FileRegion):
-                part.release()
+        release_regions(self.parts)
         self.parts = []

@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.files.segment import Segment, SegmentIndex
 from raftlog.model import Offset
@@ -26,8 +27,7 @@ Enough for some hundred segments of usual batches.
 """
 
 
-@dataclass(slots=True, eq=False)
-class TailBatch:
+class TailBatch(msgspec.Struct, eq=False):
     """A batch in memory, and its present or future place in the files."""
 
     header: BatchHeader
@@ -98,13 +98,6 @@ class BatchTail:
         del self._batches[keep:], self._bases[keep:]
         self._compact()
 
-    def evict_through(self, batch: TailBatch) -> None:
-        """Evict this batch and the ones before it; all of them are in files."""
-        while self._head < len(self._batches) and self._bases[self._head] <= batch.header.base_offset:
-            self._batches[self._head].drop()
-            self._head += 1
-        self._compact()
-
     def forget_below(self, end_offset: Offset) -> None:
         """Evict the batches below `end_offset`, where one ends; all of them are in files."""
         while self._head < len(self._batches) and self._bases[self._head] < end_offset:
@@ -146,7 +139,7 @@ class FetchCache:
             oldest = self._batches.popleft()
             self.batch_bytes -= oldest.length
             if not oldest.dropped:
-                oldest.tail.evict_through(oldest)
+                oldest.tail.forget_below(oldest.end_offset)
 
     def index(self, segment: Segment) -> SegmentIndex | None:
         """Return the index of a sealed segment, if it is cached."""

@@ -1,22 +1,20 @@
 """The search for the first record of a log at or after a point in time.
 
-The index tells where the record may be; headers are walked to the first batch whose largest timestamp reaches the time;
+The index shows where the record may be; headers are walked to the first batch whose largest timestamp reaches the time;
 only that batch is unpacked. This reads and decompresses, so it is work for a worker: a `TimeSearch` is made on the
 owner's thread, and `run` works on any.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.files.batch_walk import HeaderWalk
-from partitions.files.damage import LogDamaged
+from partitions.files.damage import cold_segment
 from partitions.files.index_files import read_index
 from partitions.files.leader_epochs import LeaderEpochHistory
-from partitions.files.segment import segment_name
-from raftlog.errors import CorruptBatch, DiskFailed, RetriableError
 from raftlog.model import FilePosition, Offset
 from raftlog.ports import Buffer, Disk, File
 from raftlog.records.batch import BatchHeader, RecordBatch
@@ -28,8 +26,7 @@ The first of them has the record, unless that record lies below the log's start.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedSegment:
+class SearchedSegment(msgspec.Struct, frozen=True):
     """A segment with a record that is late enough."""
 
     base_offset: Offset
@@ -40,8 +37,7 @@ class SearchedSegment:
     """The start of the walk; None if it has to be read from the index files."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSearch:
+class TimeSearch(msgspec.Struct, frozen=True):
     """The search for the first record of [start, end) whose timestamp is at least `timestamp_ms`."""
 
     disk: Disk
@@ -61,17 +57,8 @@ class TimeSearch:
         Raises the errors of `LogSlice.load`.
         """
         for segment in self.segments:
-            try:
-                with contextlib.closing(self.disk.open(f"{self.path}/{segment_name(segment.base_offset)}")) as file:
-                    try:
-                        found = self._search_file(file, segment)
-                    except DiskFailed as error:
-                        raise self._damaged(segment, error) from None
-            except FileNotFoundError:
-                detail = f"{self.path}: segment {segment.base_offset} was removed meanwhile"
-                raise RetriableError("offset_not_available", detail) from None
-            except CorruptBatch as error:
-                raise self._damaged(segment, error) from None
+            with cold_segment(self.disk, self.path, segment.base_offset, self.generation) as file:
+                found = self._search_file(file, segment)
             if found is not None:
                 return self._below_end(found)
         for header, buffers in self.in_memory:
@@ -80,9 +67,6 @@ class TimeSearch:
                 if found is not None:
                     return self._below_end(found)
         return None
-
-    def _damaged(self, segment: SearchedSegment, error: CorruptBatch | DiskFailed) -> LogDamaged:
-        return LogDamaged(f"{self.path}: {error.detail}", segment.base_offset, self.generation)
 
     def _below_end(self, found: tuple[Offset, int]) -> tuple[Offset, int] | None:
         return found if found[0] < self.end_offset else None

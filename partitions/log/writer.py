@@ -15,14 +15,13 @@ and its owner is notified.
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from partitions.files.durable import TOGETHER_MAX, together, worth_one_call
 from raftlog.ports import Scheduler, Worker
-from raftlog.slices import all_in_turns
+from raftlog.slices import in_turns
 
 from .job import LogJob
 from .log import PartitionLog
@@ -37,6 +36,8 @@ RESULTS_PER_TURN = 64
 
 A follower owes its leader one acknowledgement for all of them.
 """
+
+T = TypeVar("T")
 
 OnStable = Callable[[], None]
 
@@ -142,6 +143,9 @@ class LogWriter:
     def _take(self, left: int, shared: list[RunningJob] | None) -> None:
         """Take the next of `left` jobs of a round, and the rest in a later turn of the loop.
 
+        This is a loop of its own, because its items come and go: a log that becomes dirty meanwhile joins the round,
+        and one that is closed leaves it.
+
         `shared`: the jobs so far that run together if they stay many; None: each runs alone.
         """
         some = list(islice(self._dirty.items(), min(left, JOBS_PER_TURN)))
@@ -165,11 +169,16 @@ class LogWriter:
         else:
             for running in shared or ():
                 self._submit(running)
-        if not self._running:
-            if self._dirty:
-                self._start_soon()
-            else:
-                self._tell_idle()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """If this round has ended, begin the next one, or report that there is none."""
+        if self._running or self._starting:
+            return
+        if self._dirty:
+            self._start_soon()
+        else:
+            self._tell_idle()
 
     def _job_of(self, log: PartitionLog, on_stable: OnStable) -> LogJob | None:
         try:
@@ -180,14 +189,7 @@ class LogWriter:
             return None
 
     def _submit(self, running: RunningJob) -> None:
-        def done(_: None, error: BaseException | None) -> None:
-            self._done(running, error)
-
-        try:
-            self._worker.submit(running.job.run, done)
-        except Exception as error:  # noqa: BLE001  as if the worker had met it
-            failed = error
-            self._scheduler.call_soon(lambda: done(None, failed))
+        self._hand_over(running.job.run, lambda _, error: self._done(running, error))
 
     def _submit_together(self, all_running: Sequence[RunningJob]) -> None:
         disk = all_running[0].job.disk  # The one that a node has.
@@ -197,11 +199,14 @@ class LogWriter:
 
         def done(outcomes: list[Exception | None] | None, error: BaseException | None) -> None:
             errors = [error] * len(all_running) if outcomes is None else outcomes
-            ended = deque(zip(all_running, errors, strict=True))
-            all_in_turns(self._scheduler, ended, lambda one: self._done(*one), per_turn=RESULTS_PER_TURN)
+            ended = list(zip(all_running, errors, strict=True))
+            in_turns(self._scheduler, ended, lambda one: self._done(*one), per_turn=RESULTS_PER_TURN)
 
+        self._hand_over(run, done)
+
+    def _hand_over(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         try:
-            self._worker.submit(run, done)
+            self._worker.submit(work, done)
         except Exception as error:  # noqa: BLE001  as if the worker had met it
             failed = error
             self._scheduler.call_soon(lambda: done(None, failed))
@@ -217,11 +222,7 @@ class LogWriter:
         forgotten = None if log in self._held else self._forgotten.pop(log, None)
         if forgotten is None and log not in self._forgotten:
             self._look_again(log, on_stable)
-        if not self._running and not self._starting:
-            if self._dirty:
-                self._start_soon()
-            else:
-                self._tell_idle()
+        self._go_on()
         try:
             on_stable()
         finally:

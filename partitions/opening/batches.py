@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from partitions.files.durable import TOGETHER_MAX, Steps, alone, together, worth_one_call
 from raftlog.ports import Disk, Scheduler, Worker
-from raftlog.slices import all_in_turns
+from raftlog.slices import in_turns
 
 RESULTS_PER_TURN = 16
 """Replicas of a round that are reported in one turn: each gets a driver, some hundred microseconds."""
@@ -23,8 +24,7 @@ RESULTS_PER_TURN = 16
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece(Generic[T]):
+class OpenTask(msgspec.Struct, Generic[T], frozen=True):
     """The opening or closing of one replica."""
 
     steps: Callable[[bool], Steps[T]]
@@ -33,7 +33,7 @@ class Piece(Generic[T]):
     """Whether one call of the disk syncs the replica. May block. Raises nothing."""
 
 
-def run_all(disk: Disk, pieces: Sequence[Piece[T]]) -> list[T | Exception]:
+def run_all(disk: Disk, pieces: Sequence[OpenTask[T]]) -> list[T | Exception]:
     """Run all pieces to their ends, together if they are many, and return their results or errors. Blocks."""
     outcomes: dict[int, T | Exception] = {}
     shared = []
@@ -50,7 +50,7 @@ def run_all(disk: Disk, pieces: Sequence[Piece[T]]) -> list[T | Exception]:
     return [outcomes[number] for number in range(len(pieces))]
 
 
-class ReplicaRounds:
+class BatchedOpener:
     """The rounds of opening and closing.
 
     Invariant: while nothing is starting or running, nothing waits.
@@ -60,10 +60,10 @@ class ReplicaRounds:
         self._disk = disk
         self._scheduler = scheduler
         self._worker = worker
-        self._waiting: deque[tuple[Piece[Any], Callable[[Any, BaseException | None], None]]] = deque()
+        self._waiting: deque[tuple[OpenTask[Any], Callable[[Any, BaseException | None], None]]] = deque()
         self._starting = self._running = False
 
-    def submit(self, piece: Piece[T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def submit(self, piece: OpenTask[T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """Run the piece on a worker; call `done(result, None)` or `done(None, error)` in a later turn."""
         self._waiting.append((piece, done))
         if not self._starting:
@@ -81,12 +81,12 @@ class ReplicaRounds:
             some = [self._waiting.popleft() for _ in range(min(len(self._waiting), TOGETHER_MAX))]
             self._worker.submit(lambda: run_all(self._disk, [piece for piece, _ in some]), partial(self._ended, some))
 
-    def _alone(self, piece: Piece[T]) -> T:
+    def _alone(self, piece: OpenTask[T]) -> T:
         return alone(self._disk, piece.steps(False))
 
     def _ended(
         self,
-        some: Sequence[tuple[Piece[Any], Callable[[Any, BaseException | None], None]]],
+        some: Sequence[tuple[OpenTask[Any], Callable[[Any, BaseException | None], None]]],
         outcomes: list[Any] | None,
         error: BaseException | None,
     ) -> None:
@@ -101,4 +101,4 @@ class ReplicaRounds:
             else:
                 done(outcome, None)
 
-        all_in_turns(self._scheduler, deque(range(len(some))), tell, per_turn=RESULTS_PER_TURN)
+        in_turns(self._scheduler, range(len(some)), tell, per_turn=RESULTS_PER_TURN)

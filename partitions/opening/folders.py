@@ -11,7 +11,9 @@ deleted at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from partitions.files.checkpoint import FLUSH_OS_NAME
 from partitions.files.durable import Steps
@@ -29,8 +31,7 @@ FOLDER = "partitions"
 REMOVED_FOLDER = "partitions-removed"
 
 
-@dataclass(slots=True)
-class OpenedReplica:
+class OpenedReplica(msgspec.Struct):
     """A replica's log, recovered, and the outcome of its recovery."""
 
     topic_partition: TopicPartition
@@ -102,6 +103,7 @@ def open_steps(
     shared: bool,
     *,
     clean_shutdown: bool,
+    same_process: bool = False,
     bounds: ProducerBounds = DEFAULT_BOUNDS,
 ) -> Steps[OpenedReplica]:
     """Return the steps that recover and open a replica, or create one (`partitions/files/durable.py`).
@@ -114,7 +116,14 @@ def open_steps(
         config = replace(TopicConfig(), flush="os" if disk.exists(f"{path}/{FLUSH_OS_NAME}") else "fsync")
     producers = ProducerStates(bounds)
     log, recovery = yield from PartitionLog.open_steps(
-        disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache, shared=shared
+        disk,
+        path,
+        config,
+        clean_shutdown=clean_shutdown,
+        producers=producers,
+        cache=cache,
+        shared=shared,
+        same_process=same_process,
     )
     return OpenedReplica(topic_partition, log, producers, recovery, quarantined(disk, path))
 

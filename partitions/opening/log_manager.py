@@ -22,13 +22,14 @@ from partitions.log.tail import FetchCache
 from partitions.log.writer import LogWriter
 from partitions.producers.state import DEFAULT_BOUNDS, ProducerBounds
 from partitions.recovery.distrust import distrust
+from partitions.recovery.loss_mark import mark_loss
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskHindered
 from raftlog.model import Offset, ReplicaReport, TopicPartition
 from raftlog.ports import Disk, Logger, Scheduler, Worker
 from raftlog.slices import in_turns
 
-from .batches import Piece, ReplicaRounds, run_all
+from .batches import BatchedOpener, OpenTask, run_all
 from .folders import (
     OpenedReplica,
     delete_set_aside,
@@ -55,7 +56,7 @@ HINDERED_RETRY_SECONDS = 5.0
 T = TypeVar("T")
 
 
-class ReplicaShelf:
+class LogManager:
     """The logs of a broker that are not in service.
 
     `on_change` is called for a replica that can be taken, or created again, or could not be opened.
@@ -80,9 +81,9 @@ class ReplicaShelf:
         self._on_change = on_change
         self._cache = FetchCache(cache_bytes)
         self._producer_bounds = producer_bounds
-        self._rounds = ReplicaRounds(disk, scheduler, worker)
+        self._rounds = BatchedOpener(disk, scheduler, worker)
         self._loaded: dict[TopicPartition, OpenedReplica] = {}
-        self._returned: dict[TopicPartition, PartitionLog] = {}
+        self.returned: dict[TopicPartition, PartitionLog] = {}
         """Logs whose drivers ended because the broker stops."""
         self._opening: dict[TopicPartition, None] = {}
         self._removing: dict[TopicPartition, None] = {}
@@ -195,18 +196,31 @@ class ReplicaShelf:
     def reopen_as_it_is(self, tp: TopicPartition, log: PartitionLog, pause: float) -> None:
         """Close the log of a replica that counts, and open it again after `pause` seconds.
 
-        No fault of the disk is known. If the recovery loses anything (S6, S9) the replica is not opened; the next start
-        reports the loss.
+        No fault of the disk is known. If the recovery loses anything (S6, S9), or the log is shorter than it was, the
+        replica is not opened; the next start reports the loss. A loss that the quorum knows does not count, and neither
+        do the unsynced writes of `flush=os`: they are in the page cache, which has outlived the log.
         """
         config = log.config
+        path = folder_of(tp)
+        stale_mark = log.has_stale_loss_mark
+        # A log that was emptied may begin far beyond the end of its files, which are still to be removed.
+        emptied = log.segments.all[0].base_offset == log.stable_end_offset
+        stable_end = Offset(0) if emptied else log.stable_end_offset
         self._opening[tp] = None
         log.close(clean=False)
 
         def steps(shared: bool) -> Steps[OpenedReplica]:
-            opened = yield from self._steps(tp, config, clean_shutdown=False)(shared)
-            if opened.recovery.cut_or_quarantined:
+            nonlocal stale_mark
+            if stale_mark:
+                yield from mark_loss(self._disk, path, unreported=False, shared=shared)
+                stale_mark = False  # From now on the mark is that of a loss found here, perhaps by an earlier attempt.
+            opened = yield from self._steps(tp, config, clean_shutdown=False, same_process=True)(shared)
+            shorter = opened.log.stable_end_offset < stable_end
+            if shorter or opened.recovery.cut_or_quarantined:
                 opened.log.close(clean=False)
-                raise DiskFailed(f"{folder_of(tp)}: recovery found a loss that only the next start can report")
+                if shorter:
+                    yield from mark_loss(self._disk, path, unreported=True, shared=shared)
+                raise DiskFailed(f"{path}: recovery found a loss that only the next start can report")
             return opened
 
         def later() -> None:
@@ -226,13 +240,13 @@ class ReplicaShelf:
 
     def put_back(self, tp: TopicPartition, log: PartitionLog) -> None:
         """Take back the log of a driver that ended with the broker, to close it with the others."""
-        self._returned[tp] = log
+        self.returned[tp] = log
 
     def close(self, done: Callable[[bool], None], *, clean: bool) -> None:
         """Close every log; `done(True)` means that each was closed as asked."""
         self._closing = True
         logs = [opened.log for opened in in_order(self._loaded)]
-        logs += in_order(self._returned)
+        logs += in_order(self.returned)
         left, good = len(logs) + 1, True
 
         def closed(_: None, error: BaseException | None) -> None:
@@ -244,7 +258,7 @@ class ReplicaShelf:
 
         def close_one(log: PartitionLog) -> None:
             if clean and log.failed is None:
-                piece = Piece(lambda shared: log.close_steps(shared=shared), lambda: log.shares_syncs)
+                piece = OpenTask(lambda shared: log.close_steps(shared=shared), lambda: log.shares_syncs)
                 self._writer.forget(log, partial(self._rounds.submit, piece, closed))
             else:
                 self._writer.forget(log, partial(self._worker.submit, partial(log.close, clean=False), closed))
@@ -267,7 +281,7 @@ class ReplicaShelf:
     # --- Inside ---
 
     def _steps(
-        self, tp: TopicPartition, config: TopicConfig | None, *, clean_shutdown: bool
+        self, tp: TopicPartition, config: TopicConfig | None, *, clean_shutdown: bool, same_process: bool = False
     ) -> Callable[[bool], Steps[OpenedReplica]]:
         return partial(
             open_steps,
@@ -276,11 +290,17 @@ class ReplicaShelf:
             config,
             self._cache,
             clean_shutdown=clean_shutdown,
+            same_process=same_process,
             bounds=self._producer_bounds,
         )
 
-    def _piece(self, tp: TopicPartition, steps: Callable[[bool], Steps[OpenedReplica]]) -> Piece[OpenedReplica]:
-        return Piece(steps, partial(shares_syncs, self._disk, tp))
+    @property
+    def loaded(self) -> Mapping[TopicPartition, PartitionLog]:
+        """The logs that were opened and are not taken yet."""
+        return {tp: opened.log for tp, opened in self._loaded.items()}
+
+    def _piece(self, tp: TopicPartition, steps: Callable[[bool], Steps[OpenedReplica]]) -> OpenTask[OpenedReplica]:
+        return OpenTask(steps, partial(shares_syncs, self._disk, tp))
 
     def _open(self, tp: TopicPartition, steps: Callable[[bool], Steps[OpenedReplica]]) -> None:
         self._opening[tp] = None

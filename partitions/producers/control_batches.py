@@ -1,7 +1,7 @@
 """Reading the content of control batches, for the state that is kept of a log.
 
 Users' batches are not decoded; control batches are rare and small, and their content changes what readers see (S13). A
-control batch that is no valid marker is damage: a later version of markers comes only with a feature level that this
+control batch that is not a valid marker is damage: a later version of markers comes only with a feature level that this
 node does not know, and then the node does not run.
 """
 

@@ -27,9 +27,9 @@ class ReplayedState(Protocol):
     """State that a log's batches determine (idempotent producers, transactions).
 
     The log keeps its snapshots, and replays headers and the content of control batches. It begins with an `empty` one,
-    calls `restore`, and then `replay` for every batch behind the snapshot: in `PartitionLog.open`, and on a worker
-    after each truncation; then the owner's state `become`s that one. The owner records each batch right *after* it
-    appended it: `snapshot()` is the state at `log_end_offset`.
+    calls `restore`, and then `replay` for every batch behind the snapshot: in `PartitionLog.open_steps`, and on a
+    worker after each truncation; then the owner's state `become`s that one. The owner records each batch right *after*
+    it appended it: `snapshot()` is the state at `log_end_offset`.
     """
 
     def restore(self, snapshot: bytes | None) -> None:

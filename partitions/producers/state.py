@@ -11,7 +11,7 @@ truncation the log rebuilds it from its last snapshot and the headers that are l
     unknown producer, sequence 0            in sequence, unless it resends a batch of a producer that may be forgotten
     unknown producer, other sequence        unknown: parked for a while, then `unknown_producer_id`
     lower epoch                             `producer_fenced`
-    higher epoch, sequence 0                in sequence: the old epoch is over
+    higher epoch, sequence 0                in sequence: the old epoch has ended
     same epoch, the next sequence           in sequence
     same epoch, one of the last five        duplicate: first offset
     further ahead (or higher epoch, not 0)  ahead: parked for a while, then `out_of_order_sequence`
@@ -42,7 +42,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
@@ -123,36 +122,31 @@ class ProducerEntry(NamedTuple):
         return sequence_after(self.batches[-1].last_sequence)
 
 
-@dataclass(frozen=True, slots=True)
-class InSequence:
+class InSequence(msgspec.Struct, frozen=True):
     """The batch is the next one: append it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(msgspec.Struct, frozen=True):
     """The batch is in the log already."""
 
     batch: AppendedBatch
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(msgspec.Struct, frozen=True):
     """An earlier batch is missing and may still arrive. `code` is the answer if it does not."""
 
     code: Literal["out_of_order_sequence", "unknown_producer_id"]
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedSequence:
+class RefusedSequence(msgspec.Struct, frozen=True):
     """The batch will never fit, or may be in the log already."""
 
     code: Literal["out_of_order_sequence", "producer_fenced", "invalid_request", "unknown_producer_id"]
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class NoRoom:
+class NoRoom(msgspec.Struct, frozen=True):
     """The producer is unknown, and all known ones may still resend; a later retry may succeed."""
 
     detail: str
@@ -163,8 +157,7 @@ Verdict: TypeAlias = InSequence | Duplicate | Ahead | RefusedSequence | NoRoom
 IN_SEQUENCE = InSequence()
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerBounds:
+class ProducerBounds(msgspec.Struct, frozen=True):
     """Bounds on the state of one partition's producers."""
 
     max_bytes: int = NodeConfig().producer_state_bytes
@@ -287,7 +280,7 @@ class ProducerStates:
         self.forgotten_up_to = max(self.forgotten_up_to, greatest_id)
 
     def cut(self, log_start: Offset) -> None:
-        """Note that the log begins at `log_start`."""
+        """Record that the log begins at `log_start`."""
         for ended in self.transactions.cut(log_start):
             self._in_transaction.pop(ended, None)
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -38,8 +37,7 @@ Of more, the oldest are merged, which makes the last stable offset too low for a
 """
 
 
-@dataclass(slots=True)
-class OpenTransaction:
+class OpenTransaction(msgspec.Struct):
     """A transaction that is open. Invariant: `first_offset < end_offset`."""
 
     first_offset: Offset
@@ -167,7 +165,7 @@ class TransactionState:
     # --- A shorter log ---
 
     def cut(self, log_start: Offset) -> list[ProducerId]:
-        """Note that the log begins at `log_start`: everything wholly below is dropped.
+        """Record that the log begins at `log_start`: everything wholly below is dropped.
 
         Returns the producers that have no open transaction any more.
         """

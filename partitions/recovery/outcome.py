@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from partitions.files.checkpoint import LogCheckpoint
 from partitions.files.leader_epochs import LeaderEpochHistory
@@ -11,8 +11,7 @@ from raftlog.model import LeaderEpoch, Offset
 from .scan import ScannedSegment
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(msgspec.Struct, frozen=True):
     """The findings and actions of a recovery."""
 
     clean: bool
@@ -20,7 +19,7 @@ class Recovery:
     cut_or_quarantined: bool
     """Whether data that may have been acknowledged was removed, set aside or cannot be vouched for (S9).
 
-    Also true for a `flush=os` topic after an unclean stop.
+    Also true for a `flush=os` topic after an unclean stop of another process.
     """
     last_epoch: LeaderEpoch
     log_start_offset: Offset
@@ -30,8 +29,7 @@ class Recovery:
     """One line for each row of the decision table other than «keep», and for each finding."""
 
 
-@dataclass(slots=True)
-class Recovered:
+class Recovered(msgspec.Struct):
     """A log that can be opened: the outcome of `recover`."""
 
     recovery: Recovery

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
+
+import msgspec
+from msgspec.structs import replace
 
 from partitions.files.checkpoint import (
     CHECKPOINT_NAME,
@@ -65,23 +67,30 @@ _NOTES_MAX = 100
 
 
 def recover(
-    disk: Disk, path: str, config: TopicConfig, *, clean_shutdown: bool, shared: bool = False
+    disk: Disk,
+    path: str,
+    config: TopicConfig,
+    *,
+    clean_shutdown: bool,
+    shared: bool = False,
+    same_process: bool = False,
 ) -> Steps[Recovered]:
     """Bring the log in folder `path` into a consistent state. Blocks.
 
-    `shared`: it runs together with others (`partitions/files/durable.py`). Raises `DiskError`; a retry is allowed then.
+    `shared`: it runs together with others (`partitions/files/durable.py`). `same_process`: this process opened the log
+    before, so the page cache still has whatever it wrote without an fsync. Raises `DiskError`; a retry is allowed then.
     """
-    return _Recovery(disk, path, config, clean_shutdown, shared).run()
+    return _Recovery(disk, path, config, clean_shutdown, shared, same_process).run()
 
 
-@dataclass(slots=True)
-class _Recovery:
+class _Recovery(msgspec.Struct):
     disk: Disk
     path: str
     config: TopicConfig
     clean_shutdown: bool
     shared: bool
-    notes: list[str] = field(default_factory=list)
+    same_process: bool
+    notes: list[str] = []
     vouched: bool = True
     flush_os_marked: bool = False
     changed: bool = False
@@ -90,12 +99,12 @@ class _Recovery:
     unmade: bool = False
     """No checkpoint was found: perhaps the creation of the log was interrupted."""
     learn_epochs: bool = False
-    epochs: LeaderEpochHistory = field(default_factory=LeaderEpochHistory)
+    epochs: LeaderEpochHistory = msgspec.field(default_factory=LeaderEpochHistory)
     epochs_on_disk: LeaderEpochHistory | None = None
     checkpoint: LogCheckpoint | None = None
     """The checkpoint as it was found."""
-    kept: list[ScannedSegment] = field(default_factory=list)
-    indexed: set[Offset] = field(default_factory=set)
+    kept: list[ScannedSegment] = []
+    indexed: set[Offset] = set()
     """Bases of segments that have index files."""
 
     def run(self) -> Steps[Recovered]:
@@ -297,7 +306,8 @@ class _Recovery:
             self._find(Finding.ENDS_BEFORE_RECOVERY_POINT, f"{end} is below {checkpoint.recovery_point}")
         elif checkpoint is not None and checkpoint.closed_clean and end != checkpoint.recovery_point:
             self._find(Finding.NOT_AS_CLOSED, f"{end} is not {checkpoint.recovery_point}")
-        if (self.flush_os_marked or self.config.flush == "os") and not self._closed_clean:
+        unsynced = self.flush_os_marked or self.config.flush == "os"
+        if unsynced and not (self._closed_clean or self.same_process):
             self._find(Finding.UNSYNCED_TOPIC)
         if self.epochs.truncate_end(end) and not self.learn_epochs:
             self._find(Finding.EPOCHS_BEYOND_END)
@@ -366,7 +376,10 @@ class _Recovery:
         return checkpoint
 
     def _make_durable(self, read: list[ScannedSegment], *, names: bool = False) -> Steps[None]:
-        """Fsync what a killed process left in the page cache, which is no promise (S1). `names`: the folder changed."""
+        """Fsync what a killed process left in the page cache, which guarantees nothing (S1).
+
+        `names`: the folder changed.
+        """
         unmade = self.never_written or self.unmade
         if not (read or names or unmade):
             return

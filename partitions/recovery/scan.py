@@ -12,7 +12,8 @@ their names give a wrong end for the first one. So before a file may be removed,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.files.batch_walk import check_placement
 from partitions.files.index_files import read_index
@@ -29,8 +30,7 @@ from .table import Content, Index, Place
 _CHUNK_BYTES = 1 * MIB
 
 
-@dataclass(slots=True)
-class ScannedSegment:
+class ScannedSegment(msgspec.Struct):
     """The facts about a segment after it was read."""
 
     base_offset: Offset
@@ -57,8 +57,7 @@ class ScannedSegment:
         return self.index.end_offset
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
+class Neighbours(msgspec.Struct, frozen=True):
     """The context of a segment when it is judged, in the order of base offsets."""
 
     log_start: Offset
@@ -190,7 +189,7 @@ class _Scan:
         return LeaderEpoch(max(0, self._epochs.latest_epoch, header.leader_epoch))
 
     def _garbage(self, detail: str) -> tuple[Content, str]:
-        """Classify bytes that are no batch: zeros to the end are a file that grew without its data; else damage."""
+        """Classify bytes that are not a batch: zeros to the end are a file that grew without its data; else damage."""
         position = self._index.size
         while position < self._size:
             data = self._file.pread(min(_CHUNK_BYTES, self._size - position), position)

@@ -10,7 +10,8 @@ A second, smaller table says which findings forbid the replica to vouch for its 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 
 class Place(enum.Enum):
@@ -39,7 +40,7 @@ class Content(enum.Enum):
     TORN = "torn"
     """The last bytes are the beginning of an incomplete batch, or zeros."""
     BAD_CRC = "bad CRC"
-    """A batch at its place with other content than was written; or bytes that are no batch."""
+    """A batch at its place with other content than was written; or bytes that are not a batch."""
     MISPLACED = "misplaced"
     """A batch whose base offset or leader epoch contradicts its neighbours or the leader epoch history."""
 
@@ -79,8 +80,7 @@ class Action(enum.Enum):
     REMOVE = "remove"
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     place: Place
     content: Content
     index: Index
@@ -88,8 +88,7 @@ class Facts:
     stop: Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """A row of the table; a fact that is None matches any value."""
 
     label: str

@@ -76,7 +76,7 @@ class Deletions:
         return start_offset >= self._promised
 
     def abandon(self, error: RaftlogError) -> list[Effect]:
-        """Reject the waiting requests: this leadership is over, and its successor may have moved its start or not."""
+        """Reject the waiting requests: this leadership has ended, and its successor may have moved its start or not."""
         waiting, self._waiting = sorted(self._waiting), []
         return [Reject(request, error) for _, request in waiting]
 

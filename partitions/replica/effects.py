@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
 from typing import NewType, TypeAlias
+
+import msgspec
 
 from raftlog.errors import RaftlogError
 from raftlog.model import (
@@ -43,8 +44,7 @@ NO_REQUEST = RequestId(0)
 # --- Produces --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class IncomingBatch:
+class IncomingBatch(msgspec.Struct):
     """A producer's batch that passed the leader's check."""
 
     request: RequestId
@@ -61,8 +61,7 @@ class IncomingBatch:
     """Whether an earlier attempt may have been appended."""
 
 
-@dataclass(slots=True)
-class Acknowledge:
+class Acknowledge(msgspec.Struct):
     """The produce succeeded as far as its `acks` required."""
 
     request: RequestId
@@ -70,24 +69,21 @@ class Acknowledge:
     log_append_time_ms: int = -1
 
 
-@dataclass(slots=True)
-class Reject:
+class Reject(msgspec.Struct):
     """The produce failed, or its outcome is unknown here; the error says which."""
 
     request: RequestId
     error: RaftlogError
 
 
-@dataclass(slots=True)
-class RecordsDeleted:
+class RecordsDeleted(msgspec.Struct):
     """Every replica that may lead next has on disk that the log begins at `log_start_offset` or later."""
 
     request: RequestId
     log_start_offset: Offset
 
 
-@dataclass(slots=True)
-class Append:
+class Append(msgspec.Struct):
     """Stamp the batch and append it; perform `after` once everything below its end is stable."""
 
     leader_epoch: LeaderEpoch
@@ -96,17 +92,15 @@ class Append:
     after: tuple[Acknowledge, ...] = ()
 
 
-@dataclass(slots=True)
-class WhenStable:
+class WhenStable(msgspec.Struct):
     """Perform `after` once everything below `end_offset` is stable: for a resend of a batch that is not stable yet."""
 
     end_offset: Offset
     after: tuple[Acknowledge, ...]
 
 
-@dataclass(slots=True)
-class AbandonWrites:
-    """Reject everything that still waits in an `after` with this code: this leadership is over."""
+class AbandonWrites(msgspec.Struct):
+    """Reject everything that still waits in an `after` with this code: this leadership has ended."""
 
     code: str
     detail: str
@@ -115,8 +109,7 @@ class AbandonWrites:
 # --- The log of a follower -------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class FetchedBatch:
+class FetchedBatch(msgspec.Struct):
     """A batch as the leader pushed it, checked against its CRC."""
 
     header: BatchHeader
@@ -125,24 +118,21 @@ class FetchedBatch:
     """The content of a control batch."""
 
 
-@dataclass(slots=True)
-class AppendFetched:
+class AppendFetched(msgspec.Struct):
     """Append these batches; the core reports what became stable when it learns of that."""
 
     leader_epoch: LeaderEpoch
     batches: list[FetchedBatch]
 
 
-@dataclass(slots=True)
-class TruncateTo:
+class TruncateTo(msgspec.Struct):
     """Drop everything at or above the offset, then notify the core (`on_truncated`)."""
 
     leader_epoch: LeaderEpoch
     end_offset: Offset
 
 
-@dataclass(slots=True)
-class StartLogAt:
+class StartLogAt(msgspec.Struct):
     """Drop everything and continue, empty, at the offset; then notify the core (`on_truncated`)."""
 
     leader_epoch: LeaderEpoch
@@ -151,8 +141,7 @@ class StartLogAt:
     """The greatest producer id that wrote below the offset, as far as is known."""
 
 
-@dataclass(slots=True)
-class AdvanceLogStart:
+class AdvanceLogStart(msgspec.Struct):
     """Move the log start here; a leader passes it on to its followers."""
 
     offset: Offset
@@ -161,8 +150,7 @@ class AdvanceLogStart:
 # --- Between leader and follower -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(msgspec.Struct, frozen=True):
     """Subscribe to the leader's log from `fetch_offset` on, and send the end of this log for comparison.
 
     `last_epoch` and `fetch_offset` are (epoch, end) of the whole log; only `stable_end_offset` counts as replicated.
@@ -177,8 +165,7 @@ class Subscribe:
     stable_start_offset: Offset = FIRST_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerPosition:
+class FollowerPosition(msgspec.Struct, frozen=True):
     """A follower's subscription as the leader receives it: its epoch, (epoch, end) of the whole log, its stable end."""
 
     leader_epoch: LeaderEpoch
@@ -187,16 +174,14 @@ class FollowerPosition:
     stable_end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class Unsubscribe(msgspec.Struct, frozen=True):
     """End the subscription: this broker no longer needs the log."""
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
 
 
-@dataclass(slots=True)
-class ReportStable:
+class ReportStable(msgspec.Struct):
     """Report to the leader how far this log is fsynced; may be merged with later reports."""
 
     leader_epoch: LeaderEpoch
@@ -206,16 +191,14 @@ class ReportStable:
     """The start of this log as far as it is on disk."""
 
 
-@dataclass(slots=True)
-class Matched:
+class Matched(msgspec.Struct):
     """The follower's log is a prefix of the leader's: batches follow, and its stable end counts."""
 
     high_watermark: Offset
     log_start_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Diverged:
+class Diverged(msgspec.Struct, frozen=True):
     """The leader lacks the follower's last epoch, or has less of it.
 
     The answer carries the leader's greatest epoch up to that one, and its end. The follower truncates accordingly and
@@ -226,8 +209,7 @@ class Diverged:
     end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class StartAt:
+class StartAt(msgspec.Struct, frozen=True):
     """Nothing of the follower's log can be compared: it starts over with the leader's batch that begins here.
 
     The log start may lie inside a batch; the follower receives it with the marks.
@@ -238,8 +220,7 @@ class StartAt:
     """An upper bound of the producer ids in the leader's log: a follower that starts in its middle misses them (S1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The leader has no data for this follower, or no longer; the code (of `raftlog.errors.CODES`) says why."""
 
     code: str
@@ -248,23 +229,20 @@ class Refused:
 Answer: TypeAlias = Matched | Diverged | StartAt | Refused
 
 
-@dataclass(slots=True)
-class AnswerFollower:
+class AnswerFollower(msgspec.Struct):
     """Pass this to the follower's subscription."""
 
     follower: BrokerId
     answer: Answer
 
 
-@dataclass(slots=True)
-class DropFollowers:
+class DropFollowers(msgspec.Struct):
     """End every subscription with this code: this replica no longer leads in the epoch."""
 
     code: str
 
 
-@dataclass(slots=True)
-class AdvanceHighWatermark:
+class AdvanceHighWatermark(msgspec.Struct):
     """Pass the high watermark to the followers. If `exposed`, consumers may read up to it: serve waiting fetches."""
 
     high_watermark: Offset
@@ -274,20 +252,17 @@ class AdvanceHighWatermark:
 # --- Transactions ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class LookAtTransactions:
+class LookAtTransactions(msgspec.Struct):
     """Schedule a check of the open transactions (`LeaderTransactions.look`)."""
 
 
-@dataclass(slots=True)
-class MarkersWritten:
+class MarkersWritten(msgspec.Struct):
     """For these commits, this partition has all markers below its high watermark, or needs none."""
 
     keys: tuple[TransactionKey, ...]
 
 
-@dataclass(slots=True)
-class TransactionsOverdue:
+class TransactionsOverdue(msgspec.Struct):
     """These transactions have been open longer than their timeout, and should be aborted."""
 
     keys: tuple[TransactionKey, ...]
@@ -296,8 +271,7 @@ class TransactionsOverdue:
 # --- The in-sync replicas --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class IsrProposal:
+class IsrProposal(msgspec.Struct, frozen=True):
     """A leader's proposal to the quorum: make this the ISR if the partition is still at `partition_epoch`."""
 
     topic_partition: TopicPartition
@@ -327,8 +301,7 @@ class Fate(enum.Enum):
     """It may still be applied."""
 
 
-@dataclass(slots=True)
-class ProposeIsr:
+class ProposeIsr(msgspec.Struct):
     """Send the proposal to the quorum, and pass its fate to the core (`on_isr_answer`, with the same `attempt`)."""
 
     proposal: IsrProposal

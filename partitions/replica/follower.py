@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 
-from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.errors import Contradiction, InvariantViolation, RemoteProtocolError
 from raftlog.model import BrokerId, LeaderEpoch, Offset, PartitionRecord
 
 from .effects import (
@@ -97,8 +97,8 @@ class Follower:
     def on_answer(self, leader_epoch: LeaderEpoch, answer: Answer, now: float) -> list[Effect]:
         """Apply the leader's answer to the last `Subscribe`, or a later refusal that revokes it.
 
-        Raises `RemoteProtocolError` for an impossible answer, and `InvariantViolation` if this replica would have to
-        remove committed records (S6).
+        Raises `RemoteProtocolError` for an impossible answer, and `Contradiction` if this replica would have to remove
+        committed records (S6): it keeps them, and asks again later.
         """
         if leader_epoch != self.leader_epoch or self.state not in {State.ASKING, State.STREAMING}:
             return []
@@ -107,12 +107,16 @@ class Follower:
                 raise RemoteProtocolError("matched twice")
             self.state = State.STREAMING
             return [*self._follow_marks(self._log.log_end_offset, answer), *self.on_stable()]
-        if isinstance(answer, Diverged):
-            if self.state is State.STREAMING:
-                raise RemoteProtocolError("matched, and then diverged in the same epoch")
-            return self._shorten(truncation_for(self._log, answer))
-        if isinstance(answer, StartAt):
-            return self._begin_anew(answer)
+        try:
+            if isinstance(answer, Diverged):
+                if self.state is State.STREAMING:
+                    raise RemoteProtocolError("matched, and then diverged in the same epoch")
+                return self._shorten(truncation_for(self._log, answer))
+            if isinstance(answer, StartAt):
+                return self._begin_anew(answer)
+        except Contradiction:
+            self._back_off(now)
+            raise
         return self._wait(now, RETRY_SECONDS)
 
     def on_truncated(self, leader_epoch: LeaderEpoch) -> list[Effect]:
@@ -146,6 +150,10 @@ class Follower:
 
     def on_corrupt_push(self, now: float) -> list[Effect]:
         """Back off: the leader's bytes were damaged. Nothing was appended, and the caller drops the link."""
+        return self._back_off(now)
+
+    def _back_off(self, now: float) -> list[Effect]:
+        """Wait longer after each fault of the leader: the other partitions keep the link meanwhile."""
         self._corruptions += 1
         return self._wait(now, min(CORRUPT_RETRY_SECONDS_MAX, RETRY_SECONDS * 2.0 ** min(self._corruptions, 10)))
 
@@ -160,7 +168,7 @@ class Follower:
 
     def on_stable(self) -> list[Effect]:
         """Report to the leader if the log's stable end or start moved."""
-        stable, start = self._log.stable_end_offset, self._log.stable_start_offset
+        stable, start = self._log.stable_end_offset, self._stable_start
         if self.state is not State.STREAMING or (stable <= self._reported and start <= self._reported_start):
             return []
         self._reported, self._reported_start = stable, start
@@ -200,7 +208,7 @@ class Follower:
             return []
         log = self._log
         self.state = State.ASKING
-        self._reported, self._reported_start = log.stable_end_offset, log.stable_start_offset
+        self._reported, self._reported_start = log.stable_end_offset, self._stable_start
         record = self.record
         last_epoch = log.epochs.latest_epoch
         return [
@@ -210,10 +218,16 @@ class Follower:
                 record.leader_epoch,
                 last_epoch,
                 log.log_end_offset,
-                log.stable_end_offset,
-                log.stable_start_offset,
+                self._reported,
+                self._reported_start,
             )
         ]
+
+    @property
+    def _stable_start(self) -> Offset:
+        """The log start on disk, or the log's end while the disk still has a start beyond it: the leader made this
+        replica start again below its former log, and that is not written yet."""
+        return min(self._log.stable_start_offset, self._log.log_end_offset)
 
     def _wait(self, now: float, seconds: float) -> list[Effect]:
         self.state = State.WAITING
@@ -239,9 +253,10 @@ class Follower:
 
     def _refuse_to_lose(self, end_offset: Offset) -> None:
         if end_offset < self.high_watermark and self._vouches():
-            raise InvariantViolation(
-                f"would truncate to {end_offset}, below the high watermark {self.high_watermark}, as a member of the "
-                f"ISR or the commit set (S6): {self.record}"
+            raise Contradiction(
+                f"of its log of {self.record.topic_partition} this one could keep what is below {end_offset}, but as a "
+                f"member of the ISR or the commit set it has committed records up to {self.high_watermark} (S6): "
+                f"{self.record}"
             )
 
     def _vouches(self) -> bool:

@@ -10,7 +10,8 @@ once `matched`: once the follower has compared its log with this leader's in thi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, BrokerRecord, Incarnation, LeaderEpoch, Offset, PartitionRecord
@@ -21,8 +22,7 @@ NOTHING = Offset(-1)
 FIRST = Offset(0)
 
 
-@dataclass(slots=True)
-class FollowerProgress:
+class FollowerProgress(msgspec.Struct):
     """The progress of one follower of one leader.
 
     Invariant: if `matched`, `0 <= stable_end_offset <= fetch_offset`; the stable end never falls.
@@ -74,7 +74,7 @@ class FollowerProgress:
             self._mark, self._marked_at = log_end_offset, now
 
     def on_append(self, old_log_end_offset: Offset, now: float) -> None:
-        """Note that the leader's log grows: a follower that had all of it was caught up until now."""
+        """Record that the leader's log grows: a follower that had all of it was caught up until now."""
         if self.matched and self.stable_end_offset >= old_log_end_offset:
             self.caught_up_at = now
 

@@ -19,8 +19,9 @@ Sources: KIP-497 (AlterPartition), KIP-966 (the floor below which the high water
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, Offset, PartitionEpoch, PartitionRecord
@@ -53,8 +54,7 @@ def replicated_end_offset(isr: Members, stable_end: Callable[[BrokerId], Offset 
     return least
 
 
-@dataclass(slots=True)
-class IsrState:
+class IsrState(msgspec.Struct):
     """The accepted ISR of a leader's epoch, and the proposals whose fate is unknown.
 
     Invariant: `accepted` is not empty; at most one attempt is in flight.
@@ -64,7 +64,7 @@ class IsrState:
     accepted: Members
     partition_epoch: PartitionEpoch
     min_insync_replicas: int
-    _open: dict[Members, bool] = field(default_factory=dict)
+    _open: dict[Members, bool] = {}
     """Proposals made at this partition epoch that may be accepted → whether an attempt's outcome is unknown."""
     _in_flight: tuple[int, Members] | None = None
     _decided: bool = False

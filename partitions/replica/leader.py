@@ -19,7 +19,8 @@ Sources: KIP-101/279/320 (epochs), KIP-497 (ISR), KIP-966 (floor), Raft §5.4.2 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from partitions.producers.state import Ahead, AppendedBatch, Duplicate, NoRoom, ProducerStates, RefusedSequence
 from raftlog.errors import InvalidRequest, InvariantViolation, NotLeader, RaftlogError, RetriableError
@@ -43,13 +44,14 @@ from .effects import (
     ProposeIsr,
     Refused,
     Reject,
+    ReportStable,
     StartAt,
     WhenStable,
 )
 from .followers import Followers
 from .isr import IsrState, Members, members, replicated_end_offset
 from .log_view import LogView, compare_follower
-from .produces import Parking, UnreplicatedProduces
+from .produces import OutOfOrderBatches, UnreplicatedProduces
 from .transactions import LeaderTransactions
 
 ISR_RETRY_SECONDS = 0.2
@@ -74,7 +76,7 @@ class Leader:
         high_watermark: Offset,
         now: float,
         lag_max: float,
-        verdicts: TransactionVerdicts | None = None,
+        verdicts: TransactionVerdicts,
     ) -> None:
         """`high_watermark` is what this replica knew as a follower, `lag_max` in seconds, `now` in monotonic ones.
 
@@ -90,7 +92,7 @@ class Leader:
         self.high_watermark = max(min(high_watermark, log.stable_end_offset), log.log_start_offset)
         self._isr = IsrState.of(record)
         self._produces = UnreplicatedProduces()
-        self._parking = Parking()
+        self._parking = OutOfOrderBatches()
         self._followers = Followers(node_id, log, brokers)
         self.deletions = Deletions(log, self._isr, self._followers.start_of)
         self.transactions = LeaderTransactions(
@@ -192,25 +194,17 @@ class Leader:
             effects += self._revise_isr(now)
         return effects
 
-    def on_report(
-        self,
-        follower: BrokerId,
-        incarnation: Incarnation,
-        leader_epoch: LeaderEpoch,
-        *,
-        fetch_offset: Offset,
-        stable_end_offset: Offset,
-        now: float,
-    ) -> list[Effect]:
+    def on_report(self, follower: BrokerId, incarnation: Incarnation, report: ReportStable, now: float) -> list[Effect]:
         """Apply a follower's acknowledgement; ignore it unless the follower is matched in this epoch and incarnation.
 
         Raises `RemoteProtocolError` for impossible numbers.
         """
-        if self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch):
+        if self._followers.fence(follower, incarnation, report.leader_epoch, self.leader_epoch):
             return []
-        if not self._followers[follower].matched:
+        progress = self._followers[follower]
+        if not progress.matched:
             return []
-        self._followers[follower].on_report(fetch_offset, stable_end_offset, self._log.log_end_offset, now)
+        progress.on_report(report.fetch_offset, report.stable_end_offset, self._log.log_end_offset, now)
         effects = self._advance_high_watermark()
         # A report of an ISR member never adds to the ISR. Lagging members are removed by the timer (`on_tick`), not
         # here.
@@ -219,7 +213,7 @@ class Leader:
     def on_follower_start(
         self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start_offset: Offset
     ) -> list[Effect]:
-        """Note where a follower's log begins on its disk; fenced like `on_report`, but needs no match."""
+        """Record where a follower's log begins on its disk; fenced like `on_report`, but needs no match."""
         if self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch):
             return []
         self._followers[follower].stable_start_offset = start_offset

@@ -5,19 +5,20 @@ bounds, and the waiting requests. Every batch above the high watermark counts, w
 a partition are gone, it accepts a bounded number of bytes and batches and then answers `overloaded`. Only `acks=all`
 waits here. An acknowledgement leaves the queue when the high watermark has passed the batch's end, or with an error.
 
-`Parking` keeps batches of idempotent producers that arrived ahead of their turn until the missing ones arrive. Requests
-over HTTP/1.1 use several connections and overtake one another; after a failover the resends of one producer arrive in
-any order. Up to five batches of a producer wait, for a bounded time, and are then refused as if they had never been
-parked: nothing of them was appended, so the refusal is definite. If a request's own deadline expires first, the
-producer gets the same definite error, not a timeout: after a timeout, a producer whose state has been evicted would
-retry forever (S10).
+`OutOfOrderBatches` keeps batches of idempotent producers that arrived ahead of their turn until the missing ones
+arrive. Requests over HTTP/1.1 use several connections and overtake one another; after a failover the resends of one
+producer arrive in any order. Up to five batches of a producer wait, for a bounded time, and are then refused as if they
+had never been parked: nothing of them was appended, so the refusal is definite. If a request's own deadline expires
+first, the producer gets the same definite error, not a timeout: after a timeout, a producer whose state has been
+evicted would retry forever (S10).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.producers.state import Ahead
 from raftlog.config import MAX_UNREPLICATED_BYTES
@@ -99,8 +100,7 @@ class UnreplicatedProduces:
         return f"unreplicated={self.unreplicated_bytes} batches={len(self._batches)} waiting={len(self._waiting)}"
 
 
-@dataclass(slots=True)
-class ParkedBatch:
+class ParkedBatch(msgspec.Struct):
     """A batch, why it cannot be appended now, and its deadline (monotonic seconds)."""
 
     batch: IncomingBatch
@@ -108,7 +108,7 @@ class ParkedBatch:
     until: float
 
 
-class Parking:
+class OutOfOrderBatches:
     """The parked batches of one partition, in order of arrival."""
 
     def __init__(self) -> None:

@@ -43,6 +43,7 @@ from .effects import (
     Matched,
     Refused,
     Reject,
+    ReportStable,
     RequestId,
 )
 from .follower import Follower
@@ -65,7 +66,7 @@ class Replica:
         brokers: Mapping[BrokerId, BrokerRecord],
         *,
         lag_max: float,
-        verdicts: TransactionVerdicts | None = None,
+        verdicts: TransactionVerdicts,
     ) -> None:
         """`lag_max` is in seconds."""
         self._node_id = node_id
@@ -187,26 +188,8 @@ class Replica:
             return [AnswerFollower(follower, Refused(code))]
         return self.leader.on_subscribe(follower, incarnation, position, now)
 
-    def on_report(
-        self,
-        follower: BrokerId,
-        incarnation: Incarnation,
-        leader_epoch: LeaderEpoch,
-        *,
-        fetch_offset: Offset,
-        stable_end_offset: Offset,
-        now: float,
-    ) -> list[Effect]:
-        if self.leader is None:
-            return []
-        return self.leader.on_report(
-            follower,
-            incarnation,
-            leader_epoch,
-            fetch_offset=fetch_offset,
-            stable_end_offset=stable_end_offset,
-            now=now,
-        )
+    def on_report(self, follower: BrokerId, incarnation: Incarnation, report: ReportStable, now: float) -> list[Effect]:
+        return self.leader.on_report(follower, incarnation, report, now) if self.leader else []
 
     def on_appended(self, leader_epoch: LeaderEpoch, producer_id: ProducerId, now: float) -> list[Effect]:
         return self.leader.on_appended(leader_epoch, producer_id, now) if self.leader else []
@@ -223,7 +206,7 @@ class Replica:
     def on_follower_start(
         self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start_offset: Offset
     ) -> list[Effect]:
-        """Note that a follower's log begins at `start_offset` on its disk."""
+        """Record that a follower's log begins at `start_offset` on its disk."""
         return self.leader.on_follower_start(follower, incarnation, leader_epoch, start_offset) if self.leader else []
 
     def on_log_start(self) -> list[Effect]:

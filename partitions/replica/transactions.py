@@ -27,9 +27,10 @@ Sources: KIP-98 and KIP-890, except for the sender: here leaders ask for outcome
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import islice
+
+import msgspec
 
 from partitions.producers.aborted_ranges import MAX_ABORTED_RANGES
 from partitions.producers.control_batches import control_of
@@ -37,7 +38,7 @@ from partitions.producers.transactions import TransactionState, key_of
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 from raftlog.model import Acks, Offset, PartitionRecord, TopicPartition
 from raftlog.records.batch import ControlKind, encode_control, parse_header
-from raftlog.transactions import NO_OFFSET, Outcome, TransactionKey, TransactionVerdicts, Verdict
+from raftlog.transactions import NO_OFFSET, Outcome, TransactionKey, TransactionVerdicts
 
 from .effects import (
     NO_REQUEST,
@@ -69,24 +70,7 @@ _MARKER_BYTES_MAX = 64 * 1024
 _Entry = tuple[TransactionKey, Offset]
 
 
-class NoTransactions:
-    """`TransactionVerdicts` of a broker without transactions: it knows none and accepts none."""
-
-    def verdict(self, key: TransactionKey, topic_partition: TopicPartition) -> Verdict:
-        return Verdict(Outcome.UNDECIDED)
-
-    def unmarked(self, topic_partition: TopicPartition) -> Iterable[TransactionKey]:
-        return ()
-
-    def refusal(self, key: TransactionKey) -> str:
-        return "unknown_transaction"
-
-    def timeout_ms(self, key: TransactionKey) -> int | None:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOpen:
+class LeftOpen(msgspec.Struct, frozen=True):
     """A transaction that is open in a partition that this broker leads."""
 
     key: TransactionKey
@@ -94,19 +78,19 @@ class LeftOpen:
     first_offset: Offset
     since: float | None
     """Monotonic seconds, to within half a second; None: since before this leadership."""
+    seen_since: float | None = None
+    """Monotonic seconds at which this leader first saw it, even if it began before; None: it has not looked yet."""
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(msgspec.Struct):
     """The open transactions of one check that need an action."""
 
-    aborted: list[_Entry] = field(default_factory=list)
-    committed: list[_Entry] = field(default_factory=list)
-    overdue: list[TransactionKey] = field(default_factory=list)
+    aborted: list[_Entry] = []
+    committed: list[_Entry] = []
+    overdue: list[TransactionKey] = []
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(msgspec.Struct):
     """How long this leader has known an open transaction, in its monotonic seconds."""
 
     since: float
@@ -127,9 +111,8 @@ class LeaderTransactions:
         produces: UnreplicatedProduces,
         followers: Followers,
         state: TransactionState,
-        verdicts: TransactionVerdicts | None,
+        verdicts: TransactionVerdicts,
     ) -> None:
-        """`verdicts` is None if the broker has no transactions."""
         self._topic_partition = record.topic_partition
         self._leader_epoch = record.leader_epoch
         self._log = log
@@ -138,7 +121,7 @@ class LeaderTransactions:
         self._produces = produces
         self._followers = followers
         self._state = state
-        self._verdicts: TransactionVerdicts = verdicts or NoTransactions()
+        self._verdicts = verdicts
         self._news = False
         self._next_sweep = 0.0
         self._sweep: deque[TransactionKey] = deque()
@@ -185,14 +168,16 @@ class LeaderTransactions:
         """Return at most `limit` transactions that are open here, oldest first."""
         found = []
         for key, first in islice(self._state.open_items(), limit):
-            seen = self._seen.get(key) if first >= self._start else None
-            found.append(LeftOpen(key, self._topic_partition, first, None if seen is None else seen.since))
+            seen = self._seen.get(key)
+            since = None if seen is None else seen.since
+            began = since if first >= self._start else None
+            found.append(LeftOpen(key, self._topic_partition, first, began, since))
         return found
 
     # --- Checks ---
 
     def news(self) -> None:
-        """Note that transactions were decided, or may have been."""
+        """Record that transactions were decided, or may have been."""
         self._news = self._ask_unmarked = True
 
     @property

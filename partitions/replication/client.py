@@ -19,11 +19,11 @@ from partitions.driver.ports import FollowingReplica
 from partitions.replica.effects import Answer, Diverged, Matched, Refused, ReportStable, StartAt, Subscribe
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset, ProducerId
-from raftlog.ports import Link, Logger, Scheduler
-from raftlog.slices import in_turns_of
+from raftlog.ports import Link, Scheduler
+from raftlog.slices import stepwise
 
 from .leader_link import LeaderLink, LeaderSlot, ReceivedPush
-from .message_queue import MessageTurns
+from .message_queue import MessageQueue, PeerFault
 from .protocol import (
     AckEntry,
     AckFrame,
@@ -71,14 +71,15 @@ class ReplicationClient:
         own_incarnation: Callable[[], Incarnation | None],
         dialer: Dialer,
         scheduler: Scheduler,
-        logger: Logger,
+        on_fault: PeerFault,
     ) -> None:
+        """`on_fault` is called with each leader that broke the protocol."""
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._own_incarnation = own_incarnation
         self._dialer = dialer
         self._scheduler = scheduler
-        self._logger = logger
+        self._on_fault = on_fault
         self._leaders: dict[BrokerId, LeaderLink] = {}
         self._leader_of: dict[FollowingReplica, LeaderLink] = {}
 
@@ -143,10 +144,10 @@ class ReplicationClient:
         if entry.link is not None:
             self.on_closed(entry.link)
         entry.reset(link)
-        entry.turns = MessageTurns(
+        entry.turns = MessageQueue(
             self._scheduler,
             lambda message: self._handle(entry, message),
-            lambda error: self._drop(entry, link, error.detail),
+            lambda error: self._drop(entry, link, error),
         )
         link.send(encode(Hello(self._cluster_id, self._node_id, own)))
 
@@ -155,7 +156,7 @@ class ReplicationClient:
         if entry is not None and entry.link is link and entry.turns is not None:
             entry.turns.on_message(message)
 
-    def _handle(self, entry: LeaderLink, message: memoryview) -> Iterator[None] | None:
+    def _handle(self, entry: LeaderLink, message: memoryview) -> Iterator[None]:
         frame, body = decode_from_leader(message)
         if isinstance(frame, Welcome):
             return self._on_welcome(entry, frame)
@@ -163,10 +164,10 @@ class ReplicationClient:
             raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
         if isinstance(frame, PushFrame):
             return self._on_push(entry, frame, body)
-        return in_turns_of(frame.answers, partial(self._on_answer, entry))
+        return stepwise(frame.answers, partial(self._on_answer, entry))
 
-    def _drop(self, entry: LeaderLink, link: Link, reason: str) -> None:
-        self._logger.warning("replication link dropped", leader=entry.peer, reason=reason)
+    def _drop(self, entry: LeaderLink, link: Link, error: RemoteProtocolError) -> None:
+        self._on_fault(entry.peer, error)
         self.on_closed(link)
         link.close()
 
@@ -184,7 +185,7 @@ class ReplicationClient:
 
     # --- Frames ---
 
-    def _on_welcome(self, entry: LeaderLink, welcome: Welcome) -> Iterator[None] | None:
+    def _on_welcome(self, entry: LeaderLink, welcome: Welcome) -> Iterator[None]:
         if entry.incarnation >= 0:
             raise RemoteProtocolError("a second welcome")
         if welcome.cluster_id != self._cluster_id or welcome.broker_id != entry.peer:
@@ -196,7 +197,7 @@ class ReplicationClient:
             if entry.wanted.get(driver) == entry.incarnation and driver not in entry.slot_of:
                 driver.on_link_opened()
 
-        return in_turns_of(list(entry.wanted), tell)
+        return stepwise(list(entry.wanted), tell)
 
     def _on_answer(self, entry: LeaderLink, answer: SlotAnswer) -> None:
         slot = entry.slots.get(answer.slot)
@@ -207,8 +208,8 @@ class ReplicationClient:
         slot.driver.on_answer(slot.leader_epoch, _answer(answer))
         self._flush_soon(entry)
 
-    def _on_push(self, entry: LeaderLink, push: PushFrame, body: memoryview) -> Iterator[None] | None:
-        return ReceivedPush(entry, push, body, lambda: self._flush_if_owed(entry)).take()
+    def _on_push(self, entry: LeaderLink, push: PushFrame, body: memoryview) -> Iterator[None]:
+        return ReceivedPush(entry, push, body, lambda: self._flush_if_owed(entry)).steps()
 
     def _flush_if_owed(self, entry: LeaderLink) -> None:
         """Schedule an acknowledgement if one is owed; pushes that are not stable yet are acknowledged later."""

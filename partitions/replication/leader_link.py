@@ -7,7 +7,8 @@ many slots: all of it is checked (headers, CRCs), then all is appended, then it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.driver.ports import FollowingReplica
 from partitions.producers.control_batches import control_of
@@ -16,14 +17,13 @@ from raftlog.errors import CorruptBatch, RemoteProtocolError
 from raftlog.model import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset
 from raftlog.ports import Link
 from raftlog.records.batch import check_crc, split_batches
-from raftlog.slices import fits_a_turn, stepwise
+from raftlog.slices import stepwise
 
-from .message_queue import MessageTurns
+from .message_queue import MessageQueue
 from .protocol import PushEntry, PushFrame, PushLedger, Subscription
 
 
-@dataclass(slots=True)
-class LeaderSlot:
+class LeaderSlot(msgspec.Struct):
     """One subscription of a replica here."""
 
     driver: FollowingReplica
@@ -51,7 +51,7 @@ class LeaderLink:
         self.over: list[int] = []
         self.reports: dict[int, ReportStable] = {}
         self.flush_due = False
-        self.turns: MessageTurns | None = None
+        self.turns: MessageQueue | None = None
 
     def reset(self, link: Link | None) -> None:
         """Replace the link (None: no link), and drop the state of the old one."""
@@ -97,18 +97,8 @@ class ReceivedPush:
         self._position = 0
         self._appended: list[tuple[int, LeaderSlot, int]] = []
 
-    def take(self) -> Iterator[None] | None:
-        """Handle all of it now, or return the steps. Both raise `RemoteProtocolError`."""
-        if not fits_a_turn(self._entries):
-            return self._steps()
-        for item in self._entries:
-            self._check(item)
-        for piece in self._pieces:
-            self._append(piece)
-        self._received()
-        return None
-
-    def _steps(self) -> Iterator[None]:
+    def steps(self) -> Iterator[None]:
+        """Check all of it, then append it. Raises `RemoteProtocolError`."""
         yield from stepwise(self._entries, self._check)
         yield from stepwise(self._pieces, self._append)
         self._received()

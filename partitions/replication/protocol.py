@@ -118,6 +118,15 @@ class AckEntry(msgspec.Struct, array_like=True, frozen=True):
     stable_start_offset: Natural = 0
 
 
+def check_start(entry: Subscription | AckEntry) -> None:
+    """Raise `RemoteProtocolError` unless a follower's log begins where it ends or before: `delete-records` relies on
+    where it begins."""
+    if entry.stable_start_offset > entry.fetch_offset:
+        raise RemoteProtocolError(
+            f"slot {entry.slot} of a follower begins at {entry.stable_start_offset} and ends at {entry.fetch_offset}"
+        )
+
+
 class AckFrame(msgspec.Struct, array_like=True, frozen=True, tag="ack.1"):
     """Sent after an fsync round: all pushes up to `sequence` are done, and these partitions are stable up to here."""
 
@@ -280,7 +289,7 @@ class PushLedger:
         self._acknowledged = 0
 
     def on_push(self, sequence: int, ends: dict[int, int]) -> None:
-        """Note that a push arrived and was appended: these slots must be stable up to these ends.
+        """Record that a push arrived and was appended: these slots must be stable up to these ends.
 
         Raises `RemoteProtocolError` if the push is out of turn or beyond the credit.
         """
@@ -291,7 +300,7 @@ class PushLedger:
         self._settle()
 
     def on_stable(self, slot: int, stable_end_offset: int) -> None:
-        """Note that this slot's partition is fsynced up to here."""
+        """Record that this slot's partition is fsynced up to here."""
         for ends in self._open.values():
             if ends.get(slot, stable_end_offset + 1) <= stable_end_offset:
                 del ends[slot]

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from partitions.driver.driver import PartitionDriver
 from partitions.log.slice import LogSlice, ReadBy
-from partitions.replica.effects import Answer, Diverged, Matched, Refused, StartAt
+from partitions.replica.effects import Answer, Diverged, Matched, Refused, ReportStable, StartAt
 from raftlog.config import PUSH_MESSAGE_BYTES
 from raftlog.errors import DiskError, InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
@@ -38,6 +38,7 @@ from .protocol import (
     SlotAnswer,
     StartAtSlot,
     Subscription,
+    check_start,
     encode,
 )
 from .throttle import MoveThrottle
@@ -138,18 +139,14 @@ class FollowerSlot:
             return
         if entry.fetch_offset > self.next_offset:
             raise RemoteProtocolError(f"slot {self.number} has {entry.fetch_offset}, pushed was {self.next_offset}")
+        check_start(entry)
         if entry.stable_start_offset != self._stable_start_offset:
             self._stable_start_offset = entry.stable_start_offset
             self.driver.on_follower_start(
                 self.follower, incarnation, self.leader_epoch, Offset(entry.stable_start_offset)
             )
-        self.driver.on_report(
-            self.follower,
-            incarnation,
-            self.leader_epoch,
-            Offset(entry.fetch_offset),
-            Offset(entry.stable_end_offset),
-        )
+        report = ReportStable(self.leader_epoch, Offset(entry.fetch_offset), Offset(entry.stable_end_offset))
+        self.driver.on_report(self.follower, incarnation, report)
         self._pusher.look_again(self)
 
     def close(self) -> None:

@@ -27,10 +27,10 @@ from raftlog.model import (
     TopicId,
     TopicPartition,
 )
-from raftlog.ports import Clock, Link, Logger, Scheduler, Worker
-from raftlog.slices import in_turns_of
+from raftlog.ports import Clock, Link, Scheduler, Worker
+from raftlog.slices import stepwise
 
-from .message_queue import MessageTurns
+from .message_queue import MessageQueue, PeerFault
 from .protocol import (
     AckEntry,
     AckFrame,
@@ -38,6 +38,7 @@ from .protocol import (
     SubscribeFrame,
     Subscription,
     Welcome,
+    check_start,
     decode_from_follower,
     encode,
 )
@@ -68,7 +69,7 @@ class FollowerLink:
     def __init__(self, link: Link, pusher: Pusher) -> None:
         self.link = link
         self.pusher = pusher
-        self.turns: MessageTurns
+        self.turns: MessageQueue
         self.broker_id = BrokerId(-1)
         self.incarnation = Incarnation(-1)
         self.welcomed = False
@@ -112,9 +113,12 @@ class ReplicationServer:
         clock: Clock,
         scheduler: Scheduler,
         worker: Worker,
-        logger: Logger,
+        on_fault: PeerFault,
     ) -> None:
-        """`own_incarnation` is None until this broker's view has its registration: no follower is welcome before."""
+        """`own_incarnation` is None until this broker's view has its registration: no follower is welcome before.
+
+        `on_fault` is called with each follower that broke the protocol.
+        """
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._brokers = brokers
@@ -124,7 +128,7 @@ class ReplicationServer:
         self._scheduler = scheduler
         self._worker = worker
         self._throttle = MoveThrottle()
-        self._logger = logger
+        self._on_fault = on_fault
         self._links: dict[Link, FollowerLink] = {}
 
     # --- LinkHandler ---
@@ -132,10 +136,10 @@ class ReplicationServer:
     def on_opened(self, link: Link) -> None:
         pusher = Pusher(link, self._scheduler, self._worker, clock=self._clock, throttle=self._throttle)
         follower = self._links[link] = FollowerLink(link, pusher)
-        follower.turns = MessageTurns(
+        follower.turns = MessageQueue(
             self._scheduler,
             lambda message: self._handle(follower, message),
-            lambda error: self._drop(follower, error.detail),
+            lambda error: self._drop(follower, error),
         )
 
         def give_up() -> None:
@@ -149,19 +153,19 @@ class ReplicationServer:
         if follower is not None:
             follower.turns.on_message(message)
 
-    def _handle(self, follower: FollowerLink, message: memoryview) -> Iterator[None] | None:
+    def _handle(self, follower: FollowerLink, message: memoryview) -> Iterator[None]:
         frame = decode_from_follower(message)
         if isinstance(frame, Hello):
             self._on_hello(follower, frame)
-            return None
+            return iter(())
         if not follower.welcomed:
             raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
         if isinstance(frame, AckFrame):
             follower.pusher.on_ack(frame.sequence)
-            return in_turns_of(frame.entries, partial(self._on_ack, follower))
+            return stepwise(frame.entries, partial(self._on_ack, follower))
         if isinstance(frame, SubscribeFrame):
-            return in_turns_of(frame.subscriptions, partial(self._on_subscription, follower))
-        return in_turns_of(frame.slots, partial(self._forget_slot, follower))
+            return stepwise(frame.subscriptions, partial(self._on_subscription, follower))
+        return stepwise(frame.slots, partial(self._forget_slot, follower))
 
     def on_closed(self, link: Link) -> None:
         follower = self._links.pop(link, None)
@@ -185,7 +189,7 @@ class ReplicationServer:
             try:
                 self._welcome(follower)
             except RemoteProtocolError as error:
-                self._drop(follower, error.detail)
+                self._drop(follower, error)
             else:
                 found = (follower.waiting_for.get(tp, ()) for tp in touched) if follower.waiting_for else ()
                 self._answer_waiting(follower, sorted(slot for slots in found for slot in slots))
@@ -208,7 +212,7 @@ class ReplicationServer:
                 if subscription is not None:
                     self._subscribe(follower, subscription)
         except RemoteProtocolError as error:
-            self._drop(follower, error.detail)
+            self._drop(follower, error)
 
     def close(self) -> None:
         for follower in list(self._links.values()):
@@ -241,7 +245,7 @@ class ReplicationServer:
             return
         for other in list(self._links.values()):
             if other is not follower and other.welcomed and other.broker_id == follower.broker_id:
-                self._drop(other, "the follower dialed again")
+                self._drop(other, RemoteProtocolError("the follower dialed again"))
         follower.welcomed = True
         follower.link.send(encode(Welcome(self._cluster_id, self._node_id, own)))
 
@@ -250,6 +254,7 @@ class ReplicationServer:
             raise RemoteProtocolError(f"slot {subscription.slot} after {follower.last_slot}")
         if len(follower.slots) + len(follower.waiting) >= SLOTS_MAX:
             raise RemoteProtocolError(f"more than {SLOTS_MAX} subscriptions")
+        check_start(subscription)
         follower.last_slot = subscription.slot
         self._subscribe(follower, subscription)
 
@@ -298,8 +303,8 @@ class ReplicationServer:
         if slot is not None:
             slot.on_ack(entry, follower.incarnation)
 
-    def _drop(self, follower: FollowerLink, reason: str) -> None:
-        self._logger.warning("replication link dropped", follower=follower.broker_id, reason=reason)
+    def _drop(self, follower: FollowerLink, error: RemoteProtocolError) -> None:
+        self._on_fault(follower.broker_id, error)
         self.on_closed(follower.link)
         follower.link.close()
 

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from partitions.driver.driver import PartitionDriver
 from partitions.files.damage import LogDamaged
-from partitions.opening.log_manager import ReplicaShelf
+from partitions.opening.log_manager import LogManager
 from raftlog.errors import DiskHindered, RetriableError
 from raftlog.model import LeaderEpoch, Offset, TopicPartition
 from raftlog.ports import Logger, Scheduler, Worker
@@ -53,11 +54,10 @@ class LossAnswer(enum.Enum):
 ReportLoss: TypeAlias = Callable[[TopicPartition, LeaderEpoch, Callable[[LossAnswer], None]], None]
 
 
-@dataclass(slots=True)
-class _Repair:
+class _Repair(msgspec.Struct):
     driver: PartitionDriver
     reason: str
-    suspects: set[Offset] = field(default_factory=set)
+    suspects: set[Offset] = set()
     """Offsets in the damaged segments."""
     answer: LossAnswer | None = LossAnswer.AGAIN
     """The last answer; None while the quorum is asked."""
@@ -81,10 +81,10 @@ class ReplicaRepairs:
         scheduler: Scheduler,
         worker: Worker,
         logger: Logger,
-        shelf: ReplicaShelf,
+        logs: LogManager,
         report_loss: ReportLoss | None,
         place: Callable[[TopicPartition], None],
-        offline: Callable[[TopicPartition, str], None] | None,
+        offline: Callable[[TopicPartition, str], None],
     ) -> None:
         """`drivers` are the broker's: a withdrawn one is removed. `place` makes a driver fit the newest record.
 
@@ -95,13 +95,11 @@ class ReplicaRepairs:
         self._scheduler = scheduler
         self._worker = worker
         self._logger = logger
-        self._shelf = shelf
+        self._logs = logs
         self._report_loss = report_loss
         self._place = place
-        self._offline = offline or (lambda topic_partition, reason: None)
+        self._offline = offline
         self._repairs: dict[TopicPartition, _Repair] = {}
-        self.repaired = 0
-        """Replicas withdrawn and recovered since the start."""
 
     # --- Events ---
 
@@ -169,9 +167,8 @@ class ReplicaRepairs:
         if answer is LossAnswer.ACCEPTED:
             self._logger.warning("replica repairs itself", partition=name, reason=repair.reason)
             del self._repairs[tp], self._drivers[tp]
-            self.repaired += 1
             repair.driver.close(RetriableError("leadership_lost", f"{name} is damaged and is being repaired"))
-            self._shelf.reopen(tp, repair.driver.log, sorted(repair.suspects))
+            self._logs.reopen(tp, repair.driver.log, sorted(repair.suspects))
             return
         if answer is LossAnswer.LAST_COPY:
             self._logger.error("damage in the last copy", partition=name, reason=repair.reason)

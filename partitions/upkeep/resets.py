@@ -5,9 +5,9 @@ resend would be appended twice, S1). So it serves nothing from then on. Its disk
 process, and a new replica begins from there.
 
     discarded     waiting requests get an unknown outcome; its log is closed when the last job has ended
-    reopened      after a pause that doubles, recovered as after a crash. If the recovery finds a loss, the replica is
-                  not opened: the quorum does not know of the loss, and the next start reports it. The replica stays out
-                  of service until then
+    reopened      after a pause that doubles, recovered as after a crash, except that the page cache still has what was
+                  not fsynced. If the recovery finds a loss, the replica is not opened: the quorum does not know of the
+                  loss, and the next start reports it. The replica stays out of service until then
     barred        if it led: its log may end before what it pushed to followers in this leader epoch, and would give
                   their offsets to other batches (S4). It waits for a later epoch, as leader or follower (S5)
     given up      after `MOST_RESETS` within `WINDOW_SECONDS`: out of service until the next start, and a problem in the
@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, MutableMapping
 
 from partitions.driver.driver import PartitionDriver
-from partitions.opening.log_manager import ReplicaShelf
+from partitions.opening.log_manager import LogManager
 from raftlog.errors import DiskHindered
 from raftlog.model import BrokerId, LeaderEpoch, PartitionRecord, TopicPartition
 from raftlog.ports import Clock, Logger
@@ -46,10 +46,10 @@ class ReplicaResets:
         node_id: BrokerId,
         clock: Clock,
         logger: Logger,
-        shelf: ReplicaShelf,
+        logs: LogManager,
         drivers: MutableMapping[TopicPartition, PartitionDriver],
         ticks: ReplicaTicks,
-        cannot_lead: Callable[[TopicPartition, str], None] | None,
+        cannot_lead: Callable[[TopicPartition, str], None],
     ) -> None:
         """`drivers` are the broker's: a discarded one is removed, and gets no more `ticks`.
 
@@ -59,9 +59,9 @@ class ReplicaResets:
         self._drivers = drivers
         self._clock = clock
         self._logger = logger
-        self._shelf = shelf
+        self._logs = logs
         self._ticks = ticks
-        self._cannot_lead = cannot_lead or (lambda topic_partition, reason: None)
+        self._cannot_lead = cannot_lead
         self._times: dict[TopicPartition, deque[float]] = {}
         """Replica → the times of its resets within the window."""
         self._barred: dict[TopicPartition, LeaderEpoch] = {}
@@ -83,11 +83,11 @@ class ReplicaResets:
         times = self._counted(tp, error)
         if times > MOST_RESETS:
             self._logger.error("replica given up", partition=driver.name, resets=times, reason=reason)
-            self._shelf.give_up(tp, driver.log, f"it failed {times} times within {WINDOW_SECONDS:.0f} s: {reason}")
+            self._logs.give_up(tp, driver.log, f"it failed {times} times within {WINDOW_SECONDS:.0f} s: {reason}")
         else:
             pause = FIRST_PAUSE_SECONDS * 2 ** max(0, times - 1)
             self._logger.error("replica reset", partition=driver.name, pause=pause, reason=reason)
-            self._shelf.reopen_as_it_is(tp, driver.log, pause)
+            self._logs.reopen_as_it_is(tp, driver.log, pause)
         if led is not None:
             self._cannot_lead(tp, reason)
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from partitions.files.batch_walk import check_placement
 from partitions.files.checkpoint import (
@@ -67,8 +68,7 @@ class What(enum.Enum):
     """Removed: an older one, with more batches, gives the same state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A file that is not what was written."""
 
     what: What
@@ -87,8 +87,7 @@ class Finding:
         return f"{self.file}{where}: {self.detail}"
 
 
-@dataclass(slots=True)
-class FolderCheck:
+class FolderCheck(msgspec.Struct):
     """One pass over a replica's folder.
 
     Invariant: `findings` never shrinks; once `done`, `step` does nothing.
@@ -96,14 +95,14 @@ class FolderCheck:
 
     plan: ScrubPlan
     in_service: bool = False
-    """Whether the log is in service: then an absent index is rebuilt in memory on demand, and is no finding."""
-    findings: list[Finding] = field(default_factory=list)
+    """Whether the log is in service: then an absent index is rebuilt in memory on demand, and is not a finding."""
+    findings: list[Finding] = []
     bytes_read: int = 0
     done: bool = False
     _work: Generator[int, None, None] | None = None
 
     def step(self, max_bytes: int) -> int:
-        """Check at least one file or one batch, then go on until `max_bytes` are read or all is done. Blocks.
+        """Check at least one file or one batch, then continue until `max_bytes` are read or all is done. Blocks.
 
         Returns the cost in bytes: a small batch counts as `SMALL_BATCH_BYTES`, since it takes as long. Unreadable bytes
         are a finding. Raises `DiskFailed` if not even a file can be opened.

@@ -6,7 +6,8 @@ For a log in service these are whole sealed segments, and the settled part of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.files.leader_epochs import LeaderEpochHistory
 from partitions.files.segment import Segment
@@ -15,8 +16,7 @@ from raftlog.model import Offset
 from raftlog.ports import Disk
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSegment:
+class PlannedSegment(msgspec.Struct, frozen=True):
     """The part of a segment that can be checked."""
 
     base_offset: Offset
@@ -30,8 +30,7 @@ class PlannedSegment:
     """The segment's object, for the log's owner to compare; opaque to all others."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScrubPlan:
+class ScrubPlan(msgspec.Struct, frozen=True):
     """A log at one moment, for any thread: names, numbers and copies."""
 
     disk: Disk

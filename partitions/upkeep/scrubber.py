@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from partitions.driver.driver import PartitionDriver
 from partitions.files.index_files import index_names
@@ -43,8 +44,7 @@ AFTER_ERROR_SECONDS = 1.0
 FINDINGS_MAX = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A finding and its replica. `name` is for people: `orders/3`."""
 
     topic_partition: TopicPartition
@@ -55,8 +55,7 @@ class Found:
         return f"{self.name}: {self.finding}"
 
 
-@dataclass(slots=True)
-class ScrubRun:
+class ScrubRun(msgspec.Struct):
     """The progress of a `scrub_now`."""
 
     wanted: int = 0
@@ -64,15 +63,14 @@ class ScrubRun:
     done: int = 0
     total_bytes: int = 0
     bytes_read: int = 0
-    findings: list[Found] = field(default_factory=list)
+    findings: list[Found] = []
 
     @property
     def running(self) -> bool:
         return self.done < self.wanted
 
 
-@dataclass(slots=True)
-class _Scrub:
+class _Scrub(msgspec.Struct):
     """The check of one replica."""
 
     driver: PartitionDriver

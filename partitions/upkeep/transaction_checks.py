@@ -9,6 +9,7 @@ decisions over many open transactions takes a part of the loop's time and not al
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from partitions.driver.driver import PartitionDriver
 from partitions.driver.ports import TransactionPorts
@@ -25,7 +26,17 @@ WORK_OF_A_LOOK = 4
 """The cost of a check that finds nothing, in transactions."""
 
 
-class TransactionLooks:
+@dataclass(frozen=True, slots=True)
+class CheckFacts:
+    """The pending work of `TransactionChecks`."""
+
+    watched: tuple[TopicPartition, ...]
+    """Partitions that may have open transactions."""
+    due: int
+    """Number of partitions to be checked soon."""
+
+
+class TransactionChecks:
     """The checks of all partitions of a broker."""
 
     def __init__(
@@ -59,6 +70,10 @@ class TransactionLooks:
                 self._due[driver] = None
         self._watched = {driver: None for driver in self._watched if not driver.closed and driver.replica.leader}
         self._arm(0.0)
+
+    def facts(self) -> CheckFacts:
+        """Return the pending work."""
+        return CheckFacts(tuple(driver.topic_partition for driver in self._watched), len(self._due))
 
     def open_transactions(self, limit: int) -> list[LeftOpen]:
         """Return at most `limit` transactions that are open in partitions led here."""

@@ -1,9 +1,10 @@
-"""A compacted, replicated log against its dumb twin, a dict.
+"""A compacted, replicated log compared with a dictionary.
 
-Whatever keyed records are acknowledged, wherever and whenever a replica compacts, whoever leads, and whoever was away:
-a consumer who reads the leader's log from its start, and each in-sync replica that is read like that, ends up with the
-dict that the acknowledged records amount to (S1, S4). A record that is left is at its own offset, and all logs end at
-the same (S2). A resend of a producer's last batches is recognised by every leader, however little it copied (S1).
+Whatever keyed records are acknowledged, wherever and whenever a replica compacts, whichever replica leads, and
+whichever was offline: a consumer that reads the leader's log from its start, and each in-sync replica read in this way,
+ends with the dictionary of the acknowledged records (S1, S4). A remaining record is at its original offset, and all
+logs end at the same one (S2). Every leader recognizes a resend of a producer's last batches, however few it copied
+(S1).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from hypothesis import strategies as st
 
 from partitions.driver.requests import Produced
 from raftlog.model import LeaderEpoch
-from tests.support.compacted_cluster import CompactedCluster
-from tests.support.compaction import records, table
-from tests.support.replication_cluster import tp
+from tests.support.clusters.compacted import CompactedCluster
+from tests.support.partitions.compaction import records, table
+from tests.support.partitions.replication_cluster import tp
 
 BROKERS = 3
 KEYS = st.sampled_from([b"a", b"b", b"a key that is longer than its hash"])
@@ -41,7 +42,7 @@ ROUNDS = st.lists(
 
 
 class Twin:
-    """The cluster, and everything that it acknowledged."""
+    """The cluster, and every acknowledged record."""
 
     def __init__(self) -> None:
         self.cluster = CompactedCluster()
@@ -56,7 +57,7 @@ class Twin:
         self.entries.append((key, value))
 
     def resend(self) -> None:
-        """The last batches, once more: each is where it was."""
+        """Resend the last batches: each is where it was."""
         for offset in range(max(0, len(self.entries) - 5), len(self.entries)):
             answer = self.cluster.put(*self.entries[offset], number=self.leader, sequence=offset)
             assert isinstance(answer, Produced) and answer.base_offset == offset, answer
@@ -112,7 +113,7 @@ class Twin:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rounds=ROUNDS)
-def test_every_replica_amounts_to_the_dict(rounds: list[dict[str, Any]]) -> None:
+def test_every_replica_is_equivalent_to_the_dictionary(rounds: list[dict[str, Any]]) -> None:
     twin = Twin()
     for step in rounds:
         twin.go_through(step)

@@ -1,7 +1,7 @@
-"""Compaction of a log with transactions against a twin that keeps everything (S13).
+"""Compaction of a log with transactions compared with a model that keeps everything (S13).
 
-Whatever is written, ended, sealed and compacted, in whatever order: who reads committed ends up with the same table, by
-the state that the owner keeps and by the state of somebody who has nothing but the compacted log.
+Whatever is written, ended, sealed and compacted, in any order: a `read_committed` reader ends with the same table, by
+the owner's state and by the state of a reader that has only the compacted log.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from raftlog.model import Offset
 from raftlog.records.batch import ControlKind, parse_header
 from raftlog.records.batch_filter import hole
 from raftlog.transactions import TransactionKey
-from tests.support.compaction import seal
-from tests.support.storage import read_batches, settle
-from tests.support.transaction_logs import key
-from tests.support.transactional_log import Transactional
+from tests.support.partitions.compaction import seal
+from tests.support.partitions.storage import read_batches, settle
+from tests.support.partitions.transaction_logs import key
+from tests.support.partitions.transactional_log import Transactional
 
 KEYS = [b"a", b"b", b"c"]
 TRANSACTIONS = [key(1, 0), key(1, 1), key(2, 0)]
@@ -33,7 +33,7 @@ step = (
 
 
 class Twin:
-    """Every record in order, with what became of it."""
+    """Every record in order, with its outcome."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, TransactionKey | None, bytes, bytes | None]] = []
@@ -84,7 +84,9 @@ def play(log: Transactional, twin: Twin, number: int, what: str, one: object, ot
 
 @settings(max_examples=60)
 @given(st.lists(step, min_size=5, max_size=40))
-def test_a_compacted_log_with_transactions_amounts_to_what_it_did(steps: list[tuple[str, object, object]]) -> None:
+def test_a_compacted_log_with_transactions_is_equivalent_to_the_original(
+    steps: list[tuple[str, object, object]],
+) -> None:
     log, twin = Transactional(), Twin()
     for number, (what, one, other) in enumerate([*steps, ("seal", None, None), ("compact", None, None)]):
         play(log, twin, number, what, one, other)
@@ -106,17 +108,17 @@ def copied(log: Transactional, end: int = 2**62) -> list[bytes]:
 
 
 def come_back(had: list[bytes], leader: Transactional) -> Transactional:
-    """A replica that had these batches when it went away, and has copied the rest of its leader's by now."""
+    """A replica that had these batches when it went offline, and has copied the rest of its leader's since."""
     replica = Transactional()
     for data in had:
-        replica._append(data)
+        replica.append(data)
     for data in copied(leader):
         header, end = parse_header(data), replica.log.log_end_offset
         if header.end_offset <= end:
             continue
-        # Where it ends within a hole it gets the rest of it.
+        # If it ends within a hole, it gets the rest of it.
         rest = header.base_offset < end
-        replica._append(bytes(hole(end, header.end_offset, 0, header.max_timestamp)) if rest else data)
+        replica.append(bytes(hole(end, header.end_offset, 0, header.max_timestamp)) if rest else data)
     assert replica.log.log_end_offset == leader.log.log_end_offset
     settle(replica.log)
     return replica
@@ -124,11 +126,11 @@ def come_back(had: list[bytes], leader: Transactional) -> Transactional:
 
 @settings(max_examples=80)
 @given(st.lists(step, min_size=5, max_size=40), st.integers(0, 30))
-def test_a_replica_that_missed_a_marker_leads_and_amounts_to_the_same_s13(
+def test_a_replica_that_missed_a_marker_leads_and_is_equivalent_s13(
     steps: list[tuple[str, object, object]], away_from: int
 ) -> None:
-    """It finds open what has ended long ago, and aborts it: all that was committed of that is overwritten behind it, as
-    long as tombstones are kept."""
+    """It considers a transaction open that ended long ago, and aborts it: all its committed records are superseded
+    behind it, as long as tombstones are kept."""
     log, twin, had = Transactional(), Twin(), list[bytes]()
     for number, (what, one, other) in enumerate(steps):
         play(log, twin, number, what, one, other)

@@ -1,8 +1,8 @@
-"""Compaction against its dumb twin, a dict; and with a crash at every operation of the disk.
+"""Compaction compared with a dictionary, and with a crash at every operation of the disk.
 
-Whatever is appended, sealed, compacted with maps of any size, reopened and lost: whoever reads the log from its start
-ends up with the dict that the appends amount to, every record that is left is at its own offset, and batches are
-dense (S2). A key's last record goes only where it is a tombstone whose time is over.
+Whatever is appended, sealed, compacted with maps of any size, reopened and lost: a reader of the log from its start
+ends with the dictionary of the appends, every remaining record is at its original offset, and batches are dense (S2). A
+key's last record is removed only if it is an expired tombstone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
 from partitions.log.log import PartitionLog
 from raftlog.model import Offset
 from raftlog.records.batch import Codec
-from tests.support.compaction import COMPACTED, Entry, append_records, compact, records, reopen, seal, table
-from tests.support.storage import PATH, open_log, settle
+from tests.support.partitions.compaction import COMPACTED, Entry, append_records, compact, records, reopen, seal, table
+from tests.support.partitions.storage import PATH, open_log, recover_log, settle
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"c", b"a key that is longer than its hash", b"another one of those keys"])
 ENTRIES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=60)), min_size=1, max_size=6)
@@ -67,7 +67,7 @@ class Twin:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
-def test_a_log_amounts_to_its_dict(steps: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_a_log_is_equivalent_to_its_dictionary(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     disk, log = begin()
     twin, now = Twin(), 10_000
     for step in steps:
@@ -110,7 +110,8 @@ def prepared() -> tuple[SimDisk, PartitionLog, Twin]:
 
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
 def test_a_crash_at_every_operation_loses_nothing(power: bool) -> None:
-    """S1, S2: each segment is the old one or the compacted one, and vouched for; another pass ends it."""
+    """S1, S2: each segment is the old one or the compacted one, and vouched for; another pass completes the
+    compaction."""
     step = 0
     while True:
         step += 1
@@ -126,7 +127,7 @@ def test_a_crash_at_every_operation_loses_nothing(power: bool) -> None:
             break
         if power:
             disk.power_loss(random.Random(step))
-        again, recovery = PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False)
+        again, recovery = recover_log(disk, PATH, COMPACTED, clean_shutdown=False)
         assert not recovery.cut_or_quarantined, (step, recovery.notes)
         twin.check(again)
         assert not [name for name in disk.list(PATH) if name.endswith((".cleaned", ".tmp"))], step

@@ -1,7 +1,7 @@
-"""A consumer with a fetch session, over brokers to which everything happens: each batch once, in order, none left (S1).
+"""A consumer with a fetch session, with all faults of brokers: it gets each batch once, in order, and all of them (S1).
 
-The consumer asks as the client does: whoever was answered is asked for again, at the leader of now; sessions are lost
-and begun anew; slots are dropped at any moment.
+The consumer behaves like the client: an answered partition is requested again, at its current leader; sessions are lost
+and begin again; slots are dropped at any moment.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import random
 import pytest
 
 from raftlog.errors import RaftlogError
-from tests.support.replication_cluster import ReplicationCluster
-from tests.support.session_reader import Polled, SessionReader
+from tests.support.client.session_reader import Polled, SessionReader
+from tests.support.partitions.replication_cluster import ReplicationCluster
 
 PARTITIONS = 4
 
 
 class Consumer:
-    """Of all partitions, at two brokers."""
+    """A consumer of all partitions, at two brokers."""
 
     def __init__(self, cluster: ReplicationCluster, dice: random.Random) -> None:
         self.cluster = cluster
@@ -34,20 +34,20 @@ class Consumer:
         return int(self.cluster.records[partition].leader)
 
     def take(self) -> None:
-        """Whatever was answered."""
+        """Process an answer."""
         for number, poll in [one for one in self.polls if one[1].slots is not None]:
             self.polls.remove((number, poll))
             for slot, error in poll.over.items():
                 partition = next((p for p, asked in self.asked.items() if asked == (number, slot)), None)
                 if partition is None:
-                    continue  # dropped, or of a session that is over
+                    continue  # the slot was dropped, or belongs to an ended session
                 del self.asked[partition]
                 for base, end in poll.ends[slot] if not error else ():
                     assert base == self.positions[partition], "once, and in order"
                     self.positions[partition] = end
 
     def ask(self, number: int) -> None:
-        """For what is led there and not asked for; now and then something is given up before."""
+        """Request the partitions that are led there and not requested yet; now and then drop one first."""
         dropped = []
         for partition, (where, slot) in list(self.asked.items()):
             if where == number and (self.leader(partition) != number or self.dice.random() < 0.1):
@@ -79,7 +79,7 @@ class Consumer:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_batch_once_in_order_and_none_left(seed: int) -> None:
+def test_each_batch_arrives_once_in_order_and_none_is_left(seed: int) -> None:
     dice = random.Random(seed)
     cluster = ReplicationCluster(PARTITIONS)
     consumer = Consumer(cluster, dice)
@@ -114,4 +114,4 @@ def test_each_batch_once_in_order_and_none_left(seed: int) -> None:
     for number in (0, 1):
         sessions = cluster.members[number].manager.fetches.sessions
         assert (len(sessions), sessions.slots) == (0, 0)
-        assert not any(driver._waiters for driver in cluster.members[number].manager.drivers.values())
+        assert not any(driver.facts().waiters for driver in cluster.members[number].manager.drivers.values())

@@ -1,4 +1,4 @@
-"""Indexes against a list of all batches."""
+"""Indexes compared with a list of all batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def header(base_offset: int, count: int, length: int, timestamp: int) -> BatchHe
 
 
 def check(index: SegmentIndex, headers: list[BatchHeader], base: int) -> None:
-    """Both indexes point at the beginning of a batch, at or before what is sought, and not further than they must."""
+    """Both indexes point to the start of a batch, at or before the target, and not further back than necessary."""
     positions = [sum(one.total_bytes for one in headers[:number]) for number in range(len(headers) + 1)]
     starts = {one.base_offset: position for one, position in zip(headers, positions, strict=False)} | {base: 0}
     end = headers[-1].end_offset if headers else base
@@ -36,7 +36,7 @@ def check(index: SegmentIndex, headers: list[BatchHeader], base: int) -> None:
 
 
 @given(BATCHES, st.integers(0, 500), st.integers(0, 2**40), st.data())
-def test_indexes_are_right_after_growth_truncation_and_a_journey_through_their_files(
+def test_indexes_are_correct_after_growth_truncation_and_reading_their_files(
     batches: list[tuple[int, int, int]], interval: int, base: int, data: st.DataObject
 ) -> None:
     index = SegmentIndex.empty(Offset(base), interval)

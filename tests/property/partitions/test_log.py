@@ -1,9 +1,9 @@
-"""A log against its dumb twin: a list of batches, and a note how far of it must survive.
+"""A log compared with a simple model: a list of batches, and the length that must survive.
 
 Hypothesis drives appends, truncations, restarts, jobs that are taken, run and reported as separate steps, full disks,
-failed fsyncs, process crashes and power failures in the middle of jobs and of recoveries, clean closes, reads. The disk
-is the simulator's: it forgets what was not fsynced, in any order. After every step the log must be the twin; after a
-crash it must hold everything that was stable, and nothing that was never appended there.
+failed fsyncs, process crashes and power failures in the middle of jobs and of recoveries, clean closes, and reads. The
+disk is the simulator's: it loses data that was not fsynced, in any order. After every step the log must equal the
+model; after a crash it must have every stable batch, and no batch that was never appended there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from jepsen_like.simulator.world.disk import SimDisk, SimFile, SimulatedCrash
 from partitions.files.damage import LogDamaged
 from partitions.log import pending as log_pending
 from partitions.log.job import LogJob
-from partitions.log.log import PartitionLog
 from partitions.log.producer_replay import ProducerReplay
 from partitions.log.tail import FetchCache
 from partitions.producers.control_batches import checked_control_of
@@ -37,12 +36,12 @@ from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset
 from raftlog.records.batch import BatchHeader, Control, parse_header
-from tests.support.storage import PATH, Batch, batch, marker, read_batches
+from tests.support.partitions.storage import PATH, Batch, batch, marker, read_batches, recover_log
 
 
 @dataclass
 class SeenBatches:
-    """Stands for producers and transactions: remembers every batch, and what control batches say, in its snapshot."""
+    """Stands for producers and transactions: its snapshot contains every batch, and the content of control batches."""
 
     seen: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -53,7 +52,7 @@ class SeenBatches:
         self.seen.append((header.base_offset, header.leader_epoch, said_by(control)))
 
     def lacks_past(self) -> None:
-        """What was seen is told from what the log holds, and begins where it does."""
+        """The seen batches are derived from the log's content, and begin where it does."""
 
     def empty(self) -> SeenBatches:
         return SeenBatches()
@@ -66,7 +65,7 @@ class SeenBatches:
 
 
 def said_by(control: Control | None) -> int:
-    """-1: nothing, it is no control batch."""
+    """-1: it is no control batch."""
     return -1 if control is None else control.entries[0].producer_id
 
 
@@ -76,7 +75,7 @@ class Twin:
 
     start: int = 0
     restart_at: int = 0
-    """Where it begins while it is empty."""
+    """Its start while it is empty."""
     batches: list[Batch] = field(default_factory=list)
     stable: int = 0
 
@@ -111,15 +110,15 @@ class LogMachine(RuleBasedStateMachine):
         self.disk = SimDisk()
         self.twin = Twin()
         self.ever: dict[tuple[int, int], bytes] = {}
-        """(base offset, epoch) → the batch that bears this name for ever."""
+        """(base offset, epoch) → the batch that has this name permanently."""
         self.ever_last: set[tuple[int, int]] = set()
         """(last offset, epoch) of each of them."""
         self.epochs_used = {0}
         self.epoch = 0
         self.epoch_is_over = False
-        """Somebody may have written in it at offsets that this log has not: it must not go on in it."""
+        """Another leader may have written in it at offsets that this log does not have: it must not continue in it."""
         self.gone: list[Batch] = []
-        """What the last truncation dropped, if nothing was appended since."""
+        """The batches dropped by the last truncation, if nothing was appended since."""
         self.job: LogJob | None = None
         self.job_ran = False
         self.restarted = False
@@ -136,7 +135,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def open(self, *, clean: bool) -> None:
         self.producers = SeenBatches()
-        self.log, self.recovery = PartitionLog.open(
+        self.log, self.recovery = recover_log(
             self.disk, PATH, self.config, clean_shutdown=clean, producers=self.producers, cache=self.cache
         )
         self.job = None
@@ -145,19 +144,19 @@ class LogMachine(RuleBasedStateMachine):
         self.gone = []
         self.epoch_is_over = True
 
-    # --- What an owner does ---
+    # --- The owner's actions ---
 
     @rule(count=st.integers(0, 4), size=st.sampled_from([1, 40, 150, 600]), fresh_epoch=st.booleans())
     def append(self, count: int, size: int, fresh_epoch: bool) -> None:
-        """Of no records: a marker."""
+        """Without records: a marker."""
         latest = self.log.epochs.latest_epoch
         base = self.log.log_end_offset
         ends = [offset + 1 for offset, epoch in self.ever_last if epoch == latest]
         if not fresh_epoch and self.twin.batches and ends and max(ends) == base:
-            # The leader of the last epoch that is left wrote on: nobody has seen more of it than this log has.
+            # The leader of the last remaining epoch continued to write: no other log has more of it than this one.
             self.epoch, self.epoch_is_over = latest, False
         elif fresh_epoch or self.epoch < latest or self.epoch_is_over:
-            # Any epoch that nobody used yet, also one below those that were truncated away.
+            # Any epoch that was never used, also one below the truncated ones.
             unused = [
                 epoch for epoch in range(max(latest, 0), max(self.epochs_used) + 3) if epoch not in self.epochs_used
             ]
@@ -235,7 +234,7 @@ class LogMachine(RuleBasedStateMachine):
         job, self.job = self.job, None
         self.log.job_done(job, None)
         assert self.log.failed is None
-        # The claim itself: the twin's note how far a result may hold.
+        # The assertion itself: the model's limit for a result.
         self.twin.stable = self.log.stable_end_offset
 
     @precondition(lambda self: self.job is None)
@@ -305,7 +304,7 @@ class LogMachine(RuleBasedStateMachine):
         assert read_batches(self.log, start, max_bytes=max_bytes) == expected
         self.cold = False
 
-    # --- The end of a life ---
+    # --- The end of a process ---
 
     @rule()
     def close_clean(self) -> None:
@@ -324,7 +323,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(steps=st.integers(0, 12), power=st.booleans(), recovery_steps=st.integers(0, 8), seed=st.integers(0, 1 << 16))
     def crash(self, steps: int, power: bool, recovery_steps: int, seed: int) -> None:
-        """In the middle of the present job, and then, perhaps, of the recovery."""
+        """In the middle of the current job, and then, perhaps, of the recovery."""
         rng = random.Random(seed)
         if self.job is not None and not self.job_ran and steps:
             self.disk.crash_countdown = steps
@@ -338,7 +337,7 @@ class LogMachine(RuleBasedStateMachine):
         if recovery_steps:
             self.disk.crash_countdown = recovery_steps
             try:
-                PartitionLog.open(self.disk, PATH, self.config, clean_shutdown=False)
+                recover_log(self.disk, PATH, self.config, clean_shutdown=False)
             except SimulatedCrash:
                 note("crashed in the recovery")
             self.disk.crash_countdown = 0
@@ -349,7 +348,8 @@ class LogMachine(RuleBasedStateMachine):
         self.compare_after_crash(power_lost=power)
 
     def compare_after_crash(self, *, power_lost: bool) -> None:
-        """The log holds what was stable and what ever was appended there; from now on the twin is what it holds."""
+        """The log has every stable batch and only batches that were appended there; from now on the model is its
+        content."""
         found = read_batches(self.log, self.log.log_start_offset)
         headers = [parse_header(one) for one in found]
         for header, one in zip(headers, found, strict=True):
@@ -358,7 +358,7 @@ class LogMachine(RuleBasedStateMachine):
         stable = {one.header.base_offset: one.data for one in self.twin.batches if one.end_offset <= self.twin.stable}
         now = {header.base_offset: one for header, one in zip(headers, found, strict=True)}
         if not self.restarted and not (power_lost and self.flush == "os"):
-            # A truncation into the batch that the start lies in takes the start down with it, on disk only later.
+            # A truncation into the batch that contains the start lowers the start, on disk only later.
             assert self.log.log_start_offset <= self.highest_start
             for base, one in stable.items():
                 if base >= self.twin.start:
@@ -386,7 +386,7 @@ class LogMachine(RuleBasedStateMachine):
             if not self.log.needs_job:
                 self.loss_unreported = False
 
-    # --- What always holds ---
+    # --- Invariants ---
 
     @invariant()
     def is_its_twin(self) -> None:
@@ -410,13 +410,13 @@ class LogMachine(RuleBasedStateMachine):
 
 
 class UnflushedLogMachine(LogMachine):
-    """`flush=os`: what is written counts as stable, and only a process crash keeps it."""
+    """`flush=os`: written counts as stable, and only a process crash preserves it."""
 
     flush = "os"
 
 
 @pytest.mark.parametrize("machine", [LogMachine, UnflushedLogMachine])
-def test_the_log_is_its_twin(machine: type[LogMachine]) -> None:
+def test_the_log_equals_its_model(machine: type[LogMachine]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(

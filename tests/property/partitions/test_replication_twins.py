@@ -1,4 +1,6 @@
-"""Each clever thing of the replica's cores against a dumb twin: high watermark, ISR, producers, truncation, frames."""
+"""Each optimized part of the replica's cores compared with a simple model: high watermark, ISR, producers, truncation,
+frames.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,20 @@ from partitions.replication.protocol import decode_from_follower, decode_from_le
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, LeaderEpoch, Offset
 from raftlog.records.batch import BatchHeader
-from tests.support.replication_cores import CoreDriver, FakeLog, broker, header, isr_of, record
+from tests.support.partitions.replication_cores import CoreDriver, FakeLog, broker, header, isr_of, record
 
 # --- High watermark and ISR of a leader, over any sequence of events --------------------------------------------------
 
 
 @dataclass
 class DumbLeader:
-    """What a leader may count on, recomputed from scratch each time."""
+    """A leader's quantities, recomputed from scratch each time."""
 
     isr: set[int]
     minimum: int
     possible: list[set[int]] = field(default_factory=list)
     stable: dict[int, int] = field(default_factory=dict)
-    """Only of those who matched in their present life; broker 0 is the leader itself."""
+    """Only of members that matched in their current incarnation; broker 0 is the leader itself."""
     high_watermark: int = 0
 
     def advance(self) -> None:
@@ -73,7 +75,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=400, deadline=None)
 @given(EVENTS, st.sampled_from([1, 2, 3]))
-def test_high_watermark_is_that_of_the_dumb_twin(events: list[tuple[str, object]], minimum: int) -> None:
+def test_the_high_watermark_equals_the_models(events: list[tuple[str, object]], minimum: int) -> None:
     core = CoreDriver()
     core.lead(minimum=minimum)
     dumb = DumbLeader({0, 1, 2}, minimum, stable={0: 0})
@@ -132,7 +134,7 @@ def test_high_watermark_is_that_of_the_dumb_twin(events: list[tuple[str, object]
 def test_the_maximal_isr_covers_every_outcome_that_is_still_possible(
     attempts: list[tuple[tuple[int, ...], Fate]],
 ) -> None:
-    """Whatever the fates, the record that comes next is the old ISR or one of the proposals not surely refused."""
+    """Whatever the outcomes, the next record has the old ISR or one of the proposals that are not certainly refused."""
     state = IsrState.of(record(isr=(0, 2)))
     outcomes: list[set[int]] = [{0, 2}]
     for isr, fate in attempts:
@@ -150,7 +152,7 @@ def test_the_maximal_isr_covers_every_outcome_that_is_still_possible(
 
 @dataclass
 class DumbProducers:
-    """Every batch ever appended, looked through from the beginning."""
+    """Every batch ever appended, searched from the beginning."""
 
     appended: list[BatchHeader] = field(default_factory=list)
 
@@ -190,7 +192,7 @@ SENDS = st.lists(
     st.tuples(
         st.integers(1, 3),  # producer
         st.sampled_from([0, 0, 0, 0, 1, 2]),  # epoch
-        st.integers(-3, 2),  # how far from what is next, in batches' worth
+        st.integers(-3, 2),  # distance from the next sequence, in batches
         st.integers(1, 3),  # records
     ),
     max_size=60,
@@ -198,7 +200,7 @@ SENDS = st.lists(
 
 
 def play(sends: list[tuple[int, int, int, int]]) -> tuple[ProducerStates, DumbProducers]:
-    """Send batches, near what would be next; append those that are in sequence."""
+    """Send batches near the next sequence; append those that are in sequence."""
     states, dumb = ProducerStates(), DumbProducers()
     cursor: dict[tuple[int, int], int] = {}
     end = 0
@@ -217,16 +219,17 @@ def play(sends: list[tuple[int, int, int, int]]) -> tuple[ProducerStates, DumbPr
 
 @settings(max_examples=300)
 @given(SENDS)
-def test_producers_are_those_of_the_dumb_twin(sends: list[tuple[int, int, int, int]]) -> None:
+def test_the_producer_states_equal_the_models(sends: list[tuple[int, int, int, int]]) -> None:
     play(sends)
 
 
 @settings(max_examples=200)
 @given(SENDS, st.integers(0, 60), st.integers(0, 60))
-def test_the_state_is_a_function_of_the_batches_that_are_left(
+def test_the_state_is_a_function_of_the_remaining_batches(
     sends: list[tuple[int, int, int, int]], kept: int, snapshot_at: int
 ) -> None:
-    """A truncation: from any snapshot below it and the headers after that, the same as from all headers."""
+    """After a truncation, the state from any snapshot below it and the following headers equals that from all
+    headers."""
     _, dumb = play(sends)
     left = dumb.appended[: min(kept, len(dumb.appended))]
     whole = ProducerStates()
@@ -251,7 +254,7 @@ FIRST_BATCHES = st.lists(
         st.integers(0, 12),  # producer
         st.sampled_from((0, 0, 1)),  # epoch
         st.sampled_from((0, 0, 1)),  # base sequence
-        st.booleans(),  # first attempt (or sent again)
+        st.booleans(),  # first attempt (or a resend)
         st.sampled_from((0.0, 0.0, 0.4, 1.1)),  # expiration times that pass before
         st.sampled_from(("", "", "", "restart", "copy")),
     ),
@@ -261,11 +264,11 @@ FIRST_BATCHES = st.lists(
 
 @settings(max_examples=300)
 @given(FIRST_BATCHES)
-def test_no_resend_is_appended_twice_whatever_is_forgotten(
+def test_no_resend_is_appended_twice_whatever_state_has_expired(
     sends: list[tuple[int, int, int, bool, float, str]],
 ) -> None:
-    """S1: the twin knows all that was ever appended. Who sends for the first time does so once; a resend of a first
-    batch is taken only where the twin has none. Those with the greatest ids so far are always taken."""
+    """S1: the model knows everything that was ever appended. A first attempt is sent once; a resend of a first batch is
+    accepted only if the model has none. Those with the greatest ids so far are always accepted."""
     bounds = ProducerBounds(max_bytes=4 * (PRODUCER_BYTES + BATCH_BYTES), expiration_ms=1000)
     states, appended, now = ProducerStates(bounds), set[tuple[int, int, int]](), 0.0
     for producer, epoch, sequence, first, passed, event in sends:
@@ -311,7 +314,8 @@ LINEAGE = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12), st.integers(
 
 
 def grow(lineage: list[tuple[int, int, int]]) -> list[list[int]]:
-    """Logs as lists of epochs, one record each. Log n+1 keeps some of one before it and adds records of epoch n+1."""
+    """Logs as lists of epochs, one record each. Log n+1 keeps a part of an earlier one and adds records of epoch
+    n+1."""
     logs: list[list[int]] = [[]]
     for epoch, (parent, kept, added) in enumerate(lineage, start=1):
         logs.append([*logs[parent % len(logs)][:kept], *[epoch] * added])
@@ -332,7 +336,7 @@ def as_log(epochs: list[int]) -> FakeLog:
 def test_truncation_ends_at_the_longest_common_prefix(
     lineage: list[tuple[int, int, int]], one: int, other: int, counted: bool
 ) -> None:
-    """Records are named by (offset, epoch): the follower keeps exactly what the leader has as well."""
+    """Records are identified by (offset, epoch): the follower keeps exactly the ones that the leader has as well."""
     logs = grow(lineage)
     ours, theirs = logs[one % len(logs)], logs[other % len(logs)]
     common = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))))

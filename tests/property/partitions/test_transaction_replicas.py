@@ -1,8 +1,8 @@
-"""Transactions over three replicas of one partition, under every disorder that a table can make (S13).
+"""Transactions over three replicas of one partition, with every possible reordering (S13).
 
-Producers write, late too; decisions are heard by some brokers and not by others; links stop, leaders change, brokers
-restart. Whoever reads committed at any moment sees no record twice, none that is not committed and meant, and in the
-end, when everybody has heard everything, all of those and nothing else; no transaction is open then.
+Producers write, also late; decisions reach some brokers and not others; links stop, leaders change, brokers restart. A
+`read_committed` reader sees at any moment no record twice and none that is not part of a commit, and in the end, when
+all brokers have received everything, all of those and nothing else; no transaction is open then.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from raftlog.errors import RaftlogError
 from raftlog.transactions import TransactionKey
-from tests.support.replication_cluster import ReplicationCluster, tp
-from tests.support.transaction_logs import Decisions, key
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
+from tests.support.partitions.transaction_logs import Decisions, key
 
 BROKERS = (0, 1, 2)
 STEPS = 30
@@ -26,22 +26,22 @@ STEPS = 30
 
 @dataclass
 class Producer:
-    """One transaction as its producer knows it."""
+    """One transaction in its producer's view."""
 
     key: TransactionKey
     sent: list[tuple[bytes, list[Any]]] = field(default_factory=list)
     ended: bool = False
     meant: list[bytes] = field(default_factory=list)
-    """Values, of a commit."""
+    """The values of a commit."""
 
     @property
     def certain(self) -> bool:
-        """Everything that it sent was acknowledged."""
+        """Every record that it sent was acknowledged."""
         return all(answers and not isinstance(answers[0], RaftlogError) for _, answers in self.sent)
 
 
 class Table:
-    """The cluster, and what must show."""
+    """The cluster, and the records that must be visible."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -59,12 +59,12 @@ class Table:
     # --- Steps ---
 
     def write(self) -> None:
-        """By somebody, ended or not: a late write is sent by who does not know, or no longer cares."""
+        """A producer writes, ended or not: a late write comes from a producer that does not know of the end."""
         if not self.producers or self.random.random() < 0.3:
             self.producers.append(Producer(key(len(self.producers))))
         one = self.random.choice(self.producers)
         if not one.ended and one.sent and self.random.random() < 0.2:
-            value, sequence = one.sent[-1][0], len(one.sent) - 1  # again
+            value, sequence = one.sent[-1][0], len(one.sent) - 1  # a resend
         else:
             self.values += 1
             value, sequence = b"t%d" % self.values, len(one.sent)
@@ -78,7 +78,7 @@ class Table:
         self.plain.append((value, self.cluster.produce(self.leader, size=self.values)))
 
     def end(self) -> None:
-        """Somebody ends: with a commit only if everything that was sent is acknowledged."""
+        """A producer ends: with a commit only if everything that it sent is acknowledged."""
         undecided = [one for one in self.producers if not one.ended]
         if not undecided:
             return
@@ -92,7 +92,7 @@ class Table:
             self.decided.append(lambda decisions: decisions.abort(one.key))
 
     def hear(self, number: int | None = None) -> None:
-        """One broker hears of what was decided, up to now."""
+        """One broker receives all decisions so far."""
         number = self.random.choice(BROKERS) if number is None else number
         for decide in self.decided[self.heard[number] :]:
             self.cluster.decide(decide, to=[number])
@@ -111,7 +111,7 @@ class Table:
                         end.resume()
 
     def elect(self) -> None:
-        # Who leads has heard of everything that was decided before its election: both are in the metadata log.
+        # A leader has received every decision before its election: both are in the metadata log.
         number = self.random.choice(BROKERS)
         self.hear(number)
         self.cluster.elect(number)
@@ -135,10 +135,10 @@ class Table:
             self.cluster.scheduler.advance(0.25)
         self.cluster.settle()
 
-    # --- What must hold ---
+    # --- Invariants ---
 
     def committed(self) -> list[bytes | None] | None:
-        """As a reader sees it; None where no leader shows anything."""
+        """The records that a reader sees; None if no leader shows anything."""
         fetch = self.cluster.fetch(self.leader, 0, isolation=1)
         self.cluster.settle()
         return fetch.committed() if fetch.errors == [""] else None
@@ -152,7 +152,7 @@ class Table:
         assert set(seen) <= allowed, "nothing that is not committed and meant (S13)"
 
     def check_all(self) -> None:
-        """Everybody has heard everything, and time passed."""
+        """After all brokers have received everything, and time has passed."""
         self.resume()
         self.pass_time()
         for one in self.producers:
@@ -171,7 +171,7 @@ class Table:
         assert acked <= set(seen)
         for member in self.cluster.members.values():
             driver = member.manager.drivers[tp(0)]
-            assert driver._producers.transactions.open_count == 0
+            assert driver.facts().open_transactions == ()
             assert driver.reads.settled_end == driver.replica.high_watermark == driver.log.log_end_offset
             assert not member.offline
         logs = [self.log_of(number) for number in BROKERS]
@@ -187,7 +187,7 @@ class Table:
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
-def test_readers_see_what_was_committed_and_meant_whoever_leads(seed: int) -> None:
+def test_readers_see_the_committed_records_whichever_replica_leads(seed: int) -> None:
     table = Table(seed)
     steps = (table.write, table.write, table.write, table.write_plain, table.end, table.hear, table.stop_a_link)
     rare = (table.resume, table.elect, table.restart, table.pass_time)

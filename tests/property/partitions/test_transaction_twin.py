@@ -1,4 +1,4 @@
-"""A partition's transactions against a twin that keeps the whole log and looks through all of it each time (S13)."""
+"""A partition's transactions compared with a model that keeps the whole log and searches all of it each time (S13)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from partitions.producers.state import ProducerStates
 from raftlog.model import Offset
 from raftlog.records.batch import BatchHeader, Control, ControlKind
 from raftlog.transactions import TransactionKey
-from tests.support.transaction_logs import data_header, key, marker_header, says
+from tests.support.partitions.transaction_logs import data_header, key, marker_header, says
 
 KEYS = [key(1, 0), key(1, 1), key(2, 0), key(3, 5)]
 
@@ -55,7 +55,7 @@ class Twin:
         return min([high, *opened])
 
     def committed(self, high: int) -> list[int]:
-        """Base offsets of what one who reads committed sees."""
+        """Base offsets of the batches that a `read_committed` reader sees."""
         stable, shown = self.last_stable_offset(high), []
         for batch in self.batches:
             if batch.control is not None or batch.end > stable:
@@ -68,7 +68,8 @@ class Twin:
 
 
 def read_committed(batches: list[Batch], states: ProducerStates, high: int, start: int = 0) -> list[int]:
-    """As a reader does it: the last stable offset first, the ranges after, batches skipped by their headers."""
+    """The reader's algorithm: first the last stable offset, then the ranges, and batches are skipped by their
+    headers."""
     stable = states.transactions.last_stable_offset(Offset(high))
     ranges = states.transactions.aborted.overlapping(Offset(start), stable)
     shown = []
@@ -98,7 +99,7 @@ def build(steps: list[tuple[str, object, object]]) -> Twin:
             twin.batches.append(Batch(base, base + other, one))  # type: ignore[operator, arg-type]
         else:
             entries = [(k, -1 if one is ControlKind.ABORT else named) for k, named in other]  # type: ignore[attr-defined]
-            # A commit names where a batch ends, or anything below or above them all.
+            # A commit names the end of a batch, or any offset below or above all of them.
             ends = {b.end for b in twin.batches} | {0}
             entries = [(k, max(e for e in ends if e <= max(named, 0)) if named >= 0 else -1) for k, named in entries]
             twin.batches.append(Batch(base, base + 1, control=says(one, *entries)))  # type: ignore[arg-type]
@@ -113,7 +114,7 @@ def feed(batches: list[Batch], states: ProducerStates | None = None) -> Producer
 
 
 @given(st.lists(data | marker, max_size=30), st.data())
-def test_readers_see_what_the_twin_shows(steps: list[tuple[str, object, object]], draw: st.DataObject) -> None:
+def test_readers_see_what_the_model_shows(steps: list[tuple[str, object, object]], draw: st.DataObject) -> None:
     twin = build(steps)
     states = feed(twin.batches)
     highs = sorted({0, twin.end, *(batch.end for batch in twin.batches)})
@@ -125,10 +126,11 @@ def test_readers_see_what_the_twin_shows(steps: list[tuple[str, object, object]]
 
 
 @given(st.lists(data | marker, min_size=1, max_size=30), st.lists(data | marker, max_size=10), st.data())
-def test_truncated_and_recovered_anywhere_it_is_the_state_of_the_log_that_is_left(
+def test_truncated_and_recovered_anywhere_the_state_is_that_of_the_remaining_log(
     steps: list[tuple[str, object, object]], more: list[tuple[str, object, object]], draw: st.DataObject
 ) -> None:
-    """A snapshot of any earlier point, and what is left behind it: the same as all of it from the beginning."""
+    """A snapshot of any earlier point with the remaining batches behind it gives the same as all batches from the
+    beginning."""
     batches = build(steps).batches
     cut = draw.draw(st.integers(0, len(batches)))
     taken = draw.draw(st.integers(0, cut))

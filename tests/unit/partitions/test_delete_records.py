@@ -1,4 +1,4 @@
-"""`delete-records`: how far, when it is told, and that it stays deleted (S1, S2, S6)."""
+"""`delete-records`: its range, the time of its answer, and that it stays deleted (S1, S2, S6)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from partitions.replica.deletions import MAX_WAITING
 from raftlog.errors import Applied, RaftlogError
 from raftlog.model import NO_PRODUCER_ID, Acks, BrokerId, Incarnation, LeaderEpoch, Offset
 from raftlog.records.batch import encode
-from tests.support.replication_cluster import ReplicationCluster, tp
-from tests.support.replication_cores import CoreDriver, FakeLog, broker, isr_of, record
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
+from tests.support.partitions.replication_cores import CoreDriver, FakeLog, broker, isr_of, record
 
 REQUEST = fx.RequestId(100)
 
@@ -42,7 +42,7 @@ def deleted(core: CoreDriver) -> list[tuple[int, int]]:
 
 
 class TestTheCore:
-    def test_it_is_told_when_every_member_of_the_isr_has_it_on_disk(self) -> None:
+    def test_it_is_answered_when_every_member_of_the_isr_has_it_on_disk(self) -> None:
         core = leading()
         assert delete(core, 4) == [fx.AdvanceLogStart(Offset(4))]
         assert core.log.log_start_offset == 4
@@ -54,7 +54,7 @@ class TestTheCore:
         start_at(core, 2, 4)
         assert deleted(core) == [(REQUEST, 4)]
 
-    def test_never_beyond_what_consumers_may_read(self) -> None:
+    def test_it_never_deletes_beyond_the_readable_end(self) -> None:
         core = leading()
         core.produce(count=5)
         core.log.fsync()
@@ -71,7 +71,7 @@ class TestTheCore:
         (refused,) = delete(core, -1)
         assert isinstance(refused, fx.Reject) and refused.error.code == "offset_not_available"
 
-    def test_what_was_deleted_before_is_told_again(self) -> None:
+    def test_an_earlier_deletion_is_confirmed_again(self) -> None:
         core = leading()
         delete(core, 4)
         core.fsync()
@@ -94,7 +94,7 @@ class TestTheCore:
         start_at(core, 1, 4)
         assert deleted(core) == [(REQUEST, 4)]
 
-    def test_who_joins_the_isr_has_what_was_promised(self) -> None:
+    def test_a_replica_that_joins_the_isr_has_the_promised_start(self) -> None:
         """S6: otherwise it could lead next and show deleted records again."""
         core = leading(isr=(0, 1))
         core.out.clear()
@@ -117,7 +117,7 @@ class TestTheCore:
         core.report(2, 10)
         assert [isr_of(e) for e in core.proposals()] == [[0, 1, 2]]
 
-    def test_another_life_or_epoch_is_not_heard(self) -> None:
+    def test_an_acknowledgement_of_another_incarnation_or_epoch_is_ignored(self) -> None:
         core = leading()
         delete(core, 4)
         core.fsync()
@@ -126,7 +126,7 @@ class TestTheCore:
         start_at(core, 2, 4, epoch=0)
         assert deleted(core) == []
 
-    def test_a_leadership_that_ends_does_not_know_the_outcome(self) -> None:
+    def test_the_outcome_is_unknown_when_the_leadership_ends(self) -> None:
         core = leading()
         delete(core, 4)
         ended = core.do(core.replica.on_record(record(leader=1, epoch=2, partition_epoch=2), core.now))
@@ -135,14 +135,14 @@ class TestTheCore:
         (elsewhere,) = delete(core, 4)
         assert isinstance(elsewhere, fx.Reject) and elsewhere.error.code == "not_leader"
 
-    def test_what_waits_is_bounded(self) -> None:
+    def test_waiting_requests_are_bounded(self) -> None:
         core = leading()
         for number in range(MAX_WAITING):
             delete(core, 4, fx.RequestId(number))
         (refused,) = delete(core, 4, fx.RequestId(MAX_WAITING))
         assert isinstance(refused, fx.Reject) and refused.error.code == "overloaded"
 
-    def test_a_follower_that_must_begin_anew_begins_with_a_whole_batch(self) -> None:
+    def test_a_follower_that_must_start_again_begins_with_a_whole_batch(self) -> None:
         core = CoreDriver(FakeLog.of((1, 10), start=5))
         core.log.batch_bases = (0, 3, 8)
         core.lead(epoch=2)
@@ -161,7 +161,7 @@ def ask(cluster: ReplicationCluster, before: int, *, number: int = 0, timeout_ms
 
 
 def pass_time(cluster: ReplicationCluster) -> None:
-    """Disks, and marks that travel alone."""
+    """Run disks, and send marks alone."""
     for _ in range(3):
         cluster.settle()
         cluster.scheduler.advance(0.1)
@@ -169,7 +169,7 @@ def pass_time(cluster: ReplicationCluster) -> None:
 
 
 def starts(cluster: ReplicationCluster) -> list[tuple[int, int]]:
-    """Where each broker's log begins, and where it begins on its disk."""
+    """The start of each broker's log, and its start on disk."""
     found = []
     for member in cluster.members.values():
         driver = member.manager.driver(tp(0))
@@ -179,7 +179,7 @@ def starts(cluster: ReplicationCluster) -> list[tuple[int, int]]:
 
 
 class TestReplicas:
-    def test_all_replicas_begin_there_when_it_is_told(self) -> None:
+    def test_all_replicas_begin_there_when_it_is_answered(self) -> None:
         cluster = ReplicationCluster(brokers=3)
         for _ in range(5):
             cluster.produce(0)
@@ -193,8 +193,8 @@ class TestReplicas:
         assert refused.error == "offset_out_of_range" and "[3, 5]" in refused.detail
         assert cluster.fetch(0, 3).records == 2
 
-    def test_what_is_told_is_on_every_disk_and_not_only_on_the_leaders(self) -> None:
-        """S1: the leader's own start is further by then, and a successor would not keep to that."""
+    def test_the_answered_start_is_on_every_disk_and_not_only_on_the_leaders(self) -> None:
+        """S1: the leader's own start is further by then, and a successor would not have it."""
         cluster = ReplicationCluster()
         for _ in range(5):
             cluster.produce(0)
@@ -213,7 +213,7 @@ class TestReplicas:
         assert starts(cluster) == [(4, 4), (2, 2)]
         assert answers == [Deleted(Offset(2))]
 
-    def test_the_answer_waits_for_a_follower_and_says_so_when_time_is_up(self) -> None:
+    def test_the_answer_waits_for_a_follower_and_reports_a_timeout(self) -> None:
         cluster = ReplicationCluster()
         cluster.produce(0)
         cluster.settle()
@@ -226,7 +226,7 @@ class TestReplicas:
         assert isinstance(late, RaftlogError)
         assert (late.code, late.applied) == ("request_timed_out", Applied.UNKNOWN)
 
-    def test_a_new_leader_begins_where_its_predecessor_said(self) -> None:
+    def test_a_new_leader_begins_at_its_predecessors_start(self) -> None:
         cluster = ReplicationCluster(brokers=3)
         for _ in range(4):
             cluster.produce(0)
@@ -261,7 +261,7 @@ class TestReplicas:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_who_does_not_lead_says_who_does(number: int) -> None:
+def test_a_broker_that_does_not_lead_names_the_leader(number: int) -> None:
     cluster = ReplicationCluster(brokers=3)
     (refused,) = ask(cluster, 0, number=number)
     assert (refused.code, refused.leader) == ("not_leader", 0)

@@ -1,4 +1,4 @@
-"""The partition manager: produces, topics that come and go, folders, stopping."""
+"""The partition manager: produce requests, created and deleted topics, folders, stopping."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from partitions.manager import Produced, TopicRemoved
 from partitions.opening.folders import folder_of, parse_folder_name
 from raftlog.config import MIB
 from raftlog.errors import Applied, RaftlogError
-from raftlog.model import Acks, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicId, TopicPartition
+from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicId, TopicPartition
 from raftlog.records.batch import encode
 from raftlog.wire import FetchPartition, FoundOffset
-from tests.support.replication_cluster import TOPIC, ColdDisk, ReplicationCluster, tp
-from tests.support.replication_cores import broker
+from tests.support.partitions.replication_cluster import TOPIC, ColdDisk, ReplicationCluster, tp
+from tests.support.partitions.replication_cores import broker
 
 
 def code(answers: list[Any]) -> str:
@@ -70,7 +70,7 @@ def test_log_append_time_is_the_leaders() -> None:
     ],
     ids=["empty", "noise", "cut", "transactional", "too large", "from the future", "without sequence"],
 )
-def test_bad_input_changes_nothing_and_says_why(batch: bytes, expected: str) -> None:
+def test_bad_input_changes_nothing_and_names_the_reason(batch: bytes, expected: str) -> None:
     """S11."""
     cluster = ReplicationCluster()
     answers: list[Any] = []
@@ -80,7 +80,7 @@ def test_bad_input_changes_nothing_and_says_why(batch: bytes, expected: str) -> 
     assert cluster.log_end(0) == (0, 0)
 
 
-def test_a_produce_that_takes_too_long_is_of_unknown_outcome_and_answered_once() -> None:
+def test_a_produce_that_takes_too_long_has_an_unknown_outcome_and_is_answered_once() -> None:
     cluster = ReplicationCluster()
     cluster.members[1].links[0].close()
     answers = cluster.produce(0, timeout_ms=500)
@@ -108,7 +108,7 @@ def test_time_goes_on_after_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [answer.code for answer in answers] == ["request_timed_out"]
 
 
-def test_whoever_is_called_back_may_produce_at_once() -> None:
+def test_a_callback_may_produce_at_once() -> None:
     cluster = ReplicationCluster()
     answers: list[Any] = []
 
@@ -123,7 +123,7 @@ def test_whoever_is_called_back_may_produce_at_once() -> None:
     assert [answer.base_offset for answer in answers[1:]] == [0, 1, 2, 3]
 
 
-def test_a_broker_without_a_place_in_the_cluster_answers_nothing() -> None:
+def test_an_unregistered_broker_answers_nothing() -> None:
     cluster = ReplicationCluster()
     newcomer = cluster.start(2)
     newcomer.manager.on_metadata([broker(2, 0), cluster.topic, *cluster.records.values()])
@@ -135,7 +135,7 @@ def test_a_broker_without_a_place_in_the_cluster_answers_nothing() -> None:
     assert code(cluster.produce(2)) == "not_leader"
 
 
-def test_a_partition_that_is_heard_of_before_its_topic_waits_for_it() -> None:
+def test_a_partition_that_is_known_before_its_topic_waits_for_it() -> None:
     """No replica can be opened without its topic's settings."""
     cluster = ReplicationCluster()
     late = TopicId(b"a-topic-told-now")
@@ -170,7 +170,7 @@ def test_folder_names_are_read_strictly() -> None:
         assert parse_folder_name(name) is None
 
 
-def test_removing_a_topic_with_answers_and_regions_under_way() -> None:
+def test_removing_a_topic_with_answers_and_regions_in_flight() -> None:
     cluster = ReplicationCluster(cache_bytes=0)
     cluster.produce(0, size=1000)
     cluster.settle()
@@ -190,7 +190,7 @@ def test_removing_a_topic_with_answers_and_regions_under_way() -> None:
 
 
 def test_a_removed_replica_keeps_its_folder_until_its_last_job_has_ended() -> None:
-    """Jobs open files by name: one that outlived the renaming would write into the folder of whoever comes next."""
+    """Jobs open files by name: one that outlived the renaming would write into the folder of a later replica."""
     cluster = ReplicationCluster()
     member = cluster.members[0]
     cluster.produce(0)
@@ -272,7 +272,7 @@ def test_flush_os_is_marked_on_disk_and_an_unclean_stop_reported_as_a_cut() -> N
 @pytest.mark.parametrize(("before", "after"), [("os", "fsync"), ("fsync", "os")])
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_change_of_flush_takes_effect_at_once(before: str, after: str, restart: bool) -> None:
-    """Whether the broker runs or hears of it when it starts again."""
+    """Whether the broker runs or learns of it when it restarts."""
     cluster = ReplicationCluster(flush=before)
     member = cluster.members[0]
     marker = f"{folder_of(tp(0))}/{FLUSH_OS_NAME}"
@@ -301,8 +301,8 @@ def test_a_change_of_flush_takes_effect_at_once(before: str, after: str, restart
 
 
 def depose(cluster: ReplicationCluster) -> PartitionLog:
-    """Broker 0 leads, appends what its follower does not get, is deposed and truncates. Its log, before a worker has
-    done anything."""
+    """Broker 0 leads, appends batches that its follower does not get, is deposed and truncates. Returns its log, before
+    a worker has done anything."""
     cluster.members[1].links[0].other.paused = True
     cluster.produce(0)
     cluster.settle()
@@ -311,8 +311,9 @@ def depose(cluster: ReplicationCluster) -> PartitionLog:
     return cluster.members[0].manager.drivers[tp(0)].log
 
 
-def test_a_leader_judges_no_producer_before_its_worker_has_read_them_again() -> None:
-    """Elected right after it truncated: its state still has what went, and would answer a resend as a duplicate."""
+def test_a_leader_judges_no_producer_before_its_worker_has_read_the_state_again() -> None:
+    """Elected right after it truncated: its state still has the truncated batches, and would answer a resend as a
+    duplicate."""
     cluster = ReplicationCluster()
     member = cluster.members[0]
     cluster.produce(0)
@@ -328,10 +329,10 @@ def test_a_leader_judges_no_producer_before_its_worker_has_read_them_again() -> 
     assert isinstance(waiting[0], Produced)
 
 
-def test_a_start_that_moves_while_producers_are_read_again_is_on_disk_when_they_are() -> None:
-    """S10: 1. A follower truncates; what it knows of producers is read again. 2. Its leader's start moves: the
-    follower's waits for a snapshot of producers, which it cannot write yet. 3. They are read. 4. Nothing else happens
-    to the log: who leads may need this replica, with this start, to append anything at all."""
+def test_a_start_that_moves_while_producers_are_read_again_reaches_the_disk_afterwards() -> None:
+    """S10: 1. A follower truncates; its producer state is read again. 2. Its leader's start moves: the follower's waits
+    for a snapshot of producers, which it cannot write yet. 3. The state has been read. 4. Nothing else happens to the
+    log: the leader may need this replica, with this start, to append anything at all."""
     cluster = ReplicationCluster(**{"segment.bytes": "1024"})
     member = cluster.members[0]
     for _ in range(4):
@@ -367,7 +368,7 @@ def test_retention_moves_the_start_of_leader_and_followers() -> None:
 
 @pytest.mark.parametrize("wrong_ms", [0, 8 * 86_400_000, -8 * 86_400_000])
 @pytest.mark.parametrize("stamps", ["CreateTime", "LogAppendTime"])
-def test_no_wall_clock_makes_records_old_s1(wrong_ms: int, stamps: str) -> None:
+def test_no_wall_clock_makes_records_expire_s1(wrong_ms: int, stamps: str) -> None:
     """The leader's is wrong from the start, and right later: records are stamped and kept as they should be."""
     configs = {"retention.ms": "604800000", "segment.bytes": "1024", "message.timestamp.type": stamps}
     cluster = ReplicationCluster(**configs)
@@ -395,12 +396,12 @@ def test_no_wall_clock_makes_records_old_s1(wrong_ms: int, stamps: str) -> None:
     assert (log.log_start_offset > 0) == (stamps == "CreateTime" or wrong_ms <= 0), "a week has passed for everybody"
 
 
-def test_a_disk_that_cannot_open_a_replica_says_so() -> None:
+def test_a_disk_that_cannot_open_a_replica_is_reported() -> None:
     cluster = ReplicationCluster()
     disk = ColdDisk()
     newcomer = cluster.start(2, disk)
     disk.full = True
-    cluster.replicas = (*cluster.replicas, newcomer.manager._node_id)
+    cluster.replicas = (*cluster.replicas, BrokerId(2))
     widened = msgspec.structs.replace(cluster.records[0], replicas=cluster.replicas, partition_epoch=PartitionEpoch(2))
     newcomer.manager.on_metadata([broker(0), broker(1), broker(2), cluster.topic, widened])
     cluster.settle()
@@ -411,7 +412,7 @@ def test_a_disk_that_cannot_open_a_replica_says_so() -> None:
     assert tp(0) in newcomer.manager.drivers
 
 
-def test_a_broken_invariant_takes_one_replica_offline_and_says_invariant() -> None:
+def test_a_broken_invariant_takes_one_replica_offline_and_is_reported() -> None:
     cluster = ReplicationCluster(2)
     driver = cluster.members[0].manager.drivers[tp(0)]
     assert driver.replica.leader is not None
@@ -437,7 +438,7 @@ def test_status_lines_are_for_people() -> None:
     assert cluster.members[1].manager.status()[-1] == "to 0@1 open follows=2 slots=2 pushes=0/0/0"
 
 
-def test_a_new_life_of_the_leader_is_followed_on_a_new_link() -> None:
+def test_a_new_incarnation_of_the_leader_is_followed_on_a_new_link() -> None:
     cluster = ReplicationCluster()
     cluster.produce(0)
     cluster.settle()

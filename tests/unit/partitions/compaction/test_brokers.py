@@ -1,23 +1,23 @@
-"""Compaction at brokers: each replica by itself, one pass at a time, and whatever goes wrong ends the pass alone."""
+"""Compaction at brokers: each replica on its own, one pass at a time, and an error ends only its pass."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
 from partitions.compaction.run import CleanedSegment, Finished
-from partitions.log.log import PartitionLog
 from partitions.upkeep import compactor as compactor_module
 from raftlog.errors import DiskFailed, DiskFull, RaftlogError
 from raftlog.model import Offset
 from raftlog.records.batch import RecordBatch, parse_header
 from raftlog.records.header import seal as seal_batch
-from tests.support.compacted_cluster import CompactedCluster
-from tests.support.compaction import COMPACTED, append_records, compact, records, seal, table
-from tests.support.replication_cluster import tp
-from tests.support.storage import PATH, open_log, read_batches, settle
+from tests.support.clusters.compacted import CompactedCluster
+from tests.support.partitions.compaction import COMPACTED, append_records, compact, records, seal, table
+from tests.support.partitions.replication_cluster import tp
+from tests.support.partitions.storage import PATH, open_log, read_batches, recover_log, settle
 
 
 def filled(brokers: int = 3) -> CompactedCluster:
@@ -36,7 +36,7 @@ class TestAPass:
         assert cluster.log_end(0) == (0, 0)
         assert not isinstance(cluster.put(b"", b"v"), RaftlogError), "an empty key is a key"
 
-    def test_each_replica_by_itself_and_a_new_leader_goes_on(self) -> None:
+    def test_each_replica_compacts_on_its_own_and_a_new_leader_continues(self) -> None:
         cluster = filled()
         before = table(cluster.log(0))
         assert cluster.compact(1)
@@ -50,13 +50,13 @@ class TestAPass:
             assert cluster.log(member).log_end_offset == 60
             assert not cluster.members[member].offline
 
-    def test_one_at_a_time(self) -> None:
+    def test_one_pass_at_a_time(self) -> None:
         cluster = filled()
         cluster.pass_time()
         assert cluster.members[0].manager.compactor.look()
         assert not cluster.members[0].manager.compactor.look()
 
-    def test_a_follower_that_begins_anew_copies_a_compacted_log(self) -> None:
+    def test_a_follower_that_starts_empty_copies_a_compacted_log(self) -> None:
         cluster = CompactedCluster()
         cluster.send_away(2)
         cluster.fill(60)
@@ -67,7 +67,7 @@ class TestAPass:
         assert records(cluster.log(2)) == expected
         assert cluster.log(2).log_end_offset == 60
 
-    def test_it_waits_until_the_time_of_the_cluster_is_known(self) -> None:
+    def test_it_waits_until_the_clusters_time_is_known(self) -> None:
         cluster = filled(brokers=2)
         member = cluster.members[0]
         member.time.tells = False
@@ -99,10 +99,10 @@ class TestAPass:
 
 
 class TestWhatGoesWrong:
-    def test_an_exchange_that_fails_takes_the_replica_offline_and_holds_up_nobody(
+    def test_an_exchange_that_fails_takes_the_replica_offline_and_holds_up_no_other(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It left the pass open for ever: no other began, and the folder was never given back."""
+        """Otherwise the pass would stay open forever: no other would begin, and the folder would never be released."""
         for error in (DiskFailed("rename"), DiskFull("rename"), FileNotFoundError("rename")):
             cluster = filled(brokers=2)
             member = cluster.members[0]
@@ -123,8 +123,8 @@ class TestWhatGoesWrong:
             cluster.pass_time()
             assert closed, error
 
-    def test_a_log_that_does_not_get_on_is_passed_over_for_a_while(self) -> None:
-        """The dirtiest log came first again and again, and the others never."""
+    def test_a_log_without_progress_is_skipped_for_a_while(self) -> None:
+        """Otherwise the dirtiest log would always come first, and the others never."""
         cluster = filled(brokers=2)
         member = cluster.members[0]
         cluster.pass_time()
@@ -140,14 +140,14 @@ class TestWhatGoesWrong:
         assert compactor.look() and not member.offline
 
 
-def test_a_batch_that_cannot_be_read_stays_and_so_does_every_tombstone() -> None:
-    """It took the replica out of service, at every broker: each has the same bytes."""
+def test_an_unreadable_batch_stays_and_so_does_every_tombstone() -> None:
+    """It must not take the replica out of service, which would happen at every broker: each has the same bytes."""
     disk = SimDisk()
     disk.make_directory("partitions")
     log = open_log(disk, replace(COMPACTED, delete_retention_ms=0))
     append_records(log, [(b"k", b"1")])
     good = parse_header(read_batches(log, 0)[0])
-    unreadable = seal_batch(replace(good, base_offset=1), [b"no array of columns"])
+    unreadable = seal_batch(msgspec.structs.replace(good, base_offset=1), [b"no array of columns"])
     log.append(parse_header(unreadable), [unreadable])
     append_records(log, [(b"k", None), (b"other", b"1")])
     seal(log)
@@ -165,8 +165,9 @@ def test_a_batch_that_cannot_be_read_stays_and_so_does_every_tombstone() -> None
     assert RecordBatch(found[2]).values() == [None, b"1"]
 
 
-def test_a_cut_that_a_crash_interrupts_never_leaves_compaction_ahead_of_the_log() -> None:
-    """What comes in place of what was cut was not compacted: no tombstone may go before what it deletes."""
+def test_a_truncation_interrupted_by_a_crash_never_leaves_compaction_ahead_of_the_log() -> None:
+    """The batches that replace the truncated ones are not compacted: no tombstone may be removed before the records
+    that it deletes."""
     step = 0
     while True:
         step += 1
@@ -186,6 +187,6 @@ def test_a_cut_that_a_crash_interrupts_never_leaves_compaction_ahead_of_the_log(
             break
         except SimulatedCrash:
             disk.crash_countdown = 0
-        again = PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False)[0]
+        again = recover_log(disk, PATH, COMPACTED, clean_shutdown=False)[0]
         assert again.first_dirty_offset <= again.log_end_offset, step
     assert step > 5

@@ -1,4 +1,4 @@
-"""What compaction keeps and what it drops, and that it changes nothing else (S2, S4)."""
+"""The records that compaction keeps and removes, and that it changes nothing else (S2, S4)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.world.disk import SimDisk
+from jepsen_like.simulator.world.disk import SimDisk, SimFile
 from partitions.compaction import run as compaction_run
 from partitions.compaction.plan import OffsetMap, SegmentFacts, key_of_map, plan_compaction
 from partitions.compaction.run import CleanedSegment, Finished
 from partitions.files.checkpoint import DamagedFile, decode_cleaner_checkpoint, encode_cleaner_checkpoint
 from partitions.files.damage import LogDamaged
 from partitions.log.log import PartitionLog
-from partitions.log.reader import Wanted
+from partitions.log.tail import FetchCache
 from partitions.log.writer import LogWriter
 from partitions.producers.state import ProducerStates
 from raftlog.config import TopicConfig
@@ -22,15 +22,15 @@ from raftlog.model import Offset
 from raftlog.ports import File
 from raftlog.records.batch import ARROW_FROM, Codec, RecordBatch, encode, encode_control, stamp
 from raftlog.records.batch_filter import keep_records
-from tests.support.compaction import COMPACTED, append_records, compact, records, reopen, seal, table
-from tests.support.manual import ManualScheduler, ManualWorker
-from tests.support.storage import PATH, open_log, read_batches, settle
+from tests.support.partitions.compaction import COMPACTED, append_records, compact, records, reopen, seal, table
+from tests.support.partitions.manual import ManualScheduler, ManualWorker
+from tests.support.partitions.storage import PATH, open_log, read_batches, recover_log, settle
 
 
-def new_log(config: TopicConfig = COMPACTED) -> tuple[SimDisk, PartitionLog]:
+def new_log(config: TopicConfig = COMPACTED, cache: FetchCache | None = None) -> tuple[SimDisk, PartitionLog]:
     disk = SimDisk()
     disk.make_directory("partitions")
-    return disk, open_log(disk, config)
+    return disk, open_log(disk, config, cache=cache)
 
 
 def headers(log: PartitionLog) -> list[Any]:
@@ -48,12 +48,12 @@ class TestThePlan:
         config = replace(COMPACTED, **settings)
         return plan_compaction(config, self.SEALED, Offset(first_dirty), Offset(high_watermark), now_ms)
 
-    def test_only_what_lies_wholly_below_the_high_watermark(self) -> None:
+    def test_only_segments_wholly_below_the_high_watermark(self) -> None:
         assert self.plan(high_watermark=30).end == 30
         assert self.plan(high_watermark=29).end == 20
         assert self.plan(high_watermark=9) is None
 
-    def test_only_what_is_older_than_the_least_lag(self) -> None:
+    def test_only_segments_older_than_the_least_lag(self) -> None:
         assert self.plan(min_compaction_lag_ms=6_500).end == 20
         assert self.plan(min_compaction_lag_ms=8_001) is None
 
@@ -61,36 +61,36 @@ class TestThePlan:
         assert self.plan(now_ms=1_500).end == 30
         assert self.plan(now_ms=1_500, min_compaction_lag_ms=1).end == 10
 
-    def test_what_is_overdue_is_judged_by_the_first_record(self) -> None:
+    def test_overdue_is_determined_by_the_first_record(self) -> None:
         """KIP-354: it is the oldest one that may not wait longer."""
         assert self.plan(20, min_cleanable_dirty_ratio=0.51, max_compaction_lag_ms=6_499) is not None
         assert self.plan(20, min_cleanable_dirty_ratio=0.51, max_compaction_lag_ms=6_500) is None
 
-    def test_only_what_is_dirty_enough_unless_it_is_overdue(self) -> None:
+    def test_only_logs_that_are_dirty_enough_unless_they_are_overdue(self) -> None:
         assert self.plan(20).dirty_ratio == 0.5
         assert self.plan(20, min_cleanable_dirty_ratio=0.5) is not None
         assert self.plan(20, min_cleanable_dirty_ratio=0.51) is None
         assert self.plan(30) is None, "nothing is dirty"
 
-    def test_a_topic_that_only_deletes_is_left_alone(self) -> None:
+    def test_a_topic_with_the_delete_policy_is_left_alone(self) -> None:
         assert self.plan(cleanup_policy="delete") is None
         assert self.plan(cleanup_policy="compact,delete") is not None
 
 
 class TestTheMap:
-    def test_later_records_win_and_those_without_key_are_not_entered(self) -> None:
+    def test_later_records_win_and_records_without_key_are_not_entered(self) -> None:
         latest = OffsetMap()
         latest.put([b"a", None, b"a", b"long" * 10], [1, 2, 3, 4])
         assert latest.latest([b"a", b"b", b"long" * 10, b""]) == [3, -1, 4, -1]
         assert len(latest) == 2
 
-    def test_it_is_bounded_but_takes_one_batch(self) -> None:
+    def test_the_map_is_bounded_but_takes_one_batch(self) -> None:
         latest = OffsetMap(3)
         assert latest.has_room(100)
         latest.put([b"a", b"b"], [0, 1])
         assert latest.has_room(1) and not latest.has_room(2)
 
-    def test_no_key_is_taken_for_the_hash_of_another(self) -> None:
+    def test_no_key_is_confused_with_another_ones_hash(self) -> None:
         long = b"x" * 100
         assert key_of_map(key_of_map(long)) != key_of_map(long)
         assert key_of_map(b"x" * 15) == b"x" * 15
@@ -99,8 +99,8 @@ class TestTheMap:
 class TestOneBatch:
     @pytest.mark.parametrize("count", [5, ARROW_FROM + 50])
     @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-    def test_what_is_kept_is_as_it_was(self, count: int, codec: Codec) -> None:
-        """Both twins: the plain one for small batches, Arrow's for large ones."""
+    def test_kept_records_are_unchanged(self, count: int, codec: Codec) -> None:
+        """Both implementations: the plain one for small batches, Arrow's for large ones."""
         values = [None if n % 3 == 0 else b"v%d" % n for n in range(count)]
         keys = [None if n % 4 == 0 else b"k%d" % n for n in range(count)]
         given = [[("h", b"%d" % n)] if n % 2 else None for n in range(count)]
@@ -121,7 +121,7 @@ class TestOneBatch:
             assert after.header.max_timestamp == max(record.timestamp_ms for record in after.records())
             assert after.to_arrow().num_rows == sum(keep)
 
-    def test_an_empty_batch_keeps_its_place_and_its_producer(self) -> None:
+    def test_an_empty_batch_keeps_its_offsets_and_its_producer(self) -> None:
         data = encode([b"a", b"b"], base_timestamp_ms=9, producer_id=7, producer_epoch=1, base_sequence=5)
         batch = RecordBatch(b"".join(stamp(data, 40, 3)))
         empty = keep_records(batch, [False, False])
@@ -138,7 +138,7 @@ class TestOneBatch:
         assert data is not None
         assert RecordBatch(data).timestamps_ms() == [77]
 
-    def test_a_batch_that_would_be_too_large_is_left(self) -> None:
+    def test_a_batch_that_would_become_too_large_is_left(self) -> None:
         count = 100_000
         batch = RecordBatch(encode([None] * count, keys=[b"%08d" % n for n in range(count)], base_timestamp_ms=1))
         grown = keep_records(batch, [True] * count, delete_horizon_ms=5)
@@ -163,7 +163,7 @@ class TestALog:
         assert records(again) == after and again.first_dirty_offset == 80
         assert not compact(again)
 
-    def test_the_active_segment_and_what_is_not_committed_are_not_touched(self) -> None:
+    def test_the_active_segment_and_uncommitted_records_are_not_touched(self) -> None:
         _, log = new_log()
         for number in range(30):
             append_records(log, [(b"k", b"v%d" % number * 10)])
@@ -193,7 +193,7 @@ class TestALog:
         assert passes > 5
         assert len(records(log)) == 30
 
-    def test_records_without_key_go(self) -> None:
+    def test_records_without_key_are_removed(self) -> None:
         _, log = new_log()
         append_records(log, [(None, b"a"), (b"k", b"b")])
         seal(log)
@@ -201,7 +201,7 @@ class TestALog:
         assert records(log) == [(1, b"k", b"b")]
 
     def test_a_marker_that_ends_nothing_becomes_part_of_a_hole(self) -> None:
-        """Those that end something stay: `test_transactions.py`."""
+        """Markers that end a batch stay: `test_transactions.py`."""
         _, log = new_log()
         append_records(log, [(b"k", b"a")])
         marker = stamp(encode_control(1, [(5, 0, 1)], base_timestamp_ms=1_000), log.log_end_offset, 0)
@@ -211,8 +211,8 @@ class TestALog:
         compact(log)
         assert [(header.record_count, header.end_offset) for header in headers(log)] == [(0, 2), (1, 3)]
 
-    def test_producers_state_is_the_same_without_a_snapshot(self) -> None:
-        """Every batch's header stays, so a resend of any of the last five is recognised (S1)."""
+    def test_the_producer_state_is_the_same_without_a_snapshot(self) -> None:
+        """Every batch's header stays, so a resend of any of the last five is recognized (S1)."""
         disk, log = new_log()
         for number in range(20):
             append_records(log, [(b"k", b"v" * 60)], producer=(7, 0, number))
@@ -221,7 +221,7 @@ class TestALog:
         assert len(records(log)) == 1
         log.close(clean=False)
         states = ProducerStates()
-        again, _ = PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
+        again, _ = recover_log(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
         entry = states.get(7)  # type: ignore[arg-type]
         assert entry is not None and entry.next_sequence == 20 and len(entry.batches) == 5
         assert records(again)[0][0] == 19
@@ -238,7 +238,7 @@ class TestALog:
         assert again.epochs.entries == entries
         assert not again.failed and len(records(again)) == 1
 
-    def test_time_search_finds_what_is_left(self) -> None:
+    def test_time_search_finds_the_remaining_records(self) -> None:
         _, log = new_log()
         for number in range(40):
             append_records(log, [(b"k%d" % (number % 2), b"v" * 40)], time=1_000 * number)
@@ -266,7 +266,7 @@ class TestTombstones:
         seal(log)
         assert compact(log, now_ms=now_ms)
 
-    def test_the_first_pass_writes_down_the_horizon_and_keeps_the_times(self) -> None:
+    def test_the_first_pass_records_the_horizon_and_keeps_the_times(self) -> None:
         _, log = self.compacted()
         _, with_tombstone = (RecordBatch(data) for data in read_batches(log, 0))
         assert with_tombstone.header.has_delete_horizon
@@ -274,7 +274,7 @@ class TestTombstones:
         assert with_tombstone.timestamps_ms() == [2_000, 2_001]
         assert records(log) == [(1, b"b", b"1"), (2, b"a", None), (3, b"c", b"1")]
 
-    def test_it_is_kept_until_then_and_goes_after(self) -> None:
+    def test_a_tombstone_is_kept_until_its_horizon_and_then_removed(self) -> None:
         disk, log = self.compacted()
         self.another_pass(log, 10_999)
         assert (2, b"a", None) in records(log)
@@ -285,7 +285,7 @@ class TestTombstones:
         header = headers(log)[1]
         assert not header.has_delete_horizon and header.base_timestamp == 2_001
 
-    def test_a_tombstone_that_is_overwritten_goes_at_once(self) -> None:
+    def test_a_superseded_tombstone_is_removed_at_once(self) -> None:
         _, log = self.compacted()
         append_records(log, [(b"a", b"2")], time=3_000)
         seal(log)
@@ -293,7 +293,7 @@ class TestTombstones:
         assert table(log) == {b"a": b"2", b"b": b"1", b"c": b"1"}
         assert [entry[0] for entry in records(log)] == [1, 3, 4]
 
-    def test_a_tombstone_beyond_what_the_pass_has_read_gets_no_horizon(self) -> None:
+    def test_a_tombstone_beyond_the_passs_range_gets_no_horizon(self) -> None:
         _, log = new_log(replace(self.CONFIG, segment_bytes=1 << 20))
         append_records(log, [(b"a", b"1"), (b"b", b"1")])
         append_records(log, [(b"a", None)], time=2_000)
@@ -303,8 +303,9 @@ class TestTombstones:
         compact(log, now_ms=10_000, entries_max=2)
         assert [header.has_delete_horizon for header in headers(log)] == [False, True]
 
-    def test_no_tombstone_goes_while_what_it_deletes_could_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A batch that would be too large without some of its records is left whole: they must not come back."""
+    def test_no_tombstone_is_removed_while_its_records_could_not_be(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A batch that would become too large without some of its records is left whole: its records must not
+        return."""
         _, log = new_log(self.CONFIG)
         append_records(log, [(b"a", b"whole"), (b"b", b"1")])
         append_records(log, [(b"a", None)], time=2_000)
@@ -324,8 +325,8 @@ class TestTombstones:
 
 
 class TestBesideOthers:
-    def filled(self, count: int = 40) -> tuple[SimDisk, PartitionLog]:
-        disk, log = new_log()
+    def filled(self, count: int = 40, cache: FetchCache | None = None) -> tuple[SimDisk, PartitionLog]:
+        disk, log = new_log(cache=cache)
         for number in range(count):
             append_records(log, [(b"k%d" % (number % 2), b"v%d" % number * 8)])
         seal(log)
@@ -340,28 +341,28 @@ class TestBesideOthers:
         self.run = run
         return piece
 
-    def test_a_region_on_its_way_is_of_the_old_file(self) -> None:
-        _, log = self.filled()
-        log._tail.forget_below(log.log_end_offset)
+    def test_a_region_in_flight_is_of_the_old_file(self) -> None:
+        _, log = self.filled(cache=FetchCache(0))
         region = log.read(Offset(0), log.log_end_offset, 300).parts[0]
         before = region.file.pread(region.length, region.position)  # type: ignore[union-attr]
         assert compact(log)
         assert region.file.pread(region.length, region.position) == before  # type: ignore[union-attr]
         region.release()  # type: ignore[union-attr]
 
-    def test_a_workers_read_of_the_old_positions_is_asked_to_come_again(self) -> None:
-        _, log = self.filled()
-        log._tail.forget_below(log.log_end_offset)
-        wanted = Wanted(Offset(8), log.log_end_offset, 300, 10, min_one=True)
-        cold = log._reader._cold_read(log.segments.holding(Offset(8)), wanted, log._generation)
+    def test_a_workers_read_of_old_positions_must_be_repeated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _, log = self.filled(cache=FetchCache(0))
+        with monkeypatch.context() as cold:
+            cold.setattr(SimFile, "pread_cached", lambda *_: None)
+            piece = log.read(Offset(8), log.log_end_offset, 300)
+        assert piece.load is not None
         assert compact(log)
         with pytest.raises(LogDamaged) as caught:
-            cold.load()
+            piece.load()
         log.damage_found(caught.value)
         assert log.failed is None
         assert len(records(log)) == 2
 
-    def test_a_segment_that_went_meanwhile_is_not_replaced(self) -> None:
+    def test_a_segment_removed_meanwhile_is_not_replaced(self) -> None:
         _, log = self.filled()
         cleaned = self.first_cleaned(log)
         log.advance_log_start(log.segments.all[1].base_offset)
@@ -370,7 +371,7 @@ class TestBesideOthers:
         self.run.clear_away()
         assert records(log)
 
-    def test_a_segment_that_was_cut_meanwhile_is_not_replaced(self) -> None:
+    def test_a_segment_truncated_meanwhile_is_not_replaced(self) -> None:
         disk, log = self.filled()
         cleaned = self.first_cleaned(log)
         log.truncate_to(Offset(2))
@@ -381,8 +382,8 @@ class TestBesideOthers:
         assert [offset for offset, _, _ in records(log)] == [0, 1]
 
     def test_truncation_through_a_compacted_segment(self) -> None:
-        """Whoever truncates below the high watermark (no member of ISR or commit set does) may lose a hole as a whole,
-        and asks for what comes from where that began."""
+        """A replica that truncates below the high watermark (no member of ISR or commit set does) may lose a hole as a
+        whole, and fetches from its start."""
         disk, log = self.filled()
         compact(log)
         log.truncate_to(Offset(25))
@@ -394,8 +395,9 @@ class TestBesideOthers:
         log.close(clean=False)
         assert records(reopen(disk)) == expected == [(end, b"k1", b"new")]
 
-    def test_a_truncation_makes_compaction_look_again(self) -> None:
-        """What is copied in place of what went was not compacted: no tombstone may go before what it deletes."""
+    def test_a_truncation_makes_compaction_start_there_again(self) -> None:
+        """The batches that replace the truncated ones are not compacted: no tombstone may be removed before the records
+        that it deletes."""
         disk, log = self.filled()
         compact(log)
         assert log.first_dirty_offset == 40
@@ -406,7 +408,7 @@ class TestBesideOthers:
         log.close(clean=False)
         assert reopen(disk).first_dirty_offset == 0
 
-    def test_a_pass_that_a_truncation_overtook_says_nothing(self) -> None:
+    def test_a_pass_overtaken_by_a_truncation_reports_nothing(self) -> None:
         _, log = self.filled()
         plan = log.compaction_plan(log.stable_end_offset, 10_000)
         assert plan is not None
@@ -415,8 +417,8 @@ class TestBesideOthers:
         log.compacted(run, Offset(40))
         assert log.first_dirty_offset == 0
 
-    def test_a_pass_beside_jobs_of_its_folder_is_waited_for(self) -> None:
-        """Whoever moves the folder away waits until nobody works in it."""
+    def test_a_pass_in_a_folder_is_waited_for_before_it_moves(self) -> None:
+        """The folder is moved only when no work in it is left."""
         _, log = self.filled()
         scheduler = ManualScheduler()
         writer = LogWriter(ManualWorker(scheduler), scheduler)
@@ -437,7 +439,7 @@ class TestBesideOthers:
             compact(log)
 
 
-def test_the_cleaner_checkpoint() -> None:
+def test_the_cleaner_checkpoint_is_kept() -> None:
     assert decode_cleaner_checkpoint(encode_cleaner_checkpoint(Offset(7))) == 7
     with pytest.raises(DamagedFile):
         decode_cleaner_checkpoint(encode_cleaner_checkpoint(Offset(7))[:-1])
@@ -446,7 +448,7 @@ def test_the_cleaner_checkpoint() -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["done", "given up"])
-def test_a_pass_holds_no_file_open_when_it_is_over(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_pass_holds_no_file_open(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, log = TestBesideOthers().filled()
     opened: list[tuple[str, File]] = []
     plain = disk.open

@@ -1,12 +1,13 @@
-"""Empty batches become holes, small segments come together, and nobody is any the wiser (S1, S2, S4)."""
+"""Empty batches become holes and small segments are merged, without any visible effect (S1, S2, S4)."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
 from partitions.compaction import holes as compaction_holes
@@ -15,6 +16,7 @@ from partitions.compaction.holes import Hole, NeededBatches
 from partitions.compaction.run import CleanedSegment
 from partitions.log.log import PartitionLog
 from partitions.log.slice import ReadBy
+from partitions.log.tail import FetchCache
 from partitions.producers.state import (
     BATCH_BYTES,
     IN_SEQUENCE,
@@ -29,9 +31,9 @@ from raftlog.errors import RetriableError
 from raftlog.model import Offset, ProducerId
 from raftlog.records.batch import BatchHeader, RecordBatch, encode, parse_header, split_batches, stamp
 from raftlog.records.batch_filter import hole, is_hole
-from tests.support.compacted_cluster import CompactedCluster
-from tests.support.compaction import COMPACTED, append_records, compact, records, reopen, seal, table
-from tests.support.storage import PATH, open_log, part_bytes, read_batches, settle
+from tests.support.clusters.compacted import CompactedCluster
+from tests.support.partitions.compaction import COMPACTED, append_records, compact, records, reopen, seal, table
+from tests.support.partitions.storage import PATH, open_log, part_bytes, read_batches, recover_log, settle
 
 
 def empty_disk() -> SimDisk:
@@ -41,9 +43,9 @@ def empty_disk() -> SimDisk:
     return disk
 
 
-def new_log() -> tuple[SimDisk, PartitionLog]:
+def new_log(cache: FetchCache | None = None) -> tuple[SimDisk, PartitionLog]:
     disk = empty_disk()
-    return disk, open_log(disk, COMPACTED)
+    return disk, open_log(disk, COMPACTED, cache=cache)
 
 
 def headers(log: PartitionLog) -> list[BatchHeader]:
@@ -72,7 +74,7 @@ def header_of(
 
 
 class TestAHole:
-    def test_it_is_a_batch_like_any_other_and_holds_nothing(self) -> None:
+    def test_a_hole_is_a_batch_like_any_other_without_records(self) -> None:
         batch = RecordBatch(hole(5, 2_000_000_000, 3, 77))
         batch.check()
         assert batch.records() == [] and batch.to_arrow().num_rows == 0
@@ -81,11 +83,11 @@ class TestAHole:
         assert (header.base_timestamp, header.max_timestamp, header.producer_id) == (77, 77, -1)
         assert is_hole(header) and header.total_bytes < 100
 
-    def test_what_is_none(self) -> None:
+    def test_batches_that_are_no_holes(self) -> None:
         assert not is_hole(header_of(0))
         assert not is_hole(replace(header_of(0, producer=4), record_count=0))
 
-    def test_those_that_follow_one_another_become_one(self) -> None:
+    def test_adjacent_empty_batches_become_one_hole(self) -> None:
         first = header_of(10)
         one = Hole.of(first, b"as it is", changed=False)
         assert one.batch == b"as it is" and not one.joined
@@ -94,23 +96,23 @@ class TestAHole:
         header = parse_header(two.batch)
         assert (header.base_offset, header.end_offset, header.max_timestamp) == (10, 12, 11)
 
-    def test_it_does_not_go_beyond_a_leader_epoch_nor_what_a_batch_can_count(self) -> None:
-        """Where an epoch begins a batch begins: histories are compared by that."""
+    def test_a_hole_does_not_cross_a_leader_epoch_nor_the_limit_of_a_batch(self) -> None:
+        """A leader epoch begins with a batch, since histories are compared by that."""
         one = Hole.of(header_of(10), b"", changed=False)
         assert one.with_next(header_of(11, leader_epoch=1)) is None
         far = replace(header_of(11), last_offset_delta=2**31 - 1)
         assert one.with_next(far) is None
         assert one.with_next(replace(far, last_offset_delta=2**31 - 2)) is not None
 
-    def test_it_names_the_greatest_of_whom_nothing_else_tells(self) -> None:
-        """S1: else a resend of theirs would be taken for news by whoever copies the log."""
+    def test_a_hole_names_the_greatest_producer_id_without_other_batches(self) -> None:
+        """S1: otherwise a resend of such a producer would be taken for a new batch by a replica that copies the log."""
         one = Hole.of(header_of(10, producer=7), b"", changed=False, forgotten=7)
         two = one.with_next(header_of(11, producer=3), 3)
         three = two.with_next(header_of(12)) if two else None
         assert three is not None and parse_header(three.batch).producer_id == 7
         assert is_hole(parse_header(three.batch))
 
-    def test_who_is_known_by_other_batches_is_not_named(self) -> None:
+    def test_a_producer_with_other_batches_is_not_named(self) -> None:
         needed = NeededBatches()
         for number in range(8):
             needed.add(header_of(number, producer=7, sequence=number))
@@ -129,29 +131,31 @@ class TestWhatProducersNeed:
         needed.settle()
         return [header.base_offset for header in given if header in needed]
 
-    def test_the_last_five_of_each(self) -> None:
+    def test_the_last_five_batches_of_each_producer_stay(self) -> None:
         seven = [header_of(n, producer=7, sequence=n) for n in range(8)]
         assert self.needed(*seven, header_of(8, producer=9)) == [3, 4, 5, 6, 7, 8]
 
-    def test_nothing_of_an_epoch_that_is_over(self) -> None:
+    def test_no_batch_of_a_former_epoch_stays(self) -> None:
         old = [header_of(n, producer=7, sequence=n) for n in range(3)]
         assert self.needed(*old, header_of(3, producer=7, epoch=1)) == [3]
 
-    def test_nothing_of_nobody(self) -> None:
+    def test_no_batch_without_a_producer_stays(self) -> None:
         assert self.needed(header_of(0), header_of(1)) == []
 
 
 class TestALog:
-    def filled(self, count: int = 60, *, epoch_every: int = 1000) -> tuple[SimDisk, PartitionLog]:
-        """Ten keys that stay and many that are overwritten."""
-        disk, log = new_log()
+    def filled(
+        self, count: int = 60, *, epoch_every: int = 1000, cache: FetchCache | None = None
+    ) -> tuple[SimDisk, PartitionLog]:
+        """Ten keys that stay and many that are superseded."""
+        disk, log = new_log(cache)
         for number in range(count):
             key = b"stays%d" % number if number % 6 == 0 else b"k%d" % (number % 2)
             append_records(log, [(key, b"v%d" % number * 4)], epoch=number // epoch_every, time=1_000 + number)
         seal(log)
         return disk, log
 
-    def compacted_twice(self, **options: int) -> tuple[SimDisk, PartitionLog]:
+    def compacted_twice(self, **options: Any) -> tuple[SimDisk, PartitionLog]:
         disk, log = self.filled(**options)
         assert compact(log)
         append_records(log, [(b"k0", b"new"), (b"k1", b"new")], epoch=log.epochs.latest_epoch, time=3_000)
@@ -168,12 +172,12 @@ class TestALog:
         for header in headers(log):
             assert header.record_count or is_hole(header)
 
-    def test_no_two_holes_lie_side_by_side_in_a_segment(self) -> None:
+    def test_a_segment_has_no_two_adjacent_holes(self) -> None:
         _, log = self.compacted_twice()
         empty = [is_hole(header) for header in headers(log)]
         assert sum(one and two for one, two in pairwise(empty)) < len(log.segments)
 
-    def test_small_segments_come_together(self) -> None:
+    def test_small_segments_are_merged(self) -> None:
         disk, log = self.filled()
         many = len(log.segments)
         before = table(log)
@@ -188,7 +192,7 @@ class TestALog:
         again = reopen(disk)
         assert records(again) == records(log) and again.log_end_offset == log.log_end_offset
 
-    def test_holes_end_where_leader_epochs_do(self) -> None:
+    def test_holes_end_with_their_leader_epochs(self) -> None:
         disk, log = self.compacted_twice(epoch_every=7)
         for entry in log.epochs.entries:
             assert entry.start_offset in {begin for begin, _ in spans(log)}
@@ -197,18 +201,17 @@ class TestALog:
         again = reopen(disk)
         assert records(again) == expected and again.epochs == log.epochs
 
-    def test_time_and_offset_indexes_are_of_the_new_file(self) -> None:
-        disk, log = self.compacted_twice()
+    def test_time_and_offset_indexes_belong_to_the_new_file(self) -> None:
+        disk, log = self.compacted_twice(cache=FetchCache(0))
+        everything = records(log)
         for start in range(0, log.log_end_offset, 7):
-            expected = [entry for entry in records(log) if entry[0] >= start]
-            log._tail.forget_below(log.log_end_offset)
-            assert records(log, start) == expected
+            assert records(log, start) == [entry for entry in everything if entry[0] >= start]
         for offset, key, _ in records(log):
             if key is not None and key.startswith(b"stays"):
                 assert log.timestamp_search(1_000 + offset, log.log_end_offset).run() == (offset, 1_000 + offset)
         assert check_folder(disk, PATH).run() == []
 
-    def test_a_segment_that_is_as_it_should_be_is_not_written_again(self) -> None:
+    def test_an_unchanged_segment_is_not_rewritten(self) -> None:
         _, log = new_log()
         for number in range(12):
             append_records(log, [(b"once%d" % number, b"x" * 700)])
@@ -217,8 +220,8 @@ class TestALog:
         compact(log)
         assert list(log.segments.all) == before, "the very same objects"
 
-    def test_a_truncation_frees_the_names_of_what_was_put_together(self) -> None:
-        """The job that removes their files must not remove those of the batches that came in their place."""
+    def test_a_truncation_releases_the_names_of_merged_segments(self) -> None:
+        """The job that removes their files must not remove those of the batches that replaced them."""
         disk, log = self.filled()
         compact(log)
         append_records(log, [(b"k0", b"new")], time=3_000)
@@ -236,19 +239,19 @@ class TestALog:
         log.truncate_to(inner)
         while log.log_end_offset <= inner + 3:
             append_records(log, [(b"after", b"y" * 300)], epoch=1)
-            log._segments.roll(log.log_end_offset)
+            log.segments.roll(log.log_end_offset)
         settle(log)
         run.clear_away()
         log.check_invariants()
         expected = records(log)
         assert sum(key == b"after" for _, key, _ in expected) > 1
         log.close(clean=False)
-        again, recovery = PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False)
+        again, recovery = recover_log(disk, PATH, COMPACTED, clean_shutdown=False)
         assert not recovery.cut_or_quarantined
         assert records(again) == expected
 
-    def test_a_pass_whose_segment_is_cut_meanwhile_ends(self) -> None:
-        """It read on and on where there was nothing left to read."""
+    def test_a_pass_whose_segment_is_truncated_meanwhile_ends(self) -> None:
+        """Otherwise it would read on without end where nothing is left."""
         disk, log = new_log()
         for number in range(4):
             append_records(log, [(b"once%d" % number, b"x" * 100)])
@@ -265,7 +268,7 @@ class TestALog:
 
 
 @pytest.mark.parametrize(("here", "next_one", "together"), [(3, 4, True), (5, 6, False), (1, 4, True), (1, 6, False)])
-def test_which_segments_come_together(here: int, next_one: int, together: bool) -> None:
+def test_the_choice_of_segments_to_merge(here: int, next_one: int, together: bool) -> None:
     disk, log = new_log()
     append_records(log, [(b"k", b"v")])
     seal(log)
@@ -287,8 +290,8 @@ class TestACrash:
 
     @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
     @pytest.mark.parametrize("start", [0, 20])
-    def test_at_every_operation_loses_nothing(self, power: bool, start: int) -> None:
-        """S1, S2: what was put together is whole, the old files or the new one, wherever the log starts."""
+    def test_a_crash_at_any_operation_loses_nothing(self, power: bool, start: int) -> None:
+        """S1, S2: a merged segment is complete, as the old files or the new one, wherever the log starts."""
         step, put_together = 0, 0
         while True:
             step += 1
@@ -307,7 +310,7 @@ class TestACrash:
             if power:
                 disk.power_loss(random.Random(step))
             assert not [found.file for found in check_folder(disk, PATH).run() if found.file.endswith(".log")], step
-            again, recovery = PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False)
+            again, recovery = recover_log(disk, PATH, COMPACTED, clean_shutdown=False)
             put_together += "@O" in "".join(recovery.notes)
             assert not recovery.cut_or_quarantined, (step, recovery.notes)
             state = {key: value for _, key, value in before}
@@ -323,8 +326,8 @@ class TestACrash:
 
 
 class TestProducers:
-    def test_each_ones_last_batches_stay_and_a_new_copy_knows_them(self) -> None:
-        """S1: a resend of any of the last five is recognised by whoever has nothing but the log."""
+    def test_each_producers_last_batches_stay_and_a_new_copy_knows_them(self) -> None:
+        """S1: a resend of any of the last five is recognized by a replica that has only the log."""
         disk, log = new_log()
         live = ProducerStates()
         for number in range(90):
@@ -342,11 +345,12 @@ class TestProducers:
                 disk.remove(f"{PATH}/{name}")
         log.close(clean=False)
         states = ProducerStates()
-        PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
+        recover_log(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
         assert states == live and len(states.get(ProducerId(2)).batches) == 5  # type: ignore[union-attr]
 
-    def test_of_whom_nothing_is_left_a_copy_knows_that_they_were_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """S1: whoever begins with the compacted log takes no resend of a batch that was compacted away."""
+    def test_a_copy_knows_that_producers_without_batches_existed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """S1: a replica that begins with the compacted log does not append a resend of a batch that was compacted
+        away."""
         little = ProducerBounds(max_bytes=2 * (PRODUCER_BYTES + BATCH_BYTES))
         monkeypatch.setattr(compaction_holes, "ProducerStates", lambda: ProducerStates(little))
         disk, log = new_log()
@@ -362,7 +366,7 @@ class TestProducers:
                 disk.remove(f"{PATH}/{name}")
         log.close(clean=False)
         states = ProducerStates()
-        PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
+        recover_log(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
         known = set(states)
         assert 0 < len(known) < 40 and max(known) == 39
         for producer in set(range(40)) - known:
@@ -370,8 +374,8 @@ class TestProducers:
             assert isinstance(again, RefusedSequence) and again.code == "unknown_producer_id"
         assert states.check(header_of(0, producer=41), resent=True) == IN_SEQUENCE
 
-    def test_what_lies_above_the_pass_may_go_and_the_rest_is_still_known(self) -> None:
-        """The last five are judged as of the pass's end: what is above may be truncated away, and then come again."""
+    def test_batches_above_the_pass_may_be_truncated_and_the_rest_is_still_known(self) -> None:
+        """The last five are determined as of the pass's end: batches above may be truncated, and then written again."""
         disk, log = new_log()
         for number in range(12):
             append_records(log, [(b"k", b"v" * 30)], producer=(7, 0, number))
@@ -385,14 +389,14 @@ class TestProducers:
         settle(log)
         log.close(clean=False)
         states = ProducerStates()
-        PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
+        recover_log(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
         entry = states.get(ProducerId(7))
         assert entry is not None and entry.next_sequence == 12 and len(entry.batches) == 5
 
 
 class TestFollowers:
     @pytest.mark.parametrize("cold", [False, True], ids=["memory", "disk"])
-    def test_one_that_ends_within_a_hole_gets_the_rest_of_it(self, cold: bool) -> None:
+    def test_a_follower_that_ends_within_a_hole_gets_the_rest_of_it(self, cold: bool) -> None:
         """S4, S10."""
         cluster = CompactedCluster()
         cluster.fill(7)
@@ -410,14 +414,13 @@ class TestFollowers:
         proposal, _ = cluster.members[0].proposals[-1]
         assert 2 in {member for member, _ in proposal.isr}, "it may join the ISR"
 
-    def test_it_alone_is_given_a_part(self) -> None:
-        cluster = CompactedCluster()
+    def test_only_a_hole_is_sent_in_part(self) -> None:
+        cluster = CompactedCluster(cache_bytes=0)
         cluster.fill(9)
         cluster.send_away(2)
         for number in range(9, 60):
             cluster.put(b"k%d" % (number % 4), b"v%d" % number * 6)
         log = cluster.log(0)
-        log._tail.forget_below(log.stable_end_offset)
         cluster.compact(0)
         piece = log.read(Offset(9), log.log_end_offset, 1 << 20, by=ReadBy.FOLLOWER)
         data = b"".join(map(part_bytes, piece.parts))
@@ -426,7 +429,7 @@ class TestFollowers:
         assert plain.first_offset < 9, "a consumer skips what it has"
         plain.release()
 
-    def test_a_copied_hole_is_handed_on_in_part_from_memory(self) -> None:
+    def test_a_copied_hole_is_sent_in_part_from_memory(self) -> None:
         cluster = CompactedCluster()
         cluster.fill(60)
         cluster.compact(0)

@@ -1,19 +1,21 @@
-"""Compaction and transactions (S13): aborted data goes first, what it said of keys never counts, markers go last."""
+"""Compaction and transactions (S13): aborted records are removed first and supersede nothing, markers
+are removed last.
+"""
 
 from __future__ import annotations
 
 from raftlog.model import Acks
 from raftlog.records.batch import ControlKind
-from tests.support.compacted_cluster import CompactedCluster
-from tests.support.compaction import records, seal
-from tests.support.replication_cluster import tp
-from tests.support.transaction_logs import key
-from tests.support.transactional_log import Transactional
+from tests.support.clusters.compacted import CompactedCluster
+from tests.support.partitions.compaction import records, seal
+from tests.support.partitions.replication_cluster import tp
+from tests.support.partitions.transaction_logs import key
+from tests.support.partitions.transactional_log import Transactional
 
 A, B = key(1), key(2)
 
 
-def test_an_aborted_record_does_not_take_away_an_older_one_of_its_key() -> None:
+def test_an_aborted_record_does_not_remove_an_older_one_of_its_key() -> None:
     log = Transactional()
     log.plain(b"k", b"kept")
     log.write(A, [b"k", b"other"], b"aborted")
@@ -26,7 +28,7 @@ def test_an_aborted_record_does_not_take_away_an_older_one_of_its_key() -> None:
     assert log.reopened().transactions.open_count == 0
 
 
-def test_what_a_commit_did_not_mean_goes_and_what_it_meant_counts() -> None:
+def test_records_beyond_a_commits_end_are_removed_and_those_below_count() -> None:
     log = Transactional()
     log.plain(b"k", b"old")
     log.write(A, [b"k"], b"new")
@@ -37,7 +39,7 @@ def test_what_a_commit_did_not_mean_goes_and_what_it_meant_counts() -> None:
     assert records(log.log) == [(1, b"k", b"new")]
 
 
-def test_nothing_of_an_open_transaction_is_touched_nor_what_lies_behind_it() -> None:
+def test_open_transactions_and_everything_behind_them_are_not_touched() -> None:
     log = Transactional()
     log.plain(b"k", b"0")
     seal(log.log)
@@ -54,7 +56,7 @@ def test_nothing_of_an_open_transaction_is_touched_nor_what_lies_behind_it() -> 
     assert records(log.log) == [(2, b"k", b"2")]
 
 
-def test_a_marker_goes_in_a_pass_that_finds_nothing_left_of_what_it_ended() -> None:
+def test_a_marker_is_removed_in_a_pass_that_finds_none_of_its_batches() -> None:
     log = Transactional()
     log.write(A, [b"k"], b"1")
     log.end(ControlKind.COMMIT, A, named=1)
@@ -71,8 +73,8 @@ def test_a_marker_goes_in_a_pass_that_finds_nothing_left_of_what_it_ended() -> N
     assert log.reopened().transactions.open_count == 0
 
 
-def test_what_is_left_of_a_transaction_keeps_its_marker() -> None:
-    """Without it whoever has nothing but the log would find the transaction open."""
+def test_a_marker_stays_while_a_batch_of_its_transaction_does() -> None:
+    """Without it, a replica that has only the log would consider the transaction open."""
     log = Transactional()
     log.write(A, [b"k", b"stays"], b"1")
     log.end(ControlKind.COMMIT, A, named=2)
@@ -85,7 +87,7 @@ def test_what_is_left_of_a_transaction_keeps_its_marker() -> None:
         log.plain(b"more", b"%d" % number)
 
 
-def test_a_broker_compacts_what_is_aborted_and_forgets_the_ranges() -> None:
+def test_a_broker_compacts_aborted_records_and_drops_their_ranges() -> None:
     cluster = CompactedCluster(brokers=2)
     cluster.write(0, A, bytes(500), keys=[b"k"])
     cluster.settle()
@@ -94,9 +96,9 @@ def test_a_broker_compacts_what_is_aborted_and_forgets_the_ranges() -> None:
         cluster.scheduler.advance(0.2)
         cluster.settle()
     cluster.fill(60)
-    transactions = [m.manager.drivers[tp(0)]._producers.transactions for m in cluster.members.values()]
-    assert [len(one.aborted) for one in transactions] == [1, 1]
+    drivers = [member.manager.drivers[tp(0)] for member in cluster.members.values()]
+    assert [driver.facts().aborted_ranges for driver in drivers] == [1, 1]
     assert cluster.compact(0)
-    assert [len(one.aborted) for one in transactions] == [0, 1]
+    assert [driver.facts().aborted_ranges for driver in drivers] == [0, 1]
     assert not any(key == b"k" for _, key, _ in records(cluster.log(0)))
     assert cluster.produce(0, acks=Acks.ALL) is not None

@@ -1,4 +1,4 @@
-"""Produced batches are checked in the order of arrival, and off the loop where that may take long (S1, S11)."""
+"""Produced batches are checked in the order of arrival, and by a worker if that may take long (S1, S11)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from raftlog.errors import RaftlogError
 from raftlog.model import Acks
 from raftlog.records.batch import BatchHeader, encode
 from raftlog.records.header import Codec
-from tests.support.manual import ManualScheduler, ManualWorker
-from tests.support.replication_cluster import ReplicationCluster, tp
+from tests.support.partitions.manual import ManualScheduler, ManualWorker
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
 
 PLAIN = encode([b"plain"], base_timestamp_ms=0)
 PACKED = encode([b"packed" * 20], base_timestamp_ms=0, codec=Codec.ZSTD)
@@ -22,13 +22,18 @@ DAMAGED = PACKED[:-1] + bytes([PACKED[-1] ^ 1])
 
 
 class Queue:
-    """The batches of one partition, and what came of each: its number and `ok` or the error's code."""
+    """The batches of one partition, and the result of each: its number and `ok` or the error's code."""
 
     def __init__(self) -> None:
         self.worker = ManualWorker(ManualScheduler())
         self.seen: list[tuple[int, str]] = []
         self.given_up: set[int] = set()
-        self.incoming = IncomingBatches(self.worker, lambda request: request not in self.given_up, self.checked)
+        self.on_checked = self.checked
+        self.incoming = IncomingBatches(
+            self.worker,
+            lambda request: request not in self.given_up,
+            lambda arrival, header: self.on_checked(arrival, header),
+        )
         self.again: list[bytes] = []
 
     def arrive(self, number: int, batch: bytes) -> None:
@@ -40,7 +45,7 @@ class Queue:
             self.arrive(100 + len(self.again), self.again.pop())
 
 
-def test_a_plain_batch_is_checked_where_it_arrives() -> None:
+def test_a_plain_batch_is_checked_on_the_loop() -> None:
     queue = Queue()
     queue.arrive(1, PLAIN)
     queue.arrive(2, PLAIN[:-1])
@@ -49,7 +54,7 @@ def test_a_plain_batch_is_checked_where_it_arrives() -> None:
     assert not queue.worker.pending
 
 
-def test_a_compressed_batch_is_a_workers_and_all_others_wait_behind_it() -> None:
+def test_a_compressed_batch_is_checked_by_a_worker_and_later_ones_wait() -> None:
     queue = Queue()
     queue.arrive(1, PACKED)
     queue.arrive(2, PLAIN)
@@ -62,7 +67,7 @@ def test_a_compressed_batch_is_a_workers_and_all_others_wait_behind_it() -> None
     assert queue.seen[-1] == (5, "ok")
 
 
-def test_who_is_answered_may_produce_again_at_once_and_keeps_its_place() -> None:
+def test_a_producer_may_send_again_during_its_answer_and_keeps_its_order() -> None:
     queue = Queue()
     for number in (1, 2, 3):
         queue.arrive(number, PACKED)
@@ -71,7 +76,7 @@ def test_who_is_answered_may_produce_again_at_once_and_keeps_its_place() -> None
     assert queue.seen == [(1, "ok"), (2, "ok"), (3, "ok"), (101, "ok")]
 
 
-def test_what_nobody_waits_for_is_neither_checked_nor_told() -> None:
+def test_an_abandoned_batch_is_neither_checked_nor_answered() -> None:
     queue = Queue()
     for number in (1, 2, 3, 4):
         queue.arrive(number, PACKED)
@@ -80,8 +85,8 @@ def test_what_nobody_waits_for_is_neither_checked_nor_told() -> None:
     assert [number for number, _ in queue.seen] == [1, 4]
 
 
-def test_who_gave_up_while_a_worker_checks_is_not_told() -> None:
-    """Its deadline passed, or the leadership ended: appending it now could only be a surprise."""
+def test_a_batch_abandoned_while_a_worker_checks_it_is_not_answered() -> None:
+    """Its deadline passed, or the leadership ended: it must not be appended now."""
     queue = Queue()
     for number in (1, 2, 3, 4):
         queue.arrive(number, PACKED)
@@ -93,7 +98,7 @@ def test_who_gave_up_while_a_worker_checks_is_not_told() -> None:
     assert queue.seen == [(2, "ok"), (4, "ok")]
 
 
-def test_jobs_are_small_and_what_waits_is_bounded() -> None:
+def test_jobs_are_small_and_waiting_batches_are_bounded() -> None:
     queue = Queue()
     for number in range(MAX_WAITING_BATCHES):
         queue.arrive(number, PACKED)
@@ -108,7 +113,7 @@ def test_jobs_are_small_and_what_waits_is_bounded() -> None:
     assert [number for number, _ in queue.seen[1:]] == list(range(MAX_WAITING_BATCHES))
 
 
-def test_closing_drops_what_waits() -> None:
+def test_closing_drops_waiting_batches() -> None:
     queue = Queue()
     queue.arrive(1, PACKED)
     queue.arrive(2, PACKED)
@@ -132,7 +137,7 @@ def test_a_compressed_batch_is_appended_in_its_order() -> None:
     assert cluster.fetch(0, 0).errors == [""]
 
 
-def test_one_that_lost_its_leader_while_it_was_checked_is_not_appended() -> None:
+def test_a_batch_whose_leadership_ended_during_its_check_is_not_appended() -> None:
     cluster = ReplicationCluster()
     answers: list[Any] = []
     cluster.members[0].manager.produce(tp(0), PACKED, Acks.ALL, answers.append)
@@ -142,18 +147,17 @@ def test_one_that_lost_its_leader_while_it_was_checked_is_not_appended() -> None
     assert cluster.log_end(0) == (0, 0)
 
 
-def test_a_bug_in_what_is_told_does_not_stop_those_behind_it() -> None:
+def test_a_bug_in_a_callback_does_not_stop_later_batches() -> None:
     queue = Queue()
     for number in (1, 2):
         queue.arrive(number, PACKED)
     queue.worker.run_one()
-    broken = queue.checked
 
     def fail(arrival: Arrival, header: BatchHeader | RaftlogError) -> None:
-        queue.incoming._checked = broken
+        queue.on_checked = queue.checked
         raise AssertionError("a bug")
 
-    queue.incoming._checked = fail
+    queue.on_checked = fail
     with pytest.raises(AssertionError):
         queue.worker.scheduler.run()
     queue.arrive(3, PACKED)

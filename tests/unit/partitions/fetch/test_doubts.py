@@ -1,4 +1,4 @@
-"""Positions beyond a high watermark: no reader hears of one from a leader that was deposed (S3; KIP-320)."""
+"""Positions beyond a high watermark: no reader is refused by a leader that was deposed (S3; KIP-320)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from partitions.fetch.doubts import PATIENCE_SECONDS
-from tests.support.replication_cluster import Fetch, ReplicationCluster
-from tests.support.session_reader import Polled, SessionReader
+from tests.support.client.session_reader import Polled, SessionReader
+from tests.support.partitions.replication_cluster import Fetch, ReplicationCluster
 
 
 @dataclass
 class SlowQuorum:
-    """Answers when the test says so."""
+    """A quorum that answers when the test says so."""
 
     questions: list[Callable[[bool], None]] = field(default_factory=list)
 
@@ -24,7 +24,7 @@ class SlowQuorum:
 
 @dataclass
 class Reading:
-    """One way of asking broker 0 for partition 0."""
+    """One way to request partition 0 from broker 0."""
 
     cluster: ReplicationCluster
     polled: Polled | None = None
@@ -65,7 +65,7 @@ def cluster_of(quorum: SlowQuorum, records: int = 3) -> ReplicationCluster:
 
 
 def depose(cluster: ReplicationCluster) -> None:
-    """Broker 1 leads and commits two more records; broker 0 does not hear of it."""
+    """Broker 1 leads and commits two more records; broker 0 does not know."""
     new_leader = cluster.elect(1, isr=(1, 2), to=(1, 2))
     assert new_leader.leader == 1
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_a_leader_that_cannot_reach_the_quorum_denies_nothing(
 
 
 @each_way
-def test_a_leader_that_is_confirmed_says_so(read: Callable[[ReplicationCluster, int], Reading]) -> None:
+def test_a_confirmed_leader_denies_the_offset(read: Callable[[ReplicationCluster, int], Reading]) -> None:
     quorum = SlowQuorum()
     cluster = cluster_of(quorum)
     reading = read(cluster, 4)
@@ -115,7 +115,7 @@ def test_a_leader_that_is_confirmed_says_so(read: Callable[[ReplicationCluster, 
 
 
 @each_way
-def test_the_same_leader_in_a_new_epoch_is_asked_again(read: Callable[[ReplicationCluster, int], Reading]) -> None:
+def test_the_same_leader_in_a_new_epoch_is_confirmed_again(read: Callable[[ReplicationCluster, int], Reading]) -> None:
     quorum = SlowQuorum()
     cluster = cluster_of(quorum)
     reading = read(cluster, 4)
@@ -126,7 +126,7 @@ def test_the_same_leader_in_a_new_epoch_is_asked_again(read: Callable[[Replicati
 
 
 @each_way
-def test_records_that_come_meanwhile_make_the_offset_one_of_the_log(
+def test_records_appended_meanwhile_may_contain_the_offset(
     read: Callable[[ReplicationCluster, int], Reading],
 ) -> None:
     quorum = SlowQuorum()
@@ -139,7 +139,7 @@ def test_records_that_come_meanwhile_make_the_offset_one_of_the_log(
 
 
 @each_way
-def test_below_the_start_nothing_is_in_doubt(read: Callable[[ReplicationCluster, int], Reading]) -> None:
+def test_an_offset_below_the_start_needs_no_confirmation(read: Callable[[ReplicationCluster, int], Reading]) -> None:
     quorum = SlowQuorum()
     cluster = cluster_of(quorum)
     driver = next(iter(cluster.members[0].manager.drivers.values()))
@@ -150,8 +150,8 @@ def test_below_the_start_nothing_is_in_doubt(read: Callable[[ReplicationCluster,
     assert read(cluster, 1).error() == "offset_out_of_range" and quorum.questions == []
 
 
-def test_one_question_at_a_time_and_nobody_takes_an_earlier_one() -> None:
-    """An answer speaks for what was asked before its question began."""
+def test_there_is_one_question_at_a_time_and_no_request_uses_an_earlier_one() -> None:
+    """An answer covers only the requests that came before its question."""
     quorum = SlowQuorum()
     cluster = cluster_of(quorum)
     first, second, third = (without_session(cluster, 4 + number) for number in range(3))
@@ -177,7 +177,7 @@ def test_a_poll_that_ended_meanwhile_gets_no_answer() -> None:
 
 
 @each_way
-def test_a_broker_that_stops_keeps_nobody_waiting(read: Callable[[ReplicationCluster, int], Reading]) -> None:
+def test_a_stopping_broker_answers_waiting_requests(read: Callable[[ReplicationCluster, int], Reading]) -> None:
     quorum = SlowQuorum()
     cluster = cluster_of(quorum)
     readings = [read(cluster, 4), read(cluster, 5)]

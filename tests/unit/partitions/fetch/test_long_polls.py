@@ -1,4 +1,4 @@
-"""Long polls and offsets: what consumers get, and what they wait for."""
+"""Long polls and offsets: the answers for consumers, and the conditions that they wait for."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from partitions.manager import TopicRemoved
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError
 from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FoundOffset
-from tests.support.replication_cluster import TOPIC, ReplicationCluster, tp
+from tests.support.partitions.replication_cluster import TOPIC, ReplicationCluster, tp
 
 
-def test_a_fetch_over_many_partitions_takes_errors_apart() -> None:
+def test_a_fetch_of_many_partitions_has_separate_errors() -> None:
     cluster = ReplicationCluster(3)
     for partition in (0, 1):
         cluster.produce(0, partition)
@@ -30,7 +30,7 @@ def test_a_fetch_over_many_partitions_takes_errors_apart() -> None:
     assert fetch.answers[2].leader == 1
 
 
-def test_min_bytes_waits_for_enough_and_the_deadline_takes_what_there_is() -> None:
+def test_min_bytes_waits_for_enough_and_the_deadline_answers_with_the_rest() -> None:
     cluster = ReplicationCluster(2)
     fetch = cluster.fetch(0, 0, 0, min_bytes=3000, wait_ms=5000)
     for partition in (0, 1):
@@ -100,10 +100,10 @@ def test_cold_data_is_loaded_before_the_answer() -> None:
     ("error", "code"),
     [(MemoryError(), "offset_not_available"), (RuntimeError("can't start new thread"), "replica_not_available")],
 )
-def test_a_worker_that_takes_no_load_is_answered_for(
+def test_a_poll_whose_load_no_worker_accepts_is_answered(
     error: Exception, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S10: a poll whose cold data nobody can load is not left to wait; the other partition is answered as ever."""
+    """S10: a poll whose cold data cannot be loaded must not wait; the other partition is answered as usual."""
     cluster = ReplicationCluster(2, cache_bytes=0)
     for partition in (0, 1):
         cluster.produce(0, partition)
@@ -140,7 +140,7 @@ def test_waiting_polls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.fetch(0, 0, wait_ms=1000).answers is None, "there is room again"
 
 
-def test_a_waiting_fetch_hears_of_the_end_of_leadership_and_of_the_topic() -> None:
+def test_a_waiting_fetch_is_answered_at_the_end_of_leadership_and_of_the_topic() -> None:
     cluster = ReplicationCluster()
     fetch = cluster.fetch(0, 0, wait_ms=10_000)
     cluster.elect(1)

@@ -1,4 +1,6 @@
-"""Fetch sessions at a broker: what changed is named, the rest waits and costs nothing (KIP-227's idea; S1, S3, S13)."""
+"""Fetch sessions at a broker: changed partitions are named, the others wait and cost nothing (the idea of KIP-227; S1,
+S3, S13).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from partitions.fetch import session as fetch_session
 from partitions.fetch import sessions as fetch_sessions
 from partitions.manager import TopicRemoved
 from raftlog.errors import RaftlogError
-from tests.support.replication_cluster import TOPIC, ReplicationCluster, tp
-from tests.support.session_reader import SessionReader
-from tests.support.transaction_logs import key
+from tests.support.client.session_reader import SessionReader
+from tests.support.partitions.replication_cluster import TOPIC, ReplicationCluster, tp
+from tests.support.partitions.transaction_logs import key
 
 
 def refusal(reader: SessionReader, **request: Any) -> str:
@@ -23,7 +25,7 @@ def refusal(reader: SessionReader, **request: Any) -> str:
     return caught.value.code
 
 
-def test_what_was_named_once_waits_until_it_has_something() -> None:
+def test_a_slot_that_was_named_once_waits_until_it_has_something() -> None:
     cluster = ReplicationCluster(3)
     reader = SessionReader(cluster)
     first = reader.poll({1: (0, 0), 2: (1, 0), 3: (2, 0)}, wait_ms=500)
@@ -44,7 +46,7 @@ def test_what_was_named_once_waits_until_it_has_something() -> None:
 
 
 def test_nothing_at_or_above_the_high_watermark_is_given() -> None:
-    """S3: what only the leader has waits, for a slot that waits and for one that is new."""
+    """S3: records that only the leader has are withheld, from a waiting slot and from a new one."""
     cluster = ReplicationCluster()
     reader = SessionReader(cluster)
     cluster.produce(0)
@@ -61,7 +63,7 @@ def test_nothing_at_or_above_the_high_watermark_is_given() -> None:
     assert other.slots is None
 
 
-def test_marks_ride_along_and_only_once() -> None:
+def test_marks_are_sent_with_data_and_only_once() -> None:
     cluster = ReplicationCluster(2)
     reader = SessionReader(cluster)
     first = reader.poll({1: (0, 0), 2: (1, 0)}, wait_ms=100)
@@ -74,8 +76,8 @@ def test_marks_ride_along_and_only_once() -> None:
     assert second.slots == [], "nothing is news"
 
 
-def test_an_idle_partition_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many are idle, a poll and its answer look at none of them."""
+def test_an_idle_partition_is_not_examined_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are idle, a poll and its answer examine none of them."""
     looks: list[int] = []
     readable_end = ReplicaReads.readable_end
 
@@ -101,7 +103,7 @@ def test_an_idle_partition_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatc
     assert poll.over == {18: ""} and set(looks) == {17}
 
 
-def test_several_polls_are_under_way() -> None:
+def test_several_polls_can_be_in_flight() -> None:
     cluster = ReplicationCluster(2)
     reader = SessionReader(cluster)
     polls = [reader.poll({1: (0, 0)}), reader.poll({2: (1, 0)}), reader.poll()]
@@ -113,7 +115,7 @@ def test_several_polls_are_under_way() -> None:
     assert polls[2].slots == []
 
 
-def test_min_bytes_waits_for_enough_and_the_deadline_takes_what_there_is() -> None:
+def test_min_bytes_waits_for_enough_and_the_deadline_answers_with_the_rest() -> None:
     cluster = ReplicationCluster(2)
     reader = SessionReader(cluster)
     poll = reader.poll({1: (0, 0), 2: (1, 0)}, min_bytes=3000, wait_ms=5000)
@@ -133,7 +135,7 @@ def test_min_bytes_waits_for_enough_and_the_deadline_takes_what_there_is() -> No
     assert late.values == 1
 
 
-def test_who_wants_more_than_one_answer_may_hold_gets_a_full_one() -> None:
+def test_a_poll_with_more_data_than_an_answer_can_hold_gets_a_full_one() -> None:
     cluster = ReplicationCluster(2)
     reader = SessionReader(cluster)
     poll = reader.poll({1: (0, 0), 2: (1, 0)}, min_bytes=1 << 20, max_bytes=6000, wait_ms=60_000)
@@ -152,7 +154,7 @@ def test_who_wants_more_than_one_answer_may_hold_gets_a_full_one() -> None:
     assert (poll.values, poll.over) == (1, {3: ""})
 
 
-def test_max_bytes_bounds_an_answer_and_who_got_none_comes_first() -> None:
+def test_max_bytes_bounds_an_answer_and_slots_that_got_nothing_come_first() -> None:
     cluster = ReplicationCluster(3)
     for partition in range(3):
         cluster.produce(0, partition, size=5000)
@@ -188,7 +190,7 @@ def test_the_leader_epoch_of_a_consumer_is_checked() -> None:
     assert reader.poll({2: (0, 0)}).over == {2: "unknown_leader_epoch"}
 
 
-def test_a_waiting_slot_hears_of_the_end_of_leadership_of_the_replica_and_of_the_topic() -> None:
+def test_a_waiting_slot_ends_with_the_leadership_the_replica_or_the_topic() -> None:
     cluster = ReplicationCluster(2)
     reader = SessionReader(cluster)
     poll = reader.poll({1: (0, 0), 2: (1, 0)}, wait_ms=10_000)
@@ -201,7 +203,7 @@ def test_a_waiting_slot_hears_of_the_end_of_leadership_of_the_replica_and_of_the
     assert poll.over == {2: "unknown_topic"}
 
 
-def test_a_waiting_slot_hears_that_its_replica_has_moved_away() -> None:
+def test_a_waiting_slot_ends_when_its_replica_has_moved_away() -> None:
     cluster = ReplicationCluster(brokers=3)
     reader = SessionReader(cluster)
     poll = reader.poll({1: (0, 0)}, wait_ms=10_000)
@@ -233,7 +235,7 @@ def test_a_new_epoch_of_the_same_leader_ends_slots_of_the_old_one() -> None:
     assert poll.over == {1: "fenced_leader_epoch"}
 
 
-def test_what_is_dropped_is_not_answered() -> None:
+def test_dropped_slots_are_not_answered() -> None:
     cluster = ReplicationCluster(2)
     reader = SessionReader(cluster)
     poll = reader.poll({1: (0, 0), 2: (1, 0)})
@@ -247,8 +249,8 @@ def test_what_is_dropped_is_not_answered() -> None:
     assert poll.over == {2: ""}
 
 
-def test_read_committed_sees_no_open_transaction_and_is_told_what_was_aborted() -> None:
-    """S13. A moved high watermark behind which a transaction is open is only news of a mark."""
+def test_read_committed_sees_no_open_transaction_and_gets_the_aborted_ranges() -> None:
+    """S13. If the high watermark moves while a transaction is open behind it, only the mark is reported."""
     cluster = ReplicationCluster()
     one = key(7)
     reader = SessionReader(cluster, isolation=1)
@@ -284,7 +286,7 @@ def test_cold_data_is_loaded_before_the_answer() -> None:
     assert dropped.slots == [], "the stream is gone: nobody is sent what was loaded"
 
 
-def test_a_session_that_is_not_the_stream_s_is_unknown() -> None:
+def test_a_session_of_another_stream_is_unknown() -> None:
     cluster = ReplicationCluster()
     reader = SessionReader(cluster)
     assert refusal(reader, begins=False, session=1) == "unknown_fetch_session"
@@ -298,7 +300,7 @@ def test_a_session_that_is_not_the_stream_s_is_unknown() -> None:
     assert (len(reader.sessions), reader.sessions.slots) == (1, 0)
 
 
-def test_a_request_that_cannot_be_changes_nothing() -> None:
+def test_an_invalid_request_changes_nothing() -> None:
     """S11. Slots only rise; polls of a session are bounded."""
     cluster = ReplicationCluster(2)
     reader = SessionReader(cluster)
@@ -313,7 +315,7 @@ def test_a_request_that_cannot_be_changes_nothing() -> None:
     assert poll.over == {5: ""}
 
 
-def test_sessions_and_slots_are_bounded_and_go_with_their_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_and_slots_are_bounded_and_end_with_their_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "MAX_SESSIONS", 2)
     monkeypatch.setattr(fetch_sessions, "MAX_SLOTS", 3)
     cluster = ReplicationCluster(4)
@@ -335,7 +337,7 @@ def test_sessions_and_slots_are_bounded_and_go_with_their_streams(monkeypatch: p
     assert (len(one.sessions), one.sessions.slots) == (0, 0)
 
 
-def test_no_turn_looks_at_all_or_reads_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_turn_examines_or_reads_all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_session, "LOOKS_A_TURN", 3)
     monkeypatch.setattr(fetch_session, "READS_A_TURN", 2)
     cluster = ReplicationCluster(8)
@@ -353,7 +355,7 @@ def test_no_turn_looks_at_all_or_reads_all(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(found) == set(range(1, 9))
 
 
-def test_a_broker_that_stops_answers_everybody() -> None:
+def test_a_stopping_broker_answers_all_polls() -> None:
     cluster = ReplicationCluster()
     reader = SessionReader(cluster)
     poll = reader.poll({1: (0, 0)}, wait_ms=10_000)
@@ -367,7 +369,7 @@ def test_a_closed_session_leaves_no_waiter_behind() -> None:
     reader = SessionReader(cluster)
     reader.poll({number + 1: (number, 0) for number in range(3)})
     drivers = [cluster.members[0].manager.drivers[tp(number)] for number in range(3)]
-    assert [len(driver._waiters) for driver in drivers] == [1, 1, 1]
+    assert [driver.facts().waiters for driver in drivers] == [1, 1, 1]
     reader.close()
     cluster.settle()
-    assert [len(driver._waiters) for driver in drivers] == [0, 0, 0]
+    assert [driver.facts().waiters for driver in drivers] == [0, 0, 0]

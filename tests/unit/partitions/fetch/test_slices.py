@@ -1,4 +1,4 @@
-"""A fetch over very many partitions takes several turns of the loop; nothing that comes meanwhile is missed (S1)."""
+"""A fetch over many partitions takes several turns of the loop; nothing that arrives meanwhile is missed (S1)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from raftlog import slices
 from raftlog.errors import RetriableError
 from raftlog.ports import FileRegion
 from raftlog.wire import FetchPartition
-from tests.support.replication_cluster import TOPIC, Fetch, ReplicationCluster, tp
-from tests.support.session_reader import SessionReader
+from tests.support.client.session_reader import SessionReader
+from tests.support.partitions.replication_cluster import TOPIC, Fetch, ReplicationCluster, tp
 
 PARTITIONS = 7
 
 
 class Reads:
-    """Which partitions long polls read, turn by turn; `meanwhile` is called before one of them is."""
+    """The partitions that long polls read, turn by turn; `meanwhile` is called before one of them is read."""
 
     def __init__(self, cluster: CountedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.turns: list[list[int]] = []
@@ -46,7 +46,7 @@ class Reads:
 
 
 class CountedCluster(ReplicationCluster):
-    """Tells turns of the loop apart."""
+    """Distinguishes turns of the loop."""
 
     scheduler_calls = 0
 
@@ -65,7 +65,7 @@ class CountedCluster(ReplicationCluster):
 
     def waiters(self) -> list[int]:
         drivers = self.members[0].manager.drivers
-        return [len(drivers[tp(number)]._waiters) for number in range(PARTITIONS)]
+        return [drivers[tp(number)].facts().waiters for number in range(PARTITIONS)]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def fetch_all(cluster: CountedCluster, **how: Any) -> Fetch:
     return cluster.fetch(0, *[0] * PARTITIONS, **how)
 
 
-def test_no_turn_reads_all_and_the_answer_is_in_the_order_asked(cluster: CountedCluster, reads: Reads) -> None:
+def test_no_turn_reads_all_and_the_answer_is_in_the_order_of_the_request(cluster: CountedCluster, reads: Reads) -> None:
     for partition in range(PARTITIONS):
         cluster.produce(0, partition)
     cluster.settle()
@@ -99,7 +99,7 @@ def test_no_turn_reads_all_and_the_answer_is_in_the_order_asked(cluster: Counted
     assert cluster.waiters() == [0] * PARTITIONS
 
 
-def test_what_comes_to_one_that_was_read_while_others_are_is_not_missed(cluster: CountedCluster, reads: Reads) -> None:
+def test_data_for_a_partition_that_was_already_read_is_not_missed(cluster: CountedCluster, reads: Reads) -> None:
     def write() -> None:
         cluster.produce(0, 1)
         cluster.settle()
@@ -111,7 +111,7 @@ def test_what_comes_to_one_that_was_read_while_others_are_is_not_missed(cluster:
     assert cluster.waiters() == [0] * PARTITIONS
 
 
-def test_its_time_may_be_up_while_it_is_read(cluster: CountedCluster, reads: Reads) -> None:
+def test_the_deadline_may_pass_while_it_is_read(cluster: CountedCluster, reads: Reads) -> None:
     reads.meanwhile[5] = lambda: cluster.scheduler.advance(1.0)
     fetch = fetch_all(cluster, wait_ms=100)
     cluster.settle()
@@ -122,7 +122,9 @@ def test_its_time_may_be_up_while_it_is_read(cluster: CountedCluster, reads: Rea
 
 
 @pytest.mark.parametrize("when", [0, 4, 6])
-def test_who_leaves_while_it_is_read_leaves_nothing_behind(cluster: CountedCluster, reads: Reads, when: int) -> None:
+def test_a_request_cancelled_while_it_is_read_leaves_nothing_behind(
+    cluster: CountedCluster, reads: Reads, when: int
+) -> None:
     for partition in range(PARTITIONS):
         cluster.produce(0, partition)
     cluster.settle()
@@ -141,7 +143,9 @@ def test_who_leaves_while_it_is_read_leaves_nothing_behind(cluster: CountedClust
     assert not any(isinstance(p, FileRegion) for read in released if read.piece for p in read.piece.parts)
 
 
-def test_what_takes_more_than_a_turn_needs_a_place(cluster: CountedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_takes_more_than_a_turn_counts_as_waiting(
+    cluster: CountedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fetch_waiters, "MAX_WAITING_PARTITIONS", 2 * PARTITIONS - 1)
     first, second = fetch_all(cluster), fetch_all(cluster)
     small = cluster.fetch(0, 0, 0)
@@ -153,7 +157,7 @@ def test_what_takes_more_than_a_turn_needs_a_place(cluster: CountedCluster, monk
     assert again.errors == [""] * PARTITIONS
 
 
-def test_all_that_is_cold_is_loaded(cluster: CountedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_cold_data_is_loaded(cluster: CountedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_waiters, "READS_A_TURN", 100)
     cold = CountedCluster(PARTITIONS, cache_bytes=0)
     for partition in range(PARTITIONS):
@@ -166,14 +170,14 @@ def test_all_that_is_cold_is_loaded(cluster: CountedCluster, monkeypatch: pytest
     assert fetch.records == PARTITIONS
 
 
-def test_a_broker_that_stops_answers_who_is_being_read(cluster: CountedCluster) -> None:
+def test_a_stopping_broker_answers_requests_that_are_being_read(cluster: CountedCluster) -> None:
     fetch = fetch_all(cluster, wait_ms=10_000)
     cluster.members[0].manager.close(lambda clean: None)
     cluster.settle()
     assert fetch.answers is not None and len(fetch.answers) == PARTITIONS
 
 
-def test_small_batches_count_in_a_session_s_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_count_in_a_sessions_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_session, "READS_A_TURN", 4)
     cluster = ReplicationCluster(3)
     for partition in range(3):
@@ -187,7 +191,7 @@ def test_small_batches_count_in_a_session_s_turn_too(monkeypatch: pytest.MonkeyP
     assert [poll.values for poll in polls] == [5 * fetch_reads.BATCHES_A_READ] * 3, "a turn makes no larger answers"
 
 
-def test_no_turn_takes_in_all_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_turn_adds_all_named_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_session, "TAKEN_A_TURN", 2)
     cluster = CountedCluster(PARTITIONS)
     reader = SessionReader(cluster)
@@ -205,7 +209,7 @@ def test_no_turn_takes_in_all_that_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(reader.session) == reader.sessions.slots == 0
 
 
-def test_who_names_more_than_can_be_taken_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_with_too_many_slots_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_session, "TAKEN_A_TURN", 2)
     monkeypatch.setattr(fetch_session, "MAX_NAMED", 10)
     cluster = ReplicationCluster(PARTITIONS)
@@ -221,11 +225,11 @@ def test_who_names_more_than_can_be_taken_in_is_refused(monkeypatch: pytest.Monk
 
 
 class Bug(Exception):
-    """Nobody foresaw it."""
+    """An unexpected exception."""
 
 
 def break_reads(monkeypatch: pytest.MonkeyPatch, partition: int) -> list[PartitionRead]:
-    """Reading this partition raises; what the others gave is in the list."""
+    """Reading this partition raises; the results of the others are in the list."""
     read_partition, given = fetch_reads.read_partition, list[PartitionRead]()
 
     def read(replicas: Any, asked: Any, room: int, **options: Any) -> PartitionRead:
@@ -259,7 +263,7 @@ def test_a_poll_that_meets_a_bug_is_answered(turn: str, monkeypatch: pytest.Monk
 
 
 def test_a_session_that_meets_a_bug_closes_and_its_polls_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot that is in no place any more would never be answered."""
+    """A slot that is in no list any more would never be answered."""
     cluster = CountedCluster(PARTITIONS)
     reader = SessionReader(cluster)
     waiting = reader.poll({1: (0, 0), 2: (1, 0)}, wait_ms=10_000)

@@ -1,4 +1,4 @@
-"""The small files: what goes in comes out, and any changed byte is noticed."""
+"""The small files: they survive encoding, and any changed byte is detected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from partitions.files.offset_index import OffsetIndex
 from partitions.files.segment import SegmentIndex, parse_segment_name, segment_name
 from partitions.files.time_index import TimeIndex
 from raftlog.model import LeaderEpoch, Offset
-from tests.support.storage import batch
+from tests.support.partitions.storage import batch
 
 
 def index() -> SegmentIndex:
@@ -47,7 +47,7 @@ FILES: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
 }
 
 
-def test_what_goes_in_comes_out() -> None:
+def test_a_file_survives_encoding() -> None:
     checkpoint = LogCheckpoint(Offset(3), Offset(9), False, True)
     assert LogCheckpoint.decode(checkpoint.encode()) == checkpoint
     assert decode_leader_epochs(encode_leader_epochs(EPOCHS)).entries == EPOCHS
@@ -62,7 +62,7 @@ def test_what_goes_in_comes_out() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_changed_byte_and_every_other_length_is_noticed(name: str) -> None:
+def test_every_changed_byte_and_every_other_length_is_detected(name: str) -> None:
     content, decode = FILES[name]
     decode(content)
     for position in range(len(content)):
@@ -77,7 +77,7 @@ def test_every_changed_byte_and_every_other_length_is_noticed(name: str) -> None
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_one_kind_is_not_taken_for_another(name: str) -> None:
+def test_one_kind_is_not_accepted_as_another(name: str) -> None:
     content, _ = FILES[name]
     for other, (_, decode) in FILES.items():
         if FILES[name][0][4:6] != FILES[other][0][4:6]:
@@ -109,7 +109,7 @@ def test_nonsense_with_a_good_crc_is_refused() -> None:
             decode(content)
 
 
-def test_the_two_indexes_of_a_segment_must_fit_each_other_and_the_segment() -> None:
+def test_the_two_indexes_of_a_segment_must_match_each_other_and_the_segment() -> None:
     made, other = index(), SegmentIndex.empty(Offset(100), 200)
     with pytest.raises(DamagedFile):
         SegmentIndex.decode(Offset(100), made.offsets.encode(), other.times.encode(), 200)
@@ -117,7 +117,7 @@ def test_the_two_indexes_of_a_segment_must_fit_each_other_and_the_segment() -> N
         SegmentIndex.decode(Offset(0), made.offsets.encode(), made.times.encode(), 200)
 
 
-def test_names_sort_as_offsets_do() -> None:
+def test_names_sort_like_offsets() -> None:
     offsets = [0, 9, 10, 99, 10**15, 2**63 - 1]
     names = [segment_name(Offset(offset)) for offset in offsets]
     assert names == sorted(names)
@@ -133,8 +133,8 @@ def history(*entries: tuple[int, int]) -> LeaderEpochHistory:
     return LeaderEpochHistory(EpochStart(LeaderEpoch(epoch), Offset(start)) for epoch, start in entries)
 
 
-def test_where_an_epoch_ends() -> None:
-    """KIP-320: what a leader answers to a follower that asks for the end of an epoch."""
+def test_the_end_of_an_epoch() -> None:
+    """KIP-320: the leader's answer to a follower that asks for the end of an epoch."""
     epochs = history((1, 0), (3, 10), (4, 25))
     end = Offset(40)
     answers = {epoch: epochs.end_offset_for(LeaderEpoch(epoch), end) for epoch in range(6)}
@@ -162,7 +162,7 @@ def test_epochs_never_fall() -> None:
             history(*wrong)
 
 
-def test_an_epoch_whose_batches_are_all_gone_gives_way() -> None:
+def test_an_epoch_without_batches_is_removed() -> None:
     epochs = history((1, 0), (3, 10))
     assert epochs.truncate_start(Offset(20))
     assert epochs == history((3, 20)), "the log is empty at 20, and its last epoch was 3"

@@ -1,4 +1,4 @@
-"""A full disk: what was acknowledged stays, more is refused, and the log goes on when there is room again."""
+"""A full disk: acknowledged batches stay, more are refused, and the log continues when there is space again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from partitions.log.log import PartitionLog
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset
-from tests.support.storage import PATH, append, open_log, read_batches, settle
+from tests.support.partitions.storage import PATH, append, open_log, read_batches, recover_log, settle
 
 SMALL = TopicConfig(segment_bytes=500, index_interval_bytes=100)
 
@@ -34,7 +34,7 @@ def take(log: PartitionLog) -> LogJob:
 
 def test_a_full_disk_leaves_the_marker_uncertain(disk: SimDisk) -> None:
     """1. The log is to be fsynced: the job removes the marker and meets a full disk after it. 2. It is not to be
-    fsynced after all. The marker has to be made again."""
+    fsynced after all. The marker has to be created again."""
     log = open_log(disk, TopicConfig(flush="os"))
     append(log)
     settle(log)
@@ -47,7 +47,7 @@ def test_a_full_disk_leaves_the_marker_uncertain(disk: SimDisk) -> None:
     assert disk.exists(f"{PATH}/{FLUSH_OS_NAME}")
 
 
-def test_a_full_disk_keeps_what_was_acknowledged_refuses_more_and_goes_on_when_there_is_room(disk: SimDisk) -> None:
+def test_a_full_disk_keeps_acknowledged_batches_refuses_more_and_recovers(disk: SimDisk) -> None:
     log = open_log(disk)
     first = append(log)
     settle(log)
@@ -84,17 +84,17 @@ def test_a_full_disk_and_then_a_crash_lose_nothing_acknowledged(disk: SimDisk) -
         job.run()
     log.job_done(job, caught.value)
     disk.full = False
-    again, recovery = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False)
+    again, recovery = recover_log(disk, PATH, SMALL, clean_shutdown=False)
     assert not recovery.cut_or_quarantined
     assert read_batches(again, 0) == [one.data for one in made]
 
 
 def run_until_full(log: PartitionLog, monkeypatch: pytest.MonkeyPatch, path_part: str) -> None:
-    """Run the job that is due; the disk has no room for the first file whose name has this in it."""
+    """Run the job that is due; the disk has no space for the first file whose name contains this."""
     real = SimFile.pwritev
 
     def pwritev(file: SimFile, buffers: Any, position: int) -> int:
-        if path_part in file._path:
+        if path_part in file.path:
             raise DiskFull("no room")
         return real(file, buffers, position)
 
@@ -105,9 +105,11 @@ def run_until_full(log: PartitionLog, monkeypatch: pytest.MonkeyPatch, path_part
     log.job_done(job, caught.value)
 
 
-def test_what_a_full_disk_left_of_one_job_is_cut_by_the_next(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batches were written, and there was no room for the index after them; then a truncation drops them, and
-    what is appended instead is shorter."""
+def test_bytes_that_a_full_disk_left_of_one_job_are_cut_by_the_next(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batches were written, and there was no space for the index after them; then a truncation drops them, and the
+    following ones are shorter."""
     log = open_log(disk, TopicConfig(index_interval_bytes=0))
     first = append(log)
     settle(log)
@@ -119,13 +121,13 @@ def test_what_a_full_disk_left_of_one_job_is_cut_by_the_next(disk: SimDisk, monk
     second = append(log, epoch=1, size=10)
     settle(log)
     assert log.stable_end_offset == 2
-    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    again, recovery = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False)
     assert not recovery.cut_or_quarantined
     assert read_batches(again, 0) == [first.data, second.data]
 
 
 def test_segments_that_a_full_disk_left_behind_are_removed(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failed job had begun segments that the log, truncated since, begins elsewhere now."""
+    """The failed job had started segments that the log, truncated since, starts elsewhere now."""
     log = open_log(disk, SMALL)
     made = [append(log) for _ in range(2)]
     settle(log)
@@ -138,7 +140,7 @@ def test_segments_that_a_full_disk_left_behind_are_removed(disk: SimDisk, monkey
     settle(log)
     made += [append(log, epoch=1, count=3, size=60) for _ in range(4)]
     settle(log)
-    again, recovery = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False)
+    again, recovery = recover_log(disk, PATH, SMALL, clean_shutdown=False)
     assert not recovery.cut_or_quarantined, recovery
     assert again.log_end_offset == 16
     found = read_batches(again, 0)
@@ -146,7 +148,7 @@ def test_segments_that_a_full_disk_left_behind_are_removed(disk: SimDisk, monkey
 
 
 def test_retention_makes_room_on_a_full_disk(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches wait for room, and the room is in segments that wait to be removed: those have to go first."""
+    """Batches wait for space, which is used by segments that wait to be removed: those must be removed first."""
     log = open_log(disk, SMALL)
     for _ in range(12):
         append(log)
@@ -156,7 +158,7 @@ def test_retention_makes_room_on_a_full_disk(disk: SimDisk, monkeypatch: pytest.
     real, many = SimFile.pwritev, len(disk.files())
 
     def pwritev(file: SimFile, buffers: Any, position: int) -> int:
-        batches = any(file._inode is disk._names[path] for path in disk.files() if path.endswith(".log"))
+        batches = any(file.inode is disk.inode_of(path) for path in disk.files() if path.endswith(".log"))
         if batches and len(disk.files()) >= many:
             raise DiskFull("no room")
         return real(file, buffers, position)

@@ -1,4 +1,4 @@
-"""Jobs: what a result holds, in which order the disk is told, and what a failure leaves."""
+"""Jobs: the coverage of a result, the order of disk operations, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from partitions.log.tail import FetchCache
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, InvariantViolation
 from raftlog.model import Offset
-from tests.support.storage import PATH, append, batch, open_log, read_batches, settle
+from tests.support.partitions.storage import PATH, append, batch, open_log, read_batches, recover_log, settle
 
 SMALL = TopicConfig(segment_bytes=500, index_interval_bytes=100)
 
@@ -36,10 +36,10 @@ def take(log: PartitionLog) -> LogJob:
     return job
 
 
-# --- What a result holds: up to the smallest of the end when it was taken and every truncation since ---
+# --- A result covers the smallest of the end when it was taken and every truncation since --------------
 
 
-def test_a_result_does_not_cover_what_was_appended_after_it_was_taken(disk: SimDisk) -> None:
+def test_a_result_does_not_cover_batches_appended_after_it_was_taken(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log)
     job = take(log)
@@ -49,8 +49,8 @@ def test_a_result_does_not_cover_what_was_appended_after_it_was_taken(disk: SimD
     assert (log.stable_end_offset, log.log_end_offset) == (1, 2)
 
 
-def test_a_late_result_does_not_count_for_what_replaced_the_truncated(disk: SimDisk) -> None:
-    """Schedule 12 of the model check: B0 truncates x, fetches y, and the result of the fsync begun for x comes."""
+def test_a_late_result_does_not_cover_the_replacement_of_truncated_batches(disk: SimDisk) -> None:
+    """Schedule 12 of the model check: B0 truncates x, fetches y, and the result of the fsync begun for x arrives."""
     log = open_log(disk)
     append(log, epoch=1)
     settle(log)
@@ -81,9 +81,9 @@ def test_a_result_from_before_a_restart_counts_for_nothing(disk: SimDisk) -> Non
     assert read_batches(open_log(disk), 3) == [y.data]
 
 
-def test_an_earlier_epoch_may_go_on_after_a_truncation(disk: SimDisk) -> None:
-    """The follower had a batch of epoch 2 that nobody else has; the leader of epoch 3 has more of epoch 1 instead. No
-    new entry of the history comes with that, and the file must forget the old one all the same."""
+def test_an_earlier_epoch_may_continue_after_a_truncation(disk: SimDisk) -> None:
+    """The follower had a batch of epoch 2 that no other replica has; the leader of epoch 3 has more of epoch 1 instead.
+    No new entry of the history comes with that, and the file must drop the old one nevertheless."""
     log = open_log(disk)
     append(log, epoch=1)
     append(log, epoch=2)
@@ -91,7 +91,7 @@ def test_an_earlier_epoch_may_go_on_after_a_truncation(disk: SimDisk) -> None:
     log.truncate_to(Offset(1))
     more = append(log, epoch=1)
     settle(log)
-    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    again, recovery = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False)
     assert not recovery.cut_or_quarantined
     assert read_batches(again, 1) == [more.data]
 
@@ -110,9 +110,9 @@ def test_truncation_drops_whole_batches(disk: SimDisk) -> None:
         log.truncate_to(Offset(1))
 
 
-def test_bytes_once_written_are_never_written_over(disk: SimDisk) -> None:
-    """A region on its way to a socket while its log is truncated holds its old batches or ends early."""
-    log, _ = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, cache=FetchCache(0))
+def test_written_bytes_are_never_overwritten(disk: SimDisk) -> None:
+    """A region that is being sent while its log is truncated has its old batches or ends early."""
+    log, _ = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False, cache=FetchCache(0))
     old = [append(log, epoch=1) for _ in range(4)]
     settle(log)
     slice_ = log.read(Offset(0), Offset(4), 1 << 20)
@@ -130,7 +130,7 @@ def test_bytes_once_written_are_never_written_over(disk: SimDisk) -> None:
 
 
 class Recorder(SimDisk):
-    """Writes down what is done to the log's folder."""
+    """Records the operations in the log's folder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         real = getattr(SimFile, name)
 
         def spy(file: SimFile, *args: Any, name: str = name, real: Any = real) -> Any:
-            if any(file._inode is disk._names.get(path) for path in disk.files() if path.endswith(".log")):
+            if any(file.inode is disk.inode_of(path) for path in disk.files() if path.endswith(".log")):
                 disk.steps.append(name)
             return real(file, *args)
 
@@ -167,12 +167,12 @@ def base(offset: int, suffix: str = ".log") -> str:
     return f"{offset:020d}{suffix}"
 
 
-def test_epochs_go_ahead_of_their_batches_and_fsync_behind(recorder: Recorder) -> None:
+def test_epochs_are_written_before_their_batches_and_fsync_after(recorder: Recorder) -> None:
     log = open_log(recorder)
     append(log, epoch=3)
     recorder.steps.clear()
     settle(log)
-    # The checkpoint says «closed clean» until the first write: that is taken back before anything is written.
+    # The checkpoint says «closed clean» until the first write: that is cleared before anything is written.
     assert recorder.steps == ["replace leader-epochs", "replace checkpoint", "pwritev", "fsync"]
     append(log, epoch=3)
     recorder.steps.clear()
@@ -180,7 +180,7 @@ def test_epochs_go_ahead_of_their_batches_and_fsync_behind(recorder: Recorder) -
     assert recorder.steps == ["pwritev_stable", "pwritev"], "the ordinary job: one call, which this disk takes in two"
 
 
-def test_a_first_job_that_empties_a_log_at_its_own_beginning_makes_the_segment_once(recorder: Recorder) -> None:
+def test_a_first_job_that_empties_a_log_at_its_own_start_creates_the_segment_once(recorder: Recorder) -> None:
     log = open_log(recorder)
     append(log, epoch=1)
     log.truncate_fully_and_start_at(Offset(0))
@@ -192,7 +192,7 @@ def test_a_first_job_that_empties_a_log_at_its_own_beginning_makes_the_segment_o
     assert read_batches(open_log(recorder), 0) == [kept.data]
 
 
-def test_a_cut_lowers_the_checkpoint_first_and_is_durable_before_anything_new(recorder: Recorder) -> None:
+def test_a_truncation_lowers_the_checkpoint_first_and_is_durable_before_anything_new(recorder: Recorder) -> None:
     log = open_log(recorder, SMALL)
     for _ in range(12):
         append(log, epoch=1)
@@ -214,7 +214,7 @@ def test_a_cut_lowers_the_checkpoint_first_and_is_durable_before_anything_new(re
     assert recorder.list(PATH).count(base(cut_at)) == 1
 
 
-def test_segments_below_the_start_go_after_the_checkpoint_that_says_so_and_a_few_at_a_time(recorder: Recorder) -> None:
+def test_segments_below_the_start_are_removed_after_the_checkpoint_and_a_few_at_a_time(recorder: Recorder) -> None:
     log = open_log(recorder, SMALL)
     for _ in range(60):
         append(log)
@@ -234,10 +234,10 @@ def test_segments_below_the_start_go_after_the_checkpoint_that_says_so_and_a_few
     assert log.size_bytes == 0
 
 
-def test_a_crash_before_old_segments_are_removed_finds_them_good(disk: SimDisk) -> None:
-    """The history may not forget the epochs of batches whose files are still there. 1. The start moves to the end,
-    a new epoch begins. 2. The job has written epochs, not yet batches. 3. The process dies: the old segment is
-    the last one."""
+def test_a_crash_before_old_segments_are_removed_finds_them_intact(disk: SimDisk) -> None:
+    """The history must not drop the epochs of batches whose files still exist. 1. The start moves to the end, a new
+    epoch begins. 2. The job has written epochs, not yet batches. 3. The process dies: the old segment is the last
+    one."""
     for steps in range(1, 30):
         disk = SimDisk()
         disk.make_directory("partitions")
@@ -251,11 +251,11 @@ def test_a_crash_before_old_segments_are_removed_finds_them_good(disk: SimDisk) 
         with contextlib.suppress(SimulatedCrash):
             job.run()
         disk.crash_countdown = 0
-        _, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+        _, recovery = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False)
         assert not recovery.cut_or_quarantined, recovery
 
 
-def test_checkpoints_come_after_so_many_bytes(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_follow_after_a_number_of_bytes(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_pending, "CHECKPOINT_INTERVAL_BYTES", 700)
     log = open_log(recorder)
     append(log)
@@ -292,7 +292,7 @@ def test_a_log_whose_flush_changes_vouches_only_for_what_is_fsynced(disk: SimDis
     for seed in range(20):
         left = copy.deepcopy(disk)
         left.power_loss(random.Random(seed))
-        again, recovery = PartitionLog.open(left, PATH, TopicConfig(), clean_shutdown=False)
+        again, recovery = recover_log(left, PATH, TopicConfig(), clean_shutdown=False)
         assert recovery.cut_or_quarantined or again.log_end_offset >= stable, recovery
 
 
@@ -307,7 +307,7 @@ def test_a_log_that_is_fsynced_from_now_on_fsyncs_its_past(disk: SimDisk) -> Non
     settle(log)
     assert not disk.exists(f"{PATH}/{FLUSH_OS_NAME}")
     disk.power_loss(random.Random(0))
-    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    again, recovery = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False)
     assert not recovery.cut_or_quarantined
     assert again.log_end_offset == 1
 
@@ -315,7 +315,7 @@ def test_a_log_that_is_fsynced_from_now_on_fsyncs_its_past(disk: SimDisk) -> Non
 # --- Failures ---
 
 
-def test_a_failed_fsync_fails_the_log_for_ever(disk: SimDisk) -> None:
+def test_a_failed_fsync_fails_the_log_permanently(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log)
     settle(log)
@@ -348,17 +348,17 @@ def test_a_bug_in_a_job_fails_the_log(disk: SimDisk) -> None:
     assert isinstance(log.failed, InvariantViolation)
 
 
-def test_what_is_about_to_be_written_is_checked_once_more(disk: SimDisk) -> None:
+def test_batches_are_checked_once_more_before_they_are_written(disk: SimDisk) -> None:
     log = open_log(disk)
     made = batch(0, epoch=1)
     front = bytearray(made.data)
     log.append(made.header, [front])
-    front[15] ^= 1  # somebody writes into a buffer that it gave away
+    front[15] ^= 1  # a caller writes into a buffer that it gave away
     with pytest.raises(InvariantViolation, match="about to write"):
         take(log).run()
 
 
-def test_a_file_that_somebody_else_wrote_to_is_noticed(disk: SimDisk) -> None:
+def test_a_file_written_by_another_process_is_detected(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log)
     settle(log)
@@ -369,7 +369,7 @@ def test_a_file_that_somebody_else_wrote_to_is_noticed(disk: SimDisk) -> None:
         take(log).run()
 
 
-def test_no_file_is_held_open_but_the_last(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_held_open_except_the_last(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     held: set[SimFile] = set()
     real_open, real_close = SimDisk.open, SimFile.close
 
@@ -385,7 +385,7 @@ def test_no_file_is_held_open_but_the_last(disk: SimDisk, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(SimDisk, "open", opened)
     monkeypatch.setattr(SimFile, "close", closed)
-    log, _ = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False, cache=FetchCache(0))
+    log, _ = recover_log(disk, PATH, SMALL, clean_shutdown=False, cache=FetchCache(0))
     assert held == set(), "a log that is only opened holds none"
     for _ in range(40):
         append(log)
@@ -403,7 +403,7 @@ def test_no_file_is_held_open_but_the_last(disk: SimDisk, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("what", ["truncated", "restarted above", "restarted within"])
-def test_a_crash_while_everything_is_removed_on_purpose_is_no_loss(what: str) -> None:
+def test_a_crash_during_an_intentional_removal_of_everything_is_no_loss(what: str) -> None:
     for steps in range(1, 60):
         disk = SimDisk()
         disk.make_directory("partitions")
@@ -422,9 +422,9 @@ def test_a_crash_while_everything_is_removed_on_purpose_is_no_loss(what: str) ->
             job.run()
         except SimulatedCrash:
             disk.crash_countdown = 0
-            again, recovery = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False)
+            again, recovery = recover_log(disk, PATH, SMALL, clean_shutdown=False)
             assert not recovery.cut_or_quarantined, (steps, recovery)
-            PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False)
+            recover_log(disk, PATH, SMALL, clean_shutdown=False)
             continue
         disk.crash_countdown = 0
         again = open_log(disk, SMALL)

@@ -1,4 +1,4 @@
-"""A partition's log on the real disk: what it promises, one promise a test."""
+"""A partition's log on the real disk: its guarantees, one per test."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from partitions.log.log import PartitionLog
 from partitions.log.tail import FetchCache
 from raftlog.config import TopicConfig
 from raftlog.errors import InvalidRequest, InvariantViolation
 from raftlog.model import Offset
 from raftlog.system.disk import LocalDisk
-from tests.support.storage import PATH, append, batch, open_log, read_batches, settle
+from tests.support.partitions.storage import PATH, append, batch, open_log, read_batches, recover_log, settle
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def disk(tmp_path: Path) -> LocalDisk:
 
 
 def test_a_new_log_is_empty_and_clean(disk: LocalDisk) -> None:
-    log, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    log, recovery = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False)
     assert recovery.clean and not recovery.cut_or_quarantined
     assert (log.log_start_offset, log.stable_end_offset, log.log_end_offset) == (0, 0, 0)
     assert log.size_bytes == 0
@@ -29,7 +28,7 @@ def test_a_new_log_is_empty_and_clean(disk: LocalDisk) -> None:
     log.check_invariants()
 
 
-def test_what_is_appended_is_read_at_once_and_stable_after_its_job(disk: LocalDisk) -> None:
+def test_appended_batches_are_read_at_once_and_stable_after_their_job(disk: LocalDisk) -> None:
     log = open_log(disk)
     made = [append(log, count=3), append(log, count=2)]
     assert (log.stable_end_offset, log.log_end_offset) == (0, 5)
@@ -44,11 +43,11 @@ def test_what_is_appended_is_read_at_once_and_stable_after_its_job(disk: LocalDi
     log.check_invariants()
 
 
-def test_a_log_is_what_it_was_after_a_clean_close(disk: LocalDisk) -> None:
+def test_a_log_is_unchanged_after_a_clean_close(disk: LocalDisk) -> None:
     log = open_log(disk)
     made = [append(log, epoch=number // 2) for number in range(7)]
     log.close(clean=True)
-    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=True)
+    again, recovery = recover_log(disk, PATH, TopicConfig(), clean_shutdown=True)
     assert recovery.clean and recovery.notes == ()
     assert (recovery.last_epoch, recovery.stable_end_offset) == (3, 7)
     assert read_batches(again, 0) == [one.data for one in made]
@@ -58,7 +57,7 @@ def test_a_log_is_what_it_was_after_a_clean_close(disk: LocalDisk) -> None:
 @pytest.mark.parametrize("cache_bytes", [0, 100, 1 << 20])
 def test_segments_roll_and_reads_cross_them(disk: LocalDisk, cache_bytes: int) -> None:
     config = TopicConfig(segment_bytes=1024, index_interval_bytes=200)
-    log, _ = PartitionLog.open(disk, PATH, config, clean_shutdown=False, cache=FetchCache(cache_bytes))
+    log, _ = recover_log(disk, PATH, config, clean_shutdown=False, cache=FetchCache(cache_bytes))
     made = []
     for number in range(60):
         made.append(append(log, count=1 + number % 3))

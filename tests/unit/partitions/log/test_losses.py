@@ -1,4 +1,4 @@
-"""Recovery that lost something: the replica does not vouch until the loss is told, whatever happens in between."""
+"""Recovery that lost data: the replica does not vouch until the loss is reported, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from jepsen_like.simulator.world.disk import SimDisk, SimFile, SimulatedCrash
-from partitions.log.log import PartitionLog
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
-from tests.support.damaged_log import CONFIG, Damaged, flip, make
-from tests.support.storage import PATH, append, open_log, read_batches, settle
+from tests.support.partitions.damaged_log import CONFIG, Damaged, flip, make
+from tests.support.partitions.storage import PATH, append, open_log, read_batches, recover_log, settle
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "leader-epochs"])
@@ -46,9 +45,9 @@ def test_epochs_written_ahead_of_their_first_batch_are_dropped() -> None:
     settle(again)
 
 
-def test_a_loss_is_not_forgotten_by_the_next_recovery_until_it_was_reported() -> None:
-    """1. Recovery cuts an acknowledged batch. 2. The process dies before it could register. 3. The second recovery
-    finds nothing wrong any more: if it vouched, the replica would stay in the ISR without that batch."""
+def test_a_loss_is_remembered_by_later_recoveries_until_it_was_reported() -> None:
+    """1. Recovery truncates an acknowledged batch. 2. The process dies before it could register. 3. The second
+    recovery finds nothing wrong any more: if it vouched, the replica would stay in the ISR without that batch."""
     damaged = make(clean=False)
     damaged.change(damaged.names()[-1], lambda good: good[:-1])
     for _ in range(3):
@@ -65,7 +64,7 @@ def test_a_loss_is_not_forgotten_by_the_next_recovery_until_it_was_reported() ->
 
 @pytest.mark.parametrize("damage", ["corrupt", "torn", "no checkpoint", "no epochs"])
 def test_a_crash_anywhere_in_a_lossy_recovery_does_not_make_it_forget(damage: str) -> None:
-    """Above the recovery point nothing but the mark remembers: what is cut there looks like it never was."""
+    """Above the recovery point only the mark remembers: a part truncated there looks as if it never existed."""
     for steps in range(1, 60):
         disk = SimDisk()
         disk.make_directory("partitions")
@@ -100,17 +99,17 @@ def test_unflushed_topics_are_not_vouched_for_after_an_unclean_stop() -> None:
     config = TopicConfig(flush="os")
     log = open_log(disk, config)
     log.close(clean=True)
-    log, recovery = PartitionLog.open(disk, PATH, config, clean_shutdown=False)
+    log, recovery = recover_log(disk, PATH, config, clean_shutdown=False)
     assert not recovery.cut_or_quarantined, "nothing was written since it was closed clean"
     append(log)
     settle(log)
     assert log.stable_end_offset == 1
-    log, recovery = PartitionLog.open(disk, PATH, config, clean_shutdown=False)
+    log, recovery = recover_log(disk, PATH, config, clean_shutdown=False)
     assert recovery.cut_or_quarantined
 
 
-def test_a_full_disk_leaves_nothing_of_what_was_to_be_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried again every few seconds: a copy that is left each time would fill whatever room there is."""
+def test_a_full_disk_leaves_no_part_of_a_quarantined_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt is repeated every few seconds: copies left each time would fill all space."""
     disk = SimDisk()
     disk.make_directory("partitions")
     log = open_log(disk)
@@ -120,7 +119,7 @@ def test_a_full_disk_leaves_nothing_of_what_was_to_be_set_aside(monkeypatch: pyt
     real = SimFile.pwritev
 
     def pwritev(file: SimFile, buffers: Any, position: int) -> int:
-        if any(file._inode is disk._names[path] for path in disk.files() if path.endswith(".quarantined")):
+        if any(file.inode is disk.inode_of(path) for path in disk.files() if path.endswith(".quarantined")):
             raise DiskFull("no room")
         return real(file, buffers, position)
 
@@ -129,6 +128,6 @@ def test_a_full_disk_leaves_nothing_of_what_was_to_be_set_aside(monkeypatch: pyt
         open_log(disk)
     assert not any(path.endswith(".quarantined") for path in disk.files())
     monkeypatch.undo()
-    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    again, recovery = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False)
     assert recovery.cut_or_quarantined
     assert read_batches(again, 0) == [made[0].data]

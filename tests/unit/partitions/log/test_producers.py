@@ -1,4 +1,6 @@
-"""State that the batches determine: kept as snapshots, had again by the newest one that fits and the headers behind."""
+"""State that is derived from the batches: stored as snapshots, and restored from the newest fitting one and the headers
+behind it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from partitions.producers.snapshots import SNAPSHOTS_KEPT, snapshot_name, snapsh
 from raftlog.config import TopicConfig
 from raftlog.model import LeaderEpoch, Offset
 from raftlog.records.batch import BatchHeader, Control
-from tests.support.damaged_log import CONFIG, flip, make
-from tests.support.storage import PATH, append, batch, read_batches, settle
+from tests.support.partitions.damaged_log import CONFIG, flip, make
+from tests.support.partitions.storage import PATH, append, batch, read_batches, recover_log, settle
 
 HEADERS = [batch(offset, epoch=offset // 4).header for offset in range(12)]
 EPOCHS = LeaderEpochHistory(EpochStart(LeaderEpoch(epoch), Offset(4 * epoch)) for epoch in range(3))
@@ -88,35 +90,33 @@ def test_without_a_snapshot_everything_is_replayed(disk: SimDisk) -> None:
     assert rebuilt(disk, start=5) == (None, list(range(5, 12)))
 
 
-def test_the_newest_snapshot_and_what_is_behind_it(disk: SimDisk) -> None:
+def test_the_newest_snapshot_and_the_batches_behind_it(disk: SimDisk) -> None:
     put(disk, 3, 0)
     put(disk, 9, 2)
     assert rebuilt(disk) == (b"at 9", [9, 10, 11])
 
 
-def test_a_snapshot_beyond_the_end_is_not_taken(disk: SimDisk) -> None:
+def test_a_snapshot_beyond_the_end_is_not_used(disk: SimDisk) -> None:
     put(disk, 3, 0)
     put(disk, 9, 2)
     assert rebuilt(disk, end=8) == (b"at 3", [3, 4, 5, 6, 7])
 
 
-def test_a_snapshot_of_another_history_is_not_taken(disk: SimDisk) -> None:
-    """It was written, then the log was truncated and grew beyond it again, by batches of another epoch."""
+def test_a_snapshot_of_another_history_is_not_used(disk: SimDisk) -> None:
+    """It was written, then the log was truncated and grew beyond it again, with batches of another epoch."""
     put(disk, 3, 0)
     put(disk, 9, 1)
     assert rebuilt(disk) == (b"at 3", list(range(3, 12)))
 
 
 @pytest.mark.parametrize("content", [b"", b"rotten", ProducerSnapshot(Offset(8), LeaderEpoch(1), b"other").encode()])
-def test_a_damaged_snapshot_is_not_taken(disk: SimDisk, content: bytes) -> None:
+def test_a_damaged_snapshot_is_not_used(disk: SimDisk, content: bytes) -> None:
     put(disk, 3, 0)
     disk.replace(f"{PATH}/{snapshot_name(Offset(9))}", content)
     assert rebuilt(disk) == (b"at 3", list(range(3, 12)))
 
 
-def test_of_a_snapshot_that_a_later_version_wrote_everything_is_replayed(
-    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_of_a_later_version_is_replaced_by_a_replay(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     put(disk, 9, 2)
     known = State.restore
 
@@ -129,13 +129,13 @@ def test_of_a_snapshot_that_a_later_version_wrote_everything_is_replayed(
     assert rebuilt(disk) == (None, list(range(12)))
 
 
-def test_a_snapshot_below_the_first_segment_serves(disk: SimDisk) -> None:
+def test_a_snapshot_below_the_first_segment_is_used(disk: SimDisk) -> None:
     put(disk, 3, 0)
     assert rebuilt(disk, start=6) == (b"at 3", [6, 7, 8, 9, 10, 11])
 
 
 def test_a_state_that_does_not_begin_with_the_log_knows_that_something_is_missing(disk: SimDisk) -> None:
-    """S1: else a resend of what lay there would be taken for news."""
+    """S1: otherwise a resend of the missing batches would be taken for new ones."""
     assert not rebuilt_state(disk).gap
     assert rebuilt_state(disk, start=5).gap
     put(disk, 3, 0)
@@ -145,7 +145,7 @@ def test_a_state_that_does_not_begin_with_the_log_knows_that_something_is_missin
     assert not rebuilt_state(disk, start=6).gap
 
 
-def test_a_log_that_goes_on_elsewhere_lacks_its_past(disk: SimDisk) -> None:
+def test_a_log_that_continues_elsewhere_lacks_its_past(disk: SimDisk) -> None:
     log, state = truncated(disk)
     log.truncate_fully_and_start_at(Offset(9))
     assert state.gap and not log.producers.stale
@@ -157,14 +157,14 @@ def test_a_few_are_kept_and_a_log_opens_by_the_last(disk: SimDisk, monkeypatch: 
     monkeypatch.setattr(log_pending, "CHECKPOINT_INTERVAL_BYTES", 300)
     disk.remove(PATH)
     state = State()
-    log, _ = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, producers=state)
+    log, _ = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False, producers=state)
     for _ in range(20):
         state.replay(append(log).header)
         settle(log)
     kept = snapshot_offsets(disk, PATH)
     assert len(kept) == SNAPSHOTS_KEPT
     again = State()
-    PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, producers=again)
+    recover_log(disk, PATH, TopicConfig(), clean_shutdown=False, producers=again)
     assert again.replayed == list(range(kept[-1], 20))
     assert again.snapshot() == state.snapshot()
     log.truncate_to(Offset(kept[1]))
@@ -179,10 +179,10 @@ def test_a_few_are_kept_and_a_log_opens_by_the_last(disk: SimDisk, monkeypatch: 
 
 
 def truncated(disk: SimDisk, batches: int = 6) -> tuple[PartitionLog, State]:
-    """A log whose batches are all in files and no longer in memory, less its last one."""
+    """A log whose batches are all in files and no longer in memory, without its last one."""
     disk.remove(PATH)
     state = State()
-    log, _ = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, producers=state, cache=FetchCache(0))
+    log, _ = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False, producers=state, cache=FetchCache(0))
     for _ in range(batches):
         state.replay(append(log).header)
     settle(log)
@@ -191,7 +191,7 @@ def truncated(disk: SimDisk, batches: int = 6) -> tuple[PartitionLog, State]:
 
 
 def replay(log: PartitionLog) -> int:
-    """Until nothing is due; how many replays it took."""
+    """Run until nothing is due; returns the number of replays."""
     count = 0
     while (work := log.producer_replay()) is not None:
         work.run()
@@ -219,11 +219,11 @@ def test_no_snapshot_is_written_of_a_stale_state(disk: SimDisk) -> None:
     log.close(clean=True)
     assert [offset for offset in snapshot_offsets(disk, PATH) if offset > 0] == []
     again = State()
-    PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=True, producers=again)
+    recover_log(disk, PATH, TopicConfig(), clean_shutdown=True, producers=again)
     assert again.replayed == list(range(5))
 
 
-def test_a_truncation_makes_the_replay_under_way_worthless(disk: SimDisk) -> None:
+def test_a_truncation_makes_the_replay_in_progress_worthless(disk: SimDisk) -> None:
     log, state = truncated(disk)
     work = log.producer_replay()
     assert work is not None
@@ -235,7 +235,7 @@ def test_a_truncation_makes_the_replay_under_way_worthless(disk: SimDisk) -> Non
     assert state.replayed == [0, 1]
 
 
-def test_a_log_that_grew_far_is_read_on_by_the_worker(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_grew_far_is_read_by_the_worker(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_replay, "CATCH_UP_MAX", 2)
     log, state = truncated(disk)
     work = log.producer_replay()
@@ -250,7 +250,7 @@ def test_a_log_that_grew_far_is_read_on_by_the_worker(disk: SimDisk, monkeypatch
     assert state.replayed == list(range(8))
 
 
-def test_a_segment_that_goes_under_the_replay_is_no_damage(disk: SimDisk) -> None:
+def test_a_segment_removed_during_the_replay_is_no_damage(disk: SimDisk) -> None:
     log, state = truncated(disk)
     assert replay(log) == 1
     log.advance_log_start(Offset(1))
@@ -272,7 +272,7 @@ def test_a_segment_that_goes_under_the_replay_is_no_damage(disk: SimDisk) -> Non
     assert state.replayed == []
 
 
-def test_a_snapshot_from_before_the_log_was_emptied_is_not_taken(disk: SimDisk) -> None:
+def test_a_snapshot_from_before_the_log_was_emptied_is_not_used(disk: SimDisk) -> None:
     put(disk, 3, 0)
     assert rebuilt(disk, start=6, snapshots=False) == (None, [6, 7, 8, 9, 10, 11])
     log, _ = truncated(disk)
@@ -286,16 +286,16 @@ def test_a_snapshot_from_before_the_log_was_emptied_is_not_taken(disk: SimDisk) 
 
 
 @pytest.mark.parametrize("where", [0, 75], ids=["header", "payload"])
-def test_damage_that_the_replay_meets_at_a_start_is_found_by_recovery(where: int) -> None:
-    """S9, S10: an index vouches for the segment, so recovery does not read it; the replay of producers does, and the
-    replica could not be opened any more, at this start and at all later ones."""
+def test_damage_found_by_the_replay_at_a_start_is_handled_by_recovery(where: int) -> None:
+    """S9, S10: an index covers the segment, so recovery does not read it; the replay of producers does, and without
+    this rule the replica could never be opened again."""
     damaged = make(clean=False)
     for name in damaged.names(".producers"):
         damaged.disk.remove(name)
     second = damaged.names()[1]
     damaged.change(second, flip(len(damaged.batches[0].data) + where))
     state = State()
-    log, recovery = PartitionLog.open(damaged.disk, PATH, CONFIG, clean_shutdown=False, producers=state)
+    log, recovery = recover_log(damaged.disk, PATH, CONFIG, clean_shutdown=False, producers=state)
     if where:
         assert not recovery.cut_or_quarantined, "the replay looks at headers: the scrubber finds it"
         return
@@ -304,11 +304,11 @@ def test_damage_that_the_replay_meets_at_a_start_is_found_by_recovery(where: int
     assert read_batches(log, 0) == damaged.before(end) and damaged.set_aside()
     assert state.replayed == list(range(0, end, 2)) and not log.producers.stale
     log.close(clean=False)
-    again, recovery = PartitionLog.open(damaged.disk, PATH, CONFIG, clean_shutdown=False, producers=State())
+    again, recovery = recover_log(damaged.disk, PATH, CONFIG, clean_shutdown=False, producers=State())
     assert again.log_end_offset == end and recovery.cut_or_quarantined, "nobody was told of the loss yet"
 
 
-def test_a_segment_that_is_damaged_whatever_recovery_does_ends_the_start(
+def test_a_segment_that_stays_damaged_after_recovery_ends_the_start(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(replay: ProducerReplay) -> None:
@@ -316,12 +316,12 @@ def test_a_segment_that_is_damaged_whatever_recovery_does_ends_the_start(
 
     monkeypatch.setattr(ProducerReplay, "run", damaged)
     with pytest.raises(LogDamaged, match="again"):
-        PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, producers=State())
+        recover_log(disk, PATH, TopicConfig(), clean_shutdown=False, producers=State())
 
 
 def opened(disk: SimDisk) -> tuple[PartitionLog, State]:
     state = State()
-    log, _ = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False, producers=state, cache=FetchCache(0))
+    log, _ = recover_log(disk, PATH, SMALL, clean_shutdown=False, producers=state, cache=FetchCache(0))
     return log, state
 
 
@@ -329,8 +329,10 @@ SMALL = TopicConfig(segment_bytes=300)
 
 
 @pytest.mark.parametrize("crash_after", [*range(1, 12), None])
-def test_no_start_is_on_disk_before_what_went_is_in_a_snapshot(disk: SimDisk, crash_after: int | None) -> None:
-    """S1, S13: everything is deleted, the segment that grew included, and the process dies anywhere on the way."""
+def test_no_start_is_on_disk_before_the_removed_batches_are_in_a_snapshot(
+    disk: SimDisk, crash_after: int | None
+) -> None:
+    """S1, S13: everything is deleted, including the growing segment, and the process dies at any point."""
     log, state = opened(disk)
     for _ in range(7):
         state.replay(append(log).header)
@@ -348,7 +350,7 @@ def test_no_start_is_on_disk_before_what_went_is_in_a_snapshot(disk: SimDisk, cr
     assert seen == list(range(again.log_end_offset)), "nothing is missing in the middle"
 
 
-def test_the_start_waits_while_the_state_is_not_known(disk: SimDisk) -> None:
+def test_the_start_waits_while_the_state_is_unknown(disk: SimDisk) -> None:
     log, state = opened(disk)
     for _ in range(7):
         state.replay(append(log).header)

@@ -1,4 +1,4 @@
-"""Reads: memory, regions of files, cold pages, damage, deletion under a reader, timestamps."""
+"""Reads: memory, regions of files, cold pages, damage, deletion during a read, timestamps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, InvariantViolation, RetriableError
 from raftlog.model import Offset
 from raftlog.ports import FileRegion
-from tests.support.storage import PATH, Batch, append, batch, part_bytes, read_batches, settle
+from tests.support.partitions.storage import PATH, Batch, append, batch, part_bytes, read_batches, recover_log, settle
 
 SMALL = TopicConfig(segment_bytes=500, index_interval_bytes=100)
 
 
 def make(
-    config: TopicConfig = SMALL, *, cache_bytes: int = 0, batches: int = 24
+    config: TopicConfig = SMALL, *, cache_bytes: int = 0, batches: int = 24, cache: FetchCache | None = None
 ) -> tuple[SimDisk, PartitionLog, list[Batch]]:
     disk = SimDisk()
     disk.make_directory("partitions")
-    log, _ = PartitionLog.open(disk, PATH, config, clean_shutdown=False, cache=FetchCache(cache_bytes))
+    log, _ = recover_log(disk, PATH, config, clean_shutdown=False, cache=cache or FetchCache(cache_bytes))
     made = []
     for number in range(batches):
         made.append(append(log, count=2, epoch=number // 7, time=1_000 + 100 * number))
@@ -43,18 +43,18 @@ def test_recent_batches_come_from_memory_and_older_ones_as_regions() -> None:
     assert b"".join(map(part_bytes, slice_.parts)) == b"".join(one.data for one in made)
 
 
-def test_the_cache_is_one_for_all_logs_and_evicts_what_was_written_longest_ago() -> None:
+def test_the_cache_is_shared_by_all_logs_and_evicts_the_oldest_writes() -> None:
     disk = SimDisk()
     disk.make_directory("partitions")
     length = len(batch(0, count=2).data)
     cache = FetchCache(3 * length)
-    logs = [PartitionLog.open(disk, f"partitions/{n}", SMALL, clean_shutdown=False, cache=cache)[0] for n in range(2)]
+    logs = [recover_log(disk, f"partitions/{n}", SMALL, clean_shutdown=False, cache=cache)[0] for n in range(2)]
     for number in (0, 0, 1, 0, 1):
         append(logs[number], count=2)
         settle(logs[number])
     assert cache.batch_bytes == 3 * length
-    assert logs[0]._tail.first_offset(logs[0].log_end_offset) == 4
-    assert logs[1]._tail.first_offset(logs[1].log_end_offset) == 0
+    assert logs[0].facts().cached_from == 4
+    assert logs[1].facts().cached_from == 0
     append(logs[0], count=2)
     assert cache.batch_bytes == 3 * length, "what no file holds does not count, and does not go"
     logs[1].close(clean=False)
@@ -64,7 +64,7 @@ def test_the_cache_is_one_for_all_logs_and_evicts_what_was_written_longest_ago()
     assert cache.batch_bytes <= 3 * length
 
 
-def test_a_read_passes_over_a_bounded_number_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_skips_a_bounded_number_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "MAX_BATCHES_PER_READ", 5)
     for cache_bytes in (0, 1 << 20):
         _, log, made = make(TopicConfig(), cache_bytes=cache_bytes)
@@ -73,7 +73,7 @@ def test_a_read_passes_over_a_bounded_number_of_batches(monkeypatch: pytest.Monk
         assert b"".join(map(part_bytes, slice_.parts)) == b"".join(one.data for one in made[1:6])
 
 
-def test_nothing_beyond_the_end_asked_for_is_given() -> None:
+def test_nothing_beyond_the_requested_end_is_given() -> None:
     for cache_bytes in (0, 1 << 20):
         _, log, made = make(cache_bytes=cache_bytes)
         for end in range(49):
@@ -105,7 +105,7 @@ def test_a_region_is_released_once_and_keeps_the_file_until_then() -> None:
     assert read_batches(log, 0) == [one.data for one in made]
 
 
-def test_a_segment_is_deleted_under_its_readers() -> None:
+def test_a_segment_is_deleted_during_a_read() -> None:
     disk, log, made = make()
     slices = [log.read(Offset(0), Offset(6), 1 << 20) for _ in range(2)]
     log.advance_log_start(Offset(40))
@@ -145,19 +145,19 @@ def test_a_region_whose_pages_are_missing_between_the_headers_is_cold(monkeypatc
     assert log.read(Offset(0), Offset(4), 1 << 20).cold
 
 
-def test_a_read_that_meets_cold_pages_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_meets_cold_pages_returns_the_part_before(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, log, _ = make()
     second = log.segments.all[1]
-    cold_inode = disk._names[f"{PATH}/{second.base_offset:020d}.log"]
+    cold_inode = disk.inode_of(f"{PATH}/{second.base_offset:020d}.log")
     real = SimFile.pread
-    monkeypatch.setattr(SimFile, "pread_cached", lambda f, n, at: None if f._inode is cold_inode else real(f, n, at))
+    monkeypatch.setattr(SimFile, "pread_cached", lambda f, n, at: None if f.inode is cold_inode else real(f, n, at))
     slice_ = log.read(Offset(0), Offset(48), 1 << 20)
     assert not slice_.cold and slice_.next_offset == second.base_offset
     slice_.release()
     assert log.read(second.base_offset, Offset(48), 1 << 20).cold
 
 
-def test_a_cold_read_of_a_segment_that_went_says_ask_again(cold: None) -> None:
+def test_a_cold_read_of_a_removed_segment_must_be_repeated(cold: None) -> None:
     _, log, _ = make()
     slice_ = log.read(Offset(0), Offset(48), 1 << 20)
     log.advance_log_start(Offset(40))
@@ -168,9 +168,10 @@ def test_a_cold_read_of_a_segment_that_went_says_ask_again(cold: None) -> None:
     assert caught.value.code == "offset_not_available"
 
 
-def test_a_damaged_index_of_a_sealed_segment_is_made_anew_by_a_worker() -> None:
-    disk, log, made = make()
-    log._cache.forget(log.segments.all[0])
+def test_a_damaged_index_of_a_sealed_segment_is_rebuilt_by_a_worker() -> None:
+    cache = FetchCache(0)
+    disk, log, made = make(cache=cache)
+    cache.forget(log.segments.all[0])
     disk.replace(f"{PATH}/{0:020d}.index", b"rotten")
     slice_ = log.read(Offset(2), Offset(6), 1 << 20)
     assert slice_.load is not None
@@ -206,13 +207,13 @@ def test_damage_outside_the_crc_fails_the_log_and_the_next_recovery_finds_it(
             raise
     assert isinstance(log.failed, LogDamaged)
     log.close(clean=False)
-    again, recovery = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False)
+    again, recovery = recover_log(disk, PATH, SMALL, clean_shutdown=False)
     assert recovery.cut_or_quarantined
     assert read_batches(again, 0) == [made[0].data]
 
 
-def test_damage_on_a_disk_that_removes_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system that was remounted read-only: the reader hears of the damage, and nobody of the index."""
+def test_damage_on_a_read_only_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that was remounted read-only: the reader gets the error of the damage, not of the index."""
     disk, log, made = make()
     disk.flip(f"{PATH}/{0:020d}.log", len(made[0].data) + 7, 1)
 
@@ -234,7 +235,7 @@ def test_damage_under_the_crc_is_found_by_a_cold_read(cold: None) -> None:
         slice_.load()
 
 
-def test_a_cold_read_that_a_truncation_overtook_is_no_damage(cold: None) -> None:
+def test_a_cold_read_overtaken_by_a_truncation_is_no_damage(cold: None) -> None:
     _, log, made = make(TopicConfig())
     slice_ = log.read(Offset(2), Offset(48), 1 << 20)
     log.truncate_to(Offset(0))
@@ -265,7 +266,7 @@ def expected_time(made: list[Batch], start: int, end: int, timestamp: int) -> tu
 def test_the_first_record_at_or_after_a_time_is_found(cache_bytes: int) -> None:
     disk = SimDisk()
     disk.make_directory("partitions")
-    log, _ = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False, cache=FetchCache(cache_bytes))
+    log, _ = recover_log(disk, PATH, SMALL, clean_shutdown=False, cache=FetchCache(cache_bytes))
     # Timestamps that do not rise along the log.
     times = [100, 120, 90, 300, 310, 305, 200, 500, 400, 450, 501, 480, 700, 650, 600, 710, 720, 600]
     made = []

@@ -1,4 +1,6 @@
-"""Many logs at once: each step of all of them is one call of the disk; whatever fails fails whom it must (S1, S9)."""
+"""Many logs at once: each step of all of them is one call of the disk, and a failure fails exactly the affected logs
+(S1, S9).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from partitions.log.log import PartitionLog
 from partitions.log.writer import RESULTS_PER_TURN, LogWriter
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull, InvariantViolation
-from tests.support.manual import ManualScheduler, ManualWorker
-from tests.support.storage import append, read_batches
+from tests.support.partitions.manual import ManualScheduler, ManualWorker
+from tests.support.partitions.storage import append, read_batches, recover_log
 
 MANY = durable.TOGETHER_MIN
 
@@ -37,7 +39,7 @@ class World:
         self.told: list[int] = []
 
     def open(self, disk: SimDisk, number: int) -> PartitionLog:
-        return PartitionLog.open(disk, f"partitions/{number}", self.config, clean_shutdown=False)[0]
+        return recover_log(disk, f"partitions/{number}", self.config, clean_shutdown=False)[0]
 
     def append_to_all(self, *, epoch: int = 0) -> None:
         for number, log in enumerate(self.logs):
@@ -46,7 +48,7 @@ class World:
             self.writer.dirty(log, lambda number=number: self.told.append(number))  # type: ignore[misc]
 
     def settle(self) -> int:
-        """Run everything; how many fsyncs that took, of whatever kind."""
+        """Run everything; returns the number of fsyncs of any kind."""
         before = self.disk.fsyncs
         self.worker.run_all()
         return self.disk.fsyncs - before
@@ -60,10 +62,10 @@ def world() -> World:
     return World()
 
 
-# --- What it costs ---
+# --- Costs -----------
 
 
-def test_a_round_of_many_is_one_call_a_step(world: World) -> None:
+def test_a_round_of_many_is_one_call_per_step(world: World) -> None:
     world.append_to_all()
     assert world.settle() == 3, "checkpoints and epochs; their names; batches"
     assert world.stable() == {1}
@@ -74,7 +76,7 @@ def test_a_round_of_many_is_one_call_a_step(world: World) -> None:
     assert world.told == [*range(MANY)] * 2
 
 
-def test_fewer_have_fsyncs_of_their_own() -> None:
+def test_a_few_logs_have_fsyncs_of_their_own() -> None:
     world = World(MANY - 1)
     world.append_to_all()
     world.settle()
@@ -83,8 +85,8 @@ def test_fewer_have_fsyncs_of_their_own() -> None:
     assert world.disk.sync_alls == 0
 
 
-def test_where_there_is_no_such_call_each_has_its_own(world: World) -> None:
-    """Another operating system, or a data folder on a file system that does not say what it lost."""
+def test_without_such_a_call_each_log_has_its_own_fsyncs(world: World) -> None:
+    """Another operating system, or a data folder on a file system that does not report losses."""
     world = World()
     world.disk.one_call = False
     world.logs = [world.open(world.disk, number) for number in range(MANY)]
@@ -104,7 +106,7 @@ def test_a_log_on_another_disk_runs_beside_the_round() -> None:
     assert world.stable() == {1}
 
 
-def test_more_than_a_round_holds_go_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_logs_than_a_round_holds_take_several(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(3 * MANY)
     monkeypatch.setattr("partitions.log.writer.TOGETHER_MAX", MANY)
     world.append_to_all()
@@ -113,7 +115,7 @@ def test_more_than_a_round_holds_go_in_several(monkeypatch: pytest.MonkeyPatch) 
     assert world.stable() == {1}
 
 
-def test_the_ends_of_a_round_are_told_some_at_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_results_of_a_round_are_reported_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(3 * MANY)
     turns: list[int] = []
     real = ManualScheduler.call_soon
@@ -133,7 +135,7 @@ def test_the_ends_of_a_round_are_told_some_at_a_turn(monkeypatch: pytest.MonkeyP
     assert max(turns) == RESULTS_PER_TURN < 3 * MANY
 
 
-def test_who_raises_when_told_keeps_no_other_from_being_told(world: World) -> None:
+def test_a_callback_that_raises_does_not_stop_the_others(world: World) -> None:
     def bug() -> None:
         raise KeyError("a bug")
 
@@ -148,11 +150,11 @@ def test_who_raises_when_told_keeps_no_other_from_being_told(world: World) -> No
     assert world.told == [0, *range(2, MANY)]
 
 
-# --- Order, and what a crash finds ---
+# --- Order, and the state after a crash ---
 
 
 def crash(world: World, steps: int) -> bool:
-    """Some rounds, in the middle of which the process dies; False: they came to their end."""
+    """Some rounds, in the middle of which the process dies; returns False if they completed."""
     world.disk.crash_countdown = steps
     try:
         for epoch in (1, 1, 2):
@@ -165,10 +167,10 @@ def crash(world: World, steps: int) -> bool:
     return False
 
 
-def test_what_was_told_to_be_stable_survives_a_power_loss_at_any_operation_of_a_round(
+def test_data_reported_as_stable_survives_a_power_loss_at_any_operation_of_a_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S1: and nobody vouches for less. The barriers are everybody's: none may be ahead of what stands before it."""
+    """S1: and no log vouches for less. The barriers are shared: no log may be ahead of the steps before it."""
     monkeypatch.setattr(durable, "TOGETHER_MIN", 2)
     steps = 0
     while crash(world := World(3), steps := steps + 1):
@@ -177,7 +179,7 @@ def test_what_was_told_to_be_stable_survives_a_power_loss_at_any_operation_of_a_
             left = copy.deepcopy(world.disk)
             left.power_loss(random.Random(100 * steps + seed))
             for number in range(3):
-                log, recovery = PartitionLog.open(left, f"partitions/{number}", world.config, clean_shutdown=False)
+                log, recovery = recover_log(left, f"partitions/{number}", world.config, clean_shutdown=False)
                 assert log.log_end_offset >= stable[number], (steps, seed, recovery)
                 assert len(read_batches(log, 0)) == log.log_end_offset
     assert steps > 40
@@ -198,7 +200,7 @@ def test_a_round_holds_no_small_file_open(world: World, monkeypatch: pytest.Monk
         real_close(file)
 
     def sync_all(disk: SimDisk) -> None:
-        at_barriers.append(sorted(file._path for file in held))
+        at_barriers.append(sorted(file.path for file in held))
         real_sync(disk)
 
     monkeypatch.setattr(SimDisk, "open", opened)
@@ -214,9 +216,9 @@ def test_a_round_holds_no_small_file_open(world: World, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("barrier", [1, 2, 3])
-def test_a_call_that_fails_fails_every_log_of_the_round_for_ever(world: World, barrier: int) -> None:
-    """S1, S9: the disk has lost something, and nobody knows what. 1. All logs wait at a barrier. 2. It fails. 3. None
-    of them says that anything is stable, and none is asked again."""
+def test_a_failed_call_fails_every_log_of_the_round_permanently(world: World, barrier: int) -> None:
+    """S1, S9: the disk has lost something, and it is unknown what. 1. All logs wait at a barrier. 2. It fails. 3. None
+    of them reports anything as stable, and none is retried."""
     other = world.open(world.disk, 99)
     lost: list[SimFile] = []
     with pytest.MonkeyPatch.context() as patched:
@@ -245,13 +247,13 @@ def test_a_call_that_fails_fails_every_log_of_the_round_for_ever(world: World, b
 
 
 @pytest.mark.parametrize("flush", ["os", "fsync"])
-def test_a_call_that_fails_loses_what_others_have_not_fsynced_either(world: World, flush: str) -> None:
+def test_a_failed_call_loses_other_logs_unsynced_bytes_too(world: World, flush: str) -> None:
     """S9: 1. A log with `flush=os` has written, and waits for nothing. 2. A round of others meets an error: the disk
-    may have dropped the log's bytes and calls them clean. 3. The next call goes well and does not make them durable:
-    the log fails before it vouches for them. One that has fsynced what it has goes on."""
+    may have dropped the log's bytes and call them clean. 3. The next call succeeds and does not make them durable: the
+    log fails before it vouches for them. A log that has fsynced everything continues."""
     world.append_to_all()
     world.settle()
-    other = PartitionLog.open(world.disk, "partitions/99", TopicConfig(flush=flush), clean_shutdown=False)[0]  # type: ignore[arg-type]
+    other = recover_log(world.disk, "partitions/99", TopicConfig(flush=flush), clean_shutdown=False)[0]  # type: ignore[arg-type]
     for _ in range(2):
         append(other)
         world.writer.dirty(other, lambda: None)
@@ -281,7 +283,7 @@ def test_a_job_that_raises_fails_alone(world: World) -> None:
     assert world.stable() == {1}
 
 
-def test_a_log_without_room_waits_and_the_others_do_not(world: World) -> None:
+def test_a_log_without_space_waits_and_the_others_do_not(world: World) -> None:
     world.append_to_all()
     world.settle()
     world.disk.full_below = "partitions/7/"
@@ -306,7 +308,7 @@ def test_a_bug_in_the_round_itself_fails_all_of_it(world: World, monkeypatch: py
     assert world.writer.idle
 
 
-def test_a_log_of_a_round_is_forgotten_when_its_job_has_ended(world: World) -> None:
+def test_a_log_of_a_round_is_dropped_when_its_job_has_ended(world: World) -> None:
     told: list[str] = []
     world.append_to_all()
     world.scheduler.run()
@@ -331,7 +333,7 @@ def work(number: int, barriers: int, seen: list[Any]) -> Steps[int]:
     return number
 
 
-def test_all_reach_their_barrier_before_any_goes_on() -> None:
+def test_all_reach_their_barrier_before_any_continues() -> None:
     disk, seen = SimDisk(), []  # type: ignore[var-annotated]
     assert together(disk, [work(number, barriers, seen) for number, barriers in enumerate((2, 0, 3))]) == [0, 1, 2]
     assert seen == [(0, 0), (2, 0), (0, 1), (2, 1), (2, 2)]
@@ -339,7 +341,7 @@ def test_all_reach_their_barrier_before_any_goes_on() -> None:
     assert together(disk, []) == []
 
 
-def test_a_barrier_that_fails_is_raised_where_it_is_waited_for() -> None:
+def test_a_failed_barrier_raises_in_its_waiter() -> None:
     disk, seen = SimDisk(), []  # type: ignore[var-annotated]
     disk.fail_fsync = 1
     first, second, third = together(disk, [work(0, 1, seen), work(1, 0, seen), work(2, 2, seen)])
@@ -347,7 +349,7 @@ def test_a_barrier_that_fails_is_raised_where_it_is_waited_for() -> None:
     assert seen[2:] == [(0, first.detail), (2, third.detail)]
 
 
-def test_alone_the_barriers_are_those_that_are_named() -> None:
+def test_alone_the_barriers_are_the_named_files() -> None:
     disk = SimDisk()
     file, other = (disk.open(name, create=True) for name in "ab")
 
@@ -366,7 +368,7 @@ def test_alone_the_barriers_are_those_that_are_named() -> None:
 
 @pytest.mark.parametrize("hold", [True, False])
 @pytest.mark.parametrize("fault", ["full", "fsync"])
-def test_files_that_could_not_be_replaced_are_as_they_were(hold: bool, fault: str) -> None:
+def test_files_that_could_not_be_replaced_are_unchanged(hold: bool, fault: str) -> None:
     disk = SimDisk()
     disk.make_directory("p")
     for name in "ab":
@@ -374,7 +376,7 @@ def test_files_that_could_not_be_replaced_are_as_they_were(hold: bool, fault: st
     real = SimFile.pwritev
 
     def pwritev(file: SimFile, buffers: Any, position: int) -> int:
-        if fault == "full" and file._path == "p/b.tmp":
+        if fault == "full" and file.path == "p/b.tmp":
             raise DiskFull("no room")
         return real(file, buffers, position)
 

@@ -1,4 +1,4 @@
-"""A process without descriptors or memory: nothing is lost, no log fails, and all goes on by itself (S10)."""
+"""A process without descriptors or memory: nothing is lost, no log fails, and everything continues by itself (S10)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, ResourceShortage
 from raftlog.model import BrokerId, DirectoryId, Offset
 from raftlog.system.disk import LocalDisk
-from tests.support.storage import append, failing, open_log, read_batches, settle
+from tests.support.partitions.storage import append, failing, open_log, read_batches, settle
 
 IDENTITY = QuorumIdentity("cluster", BrokerId(1), DirectoryId(b"d" * 16), (BrokerId(1), BrokerId(2), BrokerId(3)))
 SMALL = TopicConfig(segment_bytes=500, index_interval_bytes=100)
@@ -42,7 +42,7 @@ def disk() -> SimDisk:
 
 
 def cold_log(disk: SimDisk, count: int = 12) -> tuple[PartitionLog, list[bytes]]:
-    """A log of several segments, opened anew, so that old batches are in files only."""
+    """A log of several segments, opened again, so that old batches are only in files."""
     log = open_log(disk, SMALL)
     made = []
     for _ in range(count):
@@ -70,8 +70,10 @@ def test_a_shortage_is_no_failure_of_the_disk(
 
 
 @pytest.mark.parametrize("number", SHORT)
-def test_a_failed_fsync_is_none_whatever_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """S9. The kernel may have dropped what it did not write."""
+def test_a_failed_fsync_is_no_shortage_whatever_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """S9. The kernel may have dropped the bytes that it did not write."""
     disk = LocalDisk(str(tmp_path))
     file = disk.open("file", create=True)
     file.pwritev([b"content"], 0)
@@ -86,7 +88,7 @@ def test_a_failed_fsync_is_none_whatever_it_says(tmp_path: Path, monkeypatch: py
         file.fsync()
 
 
-def test_a_read_in_a_shortage_is_refused_and_the_log_lives(disk: SimDisk) -> None:
+def test_a_read_in_a_shortage_is_refused_and_the_log_continues(disk: SimDisk) -> None:
     log, made = cold_log(disk)
     disk.no_descriptors = True
     with pytest.raises(ResourceShortage):
@@ -99,7 +101,7 @@ def test_a_read_in_a_shortage_is_refused_and_the_log_lives(disk: SimDisk) -> Non
     assert log.stable_end_offset == log.log_end_offset
 
 
-def test_what_is_in_memory_is_read_all_the_same(disk: SimDisk) -> None:
+def test_records_in_memory_are_read_in_a_shortage(disk: SimDisk) -> None:
     log = open_log(disk)
     made = append(log)
     settle(log)
@@ -107,9 +109,9 @@ def test_what_is_in_memory_is_read_all_the_same(disk: SimDisk) -> None:
     assert read_batches(log, 0) == [made.data]
 
 
-def test_a_job_in_a_shortage_is_done_again_whichever_call_found_none(disk: SimDisk) -> None:
-    """From the first call on that opens anything, then from the second, and so on: each time the same job, and nothing
-    that was acknowledged is lost (S1)."""
+def test_a_job_in_a_shortage_is_repeated_whichever_call_failed(disk: SimDisk) -> None:
+    """From the first call on that opens anything, then from the second, and so on: each time the same job, and no
+    acknowledged batch is lost (S1)."""
     skipped = 0
     while True:
         world = SimDisk()
@@ -152,7 +154,7 @@ def test_a_truncation_in_a_shortage_changes_nothing(disk: SimDisk) -> None:
     assert read_batches(log, 0) == made[:5]
 
 
-def test_memory_that_a_job_does_not_get_is_a_shortage(disk: SimDisk) -> None:
+def test_a_job_without_memory_is_a_shortage(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log)
     job = log.take_job()
@@ -185,7 +187,7 @@ def test_the_journal_keeps_its_prefix_in_a_shortage() -> None:
 
 
 def test_a_journal_whose_new_generation_has_its_name_is_used_no_more() -> None:
-    """S9. The name may be lost with the power, or stay: which file counts is not known."""
+    """S9. The name may be lost with the power, or stay: it is unknown which file counts."""
     disk = SimDisk()
     prepare_journal(disk, IDENTITY)
     journal = Journal(disk, IDENTITY)

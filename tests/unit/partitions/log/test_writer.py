@@ -1,16 +1,15 @@
-"""Group commit: one round in flight, each dirty log once in it, what comes meanwhile in the next."""
+"""Group commit: one round in flight, each dirty log once in it, later work in the next round."""
 
 from __future__ import annotations
 
 import pytest
 
 from jepsen_like.simulator.world.disk import SimDisk
-from partitions.log.log import PartitionLog
 from partitions.log.writer import LogWriter
 from raftlog.config import TopicConfig
 from raftlog.model import Offset
-from tests.support.manual import ManualScheduler, ManualWorker
-from tests.support.storage import append
+from tests.support.partitions.manual import ManualScheduler, ManualWorker
+from tests.support.partitions.storage import append, recover_log
 
 
 class World:
@@ -21,7 +20,7 @@ class World:
         self.worker = ManualWorker(self.scheduler)
         self.writer = LogWriter(self.worker, self.scheduler)
         self.logs = [
-            PartitionLog.open(self.disk, f"partitions/{n}", TopicConfig(), clean_shutdown=False)[0] for n in range(logs)
+            recover_log(self.disk, f"partitions/{n}", TopicConfig(), clean_shutdown=False)[0] for n in range(logs)
         ]
         self.told: list[tuple[int, int]] = []
 
@@ -38,7 +37,7 @@ def world() -> World:
     return World()
 
 
-def test_what_one_event_appends_is_one_round_with_one_job_a_log(world: World) -> None:
+def test_appends_of_one_event_are_one_round_with_one_job_per_log(world: World) -> None:
     for number in (2, 0, 2, 1, 0, 2):
         world.append(number)
     assert not world.worker.pending, "not before the event is over"
@@ -51,7 +50,7 @@ def test_what_one_event_appends_is_one_round_with_one_job_a_log(world: World) ->
     assert world.writer.idle
 
 
-def test_what_comes_while_a_round_is_in_flight_waits_for_all_of_it(world: World) -> None:
+def test_work_that_arrives_during_a_round_waits_for_all_of_it(world: World) -> None:
     world.append(0)
     world.append(1)
     world.scheduler.run()
@@ -81,10 +80,10 @@ def test_a_hundred_appends_during_one_fsync_are_one_job(world: World) -> None:
     assert world.disk.fsyncs - fsyncs < 10
 
 
-def test_work_that_a_job_left_over_is_done_without_being_asked(world: World) -> None:
+def test_remaining_work_of_a_job_is_done_without_a_request(world: World) -> None:
     world.append(0)
     world.scheduler.run()
-    append(world.logs[0])  # nobody says dirty
+    append(world.logs[0])  # without a call of dirty
     world.logs[0].truncate_to(Offset(1))
     world.worker.run_all()
     assert not world.logs[0].needs_job
@@ -98,7 +97,7 @@ def test_dirty_without_anything_to_do_costs_nothing(world: World) -> None:
     assert world.writer.idle
 
 
-def test_a_failed_log_is_told_once_and_left(world: World) -> None:
+def test_a_failed_log_is_reported_once_and_dropped(world: World) -> None:
     world.append(0)
     world.append(1)
     world.scheduler.run()
@@ -111,7 +110,7 @@ def test_a_failed_log_is_told_once_and_left(world: World) -> None:
     assert len(world.told) == 2
 
 
-def test_a_full_disk_is_tried_again_every_second_until_there_is_room(world: World) -> None:
+def test_a_full_disk_is_retried_every_second_until_there_is_space(world: World) -> None:
     world.append(0)
     world.disk.full = True
     for _ in range(3):
@@ -141,7 +140,7 @@ def test_when_idle_waits_for_the_last_round(world: World) -> None:
     assert told == ["idle", "again"]
 
 
-def test_a_full_disk_is_not_tried_more_often_because_more_comes(world: World) -> None:
+def test_a_full_disk_is_not_retried_more_often_for_new_work(world: World) -> None:
     world.append(0)
     world.disk.full = True
     world.worker.run_all()
@@ -155,7 +154,7 @@ def test_a_full_disk_is_not_tried_more_often_because_more_comes(world: World) ->
     assert world.writer.jobs == jobs, "one timer, however often it was tried"
 
 
-def test_a_forgotten_log_gets_no_new_job(world: World) -> None:
+def test_a_dropped_log_gets_no_new_job(world: World) -> None:
     told: list[str] = []
     world.append(0)
     world.writer.forget(world.logs[0], lambda: told.append("forgotten"))
@@ -166,7 +165,7 @@ def test_a_forgotten_log_gets_no_new_job(world: World) -> None:
     assert told == ["forgotten"]
 
 
-def test_a_log_is_forgotten_when_its_last_job_has_ended(world: World) -> None:
+def test_a_log_is_dropped_when_its_last_job_has_ended(world: World) -> None:
     told: list[str] = []
     world.append(0)
     world.append(1)
@@ -184,7 +183,7 @@ def test_a_log_is_forgotten_when_its_last_job_has_ended(world: World) -> None:
     assert world.writer.idle and world.writer.jobs == 2
 
 
-def test_a_forgotten_full_log_is_not_tried_again(world: World) -> None:
+def test_a_dropped_full_log_is_not_retried(world: World) -> None:
     world.append(0)
     world.disk.full = True
     world.worker.run_all()

@@ -1,4 +1,4 @@
-"""A broker begins, opens and closes its replicas by the hundred: some calls of the disk for all of them (S1, S9)."""
+"""A broker creates, opens and closes its replicas in batches of hundreds, with few calls of the disk (S1, S9)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
 from partitions.files import durable
 from partitions.log.writer import LogWriter
-from partitions.opening.batches import RESULTS_PER_TURN, Piece, ReplicaRounds
+from partitions.opening.batches import RESULTS_PER_TURN, BatchedOpener, OpenTask
 from partitions.opening.folders import OpenedReplica, folder_of
-from partitions.opening.log_manager import ReplicaShelf
+from partitions.opening.log_manager import LogManager
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import TopicId, TopicPartition
-from tests.support.manual import ManualScheduler, ManualWorker
-from tests.support.storage import append
+from tests.support.partitions.manual import ManualScheduler, ManualWorker
+from tests.support.partitions.storage import append
 
 MANY = 2 * durable.TOGETHER_MIN
 TOPIC = TopicId(bytes(16))
@@ -33,7 +33,7 @@ class SilentLogger:
 
 
 class Broker:
-    """The replicas of one life of a process, without anything that drives them."""
+    """The replicas of one process, without a driver."""
 
     def __init__(self, disk: SimDisk, count: int = MANY, *, clean: bool = False) -> None:
         self.disk = disk
@@ -42,13 +42,13 @@ class Broker:
         self.worker = ManualWorker(self.scheduler)
         self.writer = LogWriter(ManualWorker(self.scheduler), self.scheduler)
         self.changed: list[TopicPartition] = []
-        self.shelf = ReplicaShelf(
+        self.shelf = LogManager(
             disk, self.scheduler, self.worker, self.writer, SilentLogger(), self.changed.append, cache_bytes=1 << 20
         )
         self.reports = self.shelf.load(clean_shutdown=clean)
 
     def begin(self) -> None:
-        """Replicas that nobody had before."""
+        """Replicas that did not exist before."""
         for tp in self.tps:
             assert self.shelf.take(tp, TopicConfig()) is None
         self.worker.run_all()
@@ -58,7 +58,7 @@ class Broker:
         return [opened for opened in found if opened is not None]
 
     def write(self) -> None:
-        """One batch to each; they are given back for the close."""
+        """One batch for each; they are returned for the close."""
         for opened in self.take():
             append(opened.log)
             job = opened.log.take_job()
@@ -85,10 +85,10 @@ def vouched(broker: Broker) -> int:
     return sum(not report.cut_or_quarantined for report in broker.reports)
 
 
-# --- What it costs ---
+# --- Costs -----------
 
 
-def test_replicas_are_begun_by_some_calls_and_are_there_after_a_power_loss() -> None:
+def test_replicas_are_created_by_a_few_calls_and_survive_a_power_loss() -> None:
     broker = begun()
     assert broker.disk.sync_alls <= 3
     assert broker.changed == broker.tps
@@ -98,7 +98,7 @@ def test_replicas_are_begun_by_some_calls_and_are_there_after_a_power_loss() -> 
     assert (len(again.reports), vouched(again)) == (MANY, MANY)
 
 
-def test_after_an_unclean_stop_what_was_written_is_made_durable_by_one_call_and_nothing_else_is_written() -> None:
+def test_after_an_unclean_stop_written_bytes_are_made_durable_by_one_call() -> None:
     broker = begun()
     broker.write()
     fsyncs, sync_alls, files = broker.disk.fsyncs, broker.disk.sync_alls, broker.disk.files()
@@ -123,7 +123,7 @@ def test_a_clean_close_of_all_is_two_calls_and_the_next_start_none() -> None:
     assert all(report.clean for report in again.reports) and len(again.reports) == MANY
 
 
-def test_few_have_fsyncs_of_their_own() -> None:
+def test_a_few_replicas_have_fsyncs_of_their_own() -> None:
     broker = begun(3)
     broker.write()
     assert broker.close() == [True]
@@ -131,7 +131,7 @@ def test_few_have_fsyncs_of_their_own() -> None:
     assert broker.disk.sync_alls == 0
 
 
-def test_where_one_call_does_not_reach_each_has_its_own() -> None:
+def test_on_another_disk_each_replica_has_its_own_fsyncs() -> None:
     disk = SimDisk()
     disk.one_call = False
     broker = Broker(disk)
@@ -141,7 +141,7 @@ def test_where_one_call_does_not_reach_each_has_its_own() -> None:
     assert len(Broker(disk, clean=True).reports) == MANY
 
 
-def test_more_than_a_round_holds_go_one_round_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_replicas_than_a_round_holds_take_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("partitions.opening.batches.TOGETHER_MAX", durable.TOGETHER_MIN)
     broker = Broker(SimDisk(), 3 * durable.TOGETHER_MIN)
     for tp in broker.tps:
@@ -155,8 +155,8 @@ def test_more_than_a_round_holds_go_one_round_after_the_other(monkeypatch: pytes
 # --- Crashes and failures ---
 
 
-def test_whoever_was_told_of_is_there_after_a_power_loss_at_any_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begun, written to, closed, opened again; S9: a replica that was told of is never absent."""
+def test_reported_replicas_survive_a_power_loss_at_any_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Created, written to, closed, opened again; S9: a reported replica is never absent."""
     monkeypatch.setattr(durable, "TOGETHER_MIN", 2)
     steps = 0
     while True:
@@ -171,7 +171,7 @@ def test_whoever_was_told_of_is_there_after_a_power_loss_at_any_operation(monkey
             Broker(disk, 3, clean=True)
         except SimulatedCrash:
             ends = dict.fromkeys(broker.changed, 0)
-            for tp, log in broker.shelf._returned.items():
+            for tp, log in broker.shelf.returned.items():
                 ends[tp] = int(log.stable_end_offset)
             for seed in range(2):
                 left = copy.deepcopy(disk)
@@ -185,7 +185,7 @@ def test_whoever_was_told_of_is_there_after_a_power_loss_at_any_operation(monkey
     assert steps > 50
 
 
-def test_a_replica_that_the_disk_does_not_give_is_left_out_and_the_others_are_there(
+def test_an_unreadable_replica_is_left_out_and_the_others_are_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = begun()
@@ -203,8 +203,8 @@ def test_a_replica_that_the_disk_does_not_give_is_left_out_and_the_others_are_th
     assert again.shelf.failures() == [(broker.tps[5], "disk_failed: Input/output error")]
 
 
-def test_a_call_that_fails_leaves_out_everybody_who_waited_for_it() -> None:
-    """S9: none of them can say that it has what it read."""
+def test_a_failed_call_leaves_out_every_replica_that_waited_for_it() -> None:
+    """S9: none of them can vouch for the bytes that it read."""
     broker = begun()
     broker.write()
     broker.disk.fail_fsync = 0
@@ -221,7 +221,7 @@ def test_a_call_that_fails_leaves_out_everybody_who_waited_for_it() -> None:
     assert len(again.shelf.failures()) == MANY
 
 
-def test_a_close_that_fails_is_not_called_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_close_is_not_reported_as_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = begun()
     broker.write()
     broker.disk.fail_fsync = 1
@@ -231,7 +231,7 @@ def test_a_close_that_fails_is_not_called_clean(monkeypatch: pytest.MonkeyPatch)
     assert not any(report.clean for report in again.reports)
 
 
-def test_replicas_for_which_there_is_no_room_are_begun_when_there_is() -> None:
+def test_replicas_without_space_are_created_when_there_is_some() -> None:
     broker = Broker(SimDisk())
     broker.disk.full_below = folder_of(broker.tps[3]) + "/"
     broker.begin()
@@ -248,10 +248,12 @@ def test_replicas_for_which_there_is_no_room_are_begun_when_there_is() -> None:
 # --- The rounds themselves ---
 
 
-def test_the_ends_are_told_some_at_a_turn_and_one_that_raises_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_reported_in_several_turns_and_one_that_raises_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scheduler = ManualScheduler()
     worker = ManualWorker(scheduler)
-    rounds = ReplicaRounds(SimDisk(), scheduler, worker)
+    rounds = BatchedOpener(SimDisk(), scheduler, worker)
     told: list[Any] = []
     turns: list[int] = []
     real = ManualScheduler.call_soon
@@ -280,7 +282,7 @@ def test_the_ends_are_told_some_at_a_turn_and_one_that_raises_stops_no_other(mon
             raise KeyError("a bug of one")
 
     for number in range(MANY):
-        rounds.submit(Piece(lambda _, number=number: work(number), lambda: True), done)  # type: ignore[misc]
+        rounds.submit(OpenTask(lambda _, number=number: work(number), lambda: True), done)  # type: ignore[misc]
     with pytest.raises(KeyError):
         worker.run_all()
     worker.run_all()

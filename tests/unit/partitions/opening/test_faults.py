@@ -1,5 +1,8 @@
-"""Disks that fill up, break or turn read-only below one replica: what was acknowledged stays, others go on, and after a
-restart everything is there. On the simulated disk, and on a small file system of its own where that can be mounted."""
+"""Disks that fill up, break or turn read-only under one replica.
+
+Acknowledged records stay, other replicas continue, and after a restart everything is there. On the simulated disk, and
+on a small file system of its own where that can be mounted.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ from partitions.files import quarantine
 from partitions.files.durable import alone
 from partitions.files.quarantine import FILES_KEPT, QUARANTINED_SUFFIX, prune_quarantined, quarantined, unused_name
 from partitions.log.job import LogJob
-from partitions.log.log import PartitionLog
 from partitions.log.tail import FetchCache
 from partitions.opening.folders import folder_of, open_steps
 from partitions.recovery.distrust import distrust
@@ -25,9 +27,9 @@ from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import Offset
 from raftlog.system.disk import LocalDisk
-from tests.support.replication_cluster import ReplicationCluster, tp
-from tests.support.replication_cores import broker
-from tests.support.storage import PATH, append, open_log, read_batches, settle
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
+from tests.support.partitions.replication_cores import broker
+from tests.support.partitions.storage import PATH, append, open_log, read_batches, recover_log, settle
 
 MS_REMOUNT, MS_RDONLY, MNT_DETACH = 32, 1, 2
 ROOM = 1 << 20
@@ -38,7 +40,7 @@ ROOM = 1 << 20
 
 @pytest.mark.parametrize("fault", ["fsync", "write", "read-only"])
 def test_a_broken_disk_takes_one_replica_offline_and_no_other(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1: nothing is acknowledged that is not on disk, and a failed fsync is not tried again."""
+    """S1: nothing is acknowledged that is not on disk, and a failed fsync is not retried."""
     cluster = ReplicationCluster(2)
     before = [cluster.produce(0, partition) for partition in range(2)]
     cluster.settle()
@@ -68,7 +70,7 @@ def test_a_broken_disk_takes_one_replica_offline_and_no_other(fault: str, monkey
     assert others[0].base_offset == 1
     monkeypatch.undo()
     again = cluster.start(0, member.disk, clean_shutdown=False)
-    log = again.manager._shelf._loaded[tp(0)].log
+    log = again.manager.logs.loaded[tp(0)]
     assert log.log_end_offset >= 1, "what was acknowledged is there"
 
 
@@ -82,8 +84,8 @@ def test_a_slow_disk_makes_rounds_larger_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_replica_that_cannot_be_read_at_a_start_is_left_out(clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S9: it is reported as absent, the others are served; it is not begun anew over what is there."""
+def test_an_unreadable_replica_at_a_start_is_left_out(clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S9: it is reported as absent, the others are served; it is not created again over the existing files."""
     cluster = ReplicationCluster(2)
     for partition in range(2):
         cluster.produce(0, partition)
@@ -98,8 +100,8 @@ def test_a_replica_that_cannot_be_read_at_a_start_is_left_out(clean: bool, monke
 
     monkeypatch.setattr(disk, "open", broken)
     before = disk.files()
-    shelf = cluster.start(0, disk, clean_shutdown=clean).manager._shelf
-    assert list(shelf._loaded) == [tp(1)]
+    shelf = cluster.start(0, disk, clean_shutdown=clean).manager.logs
+    assert list(shelf.loaded) == [tp(1)]
     assert "Input/output error" in shelf.failure(tp(0))
     assert shelf.take(tp(0), TopicConfig()) is None
     cluster.tell(broker(0), broker(1), cluster.topic, *cluster.records.values(), to=[0])
@@ -110,8 +112,8 @@ def test_a_replica_that_cannot_be_read_at_a_start_is_left_out(clean: bool, monke
     assert kept.items() <= disk.files().items()
 
 
-def test_what_cannot_be_looked_at_is_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S9: a replica whose folder the disk does not show must not be begun anew, empty and clean."""
+def test_a_folder_that_cannot_be_listed_is_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S9: a replica whose folder the disk does not show must not be created again, empty and clean."""
     disk = LocalDisk(str(tmp_path))
     disk.make_directory("partitions/p")
     assert disk.exists("partitions/p") and not disk.exists("partitions/q") and not disk.exists("q/p")
@@ -126,11 +128,11 @@ def test_what_cannot_be_looked_at_is_not_absent(tmp_path: Path, monkeypatch: pyt
         open_log(disk)
 
 
-# --- What was set aside -----------------------------------------------------------------------------------------------
+# --- Quarantined files ------------------------------------------------------------------------------------------------
 
 
-def test_what_was_set_aside_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In files and in bytes; of all that one repair sets aside the damage itself lies lowest."""
+def test_quarantined_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In number and in bytes; of all files that one repair quarantines, the damage itself has the lowest offset."""
     disk = SimDisk()
     disk.make_directory("partitions")
     log = open_log(disk)
@@ -148,8 +150,8 @@ def test_what_was_set_aside_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(disk.list(PATH)) - set(quarantined(disk, PATH)) == others
 
 
-def test_recovery_by_itself_removes_nothing_that_it_set_aside() -> None:
-    """S1: it may be the only copy; nobody was asked yet."""
+def test_recovery_alone_removes_no_quarantined_file() -> None:
+    """S1: it may be the only copy; no other replica was asked yet."""
     disk = SimDisk()
     disk.make_directory("partitions")
     topic_partition = tp(0)
@@ -167,7 +169,7 @@ def test_recovery_by_itself_removes_nothing_that_it_set_aside() -> None:
     assert len(quarantined(disk, path)) == len(segments) > FILES_KEPT
 
 
-def test_the_index_of_the_segment_that_holds_a_suspect_offset_goes() -> None:
+def test_the_index_of_the_segment_with_a_suspect_offset_is_removed() -> None:
     disk = SimDisk()
     disk.make_directory("partitions")
     log = open_log(disk, TopicConfig(segment_bytes=1024))
@@ -203,8 +205,8 @@ def small(tmp_path: Path) -> Iterator[str]:
     ctypes.CDLL(None).umount2(target.encode(), MNT_DETACH)
 
 
-def test_a_file_system_without_room(small: str) -> None:
-    """ENOSPC: acknowledged records stay, more are refused, and there is room again: it goes on by itself."""
+def test_a_file_system_without_space(small: str) -> None:
+    """ENOSPC: acknowledged records stay, more are refused, and when there is space again it continues by itself."""
     disk = LocalDisk(small)
     disk.make_directory("partitions")
     log = open_log(disk)
@@ -229,12 +231,12 @@ def test_a_file_system_without_room(small: str) -> None:
     settle(log)
     assert log.stable_end_offset == log.log_end_offset == acknowledged + 1
     log.close(clean=True)
-    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=True)
+    again, recovery = recover_log(disk, PATH, TopicConfig(), clean_shutdown=True)
     assert recovery.clean and again.log_end_offset == acknowledged + 1
 
 
 def test_a_file_system_that_turns_read_only(small: str) -> None:
-    """The log fails, clearly and for ever; what was acknowledged is there when it can be written again."""
+    """The log fails, clearly and permanently; acknowledged records are there when it can be written again."""
     disk = LocalDisk(small)
     disk.make_directory("partitions")
     log = open_log(disk, TopicConfig(segment_bytes=4096))
@@ -246,13 +248,13 @@ def test_a_file_system_that_turns_read_only(small: str) -> None:
     with pytest.raises(DiskFailed, match="Read-only file system"):
         open_log(disk)
     mount("tmpfs", small, "tmpfs", MS_REMOUNT, f"size={ROOM}")
-    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    again, recovery = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False)
     assert again.log_end_offset == 5 and not recovery.cut_or_quarantined
     again.close(clean=True)
 
 
-def test_names_of_what_is_set_aside_are_counted_without_gaps() -> None:
-    """The lowest number that is free: an operator who looks at them sees whether one was taken away."""
+def test_quarantined_files_are_numbered_without_gaps() -> None:
+    """The lowest free number is used: an operator sees whether one was removed."""
     disk = SimDisk()
     disk.make_directory("p")
     given = []

@@ -1,4 +1,4 @@
-"""What is remembered of idempotent producers, what is forgotten, and that no resend becomes a second batch (S1)."""
+"""The stored and the expired state of idempotent producers, and that no resend becomes a second batch (S1)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from raftlog.config import NodeConfig
 from raftlog.model import EVERY_PRODUCER_ID, NO_PRODUCER_ID, Offset, ProducerId
 from raftlog.records.batch import parse_header
 from raftlog.records.batch_filter import hole
-from tests.support.replication_cores import CoreDriver, header
-from tests.support.transaction_logs import commits, data_header, key, marker_header
+from tests.support.partitions.replication_cores import CoreDriver, header
+from tests.support.partitions.transaction_logs import commits, data_header, key, marker_header
 
 ONE_BATCH = PRODUCER_BYTES + BATCH_BYTES
 HOUR = 3600.0
 
 
 def bounds(*, producers: int = 1000, hours: float = 24) -> ProducerBounds:
-    """Room for so many producers of one batch."""
+    """Room for this number of producers of one batch."""
     return ProducerBounds(producers * ONE_BATCH, int(hours * HOUR * 1000))
 
 
@@ -65,14 +65,14 @@ def is_refused(verdict: Verdict, code: str = "unknown_producer_id") -> bool:
 # --- Resends --------------------------------------------------------------------------------------------------------
 
 
-def test_a_resend_that_is_remembered_gets_its_offset() -> None:
+def test_a_known_resend_gets_its_offset() -> None:
     partition = Partition()
     partition.append(7)
     again = partition.resent(7)
     assert isinstance(again, Duplicate) and again.batch.base_offset == 0
 
 
-def test_a_first_batch_of_somebody_new_is_appended_though_it_is_a_resend() -> None:
+def test_a_new_producers_first_batch_is_appended_even_if_it_is_a_resend() -> None:
     """A leader that is killed before it appends is common: its successor knows that the batch is not there."""
     partition = Partition()
     partition.append(7)
@@ -80,7 +80,7 @@ def test_a_first_batch_of_somebody_new_is_appended_though_it_is_a_resend() -> No
     assert partition.resent(3) == IN_SEQUENCE, "ids of another broker's block are lower, and nobody was forgotten"
 
 
-def test_a_resend_of_somebody_forgotten_is_not_appended() -> None:
+def test_a_resend_of_an_expired_producer_is_not_appended() -> None:
     partition = Partition()
     partition.append(7)
     partition.wait(24)
@@ -92,7 +92,7 @@ def test_a_resend_of_somebody_forgotten_is_not_appended() -> None:
     assert isinstance(partition.resent(7, sequence=5), Ahead)
 
 
-def test_ten_thousand_others_make_nobody_forgotten() -> None:
+def test_ten_thousand_others_do_not_evict_a_producer() -> None:
     partition = Partition(producers=30_000)
     partition.append(1)
     for other in range(2, 10_002):
@@ -100,14 +100,14 @@ def test_ten_thousand_others_make_nobody_forgotten() -> None:
     assert isinstance(partition.resent(1), Duplicate)
 
 
-def test_a_higher_epoch_of_somebody_who_was_always_known_begins_though_it_is_a_resend() -> None:
+def test_a_higher_epoch_of_a_continuously_known_producer_begins_even_with_a_resend() -> None:
     partition = Partition()
     partition.append(7)
     assert partition.resent(7, epoch=1) == IN_SEQUENCE
 
 
-def test_a_higher_epoch_of_somebody_who_was_forgotten_between_may_be_there() -> None:
-    """Epoch 1 was appended and forgotten; then an attempt of epoch 0, late, made the producer known again."""
+def test_a_resend_with_a_higher_epoch_of_a_producer_that_had_expired_is_not_appended() -> None:
+    """Epoch 1 was appended and expired; then an attempt of epoch 0, late, made the producer known again."""
     partition = Partition()
     partition.append(7, epoch=1)
     partition.wait(24)
@@ -118,15 +118,15 @@ def test_a_higher_epoch_of_somebody_who_was_forgotten_between_may_be_there() -> 
     assert is_refused(again.check(header(producer=(7, 1, 0)), resent=True))
 
 
-def test_a_transaction_begins_whoever_was_forgotten() -> None:
-    """What is open is never forgotten, of what has ended nothing is taken: so a resend is not in the log (S13)."""
+def test_a_transaction_begins_whichever_producer_has_expired() -> None:
+    """Open transactions never expire, and batches of ended ones are refused: so a resend is not in the log (S13)."""
     partition = Partition()
     partition.append(9)
     partition.wait(24)
     assert partition.states.check(data_header(1, key(7)), resent=True) == IN_SEQUENCE
 
 
-def test_a_leader_answers_a_resend_that_it_cannot_judge() -> None:
+def test_a_leader_answers_a_resend_whose_outcome_it_cannot_know() -> None:
     core = CoreDriver()
     core.producers.lacks_past(ProducerId(7))
     core.lead()
@@ -168,8 +168,8 @@ def test_ages_are_in_snapshots_and_a_stop_adds_nothing_to_them() -> None:
     assert list(again) == [] and again.forgotten_up_to == 7
 
 
-def test_a_state_that_was_read_again_does_not_age_by_what_it_slept() -> None:
-    """After a truncation the state comes from an old snapshot: batches behind it are young, whatever time it is."""
+def test_a_state_that_was_read_again_does_not_age_by_the_time_of_a_stop() -> None:
+    """After a truncation the state comes from an old snapshot: batches behind it are young, whatever the time."""
     partition = Partition()
     snapshot = partition.states.snapshot()
     partition.wait(30)
@@ -191,7 +191,7 @@ def test_the_horizon_does_not_fall_when_the_state_is_read_again() -> None:
     assert partition.states.forgotten_up_to == 40
 
 
-def test_an_open_transaction_is_remembered_for_ever() -> None:
+def test_an_open_transaction_never_expires() -> None:
     partition = Partition()
     partition.states.append(data_header(0, key(7)))
     partition.wait(1_000)
@@ -200,7 +200,7 @@ def test_an_open_transaction_is_remembered_for_ever() -> None:
     assert list(partition.states) == [] and partition.states.forgotten_up_to == NO_PRODUCER_ID
 
 
-def test_a_clock_that_goes_back_ages_nobody() -> None:
+def test_a_clock_that_goes_back_ages_no_producer() -> None:
     partition = Partition()
     partition.append(7)
     for now in (23 * HOUR, 0.0, 0.9 * HOUR):
@@ -208,7 +208,7 @@ def test_a_clock_that_goes_back_ages_nobody() -> None:
     assert list(partition.states) == [7]
 
 
-def test_one_event_forgets_a_bounded_number() -> None:
+def test_one_event_expires_a_bounded_number() -> None:
     partition = Partition(producers=FORGOTTEN_AT_ONCE + 10)
     for producer in range(FORGOTTEN_AT_ONCE + 1):
         partition.append(producer)
@@ -221,7 +221,7 @@ def test_one_event_forgets_a_bounded_number() -> None:
 # --- Room -----------------------------------------------------------------------------------------------------------
 
 
-def test_newcomers_are_refused_where_all_who_are_known_may_still_resend() -> None:
+def test_new_producers_are_refused_if_all_known_ones_may_still_resend() -> None:
     partition = Partition(producers=3)
     for producer in (1, 2, 3):
         partition.append(producer)
@@ -234,7 +234,7 @@ def test_newcomers_are_refused_where_all_who_are_known_may_still_resend() -> Non
     assert partition.sent(4) == IN_SEQUENCE
 
 
-def test_a_leader_without_room_says_so_and_appends_nothing() -> None:
+def test_a_leader_without_room_refuses_and_appends_nothing() -> None:
     core = CoreDriver(producers=ProducerStates(bounds(producers=1)))
     core.lead()
     core.produce(producer=(1, 0, 0))
@@ -242,7 +242,7 @@ def test_a_leader_without_room_says_so_and_appends_nothing() -> None:
     assert core.rejected() == [(2, "overloaded")] and core.log.log_end_offset == 1
 
 
-def test_a_replica_that_its_leader_sends_too_many_drops_the_oldest_and_knows_it() -> None:
+def test_a_replica_that_receives_too_many_producers_evicts_the_oldest_and_knows_it() -> None:
     partition = Partition(producers=3)
     for producer in (5, 1, 2, 3, 4, 6, 7):
         partition.append(producer)
@@ -252,7 +252,7 @@ def test_a_replica_that_its_leader_sends_too_many_drops_the_oldest_and_knows_it(
     assert isinstance(partition.resent(1), Duplicate)
 
 
-def test_what_is_counted_is_what_is_remembered() -> None:
+def test_the_counted_memory_is_the_stored_state() -> None:
     partition = Partition()
     for sequence in range(9):
         partition.append(1, sequence)
@@ -263,16 +263,16 @@ def test_what_is_counted_is_what_is_remembered() -> None:
     assert again.size_bytes == partition.states.size_bytes
 
 
-def test_the_default_has_room_for_what_it_says() -> None:
+def test_the_default_has_room_for_the_documented_number() -> None:
     room = NodeConfig().producer_state_bytes
     assert room // ONE_BATCH >= 35_000
     assert room // (PRODUCER_BYTES + 5 * BATCH_BYTES) >= 12_000
 
 
-# --- What a replica has not seen ------------------------------------------------------------------------------------
+# --- Batches that a replica has not seen ----------------------------------------------------------------------------
 
 
-def test_a_replica_that_began_in_the_middle_takes_no_resend_of_those_who_wrote_before() -> None:
+def test_a_replica_that_began_in_the_middle_appends_no_resend_of_earlier_producers() -> None:
     partition = Partition()
     partition.append(5)
     partition.append(7)
@@ -282,7 +282,7 @@ def test_a_replica_that_began_in_the_middle_takes_no_resend_of_those_who_wrote_b
     assert copy.check(header(producer=(8, 0, 0)), resent=True) == IN_SEQUENCE
 
 
-def test_a_replica_that_does_not_know_what_it_lacks_takes_no_resend_of_anybody_unknown() -> None:
+def test_a_replica_that_does_not_know_what_it_lacks_appends_no_resend_of_an_unknown_producer() -> None:
     copy = ProducerStates()
     copy.lacks_past()
     copy.append(header(base_offset=9, producer=(5, 0, 0)))
@@ -291,7 +291,7 @@ def test_a_replica_that_does_not_know_what_it_lacks_takes_no_resend_of_anybody_u
     assert copy.greatest_id == EVERY_PRODUCER_ID, "and says so to whoever begins in the middle of its log"
 
 
-def test_what_compaction_took_out_is_not_taken_for_something_that_never_was() -> None:
+def test_compacted_batches_are_not_treated_as_never_written() -> None:
     copy = ProducerStates()
     copy.append(parse_header(hole(0, 9, 1, 77, 12)))
     assert is_refused(copy.check(header(producer=(12, 0, 0)), resent=True))
@@ -301,7 +301,7 @@ def test_what_compaction_took_out_is_not_taken_for_something_that_never_was() ->
 
 
 @pytest.mark.parametrize("resent", [False, True])
-def test_batches_without_a_producer_are_nobodys(resent: bool) -> None:
+def test_batches_without_a_producer_create_no_state(resent: bool) -> None:
     copy = ProducerStates()
     copy.lacks_past()
     assert copy.check(header(base_offset=Offset(0)), resent=resent) == IN_SEQUENCE

@@ -1,4 +1,6 @@
-"""The transactions of one partition as its log tells of them (S13): open, aborted, and how far all is stable."""
+"""The transactions of one partition, derived from its log (S13): open ones, aborted ones, and the last
+stable offset.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from raftlog.model import EVERY_PRODUCER_ID, NO_PRODUCER_ID, Offset
 from raftlog.records.batch import Control, ControlKind
 from raftlog.transactions import TransactionKey
 from raftlog.wire import AbortedRange
-from tests.support.transaction_logs import aborts, commits, data_header, key, marker_header, says
+from tests.support.partitions.transaction_logs import aborts, commits, data_header, key, marker_header, says
 
 A, B, C = key(1), key(2), key(3)
 
 
 class Log:
-    """Feeds a state."""
+    """Feeds a state with batches."""
 
     def __init__(self) -> None:
         self.state = TransactionState()
@@ -41,7 +43,7 @@ class Log:
         return [(one.producer_id, one.producer_epoch, one.first_offset, one.end_offset) for one in found]
 
 
-def test_what_is_open_holds_the_last_stable_offset_at_its_first_record() -> None:
+def test_an_open_transaction_holds_the_last_stable_offset_at_its_first_record() -> None:
     log = Log()
     log.data(None, 3)
     assert log.stable() == 3
@@ -63,7 +65,7 @@ def test_a_marker_counts_when_it_is_below_the_high_watermark() -> None:
     assert log.stable(4) == 4
 
 
-def test_a_commit_takes_nothing_along_that_lies_behind_its_named_offset() -> None:
+def test_a_commit_excludes_records_behind_its_named_offset() -> None:
     log = Log()
     log.data(A, 2)
     log.data(A, 2)
@@ -76,7 +78,7 @@ def test_a_commit_takes_nothing_along_that_lies_behind_its_named_offset() -> Non
 
 
 def test_epochs_of_one_producer_are_different_transactions() -> None:
-    """V3: the marker of epoch 0, behind a batch of epoch 1, is not that one's."""
+    """V3: the marker of epoch 0, behind a batch of epoch 1, does not end that one."""
     log = Log()
     log.data(key(7, 0))
     log.data(key(7, 1))
@@ -86,7 +88,7 @@ def test_epochs_of_one_producer_are_different_transactions() -> None:
     assert log.ranges() == [(7, 1, 1, 3)]
 
 
-def test_one_marker_ends_many_and_an_unknown_kind_or_a_stranger_none() -> None:
+def test_one_marker_ends_many_transactions_and_an_unknown_kind_none() -> None:
     log = Log()
     for one in (A, B, C):
         log.data(one)
@@ -117,7 +119,7 @@ def test_ranges_are_found_by_both_bounds() -> None:
     assert log.state.aborted.covers(A, 0)
 
 
-def test_ranges_that_somebody_holds_stay_when_the_log_is_cut() -> None:
+def test_ranges_in_use_stay_when_the_log_is_truncated() -> None:
     log = Log()
     for one in (A, B):
         log.data(one)
@@ -132,7 +134,8 @@ def test_ranges_that_somebody_holds_stay_when_the_log_is_cut() -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 3, 256])
 def test_many_ranges_under_one_that_was_open_for_long(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    """The same ranges in blocks of any size, whole, cut, and from a snapshot; found without looking at each of them."""
+    """The same ranges in blocks of any size, whole, truncated, and from a snapshot; found without searching each of
+    them."""
     monkeypatch.setattr(aborted_ranges, "_BLOCK", block)
     log = Log()
     log.data(A)
@@ -149,11 +152,10 @@ def test_many_ranges_under_one_that_was_open_for_long(monkeypatch: pytest.Monkey
             assert log.ranges(start, end) == found
             for other in (again, log.state.aborted.copy(), log.state.aborted.behind(Offset(start))):
                 assert other.overlapping(Offset(start), Offset(end)) == [AbortedRange(*one) for one in found]
-    looked_at = len(list(log.state.aborted._that_hold(0, 1)))
-    assert looked_at == 1, "A's alone begins there"
+    assert len(log.state.aborted.overlapping(Offset(0), Offset(1))) == 1, "A's alone begins there"
 
 
-def test_what_is_open_wholly_below_the_log_start_is_forgotten() -> None:
+def test_a_transaction_wholly_below_the_log_start_is_dropped() -> None:
     log = Log()
     log.data(A, 2)
     log.data(B, 4)
@@ -175,7 +177,7 @@ def test_a_log_start_may_lie_within_several_open_transactions() -> None:
     assert list(log.state.open_items()) == [(B, 4)]
 
 
-def test_many_markers_above_the_high_watermark_are_kept_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_markers_above_the_high_watermark_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_state, "ENDED_MAX", 3)
     log = Log()
     for number in range(10):
@@ -186,7 +188,7 @@ def test_many_markers_above_the_high_watermark_are_kept_together(monkeypatch: py
     assert log.stable(20) == 20
 
 
-def test_a_snapshot_gives_the_state_again_and_rubbish_does_not() -> None:
+def test_a_snapshot_restores_the_state_and_garbage_is_refused() -> None:
     log = Log()
     log.data(A)
     log.data(B)
@@ -203,8 +205,8 @@ def test_a_snapshot_gives_the_state_again_and_rubbish_does_not() -> None:
             AbortedRanges.decode(wrong)
 
 
-def test_a_producer_is_not_forgotten_while_its_transaction_is_open_and_then_it_is() -> None:
-    """Ids that are good for one transaction push nobody out who writes without transactions."""
+def test_a_producer_expires_only_after_its_transaction_has_ended() -> None:
+    """Ids that are good for one transaction evict no producer that writes without transactions."""
     states = ProducerStates(ProducerBounds(max_bytes=ONE_PRODUCER // 2))
     plain = data_header(0, key(9))
     plain.attributes = 0

@@ -1,4 +1,4 @@
-"""A log is begun, is not written to, is written to for the first time; and a crash at any moment of it (S1, S9)."""
+"""A log is created, is not written to, is written to for the first time; with a crash at any moment of it (S1, S9)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from partitions.upkeep.scrub_plan import plan_of_log
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset
-from tests.support.storage import PATH, append, open_log, read_batches, settle
+from tests.support.partitions.storage import PATH, append, open_log, read_batches, recover_log, settle
 
 SEGMENT = f"{PATH}/{0:020d}.log"
 
@@ -33,10 +33,10 @@ def disk() -> SimDisk:
 
 
 def opened(disk: SimDisk, *, clean: bool = False) -> tuple[PartitionLog, Recovery]:
-    return PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=clean)
+    return recover_log(disk, PATH, TopicConfig(), clean_shutdown=clean)
 
 
-def test_a_log_is_begun_with_one_file_and_written_to_first_with_five_fsyncs(disk: SimDisk) -> None:
+def test_a_log_is_created_with_one_file_and_first_written_to_with_five_fsyncs(disk: SimDisk) -> None:
     before = disk.fsyncs
     log = open_log(disk)
     assert disk.list(PATH) == ["checkpoint"]
@@ -51,7 +51,7 @@ def test_a_log_is_begun_with_one_file_and_written_to_first_with_five_fsyncs(disk
     settle(log)
     assert disk.fsyncs - before == 1
     before = disk.fsyncs
-    log = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, producers=ProducerStates())[0]
+    log = recover_log(disk, PATH, TopicConfig(), clean_shutdown=False, producers=ProducerStates())[0]
     assert disk.fsyncs - before == 2, "an unclean start: batches, their file's name"
     before = disk.fsyncs
     log.close(clean=True)
@@ -69,7 +69,7 @@ def test_a_log_is_begun_with_one_file_and_written_to_first_with_five_fsyncs(disk
 
 @pytest.mark.parametrize("power", [True, False])
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_log_that_was_never_written_to_is_vouched_for_and_stays_as_it_is(
+def test_a_log_that_was_never_written_to_is_vouched_for_and_stays_unchanged(
     disk: SimDisk, power: bool, closed: bool
 ) -> None:
     log = open_log(disk)
@@ -89,10 +89,10 @@ def test_a_log_that_was_never_written_to_is_vouched_for_and_stays_as_it_is(
 
 @pytest.mark.parametrize("lost", [["segment"], ["epochs"], ["segment", "epochs"]])
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_log_that_lost_what_was_written_is_not_one_that_was_never_written_to(
+def test_a_log_that_lost_its_batches_is_distinguished_from_a_new_one(
     disk: SimDisk, lost: list[str], closed: bool
 ) -> None:
-    """S9: its checkpoint says so, before the first batch is written."""
+    """S9: its checkpoint records that before the first batch is written."""
     log = open_log(disk)
     append(log)
     settle(log)
@@ -105,7 +105,7 @@ def test_a_log_that_lost_what_was_written_is_not_one_that_was_never_written_to(
 
 
 def test_an_older_checkpoint_beside_batches_is_not_believed(disk: SimDisk) -> None:
-    """Somebody put it back, from before the first write, and the epochs are lost."""
+    """It was restored from before the first write, and the epochs are lost."""
     log = open_log(disk)
     old = disk.read(f"{PATH}/checkpoint")
     append(log)
@@ -118,7 +118,7 @@ def test_an_older_checkpoint_beside_batches_is_not_believed(disk: SimDisk) -> No
 
 
 def killed(disk: SimDisk, steps: int) -> bool:
-    """A log is begun and written to, and the process dies at an operation of that; False: it came to its end."""
+    """A log is created and written to, and the process dies at an operation of that; returns False if it completed."""
     disk.crash_countdown = steps
     try:
         log = open_log(disk)
@@ -132,8 +132,8 @@ def killed(disk: SimDisk, steps: int) -> bool:
 
 
 def test_a_process_that_dies_in_the_first_job_leaves_a_log_that_is_vouched_for() -> None:
-    """Nothing is lost with it: a replica that says otherwise leaves the ISR for nothing (S10). While it is being begun
-    there is nothing that could be lost."""
+    """Nothing is lost with it: a replica that reports otherwise leaves the ISR needlessly (S10). While it is being
+    created there is nothing that could be lost."""
     begun = steps = 0
     while True:
         steps += 1
@@ -152,7 +152,7 @@ def test_a_process_that_dies_in_the_first_job_leaves_a_log_that_is_vouched_for()
 
 
 def test_a_power_loss_in_the_first_job_leaves_no_log_without_its_segment(disk: SimDisk) -> None:
-    """The names come in an order in which each beginning of them can be told from a loss."""
+    """The names appear in an order in which each prefix of them can be distinguished from a loss."""
     empty = copy.deepcopy(disk)
     steps = 0
     while killed(again := copy.deepcopy(empty), steps := steps + 1):
@@ -169,8 +169,8 @@ def test_a_power_loss_in_the_first_job_leaves_no_log_without_its_segment(disk: S
             )
 
 
-def test_a_log_whose_making_was_cut_short_is_durable_before_it_is_written_to() -> None:
-    """S1: 1. The process dies while it makes the folder, whose name is not durable. 2. The next one finds the folder
+def test_a_log_whose_creation_was_interrupted_is_durable_before_it_is_written_to() -> None:
+    """S1: 1. The process dies while it creates the folder, whose name is not durable. 2. The next one finds the folder
     and writes to it; that is acknowledged. 3. Power fails, and the folder is gone with all of it."""
     for steps in range(1, 8):
         disk = SimDisk()
@@ -190,7 +190,7 @@ def test_a_log_whose_making_was_cut_short_is_durable_before_it_is_written_to() -
             assert read_batches(open_log(left), 0) == [made.data], (steps, seed)
 
 
-def test_a_log_that_cannot_be_begun_for_want_of_room_leaves_nothing(disk: SimDisk) -> None:
+def test_a_log_that_cannot_be_created_for_lack_of_space_leaves_nothing(disk: SimDisk) -> None:
     disk.full = True
     with pytest.raises(DiskFull):
         open_log(disk)
@@ -200,7 +200,7 @@ def test_a_log_that_cannot_be_begun_for_want_of_room_leaves_nothing(disk: SimDis
 
 
 @pytest.mark.parametrize("flush", ["fsync", "os"])
-def test_a_full_disk_at_the_first_job_is_tried_again(disk: SimDisk, flush: str) -> None:
+def test_a_full_disk_at_the_first_job_is_retried(disk: SimDisk, flush: str) -> None:
     config = TopicConfig(flush=flush)  # type: ignore[arg-type]
     log = open_log(disk, config)
     made = append(log)
@@ -230,7 +230,7 @@ def test_a_log_that_begins_elsewhere_has_a_segment_there(disk: SimDisk) -> None:
 def test_a_process_that_dies_while_a_log_first_begins_elsewhere_leaves_one_that_is_vouched_for(
     disk: SimDisk, steps: int
 ) -> None:
-    """A follower's first news may be that its leader's log begins at 7: all of nothing is removed."""
+    """A follower's first change may be that its leader's log begins at 7: all of nothing is removed."""
     log = open_log(disk)
     log.truncate_fully_and_start_at(Offset(7))
     disk.crash_countdown = steps
@@ -241,7 +241,7 @@ def test_a_process_that_dies_while_a_log_first_begins_elsewhere_leaves_one_that_
 
 
 @pytest.mark.parametrize("steps", range(1, 20))
-def test_a_process_that_dies_in_a_first_job_that_is_made_again_leaves_a_log_that_is_vouched_for(
+def test_a_process_that_dies_in_a_repeated_first_job_leaves_a_log_that_is_vouched_for(
     disk: SimDisk, steps: int
 ) -> None:
     log = open_log(disk)
@@ -273,6 +273,6 @@ def test_the_scrubber_misses_nothing_of_a_log_that_was_never_written_to(disk: Si
     assert {finding.what for finding in check_folder(disk, PATH).run()} == {What.LEADER_EPOCHS}
 
 
-def test_the_check_of_a_folder_finds_nothing_missing_where_nothing_was_written(disk: SimDisk) -> None:
+def test_the_check_of_a_folder_finds_nothing_missing_if_nothing_was_written(disk: SimDisk) -> None:
     open_log(disk)
     assert check_folder(disk, PATH).run() == []

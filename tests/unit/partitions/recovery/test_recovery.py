@@ -1,19 +1,18 @@
-"""Recovery: the table is total, and each kind of damage on disk leads to the row that tells of it."""
+"""Recovery: the table is total, and each kind of damage on disk leads to its row."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from jepsen_like.simulator.world.disk import SimDisk, SimulatedCrash
 from partitions.files.checkpoint import LogCheckpoint
 from partitions.files.segment import SegmentIndex
-from partitions.log.log import PartitionLog
 from partitions.recovery.table import (
     SEGMENT_ROWS,
     VOUCHED,
@@ -28,25 +27,25 @@ from partitions.recovery.table import (
     row_for,
 )
 from raftlog.model import Offset
-from tests.support.damaged_log import CONFIG, flip, make
-from tests.support.storage import PATH, append, batch, open_log, read_batches, settle
+from tests.support.partitions.damaged_log import CONFIG, flip, make
+from tests.support.partitions.storage import PATH, append, batch, open_log, read_batches, recover_log, settle
 
 
 def all_facts() -> list[Facts]:
     return [Facts(*values) for values in itertools.product(Place, Content, Index, Position, Stop)]
 
 
-def test_exactly_one_row_fits_each_combination_of_facts() -> None:
+def test_exactly_one_row_matches_each_combination_of_facts() -> None:
     for facts in all_facts():
         assert [row.label for row in SEGMENT_ROWS if row.fits(facts)] == [row_for(facts).label], facts
 
 
-def test_every_row_fits_something_and_labels_are_unique() -> None:
+def test_every_row_matches_something_and_labels_are_unique() -> None:
     used = {row_for(facts).label for facts in all_facts()}
     assert sorted(used) == [row.label for row in SEGMENT_ROWS]
 
 
-def test_whatever_takes_a_batch_away_is_not_vouched_for() -> None:
+def test_every_row_that_removes_a_batch_is_not_vouched_for() -> None:
     for facts in all_facts():
         row = row_for(facts)
         takes = row.action in (Action.CUT, Action.QUARANTINE)
@@ -64,7 +63,7 @@ def test_every_finding_says_whether_the_replica_may_vouch() -> None:
 # --- On disk ---
 
 
-def test_untouched_logs_are_whole_after_any_stop() -> None:
+def test_undamaged_logs_are_complete_after_any_stop() -> None:
     for clean in (True, False):
         damaged = make(clean=clean)
         log, recovery = damaged.reopen(clean=clean)
@@ -82,7 +81,7 @@ def test_a_clean_open_writes_nothing() -> None:
 
 
 def test_recovery_fsyncs_what_it_read_before_it_reports() -> None:
-    """Rule 8 of the model: page cache that outlived the process is not durable until somebody says so."""
+    """Rule 8 of the model: a page cache that outlived its process is not durable until it is fsynced."""
     found_unsynced = False
     for steps in range(1, 30):
         disk = SimDisk()
@@ -96,9 +95,9 @@ def test_recovery_fsyncs_what_it_read_before_it_reports() -> None:
         with contextlib.suppress(SimulatedCrash):
             job.run()
         disk.crash_countdown = 0
-        reported = PartitionLog.open(disk, PATH, CONFIG, clean_shutdown=False)[1].stable_end_offset
+        reported = recover_log(disk, PATH, CONFIG, clean_shutdown=False)[1].stable_end_offset
         disk.power_loss(random.Random(steps))
-        after, recovery = PartitionLog.open(disk, PATH, CONFIG, clean_shutdown=False)
+        after, recovery = recover_log(disk, PATH, CONFIG, clean_shutdown=False)
         assert recovery.stable_end_offset >= reported
         assert read_batches(after, 0) == [made.data][: after.log_end_offset]
         found_unsynced |= reported == 1
@@ -135,7 +134,7 @@ def test_a_torn_tail_after_a_clean_stop_is_damage(tail: str) -> None:
     assert len(damaged.set_aside()) == 1
 
 
-def test_a_last_batch_that_lost_its_end_is_cut_and_the_missing_is_noticed() -> None:
+def test_a_last_batch_without_its_end_is_cut_and_the_loss_detected() -> None:
     damaged = make(clean=False)
     damaged.change(damaged.names()[-1], lambda good: good[:-1])
     log, recovery = damaged.reopen()
@@ -156,7 +155,7 @@ FLIPS = {
 
 @pytest.mark.parametrize("what", FLIPS)
 @pytest.mark.parametrize("batch_number", [0, 1, 2])
-def test_a_flipped_bit_in_what_no_index_covers_is_found(what: str, batch_number: int) -> None:
+def test_a_flipped_bit_in_a_part_without_index_is_found(what: str, batch_number: int) -> None:
     damaged = make(clean=False)
     name = damaged.names()[-1]
     base = damaged.base(name)
@@ -169,11 +168,11 @@ def test_a_flipped_bit_in_what_no_index_covers_is_found(what: str, batch_number:
     assert recovery.cut_or_quarantined
     assert recovery.stable_end_offset == good_end
     assert read_batches(log, 0) == damaged.before(good_end)
-    # Nothing is thrown away unless it is the beginning of a batch that reaches beyond the file.
+    # Nothing is discarded unless it is the beginning of a batch that reaches beyond the file.
     assert damaged.set_aside() or "@E" in "".join(recovery.notes)
 
 
-def test_a_corrupt_middle_is_set_aside_with_everything_behind_it() -> None:
+def test_a_corrupt_middle_is_quarantined_with_everything_behind_it() -> None:
     damaged = make(clean=False)
     segments = damaged.names()
     second = segments[1]
@@ -191,7 +190,7 @@ def test_a_corrupt_middle_is_set_aside_with_everything_behind_it() -> None:
     assert len(aside) == len(segments) - 1, "the rest of the second, and all later segments whole"
     rest = next(name for name in aside if damaged.base(name) == damaged.base(second))
     assert len(damaged.disk.read(f"{PATH}/{rest}")) == len(content) - length
-    # The log goes on from there, and a later recovery leaves what was set aside alone.
+    # The log continues from there, and a later recovery leaves the quarantined file alone.
     log.loss_is_reported()
     new = append(log, epoch=9)
     settle(log)
@@ -223,7 +222,7 @@ def test_a_missing_first_segment(clean: bool) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_missing_last_segment_is_noticed_by_the_recovery_point(clean: bool) -> None:
+def test_a_missing_last_segment_is_detected_by_the_recovery_point(clean: bool) -> None:
     damaged = make(clean=clean)
     last = damaged.names()[-1]
     damaged.disk.remove(last)
@@ -288,7 +287,7 @@ def test_an_index_that_lies_within_its_crc_is_not_believed() -> None:
     lengths[0], lengths[-1] = lengths[0] - 9, lengths[-1] + 9
     lying = SegmentIndex.empty(Offset(0), CONFIG.index_interval_bytes)
     for length, one in zip(lengths, damaged.batches, strict=False):
-        lying.add(dataclasses.replace(one.header, batch_length=length - 12))
+        lying.add(msgspec.structs.replace(one.header, batch_length=length - 12))
     good = damaged.disk.read(name)
     damaged.disk.replace(name, lying.offsets.encode())
     assert len(damaged.disk.read(name)) == len(good)

@@ -7,9 +7,9 @@ import pytest
 from partitions.replica import effects as fx
 from partitions.replica.follower import Follower, State
 from partitions.replica.log_view import compare_follower, truncation_for
-from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.errors import Contradiction, InvariantViolation, RemoteProtocolError
 from raftlog.model import NO_BROKER, NO_EPOCH, BrokerId, LeaderEpoch, Offset
-from tests.support.replication_cores import CoreDriver, FakeLog, header, record
+from tests.support.partitions.replication_cores import CoreDriver, FakeLog, header, record
 
 EPOCH = LeaderEpoch(2)
 
@@ -44,7 +44,7 @@ def push(core: CoreDriver, *batches: tuple[int, int, int], marks: tuple[int, int
     return core.do(core.replica.follower.on_pushed(EPOCH, fetched, fx.Matched(Offset(marks[0]), Offset(marks[1]))))
 
 
-def test_it_asks_with_epoch_and_end_of_its_log_and_apart_from_them_its_stable_end() -> None:
+def test_it_subscribes_with_epoch_and_end_of_its_log_and_its_stable_end() -> None:
     core = following(FakeLog.of((1, 7), stable=5))
     assert core.replica.follower is not None
     (subscribe,) = core.do(core.replica.follower.on_link_opened(0.0))
@@ -52,7 +52,7 @@ def test_it_asks_with_epoch_and_end_of_its_log_and_apart_from_them_its_stable_en
     assert (subscribe.last_epoch, subscribe.fetch_offset, subscribe.stable_end_offset) == (1, 7, 5)
 
 
-def test_it_appends_what_continues_its_log_and_reports_only_what_is_stable() -> None:
+def test_it_appends_batches_that_continue_its_log_and_reports_only_stable_ones() -> None:
     core = streaming()
     (append,) = push(core, (0, 2, 2), (2, 1, 2))
     assert isinstance(append, fx.AppendFetched)
@@ -71,7 +71,7 @@ def test_an_fsync_that_ends_before_the_match_is_reported_after_it() -> None:
 
 
 @pytest.mark.parametrize("batch", [(1, 1, 2), (0, 1, 3), (0, 1, 0)])
-def test_a_batch_that_does_not_fit_is_the_leaders_fault_and_nothing_is_appended(batch: tuple[int, int, int]) -> None:
+def test_a_batch_that_does_not_fit_is_the_leaders_error_and_nothing_is_appended(batch: tuple[int, int, int]) -> None:
     core = streaming(FakeLog.of((1, 4)))
     end = core.log.log_end_offset
     bad = (end + batch[0], batch[1], batch[2])
@@ -80,7 +80,7 @@ def test_a_batch_that_does_not_fit_is_the_leaders_fault_and_nothing_is_appended(
     assert core.log.log_end_offset == end
 
 
-def test_its_high_watermark_is_the_leaders_as_far_as_its_log_reaches() -> None:
+def test_its_high_watermark_is_the_leaders_limited_by_its_log() -> None:
     core = streaming()
     assert push(core, (0, 2, 2), marks=(9, 0))[1] == fx.AdvanceHighWatermark(Offset(2), exposed=False)
     assert push(core, marks=(1, 0)) == []
@@ -93,7 +93,7 @@ def test_the_leaders_log_start_is_followed() -> None:
     assert core.log.log_start_offset == 5
 
 
-def test_it_truncates_by_epoch_and_asks_again() -> None:
+def test_it_truncates_by_epoch_and_subscribes_again() -> None:
     core = following(FakeLog.of((1, 4), (2, 9)), epoch=3)
     follower = core.replica.follower
     assert follower is not None
@@ -104,24 +104,30 @@ def test_it_truncates_by_epoch_and_asks_again() -> None:
     assert (again.last_epoch, again.fetch_offset, again.stable_end_offset) == (2, 6, 6)
 
 
-def test_never_to_the_high_watermark() -> None:
-    """A restarted follower knows no high watermark; what it has stays until its leader's epochs say otherwise."""
+def test_it_never_truncates_to_the_high_watermark() -> None:
+    """A restarted follower knows no high watermark; its log stays until its leader's epochs contradict it."""
     core = following(FakeLog.of((1, 4)))
     assert core.replica.high_watermark == 0
     assert core.log.log_end_offset == 4
 
 
-def test_a_member_of_the_isr_refuses_to_drop_what_is_committed() -> None:
+def test_a_member_of_the_isr_refuses_to_drop_committed_records() -> None:
     core = streaming(FakeLog.of((1, 4)), high_watermark=3)
     assert core.replica.follower is not None
     core.do(core.replica.follower.on_link_lost())
     core.do(core.replica.follower.on_link_opened(0.0))
-    with pytest.raises(InvariantViolation, match="S6"):
+    with pytest.raises(Contradiction, match="S6"):
         answer(core, fx.Diverged(LeaderEpoch(1), Offset(2)))
     assert core.log.log_end_offset == 4
+    follower = core.replica.follower
+    assert not core.replica.offline and follower.state is State.WAITING, "it asks again, and later each time"
+    core.do(follower.on_link_lost())
+    assert core.do(follower.on_link_opened(0.1)) == []
+    (again,) = core.do(follower.on_tick(60.0))
+    assert isinstance(again, fx.Subscribe)
 
 
-def test_outside_the_isr_even_a_copy_of_a_committed_record_may_go() -> None:
+def test_outside_the_isr_even_a_copy_of_a_committed_record_may_be_dropped() -> None:
     core = CoreDriver(FakeLog.of((1, 4)), node=1)
     core.lead(epoch=2, isr=(0,), commit_set=(0,), minimum=1)
     follower = core.replica.follower
@@ -135,7 +141,7 @@ def test_outside_the_isr_even_a_copy_of_a_committed_record_may_go() -> None:
     assert core.replica.high_watermark == 2
 
 
-def test_below_the_leaders_start_it_begins_anew_there() -> None:
+def test_below_the_leaders_start_it_starts_again_there() -> None:
     core = following(FakeLog.of((1, 4)))
     follower = core.replica.follower
     assert follower is not None
@@ -145,6 +151,16 @@ def test_below_the_leaders_start_it_begins_anew_there() -> None:
     assert isinstance(again, fx.Subscribe)
     assert (again.last_epoch, again.fetch_offset, again.stable_end_offset) == (-1, 50, 50)
     assert core.replica.high_watermark == 50
+
+
+def test_a_log_that_starts_again_below_its_former_start_does_not_claim_to_begin_beyond_its_end() -> None:
+    """Until the new start is written, the disk has the former one. The leader refuses a start beyond the end."""
+    core = following(FakeLog.of((1, 4)))
+    core.log.stable_start_offset = Offset(9)
+    assert core.replica.follower is not None
+    (subscribe,) = core.do(core.replica.follower.on_link_opened(0.0))
+    assert isinstance(subscribe, fx.Subscribe)
+    assert (subscribe.fetch_offset, subscribe.stable_start_offset) == (4, 4)
 
 
 def test_a_leader_that_contradicts_itself_is_not_believed() -> None:
@@ -157,7 +173,7 @@ def test_a_leader_that_contradicts_itself_is_not_believed() -> None:
         truncation_for(FakeLog.of((1, 4)), fx.Diverged(LeaderEpoch(1), Offset(4)))
 
 
-def test_a_refusal_is_asked_again_later_and_damage_ever_later() -> None:
+def test_a_refusal_is_retried_later_and_damage_with_growing_pauses() -> None:
     core = streaming()
     follower = core.replica.follower
     assert follower is not None
@@ -179,7 +195,7 @@ def test_a_refusal_is_asked_again_later_and_damage_ever_later() -> None:
     assert 29 < waits[-1] < 31
 
 
-def test_after_a_full_disk_it_asks_from_where_its_log_ends_then() -> None:
+def test_after_a_full_disk_it_fetches_from_its_current_end() -> None:
     core = streaming(FakeLog.of((1, 4)))
     follower = core.replica.follower
     assert follower is not None
@@ -203,7 +219,7 @@ def test_it_leads_only_in_the_incarnation_that_the_record_names() -> None:
     assert core.leader.leader_epoch == 2
 
 
-def test_nobody_leads_then_it_is_idle() -> None:
+def test_without_a_leader_it_is_idle() -> None:
     core = CoreDriver(node=1)
     core.lead(leader=NO_BROKER, epoch=2)
     assert str(core.replica) == "idle epoch=2 leo=0 stable=0"
@@ -219,13 +235,13 @@ def test_older_records_change_nothing_and_epochs_never_fall() -> None:
         core.lead(leader=1, epoch=4, partition_epoch=10)
 
 
-def test_a_leader_elected_with_a_log_of_a_later_epoch_is_a_broken_rule() -> None:
+def test_a_leader_elected_with_a_log_of_a_later_epoch_violates_an_invariant() -> None:
     core = CoreDriver(FakeLog.of((7, 3)))
     with pytest.raises(InvariantViolation, match="elected"):
         core.lead(epoch=6)
 
 
-def test_the_high_watermark_is_carried_from_role_to_role() -> None:
+def test_the_high_watermark_is_kept_across_roles() -> None:
     core = streaming(FakeLog.of((1, 4)), high_watermark=3)
     core.lead(leader=1, epoch=3, partition_epoch=2)
     assert core.leader.high_watermark == 3
@@ -234,7 +250,7 @@ def test_the_high_watermark_is_carried_from_role_to_role() -> None:
     assert core.replica.high_watermark == 3
 
 
-def test_offline_is_for_good() -> None:
+def test_offline_is_permanent() -> None:
     core = CoreDriver()
     core.lead()
     core.produce()
@@ -257,7 +273,7 @@ def test_it_stops_following_before_it_leads() -> None:
     assert core.replica.follower is None
 
 
-def test_what_is_pushed_in_another_epoch_is_not_appended() -> None:
+def test_a_push_of_another_epoch_is_not_appended() -> None:
     core = streaming()
     assert core.replica.follower is not None
     fetched = [fx.FetchedBatch(header(1, base_offset=0, leader_epoch=1), b"")]
@@ -271,7 +287,7 @@ def test_its_high_watermark_is_never_beyond_its_log() -> None:
     assert follower.high_watermark == 4
 
 
-def test_what_an_old_leader_says_is_not_heard() -> None:
+def test_messages_of_an_old_leader_are_ignored() -> None:
     core = streaming()
     assert core.replica.follower is not None
     core.lead(leader=0, epoch=3, partition_epoch=2)
@@ -309,7 +325,7 @@ def test_the_leaders_comparison(last_epoch: int, end: int, expected: fx.Answer, 
 
 
 @pytest.mark.parametrize("end", [3, 10])
-def test_an_empty_log_ahead_of_the_start_is_believed_where_it_counts(end: int) -> None:
+def test_an_empty_log_ahead_of_the_start_matches_if_it_counts(end: int) -> None:
     def compared(*, counted: bool) -> fx.Answer:
         return compare_follower(LEADER, Offset(0), NO_EPOCH, Offset(end), counted=counted)
 

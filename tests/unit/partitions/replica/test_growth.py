@@ -1,14 +1,14 @@
-"""The ISR grows again once its members are whole, whatever got in the way: no chance is missed for good (S10)."""
+"""The ISR grows again once its members are complete, whatever happened: no chance is missed permanently (S10)."""
 
 from __future__ import annotations
 
 from partitions.replica.effects import Fate
-from tests.support.replication_cluster import ReplicationCluster
-from tests.support.replication_cores import broker
+from tests.support.partitions.replication_cluster import ReplicationCluster
+from tests.support.partitions.replication_cores import broker
 
 
 def settle_all_but(cluster: ReplicationCluster, held: int) -> None:
-    """Messages and disks, but for one broker's disk."""
+    """Deliver messages and run disks, except one broker's disk."""
     for _ in range(1_000):
         moved = cluster.scheduler.run()
         for number, member in cluster.members.items():
@@ -25,8 +25,8 @@ def proposed(cluster: ReplicationCluster) -> list[list[int]]:
     return [[int(member) for member, _ in proposal.isr] for proposal, _ in cluster.members[0].proposals]
 
 
-def test_a_follower_that_catches_up_just_after_a_refusal_is_proposed_when_its_time_comes() -> None:
-    """Between a refusal and the next proposal there is a pause. The partition is idle, and nobody will speak again."""
+def test_a_follower_that_catches_up_just_after_a_refusal_is_proposed_later() -> None:
+    """Between a refusal and the next proposal there is a pause. The partition is idle, and no other event follows."""
     cluster = ReplicationCluster(brokers=3)
     answers = cluster.produce(0)
     settle_all_but(cluster, 2)

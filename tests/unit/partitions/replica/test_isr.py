@@ -18,14 +18,14 @@ from partitions.replica.followers import FollowerProgress
 from partitions.replica.isr import IsrState, maximal_isr, members, replicated_end_offset
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, Incarnation, Offset, ProducerId
-from tests.support.replication_cores import header, record
+from tests.support.partitions.replication_cores import header, record
 
 
 def ids(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(map(BrokerId, numbers))
 
 
-def test_the_maximal_isr_is_accepted_and_everything_possible() -> None:
+def test_the_maximal_isr_contains_the_accepted_and_every_possible_one() -> None:
     state = IsrState.of(record(isr=(0, 1)))
     assert state.maximal == ids(0, 1)
     first = state.propose(ids(0, 2))
@@ -42,7 +42,7 @@ def test_the_maximal_isr_is_accepted_and_everything_possible() -> None:
     assert not state.unsettled
 
 
-def test_an_attempt_of_an_older_partition_epoch_is_not_heard() -> None:
+def test_an_attempt_of_an_older_partition_epoch_is_ignored() -> None:
     state = IsrState.of(record(isr=(0, 1)))
     old = state.propose(ids(0, 1, 2))
     state.on_record(record(isr=(0,), partition_epoch=2))
@@ -78,7 +78,7 @@ def test_the_minimum_counts_accepted_members_only() -> None:
     assert state.below_minimum
 
 
-def test_small_functions() -> None:
+def test_properties_of_the_isr_state() -> None:
     assert members([BrokerId(2), BrokerId(0), BrokerId(2)]) == ids(0, 2)
     assert maximal_isr(ids(1), [ids(0), ids(2, 3)]) == ids(0, 1, 2, 3)
     ends = {0: 5, 1: 3}
@@ -86,7 +86,7 @@ def test_small_functions() -> None:
     assert replicated_end_offset(ids(0, 1, 2), lambda b: Offset(ends[b]) if b in ends else None) is None
 
 
-def test_progress_speaks_and_forgets_nothing_it_should_not() -> None:
+def test_progress_keeps_what_it_needs() -> None:
     progress = FollowerProgress(BrokerId(1), Incarnation(4), 0.0)
     assert str(progress) == "1@4 unmatched"
     assert progress.counted_end_offset is None
@@ -161,7 +161,7 @@ def test_sequences_wrap() -> None:
     assert isinstance(verdict(found, 7, 0, SEQUENCES - 3), RefusedSequence)
 
 
-def test_snapshots_come_back_and_nothing_else_does() -> None:
+def test_snapshots_survive_encoding_and_others_are_refused() -> None:
     found = states((7, 2, 0, 3), (8, 0, 0, 1), (7, 2, 3, 1))
     again = ProducerStates()
     again.restore(found.snapshot())

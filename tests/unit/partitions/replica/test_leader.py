@@ -1,4 +1,4 @@
-"""The leader core: what it appends, acknowledges, exposes, and whom it counts on."""
+"""The leader core: its appends, acknowledgements and reads, and the members that it counts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from partitions.replica.produces import UnreplicatedProduces
 from raftlog.config import MAX_UNREPLICATED_BYTES
 from raftlog.errors import Applied, RemoteProtocolError
 from raftlog.model import Acks, BrokerId, LeaderEpoch, Offset
-from tests.support.replication_cores import CoreDriver, FakeLog, broker, isr_of, record
+from tests.support.partitions.replication_cores import CoreDriver, FakeLog, broker, isr_of, record
 
 
 def leading(log: FakeLog | None = None, *, matched: bool = True, **fields: object) -> CoreDriver:
-    """Broker 0 leads epoch 1 with followers 1 and 2, matched unless said otherwise."""
+    """Broker 0 leads epoch 1 with followers 1 and 2, matched unless stated otherwise."""
     core = CoreDriver(log)
     core.lead(**fields)
     if matched:
@@ -35,7 +35,7 @@ def test_acks_all_waits_for_every_in_sync_replica_and_for_the_leaders_own_fsync(
     ]
 
 
-def test_acks_one_travels_inside_the_write_and_leaves_at_the_leaders_fsync() -> None:
+def test_acks_one_is_sent_with_the_write_and_completes_at_the_leaders_fsync() -> None:
     core = leading()
     (append,) = core.produce(acks=Acks.LEADER)
     assert isinstance(append, fx.Append)
@@ -50,7 +50,7 @@ def test_acks_none_is_answered_when_it_is_appended() -> None:
     assert [type(e) for e in core.produce(acks=Acks.NONE)] == [fx.Append, fx.Acknowledge]
 
 
-def test_fetch_offset_promises_nothing() -> None:
+def test_a_fetch_offset_guarantees_nothing() -> None:
     core = leading()
     core.produce(2)
     core.fsync()
@@ -62,7 +62,7 @@ def test_fetch_offset_promises_nothing() -> None:
     assert core.leader.high_watermark == 2
 
 
-def test_high_watermark_stands_still_below_min_insync_replicas() -> None:
+def test_the_high_watermark_stands_still_below_min_insync_replicas() -> None:
     core = leading(isr=(0,), minimum=2)
     core.produce(acks=Acks.LEADER)
     core.fsync()
@@ -71,7 +71,7 @@ def test_high_watermark_stands_still_below_min_insync_replicas() -> None:
     assert core.rejected() == [(2, "not_enough_replicas")]
 
 
-def test_a_shrink_below_the_minimum_answers_those_who_wait_as_unknown() -> None:
+def test_a_shrink_below_the_minimum_answers_waiting_requests_as_unknown() -> None:
     core = leading()
     core.produce()
     core.fsync()
@@ -81,7 +81,7 @@ def test_a_shrink_below_the_minimum_answers_those_who_wait_as_unknown() -> None:
     assert reject.error.applied is Applied.UNKNOWN
 
 
-def test_losing_leadership_leaves_the_outcome_open_but_a_parked_batch_was_certainly_not_applied() -> None:
+def test_lost_leadership_leaves_outcomes_unknown_but_a_parked_batch_was_certainly_not_applied() -> None:
     core = leading()
     core.produce()
     core.produce(producer=(7, 0, 5))
@@ -124,7 +124,7 @@ def test_a_follower_that_is_not_matched_holds_the_high_watermark() -> None:
         ({"follower": 9}, "unknown_partition"),
     ],
 )
-def test_whoever_is_not_exactly_current_is_refused(fields: dict[str, int], code: str) -> None:
+def test_a_subscription_that_is_not_exactly_current_is_refused(fields: dict[str, int], code: str) -> None:
     core = leading(matched=False)
     core.subscribe(**{"follower": 1, **fields})
     assert core.last_answer() == fx.Refused(code)
@@ -154,7 +154,7 @@ def test_a_new_incarnation_is_another_follower() -> None:
     assert core.leader.high_watermark == 1
 
 
-def test_impossible_numbers_are_the_peers_fault() -> None:
+def test_impossible_numbers_are_the_peers_error() -> None:
     core = leading()
     core.produce(2)
     with pytest.raises(RemoteProtocolError):
@@ -169,7 +169,7 @@ def test_impossible_numbers_are_the_peers_fault() -> None:
 # --- ISR ---
 
 
-def test_a_fenced_broker_is_proposed_out_at_once() -> None:
+def test_the_removal_of_a_fenced_broker_is_proposed_at_once() -> None:
     core = leading()
     core.brokers[BrokerId(2)] = broker(2, fenced=True)
     (propose,) = core.do(core.replica.on_broker(BrokerId(2), 0.0))
@@ -178,7 +178,7 @@ def test_a_fenced_broker_is_proposed_out_at_once() -> None:
     assert core.leader.maximal_isr == (0, 1, 2), "until it is accepted it counts"
 
 
-def test_a_laggard_is_proposed_out_when_its_time_is_over_and_an_idle_partition_has_none() -> None:
+def test_the_removal_of_a_lagging_member_is_proposed_after_its_time_and_an_idle_partition_has_none() -> None:
     core = leading()
     assert core.tick(100.0) == []
     core.produce()
@@ -202,7 +202,8 @@ def test_under_steady_load_a_follower_that_keeps_pace_does_not_lag() -> None:
 
 @pytest.mark.parametrize("behind", [2, 3, 10])
 def test_nor_one_whose_acknowledgements_overlap(behind: int) -> None:
-    """Pushes and fsync rounds overlap, so the next report does not have what was all there was at the last one."""
+    """Pushes and fsync rounds overlap, so the next report lacks the batches that were the last ones at the previous
+    report."""
     core = leading()
     for n in range(1, 300):
         core.produce()
@@ -239,7 +240,7 @@ def test_the_high_watermark_counts_the_maximal_isr_until_a_higher_partition_epoc
     assert core.acknowledged() == [(1, 0)]
 
 
-def test_who_comes_back_joins_with_the_high_watermark_and_the_epochs_start_stable() -> None:
+def test_a_returning_replica_joins_with_the_high_watermark_and_the_epochs_start_stable() -> None:
     core = leading(FakeLog.of((1, 4)), epoch=2, isr=(0, 1), matched=False)
     core.subscribe(1, last_epoch=1, end=4)
     assert core.leader.high_watermark == 4
@@ -250,7 +251,7 @@ def test_who_comes_back_joins_with_the_high_watermark_and_the_epochs_start_stabl
     assert isr_of(propose) == [0, 1, 2]
 
 
-def test_the_epochs_start_counts_even_where_the_high_watermark_is_stale() -> None:
+def test_the_epochs_start_counts_even_if_the_high_watermark_is_stale() -> None:
     """Otherwise a replica without a committed record could join and be elected (schedule 4b)."""
     core = leading(FakeLog.of((1, 1)), epoch=2, isr=(0, 1), matched=False)
     assert core.leader.high_watermark == 0
@@ -260,7 +261,7 @@ def test_the_epochs_start_counts_even_where_the_high_watermark_is_stale() -> Non
     assert [isr_of(p) for p in core.proposals()] == [[0, 1, 2]]
 
 
-def test_one_proposal_at_a_time_and_none_is_forgotten_because_of_time() -> None:
+def test_one_proposal_at_a_time_and_none_is_dropped_because_of_time() -> None:
     core = leading(isr=(0, 1))
     (propose,) = core.proposals()
     assert isr_of(propose) == [0, 1, 2]
@@ -290,7 +291,7 @@ def test_a_definite_refusal_ends_a_proposal() -> None:
     assert core.acknowledged() == [(1, 0)]
 
 
-def test_an_open_fate_is_settled_by_proposing_what_is_wanted_now() -> None:
+def test_an_unknown_outcome_is_settled_by_proposing_the_currently_wanted_isr() -> None:
     core = leading(isr=(0, 1))
     core.do(core.replica.on_isr_answer(LeaderEpoch(1), 1, fx.Fate.UNKNOWN, core.now))
     core.brokers[BrokerId(2)] = broker(2, fenced=True)
@@ -300,8 +301,8 @@ def test_an_open_fate_is_settled_by_proposing_what_is_wanted_now() -> None:
     assert isr_of(again) == [0, 1], "the ISR as it is: accepted or not, nothing older can be accepted after it"
 
 
-def test_who_joined_has_time_to_catch_up() -> None:
-    """It has what is committed, not what came meanwhile: its old lag does not throw it out again at once."""
+def test_a_new_member_has_time_to_catch_up() -> None:
+    """It has the committed records, not those that arrived meanwhile: its old lag does not remove it again at once."""
     core = leading(isr=(0, 1), matched=False)
     core.subscribe(1)
     core.tick(60.0)
@@ -319,7 +320,7 @@ def test_who_joined_has_time_to_catch_up() -> None:
 # --- Bounds ---
 
 
-def test_unreplicated_bytes_are_bounded_whatever_acks_asks() -> None:
+def test_unreplicated_bytes_are_bounded_for_any_acks() -> None:
     core = leading()
     size = MAX_UNREPLICATED_BYTES // 4
     for acks in (Acks.NONE, Acks.LEADER, Acks.ALL, Acks.ALL):
@@ -358,7 +359,7 @@ def test_a_resend_gets_its_first_offset_and_no_weaker_promise() -> None:
     assert core.acknowledged() == [(3, 0), (1, 0), (2, 0)]
 
 
-def test_resends_that_wait_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_resends_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("partitions.replica.produces.MAX_WAITING", 3)
     core = leading()
     for _ in range(5):
@@ -407,7 +408,7 @@ def test_a_parked_resend_does_not_hide_the_batch_behind_it() -> None:
     assert sorted(core.acknowledged()) == [(1, 1), (2, 1), (3, 2), (4, 0)]
 
 
-def test_what_is_missing_for_too_long_refuses_what_waited_for_it() -> None:
+def test_a_batch_that_is_missing_for_too_long_refuses_those_that_wait_for_it() -> None:
     core = leading()
     core.produce(producer=(7, 0, 0))
     core.produce(producer=(7, 0, 2))
@@ -434,7 +435,7 @@ def test_an_older_epoch_of_a_producer_is_fenced() -> None:
     assert core.rejected() == [(2, "producer_fenced")]
 
 
-def test_the_state_speaks() -> None:
+def test_the_status_text_of_a_leader() -> None:
     core = leading(isr=(0, 1), matched=False)
     core.produce(4)
     core.subscribe(1)

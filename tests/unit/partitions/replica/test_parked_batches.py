@@ -1,4 +1,4 @@
-"""A batch ahead of its turn gets a certain answer, whatever its sender's patience (S1, S10)."""
+"""A batch ahead of its turn gets a definite answer, whatever its sender's timeout (S1, S10)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from partitions.replica.produces import PARK_SECONDS
 from raftlog.errors import Applied, RaftlogError
 from raftlog.model import Acks
 from raftlog.records.batch import encode
-from tests.support.replication_cluster import ReplicationCluster, tp
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
 
 
 @pytest.mark.parametrize("patience", [0.3, 0.8 * PARK_SECONDS, 10.0])
-def test_a_producer_that_nobody_knows_any_more_is_told_so(patience: float) -> None:
-    """Its former batches were deleted: of a mere timeout it would send the batch again, for ever."""
+def test_a_producer_without_state_gets_a_definite_error(patience: float) -> None:
+    """Its former batches were deleted: after a mere timeout it would send the batch again, forever."""
     cluster = ReplicationCluster()
     answers: list[Produced | RaftlogError] = []
     batch = encode(

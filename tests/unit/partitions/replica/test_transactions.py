@@ -1,6 +1,7 @@
-"""Transactions in the log of a cluster: what leaders take, which markers they write, what readers see (S13).
+"""Transactions in the log of a cluster: the batches that leaders accept, the markers that they write, the records that
+readers see (S13).
 
-Real managers and logs on a table; decisions are made by hand, and heard by whom the test says.
+Real managers and logs; the test makes the decisions, and determines the brokers that receive them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from raftlog.errors import RaftlogError
 from raftlog.model import Acks
 from raftlog.records.batch import ControlKind, RecordBatch, split_batches
 from raftlog.wire import TIMESTAMP_LATEST, FoundOffset
-from tests.support.replication_cluster import Fetch, ReplicationCluster, bytes_of, tp
-from tests.support.transaction_logs import key
+from tests.support.partitions.replication_cluster import Fetch, ReplicationCluster, bytes_of, tp
+from tests.support.partitions.replication_cores import NoTransactions
+from tests.support.partitions.transaction_logs import key
 
 A, B = key(1), key(2)
 
@@ -31,7 +33,7 @@ def refused(answers: list[object]) -> str:
 
 
 def read(cluster: ReplicationCluster, number: int = 0, offset: int = 0) -> list[bytes | None]:
-    """What one who reads committed sees."""
+    """The records that a `read_committed` reader sees."""
     return fetched(cluster, number, offset).committed()
 
 
@@ -65,7 +67,7 @@ def wait(cluster: ReplicationCluster, seconds: float = 0.2) -> None:
     cluster.settle()
 
 
-def test_a_committed_transaction_shows_as_a_whole_and_an_aborted_one_not_at_all() -> None:
+def test_a_committed_transaction_is_visible_completely_and_an_aborted_one_not_at_all() -> None:
     """S13."""
     cluster = ReplicationCluster()
     ends = []
@@ -92,7 +94,7 @@ def test_a_committed_transaction_shows_as_a_whole_and_an_aborted_one_not_at_all(
     assert cluster.members[0].markers == [(tp(0), A)], "of aborts nothing is reported"
 
 
-def test_one_marker_names_all_that_are_decided_alike() -> None:
+def test_one_marker_names_all_with_the_same_decision() -> None:
     cluster = ReplicationCluster()
     for number in range(6):
         cluster.write(0, key(number), b"x")
@@ -114,7 +116,7 @@ def test_one_marker_names_all_that_are_decided_alike() -> None:
     assert read(cluster) == [b"x"] * 3
 
 
-def test_a_commit_takes_no_late_write_along_and_none_of_a_partition_that_it_does_not_name() -> None:
+def test_a_commit_includes_no_late_write_and_nothing_of_a_partition_that_it_does_not_name() -> None:
     """R4, and `offsets in the commit`."""
     cluster = ReplicationCluster(2)
     for partition in (0, 1):
@@ -136,13 +138,13 @@ def test_a_commit_takes_no_late_write_along_and_none_of_a_partition_that_it_does
 
 
 @pytest.mark.parametrize("acks", [Acks.LEADER, Acks.NONE])
-def test_batches_of_a_transaction_want_acks_all(acks: Acks) -> None:
+def test_batches_of_a_transaction_need_acks_all(acks: Acks) -> None:
     cluster = ReplicationCluster()
     assert refused(cluster.write(0, A, b"x", acks=acks)) == "invalid_request"
     assert cluster.log_end(0) == (0, 0)
 
 
-def test_a_late_write_is_refused_where_the_decision_is_known() -> None:
+def test_a_late_write_is_refused_if_the_decision_is_known() -> None:
     cluster = ReplicationCluster()
     cluster.write(0, A, b"x")
     cluster.settle()
@@ -154,7 +156,7 @@ def test_a_late_write_is_refused_where_the_decision_is_known() -> None:
     assert markers(cluster) == [(1, "ABORT", [(1, 0, -1)])]
 
 
-def test_a_late_write_under_a_leader_that_is_behind_is_aborted_when_it_hears() -> None:
+def test_a_late_write_under_a_lagging_leader_is_aborted_when_it_catches_up() -> None:
     cluster = ReplicationCluster()
     cluster.write(0, A, b"x")
     cluster.settle()
@@ -168,8 +170,8 @@ def test_a_late_write_under_a_leader_that_is_behind_is_aborted_when_it_hears() -
     assert read(cluster, 1) == [b"x"]
 
 
-def test_what_the_quorum_does_not_know_yet_is_not_begun() -> None:
-    """Nobody could ever end it, if it never becomes known."""
+def test_a_transaction_unknown_to_the_quorum_is_not_begun() -> None:
+    """It could never be ended, if it never becomes known."""
     cluster = ReplicationCluster()
     cluster.members[0].decisions.unknown.add(A)
     answers = cluster.write(0, A, b"x")
@@ -188,7 +190,7 @@ def test_without_decisions_there_are_no_transactions() -> None:
     driver = cluster.members[0].manager.drivers[tp(0)]
     leader = driver.replica.leader
     assert leader is not None
-    leader.transactions._verdicts = leader_transactions.NoTransactions()
+    leader.transactions._verdicts = NoTransactions()
     assert refused(cluster.write(0, A, b"x")) == "unknown_transaction"
 
 
@@ -205,8 +207,8 @@ def test_open_transactions_of_a_partition_are_bounded(monkeypatch: pytest.Monkey
     assert offset_of_settled(cluster, cluster.write(0, key(3), b"x")) == 4
 
 
-def test_a_new_leader_completes_what_it_finds_open() -> None:
-    """The marker of the one before was lost with it: never replicated."""
+def test_a_new_leader_completes_open_transactions() -> None:
+    """The previous leader's marker was lost with it: never replicated."""
     cluster = ReplicationCluster(brokers=3)
     cluster.write(0, A, b"x")
     cluster.settle()
@@ -224,8 +226,8 @@ def test_a_new_leader_completes_what_it_finds_open() -> None:
     assert read(cluster, 1) == [b"x"]
 
 
-def test_a_new_leader_reports_again_what_nobody_has_taken_note_of() -> None:
-    """`kept till below the high watermark`: a report that got lost with its leader is made again."""
+def test_a_new_leader_repeats_reports_that_were_not_applied() -> None:
+    """`kept till below the high watermark`: a report that was lost with its leader is repeated."""
     cluster = ReplicationCluster()
     cluster.write(0, A, b"x")
     cluster.settle()
@@ -241,7 +243,7 @@ def test_a_new_leader_reports_again_what_nobody_has_taken_note_of() -> None:
     assert len(markers(cluster)) == 1
 
 
-def test_a_commit_of_which_nothing_is_here_is_reported_without_a_marker() -> None:
+def test_a_commit_without_records_here_is_reported_without_a_marker() -> None:
     cluster = ReplicationCluster()
     cluster.decide(lambda decisions: decisions.commit(A, {tp(0): 0}))
     cluster.members[0].manager.on_transactions([tp(0)])
@@ -265,7 +267,7 @@ def test_acknowledged_means_below_the_high_watermark_also_for_a_resend() -> None
     assert cluster.log_end(0) == (1, 1)
 
 
-def test_what_is_open_too_long_is_reported_and_reported_again() -> None:
+def test_an_overdue_transaction_is_reported_repeatedly() -> None:
     cluster = ReplicationCluster()
     cluster.members[0].decisions.timeout = 5_000
     cluster.write(0, A, b"x")
@@ -285,7 +287,7 @@ def test_what_is_open_too_long_is_reported_and_reported_again() -> None:
     assert cluster.members[0].manager.drivers[tp(0)].quiet
 
 
-def test_what_is_open_is_listed_by_the_leader_alone() -> None:
+def test_open_transactions_are_listed_only_by_the_leader() -> None:
     cluster = ReplicationCluster(2)
     cluster.write(0, A, b"x", partition=1)
     wait(cluster)
@@ -302,6 +304,7 @@ def test_what_is_open_is_listed_by_the_leader_alone() -> None:
     wait(cluster, 1.0)
     (taken_over,) = cluster.members[1].manager.transactions.open_transactions(10)
     assert (taken_over.key, taken_over.since) == (B, None), "since when is not known any more"
+    assert taken_over.seen_since is not None and began < taken_over.seen_since, "but since when it is seen here"
 
 
 def test_below_the_minimum_markers_wait() -> None:
@@ -317,7 +320,7 @@ def test_below_the_minimum_markers_wait() -> None:
     assert len(markers(cluster)) == 1
 
 
-def test_a_long_poll_that_reads_committed_wakes_when_the_marker_is_there() -> None:
+def test_a_read_committed_long_poll_is_answered_when_the_marker_is_there() -> None:
     cluster = ReplicationCluster()
     cluster.write(0, A, b"x")
     cluster.settle()
@@ -332,7 +335,7 @@ def test_a_long_poll_that_reads_committed_wakes_when_the_marker_is_there() -> No
     assert beyond.records == 0
 
 
-def test_offsets_end_at_the_last_stable_one_for_who_reads_committed() -> None:
+def test_offsets_end_at_the_last_stable_one_for_read_committed() -> None:
     cluster = ReplicationCluster()
     cluster.produce(0, timestamp=500)
     cluster.write(0, A, b"x")
@@ -383,7 +386,7 @@ def test_nothing_at_or_above_the_last_stable_offset_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_restarted_replica_knows_what_is_open_and_what_is_aborted(clean: bool) -> None:
+def test_a_restarted_replica_knows_open_and_aborted_transactions(clean: bool) -> None:
     cluster = ReplicationCluster()
     cluster.write(0, A, b"a")
     cluster.write(0, B, b"b")
@@ -403,7 +406,7 @@ def test_a_restarted_replica_knows_what_is_open_and_what_is_aborted(clean: bool)
     cluster.tell(*cluster.brokers(), cluster.topic, *cluster.records.values(), to=[1])
     cluster.settle()
     driver = member.manager.drivers[tp(0)]
-    assert str(driver._producers.transactions) == "open 1:0@0 aborted=1"
+    assert (driver.facts().open_transactions, driver.facts().aborted_ranges) == (((A, 0),), 1)
     cluster.elect(1)
     cluster.decide(lambda decisions: decisions.commit(A, {tp(0): 1}))
     wait(cluster)
@@ -411,7 +414,7 @@ def test_a_restarted_replica_knows_what_is_open_and_what_is_aborted(clean: bool)
 
 
 def test_a_truncated_marker_opens_its_transaction_again() -> None:
-    """Broker 0 loses the marker that only it had, and its state goes back to what the log says."""
+    """Broker 0 loses the marker that only it had, and its state returns to that of its log."""
     cluster = ReplicationCluster(brokers=3)
     cluster.write(0, A, b"x")
     cluster.settle()
@@ -424,7 +427,7 @@ def test_a_truncated_marker_opens_its_transaction_again() -> None:
     wait(cluster)
     driver = cluster.members[0].manager.drivers[tp(0)]
     assert markers(cluster) == []
-    assert str(driver._producers.transactions) == "open 1:0@0"
+    assert (driver.facts().open_transactions, driver.facts().aborted_ranges) == (((A, 0),), 0)
     assert not driver.log.producers.stale
     cluster.elect(0)
     wait(cluster)

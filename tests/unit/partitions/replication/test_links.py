@@ -15,13 +15,13 @@ from partitions.replication.pushes import MARKS_SECONDS
 from partitions.replication.server import HELLO_SECONDS
 from raftlog.config import MAX_PUSHES_IN_FLIGHT, MIB, PUSH_MESSAGE_BYTES
 from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicPartition
-from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp
-from tests.support.replication_cores import broker
+from tests.support.partitions.replication_cluster import AutoLink, ReplicationCluster, tp
+from tests.support.partitions.replication_cores import broker
 
 MANY = 40
 
 
-def test_one_message_carries_what_many_partitions_have_and_one_ack_answers_it() -> None:
+def test_one_message_serves_many_partitions_and_one_ack_answers_it() -> None:
     cluster = ReplicationCluster(MANY)
     link = cluster.members[1].links[0]
     before = len(link.acks())
@@ -34,7 +34,7 @@ def test_one_message_carries_what_many_partitions_have_and_one_ack_answers_it() 
     assert acks[0].sequence == 1
 
 
-def test_who_waits_for_replicas_that_are_opened_one_by_one_is_asked_about_once(
+def test_a_subscriber_of_replicas_that_open_one_by_one_is_checked_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = 0
@@ -77,10 +77,10 @@ def test_idle_partitions_cost_nothing() -> None:
     assert all(len(frame.entries) == 1 for frame, _ in link.other.pushes())
 
 
-def test_never_more_pushes_under_way_than_the_credit_and_none_larger_than_a_push() -> None:
+def test_never_more_pushes_in_flight_than_the_credit_and_none_larger_than_a_push() -> None:
     cluster = ReplicationCluster(4)
     link = cluster.members[1].links[0]
-    link.paused = True  # acknowledgements stay on their way
+    link.paused = True  # acknowledgements stay in flight
     for _ in range(5):
         for partition in range(4):
             cluster.produce(0, partition, size=300_000)
@@ -113,7 +113,7 @@ def test_a_large_batch_is_not_starved_by_small_ones() -> None:
     assert with_large[0] <= 2, f"each of the three partitions has its turn: {sizes}"
 
 
-def test_marks_ride_on_data_and_go_alone_when_there_is_none() -> None:
+def test_marks_are_sent_with_data_and_alone_when_there_is_none() -> None:
     cluster = ReplicationCluster(2)
     link = cluster.members[1].links[0].other
     cluster.produce(0, 0)
@@ -129,7 +129,7 @@ def test_marks_ride_on_data_and_go_alone_when_there_is_none() -> None:
     assert cluster.members[1].manager.drivers[tp(0)].replica.high_watermark == 2
 
 
-def test_a_follower_far_behind_gets_regions_of_files_and_cold_data_from_a_worker(
+def test_a_follower_that_lags_far_gets_regions_of_files_and_cold_data_from_a_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(replication_pushes, "CHECKED_BYTES", 0)
@@ -172,8 +172,8 @@ def test_retention_may_overtake_a_follower_that_is_being_served() -> None:
     assert link.open
 
 
-def test_a_partition_without_room_does_not_stop_the_others() -> None:
-    """Pushes that wait for its fsync would hold the whole credit of the link."""
+def test_a_partition_without_space_does_not_stop_the_others() -> None:
+    """Pushes that wait for its fsync would use the whole credit of the link."""
     cluster = ReplicationCluster(2)
     disk = cluster.members[1].disk
     disk.full_folders = (f"partitions/{tp(0).directory_name}",)
@@ -232,6 +232,7 @@ def stranger(cluster: ReplicationCluster) -> AutoLink:
 
 
 HELLO = rp.Hello("tests", 1, 1)
+FROM_THE_START = rp.Subscription(1, tp(0).topic_id, 0, 1, -1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -246,9 +247,11 @@ HELLO = rp.Hello("tests", 1, 1)
         [HELLO, rp.AckFrame(1, [])],
         [HELLO, rp.SubscribeFrame([rp.Subscription(slot, bytes(16), 0, 1, -1, 0, 0) for slot in (2, 2)])],
         [HELLO, rp.SubscribeFrame([rp.Subscription(1, tp(0).topic_id, 0, 1, -1, 0, 5)])],
+        [HELLO, rp.SubscribeFrame([rp.Subscription(1, tp(0).topic_id, 0, 1, -1, 0, 0, 1)])],
+        [HELLO, rp.SubscribeFrame([FROM_THE_START]), rp.AckFrame(0, [rp.AckEntry(1, 0, 0, 1)])],
     ],
 )
-def test_whoever_breaks_the_protocol_is_dropped(frames: list[rp.FromFollower]) -> None:
+def test_a_peer_that_violates_the_protocol_is_dropped(frames: list[rp.FromFollower]) -> None:
     cluster = ReplicationCluster()
     link = stranger(cluster)
     for frame in frames:
@@ -268,7 +271,7 @@ def test_junk_drops_the_link_and_nothing_else() -> None:
     assert cluster.log_end(1) == (1, 1)
 
 
-def test_a_newer_life_than_the_view_shows_waits_for_the_view() -> None:
+def test_a_newer_incarnation_than_the_view_shows_waits_for_the_view() -> None:
     cluster = ReplicationCluster()
     link = stranger(cluster)
     link.send(rp.encode(rp.Hello("tests", 1, 2)))
@@ -280,7 +283,7 @@ def test_a_newer_life_than_the_view_shows_waits_for_the_view() -> None:
     assert rp.decode_from_leader(link.other.sent[0])[0] == rp.Welcome("tests", 0, 1)
 
 
-def test_who_says_nothing_is_dropped_after_a_while() -> None:
+def test_a_silent_peer_is_dropped_after_a_while() -> None:
     cluster = ReplicationCluster()
     link = stranger(cluster)
     cluster.scheduler.advance(HELLO_SECONDS - 0.1)
@@ -289,8 +292,8 @@ def test_who_says_nothing_is_dropped_after_a_while() -> None:
     assert not link.open
 
 
-def test_a_link_that_is_dropped_is_gone_at_once() -> None:
-    """Its last frames may be under way still, and nobody is there for them."""
+def test_a_dropped_link_is_gone_at_once() -> None:
+    """Its last frames may still be in flight, and have no receiver."""
     cluster = ReplicationCluster()
     leader = cluster.members[0].manager
     assert any(line.startswith("from 1@1 slots=1") for line in leader.status())
@@ -309,7 +312,7 @@ def test_a_follower_that_dials_again_replaces_its_old_link() -> None:
     assert cluster.log_end(1) == (1, 1)
 
 
-def test_a_leader_in_another_life_than_the_record_names_is_not_asked() -> None:
+def test_a_leader_in_another_incarnation_than_the_records_is_not_subscribed_to() -> None:
     cluster = ReplicationCluster()
     link = cluster.members[1].links[0]
     later_life = replace(
@@ -328,7 +331,7 @@ def test_a_leader_in_another_life_than_the_record_names_is_not_asked() -> None:
     assert [s.leader_epoch for frame in subscribed for s in frame.subscriptions] == [1]
 
 
-def test_a_link_with_nothing_left_to_follow_is_hung_up() -> None:
+def test_a_link_without_followed_partitions_is_closed() -> None:
     cluster = ReplicationCluster(2)
     assert BrokerId(0) in cluster.members[1].links
     for partition in range(2):

@@ -1,4 +1,4 @@
-"""Large messages of a link are handled in several turns, in order, and nothing after what breaks the rules."""
+"""Large messages of a link are handled in several turns, in order, and nothing after a protocol violation."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import pytest
 
 from partitions.replication import client as replication_client
 from partitions.replication import pushes as replication_pushes
-from partitions.replication.message_queue import WAITING_MAX, MessageTurns
+from partitions.replication.message_queue import WAITING_MAX, MessageQueue
 from raftlog import slices
 from raftlog.errors import RaftlogError, RemoteProtocolError
-from raftlog.slices import in_turns_of, stepwise
-from tests.support.manual import ManualScheduler
-from tests.support.replication_cluster import ReplicationCluster, tp
+from raftlog.slices import stepwise
+from tests.support.partitions.manual import ManualScheduler
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
 
 MANY = 30
 
 
 class Link:
-    """A message is so many entries; 99 breaks the protocol."""
+    """A message is its number of entries; 99 violates the protocol, and 98 meets a bug."""
 
     def __init__(self) -> None:
         self.scheduler = ManualScheduler()
         self.seen: list[tuple[int, int]] = []
         self.failures: list[str] = []
-        self.turns = MessageTurns(self.scheduler, self.begin, lambda error: self.failures.append(error.detail))
+        self.turns = MessageQueue(self.scheduler, self.begin, lambda error: self.failures.append(error.detail))
 
     def begin(self, message: memoryview) -> Iterator[None]:
         (size,) = message
@@ -33,6 +33,8 @@ class Link:
         def do(entry: int) -> None:
             if size == 99 and entry == 3:
                 raise RemoteProtocolError("ninety-nine")
+            if size == 98 and entry == 3:
+                raise ZeroDivisionError
             self.seen.append((size, entry))
 
         return stepwise(range(size), do)
@@ -50,7 +52,7 @@ def two_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replication_pushes, "MARKS_PER_PUSH", 5)
 
 
-def test_small_ones_are_handled_at_once_and_large_ones_by_and_by() -> None:
+def test_small_messages_are_handled_at_once_and_large_ones_in_turns() -> None:
     link = Link()
     link.send(0, 1, 2)
     assert link.seen == [(1, 0), (2, 0), (2, 1)]
@@ -62,7 +64,7 @@ def test_small_ones_are_handled_at_once_and_large_ones_by_and_by() -> None:
     assert link.seen == [*((5, entry) for entry in range(5)), (1, 0)]
 
 
-def test_nothing_is_handled_after_what_breaks_the_protocol() -> None:
+def test_nothing_is_handled_after_a_protocol_violation() -> None:
     link = Link()
     link.send(99, 1)
     link.scheduler.run()
@@ -89,11 +91,11 @@ def test_a_peer_that_never_waits_is_cut_off() -> None:
     assert link.seen == [(5, 0), (5, 1)]
 
 
-def test_a_message_that_comes_while_another_is_handled_waits_for_it() -> None:
-    """A few entries are handled without a stop; what is sent meanwhile comes behind them all the same."""
+def test_a_message_that_arrives_while_another_is_handled_waits_for_it() -> None:
+    """A few entries are handled without a pause; messages sent meanwhile nevertheless come behind them."""
     scheduler, seen = ManualScheduler(), list[tuple[int, int]]()
 
-    def begin(message: memoryview) -> Iterator[None] | None:
+    def begin(message: memoryview) -> Iterator[None]:
         (size,) = message
 
         def do(entry: int) -> None:
@@ -101,9 +103,9 @@ def test_a_message_that_comes_while_another_is_handled_waits_for_it() -> None:
                 turns.on_message(memoryview(b"\1"))
             seen.append((size, entry))
 
-        return in_turns_of(range(size), do)
+        return stepwise(range(size), do)
 
-    turns = MessageTurns(scheduler, begin, lambda error: None)
+    turns = MessageQueue(scheduler, begin, lambda error: None)
     turns.on_message(memoryview(b"\2"))
     assert seen == [(2, 0), (2, 1), (1, 0)]
     assert scheduler.run() == 0, "nothing had to wait for another turn"
@@ -122,14 +124,14 @@ def test_a_bug_in_one_message_does_not_keep_the_next_waiting() -> None:
         seen.append(message[0])
         yield from ()
 
-    turns = MessageTurns(scheduler, begin, lambda error: None)
+    turns = MessageQueue(scheduler, begin, lambda error: None)
     with pytest.raises(ValueError, match="a bug"):
         turns.on_message(memoryview(b"\0"))
     turns.on_message(memoryview(b"\1"))
     assert seen == [1]
 
 
-def test_many_partitions_are_replicated_whatever_a_turn_may_take() -> None:
+def test_many_partitions_are_replicated_with_any_size_of_a_turn() -> None:
     """S1, S4: subscriptions, answers, pushes, acknowledgements and marks, all in pieces."""
     cluster = ReplicationCluster(MANY, brokers=3, minimum=3)
     for turn in range(3):
@@ -144,7 +146,7 @@ def test_many_partitions_are_replicated_whatever_a_turn_may_take() -> None:
         assert (ends, marks) == ({3}, {3})
 
 
-def test_a_link_that_breaks_in_the_middle_of_everything_is_taken_up_again() -> None:
+def test_a_link_that_breaks_in_the_middle_of_everything_is_replaced() -> None:
     cluster = ReplicationCluster(MANY, minimum=2)
     answers = [cluster.produce(0, partition) for partition in range(MANY)]
     for _ in range(3):

@@ -55,7 +55,7 @@ def test_bytes_of_version_1(frame: rp.FromFollower | rp.FromLeader, head: str) -
             rp.decode_from_follower(message)
 
 
-def test_bodies_are_passed_through_and_must_add_up() -> None:
+def test_bodies_are_passed_through_and_must_match_their_lengths() -> None:
     body = [b"abc", memoryview(b"defg")]
     frame = rp.PushFrame(1, [rp.PushEntry(1, 0, 0, 3), rp.PushEntry(2, 0, 0, 4)])
     parts = rp.encode(frame, body)
@@ -86,13 +86,13 @@ def test_bodies_are_passed_through_and_must_add_up() -> None:
         message_of(rp.UnsubscribeFrame(list(range(rp.MAX_ENTRIES + 1)))),
     ],
 )
-def test_what_is_no_frame_is_the_peers_fault(message: bytes) -> None:
+def test_an_invalid_frame_is_the_peers_error(message: bytes) -> None:
     for decode in (rp.decode_from_follower, rp.decode_from_leader):
         with pytest.raises(RemoteProtocolError):
             decode(message)
 
 
-def test_limits_fit_one_another() -> None:
+def test_limits_are_consistent() -> None:
     assert MAX_BATCH_BYTES <= PUSH_MESSAGE_BYTES
     assert PUSH_MESSAGE_BYTES + rp.MAX_HEAD_BYTES + 4 <= MAX_WIRE_MESSAGE_BYTES
     longest = 2**62
@@ -123,7 +123,7 @@ def test_credit() -> None:
             credit.on_ack(wrong)
 
 
-def test_a_push_is_dealt_with_when_all_it_brought_is_stable_or_over() -> None:
+def test_a_push_is_acknowledged_when_all_its_batches_are_stable_or_obsolete() -> None:
     ledger = rp.PushLedger()
     ledger.on_push(1, {10: 5, 11: 7})
     ledger.on_push(2, {10: 9})

@@ -1,25 +1,27 @@
-"""Short of room: leaders refuse clients, followers go on to half of that, and no acknowledged record goes (S1)."""
+"""Low disk space: leaders refuse clients, followers continue down to half of it, and no acknowledged record is lost
+(S1).
+"""
 
 from __future__ import annotations
 
 from raftlog.errors import DiskFull
 from raftlog.ports import Space
-from tests.support.replication_cluster import ReplicationCluster
+from tests.support.partitions.replication_cluster import ReplicationCluster
 
 TOTAL = 100_000
 SHORT, VERY_SHORT, ROOMY = 4_999, 2_499, TOTAL
-"""A twentieth is kept for leaders, half of it for followers."""
+"""A twentieth is reserved for leaders, half of it for followers."""
 
 
 def free(cluster: ReplicationCluster, number: int, free_bytes: int) -> None:
     room = cluster.members[number].manager.room
     room._reserved = TOTAL
     room.begin_look()
-    room.begin_look()  # What was appended until now is written.
+    room.begin_look()  # Everything appended until now is written.
     room.looked(Space(free_bytes, TOTAL))
 
 
-def test_a_leader_short_of_room_refuses_clients_and_says_what_helps() -> None:
+def test_a_leader_low_on_space_refuses_clients_with_the_remedy() -> None:
     cluster = ReplicationCluster(2)
     free(cluster, 0, SHORT)
     answers = cluster.produce(0)
@@ -35,8 +37,8 @@ def test_a_leader_short_of_room_refuses_clients_and_says_what_helps() -> None:
     assert not isinstance(answers[0], Exception)
 
 
-def test_a_follower_takes_what_its_leader_has_taken_down_to_half_of_the_mark() -> None:
-    """Else the last batches would never be committed, and retention could not remove them."""
+def test_a_follower_accepts_its_leaders_batches_down_to_half_of_the_reserve() -> None:
+    """Otherwise the last batches would never be committed, and retention could not remove them."""
     cluster = ReplicationCluster(2)
     free(cluster, 1, SHORT)
     answers = cluster.produce(0)
@@ -45,7 +47,7 @@ def test_a_follower_takes_what_its_leader_has_taken_down_to_half_of_the_mark() -
     assert cluster.log_end(1, 0) == (1, 1)
 
 
-def test_a_follower_without_room_takes_nothing_and_catches_up_when_it_has_some() -> None:
+def test_a_follower_without_space_accepts_nothing_and_catches_up_later() -> None:
     cluster = ReplicationCluster(2)
     free(cluster, 1, VERY_SHORT)
     answers = cluster.produce(0)

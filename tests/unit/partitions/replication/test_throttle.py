@@ -1,4 +1,4 @@
-"""Throttled moves: never more than the rates, and nobody waits who is in sync or may be (KIP-73)."""
+"""Throttled moves: never above the rates, and no replica that is or may be in sync waits (KIP-73)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from partitions.replication.pushes import THROTTLE_SECONDS
 from partitions.replication.throttle import MoveThrottle, TokenBucket
 from partitions.view import PartitionView
 from raftlog.model import UNTHROTTLED, BrokerId, PartitionEpoch, PartitionRecord, ReplicationThrottle
-from tests.support.replication_cluster import TOPIC, ReplicationCluster
+from tests.support.partitions.replication_cluster import TOPIC, ReplicationCluster
 
 KB = 1_000
 B1, B2 = BrokerId(1), BrokerId(2)
@@ -41,7 +41,7 @@ def test_over_any_time_no_more_than_the_rate_a_burst_and_one_message(seed: int) 
     assert sum(count for _, count in sent) > 0.5 * rate * (sent[-1][0] - sent[0][0]) * 0.2
 
 
-def test_a_debt_is_paid_at_the_rate_of_the_moment() -> None:
+def test_a_debt_is_paid_at_the_current_rate() -> None:
     bucket = TokenBucket(10.0, 0.0)
     bucket.take(1010)
     assert bucket.room(0.0) == -1000
@@ -83,7 +83,7 @@ def test_all_leaders_share_what_is_received() -> None:
     assert throttle.room(B1, 0.0) == math.inf, "nothing is being added there"
 
 
-def test_the_view_counts_who_sends_to_a_broker_that_is_not_in_sync() -> None:
+def test_the_view_counts_the_senders_to_a_broker_that_is_not_in_sync() -> None:
     cluster = ReplicationCluster(4, brokers=4)
     view = PartitionView()
     view.apply([cluster.topic])
@@ -118,7 +118,7 @@ def added_to(record: PartitionRecord, *brokers: int) -> PartitionRecord:
 def moving(
     rates: ReplicationThrottle, count: int, *, size: int = 10 * KB, partitions: int = 1, cold: bool = False
 ) -> ReplicationCluster:
-    """Broker 0 leads, 1 is in sync, 2 is being added to partition 0 and has nothing of `count` records."""
+    """Broker 0 leads, 1 is in sync, 2 is being added to partition 0 and has none of `count` records."""
     cluster = ReplicationCluster(partitions, brokers=3)
     cluster.members[2].links[0].close()
     cluster.settle()
@@ -170,7 +170,7 @@ def test_other_partitions_of_the_same_follower_do_not_wait() -> None:
     assert cluster.log_end(2, 1) == (5, 5) and cluster.log_end(2, 0)[0] == 1, "one batch goes, and is paid for"
 
 
-def test_who_may_be_in_the_isr_is_not_throttled() -> None:
+def test_a_replica_that_may_be_in_the_isr_is_not_throttled() -> None:
     """No acknowledgement waits for the throttle: neither once it is accepted nor while it is proposed."""
     cluster = moving(ReplicationThrottle(leader_rate=1), 1)
     assert cluster.members[0].proposals, "it has all there is, and is proposed"
@@ -179,7 +179,7 @@ def test_who_may_be_in_the_isr_is_not_throttled() -> None:
     assert answers and cluster.log_end(2) == (2, 2)
 
 
-def test_who_was_put_aside_goes_on_as_soon_as_it_is_in_the_isr() -> None:
+def test_a_waiting_replica_continues_as_soon_as_it_is_in_the_isr() -> None:
     cluster = moving(ReplicationThrottle(leader_rate=1), 2)
     assert cluster.log_end(2)[0] == 1
     old = cluster.records[0]
@@ -191,7 +191,7 @@ def test_who_was_put_aside_goes_on_as_soon_as_it_is_in_the_isr() -> None:
 
 
 @pytest.mark.parametrize("rates", [UNTHROTTLED, ReplicationThrottle(leader_rate=1 << 40)])
-def test_another_rate_holds_at_once(rates: ReplicationThrottle) -> None:
+def test_a_new_rate_takes_effect_at_once(rates: ReplicationThrottle) -> None:
     cluster = moving(ReplicationThrottle(leader_rate=1), 5)
     pass_time(cluster, 1.0)
     assert cluster.log_end(2)[0] == 1
@@ -201,7 +201,7 @@ def test_another_rate_holds_at_once(rates: ReplicationThrottle) -> None:
     assert cluster.log_end(2) == (5, 5)
 
 
-def test_a_link_that_breaks_does_not_get_round_the_throttle() -> None:
+def test_a_link_that_breaks_does_not_evade_the_throttle() -> None:
     cluster = moving(ReplicationThrottle(leader_rate=10 * KB), 20)
     for _ in range(5):
         cluster.members[2].links[0].close()

@@ -1,5 +1,7 @@
-"""A follower whose log ends within a batch of its leader's: one that is empty begins where its leader does, any other
-is broken, gets nothing, and holds nobody up (S10)."""
+"""A follower whose log ends within a batch of its leader's.
+
+An empty one begins where its leader does; any other is inconsistent, gets nothing, and holds up no other (S10).
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from partitions.replication import protocol as rp
 from partitions.replication.pushes import CHECKED_BYTES
 from raftlog.model import NO_PRODUCER_ID, Acks, BrokerId, Incarnation, Offset
 from raftlog.records.batch import encode
-from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp
-from tests.support.replication_cores import CoreDriver, FakeLog, isr_of
+from tests.support.partitions.replication_cluster import AutoLink, ReplicationCluster, tp
+from tests.support.partitions.replication_cores import CoreDriver, FakeLog, isr_of
 
 JOBS_MAX = 20
 
 
 class Listener:
-    """The other end of a link: keeps what it is told."""
+    """The other end of a link: records its messages."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
@@ -31,7 +33,7 @@ class Listener:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, CHECKED_BYTES], ids=["cold", "in memory"])
-def test_it_is_refused_once_and_not_read_for_again_and_again(cache_bytes: int) -> None:
+def test_it_is_refused_once_and_not_served_repeatedly(cache_bytes: int) -> None:
     cluster = ReplicationCluster(cache_bytes=cache_bytes)
     cluster.members[1].links[0].close()
     cluster.settle()
@@ -57,9 +59,9 @@ def test_it_is_refused_once_and_not_read_for_again_and_again(cache_bytes: int) -
     assert not any(isinstance(frame, rp.PushFrame) and frame.entries for frame in follower.told)
 
 
-def test_an_empty_one_that_counts_nowhere_begins_where_its_leader_does() -> None:
-    """S1: it began where a log did which everybody has lost since (`flush=os`). What was written anew below, it lacks;
-    nor need a batch begin there."""
+def test_an_empty_follower_that_does_not_count_begins_where_its_leader_does() -> None:
+    """S1: it began where a log did which all replicas have lost since (`flush=os`). It lacks the batches that were
+    written below since then; nor need a batch begin there."""
     core = CoreDriver(FakeLog.of((1, 4), (3, 10), start=2))
     core.log.batch_bases = (0, 4, 8)
     core.lead(epoch=4, isr=(0, 1))
@@ -69,9 +71,9 @@ def test_an_empty_one_that_counts_nowhere_begins_where_its_leader_does() -> None
         assert core.proposals() == []
 
 
-def test_an_empty_one_that_begins_where_it_was_told_may_although_its_leader_knows_it_less_well_now() -> None:
-    """Where batches begin is known as far as the index is in memory: where it no longer is, the segment's base is left.
-    Who was told a batch nearer to the log's start is not sent back and forth (S10)."""
+def test_an_empty_follower_that_begins_at_its_given_offset_may_although_the_index_is_gone() -> None:
+    """The starts of batches are known as far as the index is in memory; without it, only the segment's base is. A
+    follower that was given a batch nearer to the log's start is not sent back and forth (S10)."""
     core = CoreDriver(FakeLog.of((3, 10), start=6))
     core.log.batch_bases = (0, 4, 8)
     core.lead(epoch=4, isr=(0, 1))
@@ -92,18 +94,18 @@ def test_an_empty_one_that_begins_where_it_was_told_may_although_its_leader_know
         ((0, 1), (0, 2), (1,), fx.StartAt),
     ],
 )
-def test_an_empty_one_that_counts_knows_that_the_rest_was_deleted(
+def test_an_empty_follower_that_counts_knows_that_the_rest_was_deleted(
     isr: tuple[int, ...], commit_set: tuple[int, ...], not_eligible: tuple[int, ...], expected: type[fx.Answer]
 ) -> None:
-    """Where its leader has not heard of that yet. It counts by the ISR or the commit set, unless it lost data."""
+    """Even if its leader does not know that yet. It counts by the ISR or the commit set, unless it lost data."""
     core = CoreDriver(FakeLog.of((1, 10), start=2))
     core.lead(epoch=4, isr=isr, commit_set=commit_set, not_eligible=not_eligible)
     core.subscribe(1, last_epoch=-1, end=10)
     assert isinstance(core.last_answer(), expected)
 
 
-def test_one_that_may_be_in_the_isr_by_now_counts() -> None:
-    """S6: by its own record it may be a member, and shorten nothing that is committed."""
+def test_a_follower_that_may_be_in_the_isr_counts() -> None:
+    """S6: by its own record it may be a member, and may drop no committed record."""
     core = CoreDriver(FakeLog.of((1, 10), start=2))
     core.lead(epoch=4, isr=(0,), commit_set=(0, 2))
     core.do(core.replica.on_follower_start(BrokerId(1), Incarnation(1), core.replica.leader_epoch, Offset(2)))

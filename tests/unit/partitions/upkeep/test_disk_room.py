@@ -1,4 +1,4 @@
-"""Two marks of free space: one for clients, half of it for leaders; and who asks the disk."""
+"""Two limits of free space: one for clients, half of it for leaders; and the measurement of the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from partitions.files.disk_room import DiskRoom
 from partitions.upkeep.room_watch import LOOK_SECONDS, RoomWatch
 from raftlog.errors import DiskFailed
 from raftlog.ports import Space
-from tests.support.manual import ManualScheduler, ManualWorker
+from tests.support.partitions.manual import ManualScheduler, ManualWorker
 
 TOTAL = 100_000
 MARK = 5_000
@@ -22,7 +22,7 @@ def looked(room: DiskRoom, free: int, *, reserve_whole: bool = True) -> tuple[bo
     return room.short, room.very_short
 
 
-def test_clients_are_refused_at_the_mark_and_leaders_at_half_of_it() -> None:
+def test_clients_are_refused_at_the_limit_and_leaders_at_half_of_it() -> None:
     room = DiskRoom(1 << 30)
     assert looked(room, MARK) == (False, False)
     assert looked(room, MARK - 1) == (True, False)
@@ -30,7 +30,7 @@ def test_clients_are_refused_at_the_mark_and_leaders_at_half_of_it() -> None:
     assert looked(room, MARK // 2 - 1) == (True, True)
 
 
-def test_a_mark_that_was_met_counts_until_there_is_a_quarter_more() -> None:
+def test_a_reached_limit_counts_until_there_is_a_quarter_more() -> None:
     room = DiskRoom(1 << 30)
     assert looked(room, 0) == (True, True)
     assert looked(room, MARK // 2 * 5 // 4 - 1) == (True, True)
@@ -39,19 +39,19 @@ def test_a_mark_that_was_met_counts_until_there_is_a_quarter_more() -> None:
     assert looked(room, MARK * 5 // 4) == (False, False)
 
 
-def test_what_was_appended_since_the_last_look_and_while_the_disk_was_asked_counts() -> None:
+def test_appends_since_the_last_measurement_and_during_it_count() -> None:
     room = DiskRoom(1_000)
     assert looked(room, 3_000) == (False, False)
     room.appended(1_500)
     assert not room.short
     room.appended(501)
     assert (room.short, room.free) == (True, 999)
-    # Of what was appended before this look began it is not known whether it is written.
+    # It is unknown whether batches appended before this measurement began are written.
     assert looked(room, 3_000) == (True, False)
     assert looked(room, 3_000) == (False, False)
 
 
-def test_while_the_ballast_is_in_use_nothing_is_taken() -> None:
+def test_while_the_ballast_is_in_use_nothing_is_accepted() -> None:
     assert looked(DiskRoom(0), TOTAL, reserve_whole=False) == (True, True)
 
 
@@ -62,7 +62,7 @@ def test_without_a_reserve_the_disk_may_be_filled() -> None:
     assert not room.short
 
 
-def test_the_refusal_says_what_is_wrong_and_what_helps() -> None:
+def test_the_refusal_names_the_reason_and_the_remedy() -> None:
     room = DiskRoom(1 << 30)
     looked(room, 17)
     refusal = room.refusal("orders/0")
@@ -103,7 +103,7 @@ class Watched:
         self.worker.run_all()
 
 
-def test_each_change_is_told_once() -> None:
+def test_each_change_is_reported_once() -> None:
     watched = Watched()
     watched.look()
     assert (watched.room.short, watched.told) == (False, 0)
@@ -116,7 +116,7 @@ def test_each_change_is_told_once() -> None:
     assert (watched.room.short, watched.told, watched.lines.events[1:]) == (False, 2, ["room again"])
 
 
-def test_a_disk_that_cannot_tell_changes_nothing_and_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_measurement_changes_nothing_and_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched()
 
     def fails() -> Space:
@@ -132,7 +132,7 @@ def test_a_disk_that_cannot_tell_changes_nothing_and_is_asked_again(monkeypatch:
     assert watched.told == 1
 
 
-def test_a_closed_watch_asks_no_more() -> None:
+def test_a_closed_watch_measures_no_more() -> None:
     watched = Watched()
     watched.watch.close()
     watched.disk.occupy()

@@ -1,4 +1,4 @@
-"""Each fault of a disk × each file of a log: what was stable before is there later, nothing else is claimed (S1, S9).
+"""Each fault of a disk × each file of a log: formerly stable data is there later, and nothing else is claimed (S1, S9).
 
 The table in `docs/storage-faults.md` names these tests.
 """
@@ -22,7 +22,7 @@ from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import Offset
 from raftlog.ports import Buffer
-from tests.support.storage import PATH, append, open_log, read_batches, settle
+from tests.support.partitions.storage import PATH, append, open_log, read_batches, recover_log, settle
 
 CONFIG = TopicConfig(segment_bytes=500)
 FILES = (".log", ".index", ".timeindex", "/leader-epochs", "/checkpoint", ".producers")
@@ -73,8 +73,8 @@ class RefusingDisk(SimDisk):
 
 
 def live_a_little(log: PartitionLog) -> int:
-    """Everything that writes: batches, segments, epochs, a cut, a moved start, another way to flush, a clean close.
-    How far the log was stable before anything failed."""
+    """Every operation that writes: batches, segments, epochs, a truncation, a moved start, another flush setting, a
+    clean close. Returns the stable end before anything failed."""
     stable = int(log.stable_end_offset)
 
     def steps() -> Iterator[None]:
@@ -109,7 +109,7 @@ def live_a_little(log: PartitionLog) -> int:
 
 @pytest.mark.parametrize("kind", ["write", "create", "truncate", "rename", "remove"])
 def test_a_log_that_may_not_write_fails_and_loses_nothing(kind: str) -> None:
-    """EROFS at each kind of write, S1: whatever is refused first, what was stable is there later."""
+    """EROFS at each kind of write, S1: whatever is refused first, stable data is there later."""
     disk = RefusingDisk()
     disk.make_directory("partitions")
     log = open_log(disk, CONFIG)
@@ -122,12 +122,12 @@ def test_a_log_that_may_not_write_fails_and_loses_nothing(kind: str) -> None:
     with pytest.raises(DiskFailed, match="Read-only file system"):
         append(log)
     disk.refused = ""
-    again, _ = PartitionLog.open(disk, PATH, CONFIG, clean_shutdown=False)
+    again, _ = recover_log(disk, PATH, CONFIG, clean_shutdown=False)
     assert again.log_end_offset >= min(stable, log.log_end_offset)
     again.check_invariants()
 
 
-def test_a_replica_that_cannot_be_begun_is_said_to_have_failed() -> None:
+def test_a_replica_that_cannot_be_created_is_reported_as_failed() -> None:
     disk = RefusingDisk()
     disk.make_directory("partitions")
     disk.refused = "make a folder"
@@ -141,8 +141,8 @@ def test_a_replica_that_cannot_be_begun_is_said_to_have_failed() -> None:
 
 
 class FaultyDisk(SimDisk):
-    """Files whose names end in `name` meet a fault: «full», «write» (EIO), «fsync» or «read» (EIO). So do those that
-    are to take their places."""
+    """Files whose names end in `name` meet a fault: «full», «write» (EIO), «fsync» or «read» (EIO). So do the files
+    that replace them."""
 
     name = "-"
     fault = ""
@@ -178,7 +178,7 @@ class FaultyDisk(SimDisk):
 
 
 def opened(disk: SimDisk, *, clean: bool = False) -> PartitionLog:
-    return PartitionLog.open(disk, PATH, CONFIG, clean_shutdown=clean, producers=ProducerStates())[0]
+    return recover_log(disk, PATH, CONFIG, clean_shutdown=clean, producers=ProducerStates())[0]
 
 
 def written(disk: SimDisk, *, clean: bool = False) -> None:
@@ -194,7 +194,7 @@ def written(disk: SimDisk, *, clean: bool = False) -> None:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("fault", ["write", "fsync"])
 def test_a_disk_that_does_not_write_one_of_the_files_fails_the_log(fault: str, name: str) -> None:
-    """EIO and a failed fsync: never tried again; after a restart all that was stable is there."""
+    """EIO and a failed fsync: never retried; after a restart everything stable is there."""
     disk = FaultyDisk()
     written(disk)
     log = opened(disk)
@@ -212,7 +212,7 @@ def test_a_disk_that_does_not_write_one_of_the_files_fails_the_log(fault: str, n
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_disk_that_is_full_at_one_of_the_files_goes_on_when_there_is_room(name: str) -> None:
+def test_a_disk_that_is_full_at_one_of_the_files_recovers_when_there_is_space(name: str) -> None:
     """ENOSPC: nothing of it is stable before, all of it is afterwards."""
     disk = FaultyDisk()
     written(disk)
@@ -262,19 +262,19 @@ def test_one_of_the_files_that_cannot_be_read_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES[1:])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_small_file_that_cannot_be_read_at_a_start_is_made_anew(name: str, clean: bool) -> None:
-    """EIO: all batches are there; who lost the log's own files does not vouch (S9)."""
+def test_a_small_file_that_cannot_be_read_at_a_start_is_rebuilt(name: str, clean: bool) -> None:
+    """EIO: all batches are there; a log that lost its own files does not vouch (S9)."""
     disk = FaultyDisk()
     written(disk, clean=clean)
     disk.name, disk.fault = name, "read"
-    log, recovery = PartitionLog.open(disk, PATH, CONFIG, clean_shutdown=clean, producers=ProducerStates())
+    log, recovery = recover_log(disk, PATH, CONFIG, clean_shutdown=clean, producers=ProducerStates())
     assert disk.strikes
     assert log.log_end_offset == 10
     assert recovery.cut_or_quarantined == (name in {"/leader-epochs", "/checkpoint"})
     log.close(clean=False)
 
 
-def test_a_read_ends_before_a_segment_that_is_gone_and_holds_nothing() -> None:
+def test_a_read_ends_before_a_missing_segment_and_holds_nothing() -> None:
     disk = SimDisk()
     written(disk, clean=True)
     log = opened(disk, clean=True)

@@ -1,4 +1,4 @@
-"""Damage in the last copy: what is lost is told by its offsets, loudly, and all else can be read."""
+"""Damage in the last copy: the lost offsets are reported in the log and in the health, and all others can be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partitions.upkeep.repair import LAST_COPY_SECONDS, LossAnswer
 from partitions.upkeep.scrub_plan import plan_of_log
 from raftlog.model import Offset
 from raftlog.records.batch import HEADER_BYTES
-from tests.support.replication_cluster import ReplicationCluster, tp
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
 
 RECORDS = 30
 PAYLOAD = HEADER_BYTES + 5
@@ -20,7 +20,7 @@ LENGTH_FIELD = 8
 
 
 class Damaged(ReplicationCluster):
-    """One broker alone has thirty batches of one record, some ten in a segment; about every third is in an index."""
+    """One broker alone has thirty batches of one record, about ten per segment; about every third is in an index."""
 
     def __init__(self) -> None:
         settings: Any = {"segment.bytes": "1800", "index.interval.bytes": "500"}
@@ -48,7 +48,7 @@ class Damaged(ReplicationCluster):
         return [(one.first, one.end) for one in search.lost]
 
     def unreadable(self) -> list[int]:
-        """Offsets that a consumer's read from the disk does not give."""
+        """Offsets that a consumer's read from the disk does not return."""
         self.members[0].disk.cold = True
         found = []
         for offset in range(RECORDS):
@@ -65,7 +65,7 @@ def broker() -> Damaged:
     return Damaged()
 
 
-def test_where_nothing_is_damaged_nothing_is_lost(broker: Damaged) -> None:
+def test_without_damage_nothing_is_lost(broker: Damaged) -> None:
     assert broker.search() == []
 
 
@@ -77,13 +77,13 @@ def test_a_flipped_bit_in_a_payload_costs_its_batch_and_no_other(broker: Damaged
     assert broker.search(broker.bases[1]) == [], "another segment"
 
 
-def test_behind_a_bad_header_it_goes_on_where_the_index_leads(broker: Damaged) -> None:
+def test_behind_a_bad_header_reading_continues_at_the_next_index_entry(broker: Damaged) -> None:
     broker.flip(1, LENGTH_FIELD)
     ((first, end),) = broker.search()
     assert first == 1 and 2 < end < broker.bases[1], "the index knows some batch of the rest"
 
 
-def test_at_the_end_of_a_segment_the_next_one_goes_on(broker: Damaged) -> None:
+def test_at_the_end_of_a_segment_the_next_one_continues(broker: Damaged) -> None:
     last = broker.bases[1] - 1
     broker.flip(last, LENGTH_FIELD)
     assert broker.search() == [(last, last + 1)]
@@ -95,7 +95,7 @@ def test_without_its_index_the_rest_of_a_segment_behind_a_bad_header_is_lost(bro
     assert broker.search() == [(1, broker.bases[1])]
 
 
-def test_a_segment_that_is_gone_is_lost_as_a_whole(broker: Damaged) -> None:
+def test_a_missing_segment_is_lost_as_a_whole(broker: Damaged) -> None:
     broker.members[0].disk.remove(f"{folder_of(tp(0))}/{broker.bases[1]:020d}.log")
     broker.flip(broker.bases[1] - 1, PAYLOAD)
     assert broker.search() == [(broker.bases[1] - 1, broker.bases[2])], "neighbours are one range"
@@ -104,13 +104,13 @@ def test_a_segment_that_is_gone_is_lost_as_a_whole(broker: Damaged) -> None:
 @pytest.mark.parametrize(
     "within", [PAYLOAD, LENGTH_FIELD, 0, 16, 57], ids=["payload", "length", "base", "magic", "count"]
 )
-def test_what_it_calls_lost_is_what_no_read_gives(broker: Damaged, within: int) -> None:
+def test_the_lost_ranges_are_exactly_the_unreadable_offsets(broker: Damaged, within: int) -> None:
     broker.flip(4, within)
     lost = [offset for first, end in broker.search() for offset in range(first, end)]
     assert 4 in lost and broker.unreadable() == lost
 
 
-def test_the_last_copy_tells_what_is_lost_loudly_and_once(broker: Damaged) -> None:
+def test_the_last_copy_reports_its_losses_as_an_error_and_once(broker: Damaged) -> None:
     broker.flip(5, PAYLOAD)
     assert broker.unreadable() == [5]
     for _ in range(3):
@@ -129,7 +129,7 @@ def test_the_last_copy_tells_what_is_lost_loudly_and_once(broker: Damaged) -> No
     )
 
 
-def test_more_damage_is_looked_for_again_and_what_retention_removed_is_not_told(broker: Damaged) -> None:
+def test_more_damage_is_determined_again_and_removed_segments_are_not_reported(broker: Damaged) -> None:
     def answered() -> str:
         ((_, _, done),) = broker.members[0].losses
         broker.members[0].losses.clear()

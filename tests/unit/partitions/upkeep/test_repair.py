@@ -1,4 +1,4 @@
-"""Damage in a running replica: the quorum is asked first, then it is cut back and fetches again what it lost."""
+"""Damage in a running replica: the quorum is asked first, then the log is truncated and fetches the lost part again."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from partitions.upkeep.repair import ASK_AGAIN_SECONDS, LAST_COPY_SECONDS, LossA
 from raftlog.errors import DiskFailed
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, LeaderEpoch, PartitionEpoch
 from raftlog.records.batch import HEADER_BYTES
-from tests.support.replication_cluster import ReplicationCluster, tp
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
 
 SEGMENT = f"{folder_of(tp(0))}/{0:020d}.log"
 RECORDS = 12
 
 
 class Repairing(ReplicationCluster):
-    """Two brokers in sync on twelve records; what a broker reports lost waits in `member.losses`."""
+    """Two brokers in sync on twelve records; a broker's loss reports wait in `member.losses`."""
 
     def __init__(self, brokers: int = 2) -> None:
         super().__init__(brokers=brokers, repairs=True, cache_bytes=0, **{"segment.bytes": "1024"})
@@ -44,13 +44,14 @@ class Repairing(ReplicationCluster):
         return fetch.errors
 
     def find(self, number: int, segment: int = 0) -> None:
-        """As the scrubber does."""
+        """Find the damage as the scrubber does."""
         driver = self.members[number].manager.drivers[tp(0)]
         driver.on_load_failed(driver.log.damage_in(driver.log.segments.all[segment].base_offset, "bits rotted"))
         self.settle()
 
     def accept(self, number: int) -> None:
-        """The quorum takes the report: the record without the replica reaches everybody, then the answer comes."""
+        """The quorum accepts the report: the record without the replica reaches all brokers, then the answer
+        arrives."""
         ((at, epoch, done),) = self.members[number].losses
         self.members[number].losses.clear()
         old = self.records[0]
@@ -82,8 +83,8 @@ def quarantined(cluster: Repairing, number: int) -> list[str]:
     return [name for name in cluster.members[number].disk.list(folder_of(tp(0))) if name.endswith(".quarantined")]
 
 
-def test_a_follower_is_whole_again() -> None:
-    """S6, S9: it is cut only after the quorum took it out of the ISR."""
+def test_a_follower_is_repaired() -> None:
+    """S6, S9: it is truncated only after the quorum removed it from the ISR."""
     cluster = Repairing()
     cluster.flip(1, HEADER_BYTES + 5)
     cluster.find(1)
@@ -123,8 +124,8 @@ def test_damage_anywhere_is_found_by_a_cold_read(position: int) -> None:
     assert "about to be repaired" in line
 
 
-def test_while_the_quorum_is_asked_the_replica_hears_of_nothing_newer() -> None:
-    """In a newer epoch its leader would take what it is about to lose for its own (S6)."""
+def test_while_the_quorum_is_asked_the_replica_gets_no_newer_record() -> None:
+    """In a newer epoch its leader would count the part that it is about to lose (S6)."""
     cluster = Repairing()
     cluster.flip(1, HEADER_BYTES + 5)
     cluster.find(1)
@@ -144,7 +145,7 @@ def test_while_the_quorum_is_asked_the_replica_hears_of_nothing_newer() -> None:
 
 
 def test_the_last_copy_stays_readable_around_the_damage() -> None:
-    """Nobody has the data: what is good is served, appends go on, nothing is cut."""
+    """No other replica has the data: good batches are served, appends continue, nothing is truncated."""
     cluster = Repairing()
     length = len(cluster.content(0)[0]) // 5
     cluster.flip(0, 2 * length + HEADER_BYTES + 5)
@@ -170,8 +171,8 @@ def test_the_last_copy_stays_readable_around_the_damage() -> None:
     assert len(cluster.members[0].losses) == 1, "asked again: somebody may be back"
 
 
-def test_the_only_member_of_the_isr_is_repaired_once_somebody_else_has_the_data() -> None:
-    """Until then it leads and serves what is good: its follower catches up from it as far as that goes."""
+def test_the_only_member_of_the_isr_is_repaired_once_another_replica_has_the_data() -> None:
+    """Until then it leads and serves the good part: its follower catches up from it as far as possible."""
     cluster = Repairing()
     cluster.set_isr(0)
     cluster.flip(0, HEADER_BYTES + 5)
@@ -191,7 +192,7 @@ def test_the_only_member_of_the_isr_is_repaired_once_somebody_else_has_the_data(
     assert cluster.members[0].manager.repairs.status() == []
 
 
-def test_damage_that_retention_removed_needs_no_repair() -> None:
+def test_damage_removed_by_retention_needs_no_repair() -> None:
     cluster = Repairing()
     cluster.flip(0, HEADER_BYTES + 5)
     cluster.read_cold(0)
@@ -238,8 +239,8 @@ def test_without_a_quorum_to_ask_damage_takes_the_replica_offline() -> None:
 # --- Several at once, and other kinds of damage -----------------------------------------------------------------------
 
 
-def test_replicas_that_are_damaged_at_different_places_repair_themselves_one_after_the_other() -> None:
-    """S1, S6: each from those that are whole there."""
+def test_replicas_damaged_at_different_places_repair_themselves_one_after_the_other() -> None:
+    """S1, S6: each from those that are intact there."""
     cluster = Repairing(brokers=3)
     before = b"".join(cluster.content(0))
     for number, segment in ((1, 0), (2, 1)):
@@ -247,7 +248,7 @@ def test_replicas_that_are_damaged_at_different_places_repair_themselves_one_aft
         cluster.find(number, segment)
     cluster.accept(1)
     assert b"".join(cluster.content(1)) == before
-    # The epoch rose meanwhile: what the other one reported is refused, and it asks again.
+    # The epoch rose meanwhile: the other one's report is refused, and it reports again.
     ((_, _, done),) = cluster.members[2].losses
     cluster.members[2].losses.clear()
     done(LossAnswer.AGAIN)
@@ -263,8 +264,8 @@ def test_replicas_that_are_damaged_at_different_places_repair_themselves_one_aft
     assert [b"".join(cluster.content(number)) for number in range(3)] == [before] * 3
 
 
-def test_what_was_set_aside_stays_until_the_replica_is_in_sync_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1: until then it may be what everybody else has lost."""
+def test_quarantined_files_stay_until_the_replica_is_in_sync_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: until then they may be records that all others have lost."""
     monkeypatch.setattr(quarantine, "FILES_KEPT", 1)
     cluster = Repairing()
     cluster.flip(1, HEADER_BYTES + 5)
@@ -279,11 +280,11 @@ def test_what_was_set_aside_stays_until_the_replica_is_in_sync_again(monkeypatch
 
 def lose_a_sector(monkeypatch: pytest.MonkeyPatch, cluster: Repairing, number: int, position: int) -> None:
     """Reading that byte of the first segment fails from now on."""
-    inode = cluster.members[number].disk._names[SEGMENT]
+    inode = cluster.members[number].disk.inode_of(SEGMENT)
     pread = SimFile.pread
 
     def broken(self: SimFile, length: int, start: int) -> bytes:
-        if self._inode is inode and start <= position < start + length:
+        if self.inode is inode and start <= position < start + length:
             raise DiskFailed("read: Input/output error")
         return pread(self, length, start)
 
@@ -291,7 +292,7 @@ def lose_a_sector(monkeypatch: pytest.MonkeyPatch, cluster: Repairing, number: i
 
 
 @pytest.mark.parametrize("batch", [0, 2])
-def test_what_a_disk_does_not_read_any_more_is_fetched_again(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_sector_is_fetched_again(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Repairing()
     before = b"".join(cluster.content(1))
     length = len(cluster.content(0)[0]) // 5
@@ -307,7 +308,7 @@ def test_what_a_disk_does_not_read_any_more_is_fetched_again(batch: int, monkeyp
     assert b"".join(cluster.content(0)) == before
 
 
-def test_a_segment_that_is_gone_is_fetched_again() -> None:
+def test_a_missing_segment_is_fetched_again() -> None:
     cluster = Repairing()
     before = b"".join(cluster.content(0))
     cluster.members[0].disk.remove(SEGMENT)
@@ -324,8 +325,8 @@ def test_a_segment_that_is_gone_is_fetched_again() -> None:
 def test_a_leader_learns_of_damage_from_the_follower_that_refuses_it(
     checked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes in the page cache go to a follower unchecked, but what it asks for first is checked: otherwise it would get
-    the same damaged bytes again and again, and drop the link of all partitions each time."""
+    """Bytes in the page cache go to a follower unchecked, but the first batch of its fetch is checked: otherwise it
+    would get the same damaged bytes repeatedly, and drop the link of all partitions each time."""
     monkeypatch.setattr(replication_pushes, "CHECKED_BYTES", checked)
     cluster = Repairing()
     cluster.leader_end(1, 0).paused = True
@@ -345,7 +346,7 @@ def test_a_leader_learns_of_damage_from_the_follower_that_refuses_it(
     assert dropped == (1 if checked == 1 else 0)
 
 
-def test_a_quorum_that_does_not_answer_is_asked_less_and_less_often() -> None:
+def test_an_unreachable_quorum_is_asked_with_growing_pauses() -> None:
     cluster = Repairing()
     cluster.flip(1, HEADER_BYTES + 5)
     cluster.find(1)

@@ -1,4 +1,4 @@
-"""The scrubber: what it reads and how fast, and what becomes of each kind of damage in a replica in service."""
+"""The scrubber: its reads and rate, and the handling of each kind of damage in a replica in service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from partitions.upkeep.scrubber import FIRST_PASS_SECONDS, Scrubber
 from raftlog.errors import DiskFailed
 from raftlog.model import Offset
 from raftlog.records.batch import HEADER_BYTES
-from tests.support.replication_cluster import ReplicationCluster, tp
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
 
 PATH = folder_of(tp(0))
 RECORDS = 12
@@ -44,7 +44,7 @@ class Scrubbing(ReplicationCluster):
         )
 
     def now(self) -> list[tuple[What, str]]:
-        """Everything, to its end."""
+        """Run everything to its end."""
         run = self.scrubber.scrub_now(list(self.manager.drivers))
         self.pass_time(10.0)
         assert not run.running
@@ -63,7 +63,7 @@ class Scrubbing(ReplicationCluster):
         self.disk.flip(f"{PATH}/{name}", position, 1)
 
 
-def test_nothing_is_found_in_a_replica_that_is_well() -> None:
+def test_nothing_is_found_in_an_intact_replica() -> None:
     cluster = Scrubbing(3)
     assert cluster.now() == []
     run = cluster.scrubber.run
@@ -82,14 +82,14 @@ def test_a_damaged_segment_is_repaired_from_the_leader(position: int) -> None:
     assert cluster.manager.drivers[tp(0)].log.is_damaged
 
 
-def test_damage_in_the_segment_that_grows_is_found() -> None:
+def test_damage_in_the_growing_segment_is_found() -> None:
     cluster = Scrubbing(records=2)
     cluster.flip(cluster.name(".log"), HEADER_BYTES + 3)
     assert cluster.now() == [(What.SEGMENT, cluster.name(".log"))]
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_damaged_index_is_removed_and_made_anew(suffix: str) -> None:
+def test_a_damaged_index_is_removed_and_rebuilt(suffix: str) -> None:
     cluster = Scrubbing()
     name = cluster.name(suffix)
     cluster.flip(name, 20)
@@ -127,7 +127,7 @@ def test_a_damaged_producer_snapshot_is_removed() -> None:
     assert cluster.now() == []
 
 
-def test_what_changed_since_it_was_planned_is_no_finding() -> None:
+def test_a_file_that_changed_since_the_plan_is_no_finding() -> None:
     cluster = Scrubbing()
     cluster.scrubber.scrub_now([tp(0)])
     driver = cluster.manager.drivers[tp(0)]
@@ -153,7 +153,7 @@ def test_a_finding_counts_although_retention_removed_another_segment_meanwhile()
     assert driver.log.is_damaged and len(cluster.members[1].losses) == 1
 
 
-def test_a_segment_that_went_while_it_was_read_is_no_finding() -> None:
+def test_a_segment_removed_during_its_check_is_no_finding() -> None:
     cluster = Scrubbing()
     first, second = [name for name in cluster.disk.list(PATH) if name.endswith(".log")][:2]
     cluster.flip(first, HEADER_BYTES + 3)
@@ -166,7 +166,7 @@ def test_a_segment_that_went_while_it_was_read_is_no_finding() -> None:
 
 
 @pytest.mark.parametrize("name", [".log", "leader-epochs", "checkpoint"])
-def test_a_file_that_is_gone_is_found(name: str) -> None:
+def test_a_missing_file_is_found(name: str) -> None:
     cluster = Scrubbing()
     what = {".log": What.SEGMENT, "leader-epochs": What.LEADER_EPOCHS, "checkpoint": What.CHECKPOINT}[name]
     name = cluster.name(name)
@@ -178,7 +178,7 @@ def test_a_file_that_is_gone_is_found(name: str) -> None:
         assert cluster.now() == [], "it was written again"
 
 
-def test_what_cannot_be_read_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_bytes_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sector that the disk has lost: the replica stays in service, and gets it from a peer."""
     cluster = Scrubbing()
 
@@ -206,7 +206,7 @@ def test_a_disk_that_opens_no_file_takes_the_replica_offline(monkeypatch: pytest
     assert not run.running
 
 
-def test_passes_come_by_themselves_bounded_in_rate_and_then_nothing_runs() -> None:
+def test_passes_start_by_themselves_with_a_bounded_rate_and_then_nothing_runs() -> None:
     cluster = Scrubbing(2)
     cluster.scrubber.start()
     cluster.pass_time(FIRST_PASS_SECONDS[0] - 1)
@@ -234,8 +234,8 @@ def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.scrubber.passes == 1
 
 
-def test_who_asks_does_not_wait_for_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither for the replica that it reads nor for its pause; it goes on afterwards where it was."""
+def test_a_requested_check_does_not_wait_for_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for the replica that it reads nor for its pause; the pass continues afterwards where it was."""
     monkeypatch.setattr("partitions.upkeep.scrubber.STEP_BYTES", 4096)
     cluster = Scrubbing(2, rate=64, records=40)
     cluster.scrubber.start()
@@ -254,8 +254,8 @@ def test_who_asks_does_not_wait_for_the_pass(monkeypatch: pytest.MonkeyPatch) ->
     assert cluster.scrubber.passes == 1
 
 
-def test_a_broker_that_stops_reads_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its workers take nothing any more."""
+def test_a_stopping_broker_reads_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers accept no more work."""
     monkeypatch.setattr("partitions.upkeep.scrubber.STEP_BYTES", 4096)
     cluster = Scrubbing(records=40)
     run = cluster.scrubber.scrub_now([tp(0)])
@@ -268,7 +268,7 @@ def test_a_broker_that_stops_reads_nothing_more(monkeypatch: pytest.MonkeyPatch)
     assert not cluster.members[1].worker.pending
 
 
-def test_switched_off_it_reads_only_what_is_asked_for() -> None:
+def test_switched_off_it_reads_only_on_request() -> None:
     cluster = Scrubbing(rate=0)
     cluster.scrubber.start()
     cluster.pass_time(10 * INTERVAL)
@@ -276,13 +276,13 @@ def test_switched_off_it_reads_only_what_is_asked_for() -> None:
     assert cluster.now() == [] and cluster.scrubber.run.bytes_read > 0
 
 
-def test_replicas_that_are_not_here_are_not_waited_for() -> None:
+def test_missing_replicas_are_not_waited_for() -> None:
     cluster = Scrubbing()
     run = cluster.scrubber.scrub_now([tp(7)])
     assert not run.running and run.wanted == 0
 
 
-def test_a_repaired_replica_is_found_well() -> None:
+def test_a_repaired_replica_is_found_intact() -> None:
     cluster = Scrubbing()
     cluster.flip(cluster.name(".log"), HEADER_BYTES + 3)
     cluster.now()

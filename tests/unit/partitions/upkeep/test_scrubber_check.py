@@ -1,19 +1,18 @@
-"""Every file of a replica × every kind of damage: it is found, and named rightly (S9)."""
+"""Every file of a replica × every kind of damage: it is found and named correctly (S9)."""
 
 from __future__ import annotations
 
 import pytest
 
 from jepsen_like.simulator.world.disk import SimDisk
-from partitions.log.log import PartitionLog
 from partitions.producers.state import ProducerStates
 from partitions.upkeep.folder_check import check_folder
 from partitions.upkeep.scrub_check import Finding, FolderCheck, What
 from partitions.upkeep.scrub_plan import plan_of_log, still_stands
 from raftlog.config import TopicConfig
 from raftlog.records.batch import HEADER_BYTES
-from tests.support.compaction import COMPACTED, append_records, compact
-from tests.support.storage import PATH, append, open_log, settle
+from tests.support.partitions.compaction import COMPACTED, append_records, compact
+from tests.support.partitions.storage import PATH, append, open_log, recover_log, settle
 
 SMALL = TopicConfig(segment_bytes=600, index_interval_bytes=64)
 FIRST = "00000000000000000000"
@@ -29,7 +28,7 @@ def written(*, clean: bool = True) -> SimDisk:
     """Several sealed segments, two leader epochs, a producer snapshot; stopped."""
     disk = SimDisk()
     disk.make_directory("partitions")
-    log, _ = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False, producers=ProducerStates())
+    log, _ = recover_log(disk, PATH, SMALL, clean_shutdown=False, producers=ProducerStates())
     for number in range(12):
         append(log, count=2, epoch=number // 6, size=60)
         settle(log)
@@ -38,7 +37,7 @@ def written(*, clean: bool = True) -> SimDisk:
 
 
 def content(disk: SimDisk, name: str) -> bytearray:
-    inode = disk._names[f"{PATH}/{name}"]
+    inode = disk.inode_of(f"{PATH}/{name}")
     assert inode is not None
     return inode.current
 
@@ -60,7 +59,7 @@ def names(disk: SimDisk, suffix: str) -> list[str]:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["closed clean", "killed"])
-def test_nothing_is_found_where_all_is_well(clean: bool) -> None:
+def test_nothing_is_found_in_an_intact_folder(clean: bool) -> None:
     assert findings(written(clean=clean)) == []
 
 
@@ -87,7 +86,7 @@ def test_a_flipped_bit_in_any_field_of_any_header_is_found(field: str) -> None:
 
 
 def test_a_flipped_bit_anywhere_in_a_segment_is_found() -> None:
-    """Every byte of a whole segment, one after the other; the finding names the batch that holds it."""
+    """Every byte of a whole segment, one after the other; the finding names the batch that contains it."""
     disk = written()
     name = f"{FIRST}.log"
     sizes = [len(append(open_log(_empty()), count=2, size=60).data)]
@@ -147,7 +146,7 @@ def test_a_longer_file_is_found(suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
-def test_two_files_that_changed_places_are_found(suffix: str) -> None:
+def test_two_swapped_files_are_found(suffix: str) -> None:
     disk = written()
     one, two = names(disk, suffix)[:2]
     first, second = content(disk, one), content(disk, two)
@@ -156,7 +155,7 @@ def test_two_files_that_changed_places_are_found(suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", "leader-epochs", "checkpoint"])
-def test_a_file_that_is_gone_is_found(suffix: str) -> None:
+def test_a_missing_file_is_found(suffix: str) -> None:
     disk = written()
     name = names(disk, suffix)[1 if suffix == ".log" else 0]
     disk.remove(f"{PATH}/{name}")
@@ -173,20 +172,20 @@ def test_a_zeroed_page_in_the_middle_is_found() -> None:
 
 @pytest.mark.parametrize("tail", ["cut", "zeros", "header"])
 def test_a_torn_tail_after_a_crash_is_no_damage(tail: str) -> None:
-    """It is what a killed process leaves: recovery cuts it, and nobody need be alarmed."""
+    """A killed process leaves it, and recovery cuts it: no reason for alarm."""
     disk = written(clean=False)
     name = names(disk, ".log")[-1]
     if tail == "cut":
         whole = bytes(content(disk, name))
         content(disk, name).extend(whole[: HEADER_BYTES + 5])
-        # The beginning of the batch that would come next.
+        # The beginning of the next batch.
         content(disk, name)[len(whole) : len(whole) + 8] = (24).to_bytes(8, "big")
     else:
         content(disk, name).extend(bytes(700 if tail == "zeros" else HEADER_BYTES - 1))
     assert findings(disk) == []
 
 
-def test_a_log_that_lost_what_was_fsynced_is_no_torn_tail() -> None:
+def test_a_log_that_lost_fsynced_data_is_no_torn_tail() -> None:
     disk = written(clean=False)
     name = names(disk, ".log")[-1]
     cut(disk, name, 0)
@@ -223,8 +222,8 @@ def test_a_check_changes_nothing() -> None:
     assert {name: bytes(content(disk, name)) for name in disk.list(PATH)} == before
 
 
-def test_compaction_is_no_damage_and_outdates_what_was_planned() -> None:
-    """A cleaned segment is another file of the same name: what was read of the old one says nothing."""
+def test_compaction_is_no_damage_and_invalidates_the_plan() -> None:
+    """A cleaned segment is another file of the same name: findings about the old one have no meaning."""
     disk = _empty()
     log = open_log(disk, COMPACTED)
     for number in range(60):

@@ -1,14 +1,16 @@
-"""Looks at open transactions: bounded in each turn of the loop, whatever is open and however often there is news."""
+"""Checks of open transactions: bounded in each turn of the loop, for any number of them and of decisions."""
 
 from __future__ import annotations
 
 import pytest
 
+from partitions.log.producer_replay import ProducerReplay
 from partitions.replica import transactions as leader_transactions
 from partitions.upkeep import transaction_checks as transaction_looks
 from raftlog.errors import DiskFull, RetriableError
-from tests.support.replication_cluster import ReplicationCluster, tp
-from tests.support.transaction_logs import key
+from tests.support.partitions.replication_cluster import ReplicationCluster, tp
+from tests.support.partitions.transaction_logs import key
+from tests.unit.partitions.test_manager import depose
 
 
 def open_in(cluster: ReplicationCluster, partitions: int, each: int) -> None:
@@ -19,20 +21,22 @@ def open_in(cluster: ReplicationCluster, partitions: int, each: int) -> None:
 
 
 def turns(cluster: ReplicationCluster) -> list[int]:
-    """How many verdicts were asked for in each turn, until nothing is due any more."""
+    """The number of verdicts requested in each turn, until nothing is due any more."""
     decisions, found = cluster.members[0].decisions, []
     for _ in range(1000):
         before = decisions.asked
         cluster.scheduler.run()
         if decisions.asked > before:
             found.append(decisions.asked - before)
-        if not cluster.members[0].manager.transactions._due:
+        if not cluster.members[0].manager.transactions.facts().due:
             return found
         cluster.scheduler.clock.advance(transaction_looks.PAUSE_SECONDS)
     raise AssertionError("never comes to rest")
 
 
-def test_a_turn_asks_about_so_many_and_the_next_about_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_requests_a_bounded_number_of_verdicts_and_the_next_ones_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transaction_looks, "WORK_A_TURN", 20)
     monkeypatch.setattr(leader_transactions, "LOOK_KEYS", 10)
     cluster = ReplicationCluster(4)
@@ -44,8 +48,8 @@ def test_a_turn_asks_about_so_many_and_the_next_about_the_rest(monkeypatch: pyte
     assert max(asked) <= 30, "one look more than is allowed in a turn"
 
 
-def test_news_while_a_sweep_is_under_way_makes_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was asked about before the news may have been decided by them."""
+def test_decisions_during_a_sweep_cause_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transactions checked before the decisions arrived may have been decided by them."""
     monkeypatch.setattr(transaction_looks, "WORK_A_TURN", 5)
     monkeypatch.setattr(leader_transactions, "LOOK_KEYS", 5)
     cluster = ReplicationCluster()
@@ -57,29 +61,30 @@ def test_news_while_a_sweep_is_under_way_makes_another(monkeypatch: pytest.Monke
     cluster.decide(lambda decisions: decisions.abort(key(0)), to=[0])
     turns(cluster)
     cluster.settle()
-    state = manager.drivers[tp(0)]._producers.transactions
-    assert not state.is_open(key(0))
-    assert state.open_count == 19
+    still_open = [one for one, _ in manager.drivers[tp(0)].facts().open_transactions]
+    assert key(0) not in still_open and len(still_open) == 19
 
 
-def test_a_leader_that_reads_its_state_again_looks_when_it_has_it() -> None:
-    """S10: elected in the middle of a replay, it did not know that anything was open, and was left in peace."""
+def test_a_leader_that_reads_its_state_again_checks_afterwards() -> None:
+    """S10: elected in the middle of a replay, it would not know that anything is open, and never check."""
     cluster = ReplicationCluster()
     open_in(cluster, partitions=1, each=1)
-    driver = cluster.members[1].manager.drivers[tp(0)]
-    driver.log.producers.batches_went()
-    driver._producers.restore(None)
+    log, member = depose(cluster), cluster.members[0]
+    (held,) = [one for one in member.worker.pending if isinstance(getattr(one[0], "__self__", None), ProducerReplay)]
+    member.worker.pending.remove(held)
+    cluster.settle()
+    cluster.elect(0)
     cluster.decide(lambda decisions: decisions.abort(key(0)))
-    cluster.elect(1)
     for _ in range(5):
         cluster.scheduler.advance(0.2)
-    assert driver.quiet and driver.replica.leader is not None
-    driver._replay_producers()
+        cluster.settle()
+    assert log.producers.stale and cluster.log_end(0) == (1, 1)
+    member.worker.pending.append(held)
     cluster.settle()
-    assert cluster.log_end(1) == (2, 2)
+    assert not log.producers.stale and cluster.log_end(0) == (2, 2)
 
 
-def test_what_is_waited_for_is_reported_though_the_disk_was_full() -> None:
+def test_awaited_markers_are_reported_although_the_disk_was_full() -> None:
     cluster = ReplicationCluster()
     open_in(cluster, partitions=1, each=1)
     driver = cluster.members[0].manager.drivers[tp(0)]
@@ -98,26 +103,26 @@ def test_what_is_waited_for_is_reported_though_the_disk_was_full() -> None:
     assert cluster.members[0].markers[1:] == [(tp(0), key(0))]
 
 
-def test_news_concern_only_partitions_with_something_open() -> None:
+def test_decisions_concern_only_partitions_with_open_transactions() -> None:
     cluster = ReplicationCluster(5)
     looks = cluster.members[0].manager.transactions
     for _ in range(3):
         cluster.scheduler.advance(0.2)
         cluster.settle()
-    assert list(looks._watched) == []
+    assert looks.facts().watched == ()
     cluster.write(0, key(1), b"x", partition=3)
     cluster.settle()
-    assert [driver.topic_partition for driver in looks._watched] == [tp(3)]
+    assert looks.facts().watched == (tp(3),)
     asked = cluster.members[0].decisions.asked
     cluster.decide(lambda decisions: decisions.abort(key(1)))
     for _ in range(3):
         cluster.settle()
         cluster.scheduler.advance(0.2)
     assert cluster.members[0].decisions.asked == asked + 1
-    assert list(looks._watched) == []
+    assert looks.facts().watched == ()
 
 
-def test_nobody_looks_while_the_state_is_read_again_or_the_replica_is_gone() -> None:
+def test_nothing_is_checked_while_the_state_is_read_again_or_the_replica_is_gone() -> None:
     cluster = ReplicationCluster()
     open_in(cluster, partitions=1, each=1)
     driver = cluster.members[0].manager.drivers[tp(0)]

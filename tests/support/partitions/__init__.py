@@ -1,0 +1,1 @@
+"""Logs, replicas and replication that tests drive by hand."""
