@@ -11,8 +11,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, RemoteProtocolError
+from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, RemoteProtocolError, error_from_code
 from raftlog.ports import Part
+from raftlog.security.secrets import Secret
 
 from .core import ConnectionCore
 from .events import (
@@ -27,8 +28,9 @@ from .events import (
     StreamClosed,
     StreamEnded,
 )
-from .frames import DETAIL_HEADER, ERROR_HEADER, ErrorCode
+from .frames import AUTHORIZATION_HEADER, DETAIL_HEADER, ERROR_HEADER, ErrorCode
 from .limits import Http2Limits
+from .messages import UNBOUNDED, PartialPool
 from .stream_table import StreamState
 from .transport import ConnectionShell
 
@@ -79,15 +81,21 @@ class Http2Connection:
         acceptors: Mapping[str, StreamAcceptor] | None = None,
         loop_for_path: Mapping[str, asyncio.AbstractEventLoop] | None = None,
         listener_loop: asyncio.AbstractEventLoop | None = None,
+        pools: Mapping[asyncio.AbstractEventLoop, PartialPool] | None = None,
         on_connected: Callable[[Http2Connection], None] | None = None,
+        on_accepting: Callable[[Http2Connection, str], None] | None = None,
         on_closed: Callable[[Http2Connection, str], None] | None = None,
     ) -> None:
         """Prepare a connection; a listener's has acceptors, a dialer's an authority.
 
         `on_connected` is called once, when there is a transport. `listener_loop`: the loop of the acceptors, except
-        those in `loop_for_path`.
+        those in `loop_for_path`. `on_accepting(connection, path)` is called before a stream is accepted; a
+        `RaftlogError` refuses it. `pools`: the bytes for unfinished messages of a listener's connections, by loop.
         """
-        self._core = ConnectionCore(client=acceptors is None, limits=limits, now=loop.time())
+        self._pools = pools or {}
+        self._core = ConnectionCore(
+            client=acceptors is None, limits=limits, now=loop.time(), pool=self._pools.get(loop)
+        )
         self._shell = ConnectionShell(
             loop,
             self._core,
@@ -108,6 +116,7 @@ class Http2Connection:
         self.on_goaway: Callable[[Http2Connection, str], None] | None = None
         """Called when the peer accepts no more new streams."""
         self._on_connected = on_connected
+        self._on_accepting = on_accepting
         self._authority = authority
         self._acceptors = acceptors or {}
         self._loop_for_path = loop_for_path or {}
@@ -143,6 +152,12 @@ class Http2Connection:
     def peer_address(self) -> str:
         """`host:port` of the other end, for display; empty until there is a transport."""
         return self._shell.peer_address
+
+    @property
+    def peer_host(self) -> str:
+        """Address of the other end, without its port; empty if it is not known."""
+        name = self.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) and name else ""
 
     @property
     def peer_said(self) -> str:
@@ -194,6 +209,7 @@ class Http2Connection:
         except InvalidRequest:  # HPACK's state is lost with it, and so is the connection
             self._shell.flush()
             raise
+        fields.pop(AUTHORIZATION_HEADER, None)  # it is sent, and kept nowhere
         stream = Http2Stream(self, state, path, fields)
         stream.handler = handler
         stream.on_accepted = on_accepted
@@ -233,21 +249,6 @@ class Http2Connection:
         if self._shell.attached:
             await self._gone.wait()
 
-    def send(self, state: StreamState, parts: Sequence[Part]) -> None:
-        """Send a message (`Http2Stream.send`)."""
-        self._core.send(state, parts)
-        self._shell.flush()
-
-    def end_stream(self, state: StreamState) -> None:
-        """End a stream (`Http2Stream.end`)."""
-        self._core.end(state)
-        self._shell.flush()
-
-    def reset_stream(self, state: StreamState, code: ErrorCode) -> None:
-        """Reset a stream (`Http2Stream.reset`)."""
-        self._core.reset(state, code, "reset by us")
-        self._shell.flush()
-
     def __str__(self) -> str:
         direction = "to" if self._core.client else "from"
         return f"http2 {direction} {self.peer_address or self._authority} streams={self.stream_count}"
@@ -255,9 +256,16 @@ class Http2Connection:
     # --- Events ------------------------------------------------------------------------------------------------------
 
     def _connected(self) -> None:
+        pool = self._pools.get(self.loop)
+        if pool is not None:
+            self._core.change_pool(pool)
         told, self._on_connected = self._on_connected, None
         if told is not None:
             told(self)
+
+    def _accepting(self, path: str) -> None:
+        if self._on_accepting is not None:
+            self._on_accepting(self, path.partition("?")[0])
 
     def _lost(self, reason: str) -> None:
         self._gone.set()
@@ -320,6 +328,8 @@ class Http2Connection:
             handler.on_closed(stream, event.reason)
         else:
             stream.status = event.status
+            if event.status != 200 and ERROR_HEADER in event.headers:
+                stream.refusal = error_from_code(event.headers[ERROR_HEADER], event.headers.get(DETAIL_HEADER, ""))
             if event.status == 200 and stream.on_accepted is not None:
                 stream.on_accepted(stream)
 
@@ -331,6 +341,7 @@ class Http2Connection:
         home = self._loop_for_path.get(path)
         if first and home not in (None, self.loop) and self.can_move:
             self._core.events.appendleft(event)
+            self._core.change_pool(PartialPool(UNBOUNDED))  # between two loops, whose pools are theirs
             self._shell.move_to(home)
             return
         acceptor = self._acceptors.get(path)
@@ -348,16 +359,17 @@ class Http2Connection:
             self._accept(event, acceptor)
 
     def _accept(self, event: RequestReceived, acceptor: StreamAcceptor) -> None:
-        stream = Http2Stream(self, event.stream, event.path, event.headers)
+        stream = Http2Stream(self, event.stream, event.path, event.headers, event.authorization)
+        self._streams[event.stream.id] = stream
         try:
-            stream.handler = acceptor(stream)
+            handler = acceptor(stream)
         except InvariantViolation:
             raise
         except RaftlogError as error:
-            self._core.refuse(event.stream, error.status, str(error), _told(error.code, error.detail))
+            stream.refuse(error)
             return
-        self._streams[event.stream.id] = stream
-        self._core.respond(event.stream)
+        if handler is not None:
+            stream.accept(handler)
 
 
 class Http2Stream:
@@ -366,13 +378,29 @@ class Http2Stream:
     All calls belong to the thread of the connection's loop; none blocks.
     """
 
-    __slots__ = ("_connection", "_headers", "_path", "_state", "handler", "muted", "on_accepted", "peer_node", "status")
+    __slots__ = (
+        "_core", "_shell", "_state", "authorization", "connection", "handler", "headers", "muted", "on_accepted",
+        "path", "peer_node", "refusal", "status",
+    )  # fmt: skip
 
-    def __init__(self, connection: Http2Connection, state: StreamState, path: str, headers: Mapping[str, str]) -> None:
-        self._connection = connection
+    def __init__(
+        self,
+        connection: Http2Connection,
+        state: StreamState,
+        path: str,
+        headers: Mapping[str, str],
+        authorization: Secret | None = None,
+    ) -> None:
+        self._core = connection._core
+        self._shell = connection._shell
         self._state = state
-        self._path = path
-        self._headers = headers
+        self.connection = connection
+        self.path = path
+        """Path of the request, including the query."""
+        self.headers = headers
+        """The request's header fields, with names in lower case, without pseudo fields and `authorization`."""
+        self.authorization = authorization
+        """The value of the `authorization` header of a request that a peer sent; None: there was none."""
         self.handler: StreamHandler | None = None
         self.muted = False
         """Whether this side reset it: messages that had arrived before are dropped."""
@@ -380,21 +408,14 @@ class Http2Stream:
         """Node id that the peer's certificate proves; -1 if no certificate was required."""
         self.status: int | None = None
         """Status of the peer's response, on a stream that this side opened; None until it is known."""
+        self.refusal: RaftlogError | None = None
+        """The error with which the peer refused a stream that this side opened."""
         self.on_accepted: Callable[[Http2Stream], None] | None = None
 
     @property
-    def path(self) -> str:
-        """Path of the request, including the query."""
-        return self._path
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The request's header fields, with names in lower case and without pseudo fields."""
-        return self._headers
-
-    @property
-    def connection(self) -> Http2Connection:
-        return self._connection
+    def peer_host(self) -> str:
+        """Address of the peer, without its port; empty if it is not known."""
+        return self.connection.peer_host
 
     @property
     def closed(self) -> bool:
@@ -406,6 +427,30 @@ class Http2Stream:
         """Bytes waiting in this stream's queue for a window or its turn (see also `Http2Connection.queued_bytes`)."""
         return self._state.queued_bytes
 
+    def accept(self, handler: StreamHandler) -> None:
+        """Accept a stream that a peer opened: messages may flow, and those that have arrived are handled.
+
+        Nothing happens if the stream has ended meanwhile; the handler is not called then.
+        """
+        if self._state.closed or self._state.answered:
+            return
+        try:
+            self.connection._accepting(self.path)
+        except RaftlogError as error:
+            self.refuse(error)
+            handler.on_closed(self, str(error))
+            return
+        self.handler = handler
+        self._core.respond(self._state)
+        self._shell.flush()
+
+    def refuse(self, error: RaftlogError) -> None:
+        """Refuse a stream that a peer opened, with the HTTP status of the error's code."""
+        if not (self._state.closed or self._state.answered):
+            self.connection._streams.pop(self._state.id, None)
+            self._core.refuse(self._state, error.status, str(error), _told(error.code, error.detail))
+            self._shell.flush()
+
     def send(self, parts: Sequence[Part]) -> None:
         """Queue one message made of these parts.
 
@@ -413,29 +458,38 @@ class Http2Stream:
         `sendfile`. Every region is released exactly once, in any case. A message on a closed or ended stream is
         dropped. Raises `InvalidRequest` (`body_too_large`) for a message longer than the peer accepts.
         """
-        self._connection.send(self._state, parts)
+        self._core.send(self._state, parts)
+        self._shell.flush()
 
     def end(self) -> None:
         """End this side once everything queued is sent."""
-        self._connection.end_stream(self._state)
+        self._core.end(self._state)
+        self._shell.flush()
 
     def reset(self, code: int = ErrorCode.CANCEL) -> None:
         """End both sides at once; queued messages are dropped. `on_closed` follows."""
         self.muted = True
-        self._connection.reset_stream(self._state, ErrorCode(code))
+        self._core.reset(self._state, ErrorCode(code), "reset by us")
+        self._shell.flush()
 
     def __str__(self) -> str:
-        return f"{self._connection} stream {self._state.id} {self._path}"
+        return f"{self.connection} stream {self._state.id} {self.path}"
 
 
-StreamAcceptor: TypeAlias = Callable[[Http2Stream], StreamHandler]
+StreamAcceptor: TypeAlias = Callable[[Http2Stream], StreamHandler | None]
 """Called with a stream that a peer opened; a `RaftlogError` refuses it, with its code's HTTP status.
 
-Messages may be sent once it has returned: the response's headers go first.
+Messages may be sent once it has returned a handler: the response's headers go first. None: it calls `accept` or
+`refuse` later. Until then the peer's messages wait undecoded, at most `unaccepted_window_bytes` of them, and the
+connection's other streams go on.
 """
+
+_CHALLENGES = [("www-authenticate", f'{scheme} realm="raftlog"') for scheme in ("Bearer", "Basic")]
+"""The header fields of every 401 (RFC 9110 section 11.6.1)."""
 
 
 def _told(code: str, detail: str = "") -> list[tuple[str, str]]:
     """Return a refusal's code and text as header fields; `?` replaces characters that a field cannot contain."""
     text = "".join(character if " " <= character <= "~" else "?" for character in detail[:300]).strip()
-    return [(ERROR_HEADER, code), *([(DETAIL_HEADER, text)] if text else [])]
+    challenges = _CHALLENGES if code == "unauthenticated" else []
+    return [(ERROR_HEADER, code), *([(DETAIL_HEADER, text)] if text else []), *challenges]

@@ -1,12 +1,20 @@
 """One HTTP/2 connection, sans I/O: bytes in, events and bytes out.
 
-With `raftlog/http2/h2_setup.py`, it is the only user of `h2`.
+With `raftlog/http2/h2_setup.py`, it is the only user of `h2`, apart from the error codes in `frames.py`.
 
 Theory of operation. `h2` handles everything but DATA, WINDOW_UPDATE and GOAWAY: SETTINGS, HEADERS with HPACK and their
 validation, PING, RST_STREAM, PRIORITY, and each stream's state. It gets single, complete, small frames and never sees a
-payload. DATA is validated in `raftlog/http2/inbound.py`, cut into messages in `raftlog/http2/receiving.py` and
-`raftlog/http2/messages.py`, and built in `raftlog/http2/sending.py`; windows are counted there and nowhere else. `h2`
-is notified when a side of a stream ends, so that its states stay correct.
+payload. DATA is validated here, cut into messages in `raftlog/http2/receiving.py` and `raftlog/http2/messages.py`, and
+built in `raftlog/http2/sending.py`; windows are counted here and there, and nowhere else. `h2` is notified when a side
+of a stream ends, so that its states stay correct.
+
+Received bytes are validated by every rule that `h2` does not check:
+
+* The preface, and SETTINGS as the first frame (RFC 9113 section 3.4).
+* A header block is bounded, and nothing comes between its frames (section 6.10).
+* Frames that cause work without content are rate-limited: rapid reset, floods of PING, SETTINGS, PRIORITY,
+  CONTINUATION, empty DATA, unknown types. DATA and WINDOW_UPDATE are not: windows limit them, and they need no answer.
+* DATA: windows, padding, `content-length`, states of streams (section 5.1), and then messages.
 
 `received` raises nothing, whatever arrives: a broken rule becomes a GOAWAY with RFC 9113's code in the output and a
 `ConnectionFailed` event, after which input is ignored. A rule broken on one stream only resets that stream.
@@ -16,7 +24,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from h2.events import Event as H2Event
 from h2.events import RemoteSettingsChanged, StreamReset
@@ -27,12 +36,15 @@ from h2.exceptions import NoAvailableStreamIDError, ProtocolError, StreamClosedE
 from h2.settings import SettingCodes
 
 from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.ports import Part
+from raftlog.ports import Part, release_regions
+from raftlog.security.secrets import Secret
 
 from .events import (
     ConnectionFailed,
     Event,
     GoAwayReceived,
+    MessageReceived,
+    NotHttp2,
     PeerReady,
     RequestReceived,
     ResponseReceived,
@@ -40,42 +52,83 @@ from .events import (
     StreamEnded,
 )
 from .frames import (
+    AUTHORIZATION_HEADER,
     CONTENT_TYPE,
+    CONTINUATION,
     DATA,
     DETAIL_HEADER,
     ERROR_HEADER,
+    FLAG_ACK,
+    FLAG_END_HEADERS,
+    FLAG_END_STREAM,
     FRAME_HEADER,
+    GOAWAY,
+    HEADER_BYTES,
+    HEADERS,
     MAX_MESSAGE_HEADER,
     PREFACE,
+    PUSH_PROMISE,
+    SETTINGS,
+    WINDOW_UPDATE,
     ErrorCode,
     Http2Error,
     announced_limit,
     error_name,
     goaway,
+    known_settings,
+    parse_goaway,
     parse_status,
+    parse_window_update,
     split_headers,
+    window_update,
 )
 from .h2_setup import MAX_HEADER_TABLE_BYTES, enforce_ourselves, new_h2, peer_ended
-from .inbound import Inbound
 from .keepalive import Keepalive, Verdict
-from .limits import Http2Limits
-from .messages import normalize, release_regions
+from .limits import DEFAULT_WINDOW, LARGEST_WINDOW, Http2Limits, RateLimit
+from .messages import MessageAssembler, PartialBudget, PartialOverflow, PartialPool, normalize
+from .receiving import FrameReader
 from .sending import Outbox
 from .stream_table import StreamState
 
 ENDED = "ended"
 """`StreamClosed.reason` of a stream that both sides ended."""
 
+NOT_HTTP2_BYTES = 256
+
 Headers = Iterable[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFacts:
+    """Counts of a connection, for its status."""
+
+    streams: int
+    queued_bytes: int
+    """Bytes of messages that are not framed yet."""
+    partial_bytes: int
+    """Bytes of unfinished messages that have arrived."""
+    staging_bytes: int
+    """Size of the buffer for received bytes."""
+    h2_streams: int
+    """Streams that `h2` keeps, open or just closed."""
+    h2_closed_streams: int
+    """Closed streams that `h2` remembers."""
+    h2_peer_settings: int
+    """The peer's settings that `h2` keeps."""
+    h2_header_table_bytes: int
+    """Size of the compression table for sent headers, at most."""
 
 
 class ConnectionCore:
     """Protocol state of one connection, for either role. Times are seconds of any one monotonic clock.
 
     Invariant: `streams` contains exactly the streams without a `StreamClosed` event so far.
+
+    Invariant: `_window` + what the peer used of it since the last WINDOW_UPDATE = `limits.window_bytes`.
     """
 
-    def __init__(self, *, client: bool, limits: Http2Limits, now: float) -> None:
+    def __init__(self, *, client: bool, limits: Http2Limits, now: float, pool: PartialPool | None = None) -> None:
+        """`pool`: the bytes for unfinished messages, shared with other connections; None: its own."""
         self.limits = limits
         self.client = client
         self.events: deque[Event] = deque()
@@ -87,8 +140,26 @@ class ConnectionCore:
         self.closing = False
         """Whether a GOAWAY was sent or received: no new streams."""
         self.failed = False
-        """Whether the connection is over: nothing is sent except the output."""
-        self._inbound = Inbound(self, client=client, limits=limits, now=now)
+        """Whether the connection has ended: nothing is sent except the remaining output."""
+        self._reader = FrameReader(limits, self)
+        self._budget = PartialBudget(limits.max_partial_bytes, pool)
+        self.on_evicted: Callable[[], None] = _nothing
+        """Called when a stream has ended because another connection needs the memory: there is output."""
+        self._read_since = now
+        """The time from which on this side has been reading."""
+        self._control_rate = RateLimit(limits.control_frames_per_second, limits.control_frames_burst, now)
+        self._now = now
+        self._preface = b"" if client else PREFACE
+        """Bytes that the peer must send before any frame."""
+        self.awaits_preface = bool(self._preface)
+        """Whether it is still unknown if the peer speaks HTTP/2."""
+        self._settings_seen = False
+        self._header_stream = 0
+        """Id of the stream whose header block is being received; 0: none."""
+        self._header_block_bytes = 0
+        self._window = limits.window_bytes
+        self._low_window = limits.window_bytes // 2
+        self._first_window = limits.window_bytes if client else limits.first_window_bytes
         self._keepalive = Keepalive(limits, now, serves=not client)
         self._newest_seen = 0
         """The peer's newest stream id at the last check of the deadlines."""
@@ -97,9 +168,23 @@ class ConnectionCore:
         self._h2.initiate_connection()
         self._flush_h2()
         if not client:
-            self._h2.receive_data(PREFACE)  # `Inbound` checks the real one
+            self._h2.receive_data(PREFACE)  # `_take_preface` checks the real one
         enforce_ourselves(self._h2)
-        self._write(self._inbound.opening())
+        if increment := limits.window_bytes - DEFAULT_WINDOW:  # RFC 9113's default is raised to ours
+            self._write(window_update(0, increment))
+
+    def facts(self) -> ConnectionFacts:
+        """Return what the connection holds now."""
+        return ConnectionFacts(
+            streams=len(self.streams),
+            queued_bytes=self.outbox.queued_bytes,
+            partial_bytes=self._budget.used,
+            staging_bytes=self._reader.staging_bytes,
+            h2_streams=len(self._h2.streams),
+            h2_closed_streams=len(self._h2._closed_streams),
+            h2_peer_settings=len(self._h2.remote_settings),
+            h2_header_table_bytes=self._h2.encoder.header_table_size,
+        )
 
     # --- Output ------------------------------------------------------------------------------------------------------
 
@@ -111,7 +196,7 @@ class ConnectionCore:
         """
         outbox = self.outbox
         outbox.room = room
-        if self._inbound.awaits_preface:
+        if self.awaits_preface:
             if self.failed:
                 outbox.output.clear()
             return []
@@ -147,9 +232,19 @@ class ConnectionCore:
 
     def respond(self, stream: StreamState) -> None:
         """Answer 200: messages may flow. Those that came with the request are delivered now."""
+        self._keepalive.is_stranger = False
         self._answer(stream, 200, self._own_headers())
+        if stream.closed:
+            return
+        if self._first_window < self.limits.window_bytes and not (stream.early_end or stream.remote_ended):
+            self._open_window(stream)
+        if not (stream.early or stream.early_end):
+            return
+        early = bytes(stream.early)
+        self._drop_early(stream)
         try:
-            self._inbound.accepted(stream)
+            if self.data_received(stream, memoryview(early)) and stream.early_end:
+                self.data_ended(stream)
         except Http2Error as error:
             self.fail(error.code, error.detail)
 
@@ -157,7 +252,7 @@ class ConnectionCore:
         """Answer with an error that ends the stream, and a line of text."""
         if stream.closed or self.failed:
             return
-        if not self._inbound.ration():
+        if not self._control_rate.allow(self._now):
             self.fail(ErrorCode.ENHANCE_YOUR_CALM, "too many requests that had to be refused")
             return
         body = text.encode("utf-8", "replace")[:1000] + b"\n"
@@ -172,10 +267,13 @@ class ConnectionCore:
         # Content that still arrives is discarded. RFC 9113 section 8.1 allows us to stop it with RST_STREAM, but then
         # some clients (curl 7.88) discard the answer instead.
         self._end_local(stream)
-        self._inbound.refused(stream)
+        self._drop_early(stream)
+        stream.refused = True
+        if stream.early_end and not stream.closed:
+            self._peer_ended(stream)
 
     def send(self, stream: StreamState, parts: Sequence[Part]) -> None:
-        """Queue one message; drop it if the stream is over. Raises `InvalidRequest` (`body_too_large`)."""
+        """Queue one message; drop it if the stream has ended. Raises `InvalidRequest` (`body_too_large`)."""
         normal, total = normalize(parts)
         if stream.closed or stream.local_ended or stream.end_wanted or self.failed:
             release_regions(normal)
@@ -222,17 +320,17 @@ class ConnectionCore:
         self.failed = self.closing = True
         for stream in list(self.streams.values()):
             self._close_stream(stream, reason)
-        self._inbound.ignore()  # the buffer's content will not be processed: the reader finds it empty
+        self._reader.drop_all()  # the buffer's content will not be processed: the reader finds it empty
 
     # --- Input -------------------------------------------------------------------------------------------------------
 
     def get_buffer(self) -> memoryview:
         """Return the buffer for the next bytes: never empty, and valid until `received`."""
         try:
-            return self._inbound.reader.get_buffer()
+            return self._reader.get_buffer()
         except Http2Error as error:
             self.fail(error.code, error.detail)
-            return self._inbound.reader.get_buffer()
+            return self._reader.get_buffer()
 
     @property
     def behind(self) -> bool:
@@ -240,16 +338,17 @@ class ConnectionCore:
 
         Then call `received(0, now)` after a while, and `get_buffer` only once this is false.
         """
-        return self._inbound.reader.behind
+        return self._reader.behind
 
     def received(self, count: int, now: float) -> None:
         """Process `count` bytes in the buffer."""
         if self.failed:
-            self._inbound.ignore()
+            self._reader.drop_all()
             return
         self._keepalive.received(now)
+        self._budget.now = now
         try:
-            self._inbound.received(count, now)
+            self._received(count, now)
         except Http2Error as error:
             self.fail(error.code, error.detail)
 
@@ -257,6 +356,10 @@ class ConnectionCore:
         """Check the deadlines. `reading` is false while the shell has stopped reading on purpose."""
         if self.failed:
             return
+        if not reading:
+            self._read_since = now
+        elif self._budget.used:
+            self._end_late_messages(now)
         newest, self._newest_seen = self._newest_seen, self._h2.highest_inbound_stream_id
         used = bool(self.streams) or newest != self._newest_seen
         verdict = self._keepalive.check(now, ready=self.peer_ready, used=used, reading=reading)
@@ -271,16 +374,233 @@ class ConnectionCore:
 
     def next_time(self, now: float, *, reading: bool) -> float:
         """Return the time of the next `on_time` call."""
-        return self._keepalive.next_check(now, ready=self.peer_ready, reading=reading)
+        due = self._keepalive.next_check(now, ready=self.peer_ready, reading=reading)
+        return min(due, now + self.limits.message_timeout_s / 4) if self._budget.used else due
 
-    # --- For `Inbound` -----------------------------------------------------------------------------------------------
+    def change_pool(self, pool: PartialPool) -> None:
+        """Share the bytes for unfinished messages with other connections from now on: those of another loop."""
+        self._budget.change_pool(pool)
 
-    def is_idle(self, stream_id: int) -> bool:
+    # --- For the frame reader ----------------------------------------------------------------------------------------
+
+    def data_begins(self, stream_id: int, length: int, flags: int) -> StreamState | None:
+        if not self._settings_seen or self._header_stream:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA before SETTINGS, or within a header block")
+        if not stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
+        ends = flags & FLAG_END_STREAM
+        self._window -= length
+        if self._window < self._low_window:
+            self._reopen_connection()
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if self._is_idle(stream_id):
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"DATA on idle stream {stream_id}")
+            self._ration_empty(length)
+            return None  # it was closed while this frame was in flight
+        stream.receive_window -= length
+        if stream.receive_window < self._low_window:
+            self._reopen_stream(stream, bool(ends))
+        if stream.remote_ended or stream.early_end:
+            self._stream_error(stream, ErrorCode.STREAM_CLOSED, "DATA after the end of the stream")
+            return None
+        if self.client and not stream.answered:
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "DATA before the response's headers")
+            return None
+        if stream.refused:
+            self._ration_empty(length or ends)
+            if ends:
+                self._peer_ended(stream)
+            return None
+        return stream
+
+    def data_counted(self, stream: StreamState, length: int, ends: bool) -> bool:
+        self._ration_empty(length or ends)
+        if stream.content_left is not None:
+            stream.content_left -= length
+            if stream.content_left < 0:
+                self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "more content than content-length announces")
+                return False
+        return True
+
+    def data_received(self, stream: StreamState, data: memoryview) -> bool:
+        if stream.refused:
+            return True
+        try:
+            if not stream.answered:
+                self._budget.take(len(data))
+                stream.early += data
+                return True
+            messages = stream.assembler.feed(data)
+        except PartialOverflow:
+            self.overflow(stream)
+            return False
+        self._reader.worked(len(messages))
+        for message in messages:
+            self.events.append(MessageReceived(stream, message))
+        return True
+
+    def message(self, stream: StreamState, message: memoryview) -> None:
+        self.events.append(MessageReceived(stream, message))
+
+    def overflow(self, stream: StreamState) -> None:
+        self._stream_error(stream, ErrorCode.ENHANCE_YOUR_CALM, "too many unfinished messages on the connection")
+
+    def data_ended(self, stream: StreamState) -> None:
+        if not stream.answered:
+            stream.early_end = True
+        elif stream.refused:
+            self._peer_ended(stream)
+        elif not stream.assembler.at_boundary:
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "the stream ended in the middle of a message")
+        elif stream.content_left:
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "less content than content-length announces")
+        else:
+            self._peer_ended(stream)
+
+    def frame(self, kind: int, flags: int, stream_id: int, frame: bytes) -> None:
+        if not self._settings_seen:
+            if kind != SETTINGS or flags & FLAG_ACK:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            self._settings_seen = True
+        if self._header_stream and (kind != CONTINUATION or stream_id != self._header_stream):
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a frame within a header block")
+        if kind == WINDOW_UPDATE:
+            self._window_update(stream_id, parse_window_update(frame[HEADER_BYTES:]))
+        elif kind == GOAWAY:
+            if stream_id:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
+            self._ration("GOAWAY")
+            self._peer_goes_away(*parse_goaway(frame[HEADER_BYTES:]))
+        elif kind in (HEADERS, CONTINUATION, PUSH_PROMISE):
+            self._header_frame(kind, flags, stream_id, frame)
+        else:
+            self._ration("control frames")
+            if kind == SETTINGS:
+                frame = known_settings(frame)
+            if kind < CONTINUATION:  # unknown types are ignored (RFC 9113 section 4.1)
+                self._control(kind, frame)
+
+    # --- Details -----------------------------------------------------------------------------------------------------
+
+    def _received(self, count: int, now: float) -> None:
+        self._now = now
+        if self._preface:
+            self._reader.stage(count)
+            if not self._take_preface():
+                return
+            count = 0
+        elif self.client and not self._settings_seen:
+            self._reader.stage(count)
+            self._check_first_frame()
+            count = 0
+        self._reader.received(count)
+
+    def _end_late_messages(self, now: float) -> None:
+        latest = now - self.limits.message_timeout_s
+        if self._read_since > latest:
+            return
+        for stream in list(self.streams.values()):
+            if stream.assembler.holds and stream.assembler.began <= latest and not self.failed:
+                self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM, "a message was not complete in time")
+
+    def _evict(self, stream: StreamState) -> None:
+        self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM, "others need the memory of an unfinished message")
+        self.on_evicted()
+
+    def _drop_early(self, stream: StreamState) -> None:
+        self._budget.give_back(len(stream.early))
+        stream.early = bytearray()
+
+    def _take_preface(self) -> bool:
+        staged = bytes(self._reader.staged()[:NOT_HTTP2_BYTES])
+        if staged[: len(self._preface)] != self._preface[: len(staged)]:
+            self.events.append(NotHttp2(staged))
+            self.abandon("the peer does not speak HTTP/2")
+            return False
+        if len(staged) < len(self._preface):
+            return False
+        self._reader.drop_staged(len(self._preface))
+        self._preface = b""
+        self.awaits_preface = False
+        return True
+
+    def _check_first_frame(self) -> None:
+        """Report a peer that is no HTTP/2 server as such, rather than its bytes misread as frames."""
+        staged = bytes(self._reader.staged()[:NOT_HTTP2_BYTES])
+        if len(staged) >= HEADER_BYTES and staged[3] != SETTINGS:
+            said = f"the peer does not speak HTTP/2, its first bytes are {staged[:60]!r}"
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, said)
+
+    def _header_frame(self, kind: int, flags: int, stream_id: int, frame: bytes) -> None:
+        if kind == CONTINUATION:
+            self._ration("CONTINUATION frames")
+        else:
+            self._header_block_bytes = 0
+            self._ration_headers(stream_id)
+        self._header_block_bytes += len(frame) - HEADER_BYTES
+        if self._header_block_bytes > self.limits.max_header_block_bytes:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header block is too large")
+        self._header_stream = 0 if flags & FLAG_END_HEADERS else stream_id
+        self._control(kind, frame)
+
+    def _ration_headers(self, stream_id: int) -> None:
+        """Rate-limit header blocks on ended or closed streams: each makes `h2` reset the stream."""
+        stream = self.streams.get(stream_id)
+        over = not self._is_idle(stream_id) if stream is None else stream.remote_ended or stream.early_end
+        if over:
+            self._ration("header blocks on streams that are over")
+
+    def _window_update(self, stream_id: int, increment: int) -> None:
+        if not stream_id:
+            self.outbox.connection_window_opened(increment)
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if self._is_idle(stream_id):
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on idle stream {stream_id}")
+        elif not increment:
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+        else:
+            stream.send_window += increment
+            if stream.send_window > LARGEST_WINDOW:
+                self._stream_error(stream, ErrorCode.FLOW_CONTROL_ERROR, "the window grew beyond 2^31-1")
+
+    def _reopen_connection(self) -> None:
+        if self._window < 0:
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        self.outbox.output.append(window_update(0, self.limits.window_bytes - self._window))
+        self._window = self.limits.window_bytes
+
+    def _reopen_stream(self, stream: StreamState, ends: bool) -> None:
+        if stream.receive_window < 0:
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"more DATA than the window of stream {stream.id}")
+        accepted = stream.answered and not stream.refused
+        if not ends and not stream.remote_ended and (accepted or self._first_window == self.limits.window_bytes):
+            self._open_window(stream)
+
+    def _open_window(self, stream: StreamState) -> None:
+        self.outbox.output.append(window_update(stream.id, self.limits.window_bytes - stream.receive_window))
+        stream.receive_window = self.limits.window_bytes
+
+    def _stream_error(self, stream: StreamState, code: ErrorCode, reason: str) -> None:
+        self._ration("stream errors")
+        self.reset(stream, code, reason)
+
+    def _ration_empty(self, of_use: int) -> None:
+        if not of_use:
+            self._ration("empty DATA frames")
+
+    def _ration(self, what: str) -> None:
+        if not self._control_rate.allow(self._now):
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what} a second")
+
+    def _is_idle(self, stream_id: int) -> bool:
         ours = self._h2.highest_outbound_stream_id
         theirs = self._h2.highest_inbound_stream_id
         return stream_id > (ours if bool(stream_id % 2) == self.client else theirs)
 
-    def control(self, kind: int, frame: bytes) -> None:
+    def _control(self, kind: int, frame: bytes) -> None:
         try:
             events = self._h2.receive_data(frame)
         except ProtocolError as error:
@@ -289,19 +609,17 @@ class ConnectionCore:
         for event in events:
             self._on_h2_event(event)
 
-    def peer_ended(self, stream: StreamState) -> None:
+    def _peer_ended(self, stream: StreamState) -> None:
         peer_ended(self._h2, stream.id)
         self._remote_ended(stream)
 
-    def peer_goes_away(self, last_stream_id: int, code: int, reason: str) -> None:
+    def _peer_goes_away(self, last_stream_id: int, code: int, reason: str) -> None:
         self.closing = True
         said = f"{error_name(code)} {reason}".rstrip()
         self.events.append(GoAwayReceived(code, said))
         if self.client:
             for stream in [stream for stream in self.streams.values() if stream.id > last_stream_id]:
                 self._close_stream(stream, f"the peer sent GOAWAY before it saw the request: {said}")
-
-    # --- Details -----------------------------------------------------------------------------------------------------
 
     def _on_h2_event(self, event: H2Event) -> None:
         if isinstance(event, H2RequestReceived):
@@ -318,7 +636,7 @@ class ConnectionCore:
                 by = "reset by the peer" if event.remote_reset else "reset because of the peer's header block"
                 self._close_stream(stream, f"{by}: {error_name(int(event.error_code or 0))}")
             else:
-                self._inbound.data_ended(stream)
+                self.data_ended(stream)
 
     def _request(self, event: H2RequestReceived) -> None:
         if self.client:
@@ -326,14 +644,17 @@ class ConnectionCore:
         stream = self._add_stream(event.stream_id or 0)
         pseudo, headers = split_headers(event.headers or [])
         if self.closing or len(self.streams) > self.limits.max_concurrent_streams:
-            if not self._inbound.ration():
+            if not self._control_rate.allow(self._now):
                 raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many streams that had to be refused")
             self.reset(stream, ErrorCode.REFUSED_STREAM, "too many streams")
             return
         length = headers.get("content-length", "")
         stream.content_left = int(length) if length.isdecimal() and event.stream_ended is None else None
         stream.peer_max_message_bytes = announced_limit(headers)
-        self.events.append(RequestReceived(stream, pseudo.get(":method", ""), pseudo.get(":path", ""), headers))
+        secret = headers.pop(AUTHORIZATION_HEADER, None)
+        authorization = None if secret is None else Secret(secret)
+        method, path = pseudo.get(":method", ""), pseudo.get(":path", "")
+        self.events.append(RequestReceived(stream, method, path, headers, authorization))
 
     def _response(self, event: H2ResponseReceived) -> None:
         stream = self.streams.get(event.stream_id or 0)
@@ -386,10 +707,11 @@ class ConnectionCore:
         return [("content-type", CONTENT_TYPE), (MAX_MESSAGE_HEADER, str(self.limits.max_message_bytes))]
 
     def _add_stream(self, stream_id: int) -> StreamState:
+        assembler = MessageAssembler(self.limits.max_message_bytes, self._budget, lambda: self._evict(stream))
         stream = self.streams[stream_id] = StreamState(
             stream_id,
-            self._inbound.new_assembler(),
-            receive_window=self.limits.window_bytes,
+            assembler,
+            receive_window=self._first_window,
             send_window=self.outbox.initial_window,
         )
         return stream
@@ -398,7 +720,10 @@ class ConnectionCore:
         del self.streams[stream.id]
         stream.closed = True
         self.outbox.drop(stream)
-        self._inbound.forget(stream)
+        self._drop_early(stream)
+        stream.assembler.discard()
+        stream.assembler.give_way = _nothing  # it holds the stream, which is to be freed without the garbage collector
+        self._reader.forget(stream)
         self.events.append(StreamClosed(stream, reason))
 
     def _flush_h2(self) -> None:
@@ -407,3 +732,7 @@ class ConnectionCore:
     def _write(self, data: bytes) -> None:
         if data:
             self.outbox.output.append(data)
+
+
+def _nothing() -> None:
+    """Do nothing: the stream is over."""

@@ -12,7 +12,7 @@ from ..errors import RaftlogError, RetriableError, is_shortage
 from ..ports import Random
 from .connection import Http2Connection, Http2Stream, StreamHandler
 from .limits import Http2Limits
-from .tls import CUT_SHORT, DialTls, explain
+from .tls import CUT_SHORT, DialTls, explain, speaks_no_tls
 
 SHORTEST_DELAY_S = 0.1
 LONGEST_DELAY_S = 2.0
@@ -71,6 +71,8 @@ async def connect(
         connection.on_closed = None
         ready.cancel()
         await connection.give_up("connecting failed")
+        if tls is not None and tls.or_plain and speaks_no_tls(error):
+            return await connect(host, port, limits=limits, on_closed=on_closed)
         if not (isinstance(error, (OSError, TimeoutError, RaftlogError, UnicodeError)) or is_shortage(error)):
             raise
         raise RetriableError("connection_lost", f"{where}: {_why(error, tls)}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..security.secrets import Secret
 from .stream_table import StreamState
 
 
@@ -16,6 +17,8 @@ class RequestReceived:
     method: str
     path: str
     headers: dict[str, str]
+    """The header fields but `authorization`."""
+    authorization: Secret | None = None
 
 
 @dataclass(slots=True)

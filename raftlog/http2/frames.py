@@ -7,9 +7,11 @@ streams may finish. All other frames are built and parsed by `h2` (`raftlog/http
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Iterable
+from typing import TypeAlias
+
+from h2.errors import ErrorCodes
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The client's first bytes (RFC 9113 section 3.4)."""
@@ -41,29 +43,16 @@ CONTENT_TYPE = "application/octet-stream"
 """Content type of both directions of a stream; the path determines the format of its messages."""
 MAX_MESSAGE_HEADER = "raftlog-max-message-bytes"
 """Header field in which each side announces the longest message that it accepts."""
+AUTHORIZATION_HEADER = "authorization"
+"""Header field of a request with its credential (RFC 9110 section 11.6.2)."""
 ERROR_HEADER = "raftlog-error"
 """Header field of a refusal: the stable error code (`raftlog/errors.py`)."""
 DETAIL_HEADER = "raftlog-detail"
 """Header field of a refusal: its text."""
 
 
-class ErrorCode(enum.IntEnum):
-    """Reasons for resetting a stream or closing a connection (RFC 9113 section 7)."""
-
-    NO_ERROR = 0
-    PROTOCOL_ERROR = 1
-    INTERNAL_ERROR = 2
-    FLOW_CONTROL_ERROR = 3
-    SETTINGS_TIMEOUT = 4
-    STREAM_CLOSED = 5
-    FRAME_SIZE_ERROR = 6
-    REFUSED_STREAM = 7
-    CANCEL = 8
-    COMPRESSION_ERROR = 9
-    CONNECT_ERROR = 10
-    ENHANCE_YOUR_CALM = 11
-    INADEQUATE_SECURITY = 12
-    HTTP_1_1_REQUIRED = 13
+ErrorCode: TypeAlias = ErrorCodes
+"""Reasons for resetting a stream or closing a connection (RFC 9113 section 7)."""
 
 
 def error_name(code: int) -> str:

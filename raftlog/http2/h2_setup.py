@@ -37,7 +37,7 @@ def new_h2(client: bool, limits: Http2Limits) -> H2Connection:
         initial_values={
             SettingCodes.ENABLE_PUSH: 0,
             SettingCodes.MAX_FRAME_SIZE: limits.max_frame_bytes,
-            SettingCodes.INITIAL_WINDOW_SIZE: limits.window_bytes,
+            SettingCodes.INITIAL_WINDOW_SIZE: limits.window_bytes if client else limits.first_window_bytes,
             SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
             SettingCodes.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
         },

@@ -1,4 +1,4 @@
-"""Detection of silent, half-open and idle connections. Pure: the time goes in, a verdict comes out."""
+"""Detection of silent, half-open, idle and strangers' connections. Pure: the time goes in, a verdict comes out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class Verdict(enum.Enum):
     PING = "ping"
     HALF_OPEN = "the peer sent no SETTINGS in time"
     SILENT = "the peer did not answer a PING in time"
+    STRANGER = "no stream was accepted in time"
     IDLE = "the connection was idle for too long"
 
 
@@ -23,7 +24,16 @@ class Keepalive:
     Bytes of any kind prove that the peer is alive: its answer to a PING may still be queued.
     """
 
-    __slots__ = ("_idle_since", "_last_received", "_limits", "_opened", "_ping_due", "_ping_sent", "_serves")
+    __slots__ = (
+        "_idle_since",
+        "_last_received",
+        "_limits",
+        "_opened",
+        "_ping_due",
+        "_ping_sent",
+        "_serves",
+        "is_stranger",
+    )
 
     def __init__(self, limits: Http2Limits, now: float, *, serves: bool) -> None:
         self._limits = limits
@@ -32,9 +42,11 @@ class Keepalive:
         self._opened = self._idle_since = self._last_received = now
         self._ping_due = now + limits.ping_interval_s
         self._ping_sent: float | None = None
+        self.is_stranger = serves
+        """Whether a listener has accepted no stream of the connection yet."""
 
     def received(self, now: float) -> None:
-        """Note that bytes arrived."""
+        """Record that bytes arrived."""
         self._last_received = now
         self._ping_sent = None
 
@@ -49,6 +61,8 @@ class Keepalive:
             self._idle_since = now
         if not ready:
             return Verdict.HALF_OPEN if now - self._opened >= limits.handshake_timeout_s else Verdict.NOTHING
+        if self.is_stranger and now - self._opened >= limits.stranger_timeout_s:
+            return Verdict.STRANGER
         if not reading:
             self._ping_sent = None
             return Verdict.NOTHING
@@ -77,4 +91,6 @@ class Keepalive:
             due = self._ping_sent + limits.ping_timeout_s
         else:
             due = self._ping_due
+        if self.is_stranger:
+            due = min(due, self._opened + limits.stranger_timeout_s)
         return min(due, now + limits.idle_timeout_s / 4) if self._serves else due

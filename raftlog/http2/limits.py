@@ -1,12 +1,12 @@
 """Every limit of the transport, in one value for listener and dialer.
 
-A limit is either announced to the peer (RFC 9113 section 6.5.2) or enforced regardless of what the peer believes. Both
+A limit is either announced to the peer (RFC 9113 section 6.5.2) or enforced regardless of what the peer assumes. Both
 ends of a raftlog cluster use the defaults; tests and cautious installations set their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ..config import KIB, MAX_WIRE_MESSAGE_BYTES, MIB
 
@@ -37,10 +37,20 @@ class Http2Limits:
 
     Received bytes are delivered at once, so memory is bounded by the reader's pace (`pause_reading`), not by this.
     """
+    unaccepted_window_bytes: int = LARGEST_WINDOW
+    """Announced by a listener, for each stream until it is accepted.
+
+    What a peer sends before its credential is checked waits undecoded, so this bounds it.
+    """
     max_message_bytes: int = MAX_WIRE_MESSAGE_BYTES
     """Announced in a header field; a longer message fails the connection before any of it is buffered."""
     max_partial_bytes: int = 2 * MAX_WIRE_MESSAGE_BYTES
     """Unfinished messages of all streams of a connection; a stream that would exceed it is reset."""
+    max_listener_partial_bytes: int = 256 * MIB
+    """Unfinished messages of all connections of a listener on one loop; beyond it, the oldest message's stream is
+    reset."""
+    message_timeout_s: float = 60.0
+    """Time from a message's first bytes to its last, after which its stream is reset."""
     max_queued_bytes: int = 256 * MIB
     """Bytes waiting to be sent on a connection.
 
@@ -81,6 +91,19 @@ class Http2Limits:
     """Connections of one listener, including TLS handshakes; further ones are closed at once."""
     max_handshakes: int = 512
     """TLS handshakes in progress at a listener; beyond it, the oldest gives way to the newest."""
+    max_handshakes_per_address: int = 128
+    """The same of one address; beyond it, the address's oldest gives way."""
+    max_strangers: int = 512
+    """Connections of a listener without an accepted stream; beyond it, the oldest gives way to the newest."""
+    max_strangers_per_address: int = 256
+    """The same of one address; beyond it, the address's oldest gives way."""
+    stranger_timeout_s: float = 30.0
+    """Time after which a listener closes a connection without an accepted stream."""
+    reserved_for_nodes: int = 64
+    """Connections that only links between nodes may use, at most a quarter of all.
+
+    Strangers' connections use them, too, and give way.
+    """
     moved_handshakes_per_second: float = 20.0
     """TLS handshakes per second that a server name may move to another loop; others stay on the listener's.
 
@@ -88,34 +111,37 @@ class Http2Limits:
     """
     moved_handshakes_burst: int = 100
 
-    @property
-    def _times(self) -> tuple[float, ...]:
-        return (
-            self.connect_timeout_s,
-            self.handshake_timeout_s,
-            self.ping_interval_s,
-            self.ping_timeout_s,
-            self.idle_timeout_s,
-            self.stall_timeout_s,
-            self.linger_s,
-        )
-
     def __post_init__(self) -> None:
+        times = [getattr(self, one.name) for one in fields(self) if one.name.endswith("_s")]
         relations = {
             "max_frame_bytes within 2^14..2^24-1": SMALLEST_FRAME <= self.max_frame_bytes <= LARGEST_FRAME,
             "window_bytes within 65535..2^31-1": DEFAULT_WINDOW <= self.window_bytes <= LARGEST_WINDOW,
+            "unaccepted_window_bytes within 65535..2^31-1": DEFAULT_WINDOW
+            <= self.unaccepted_window_bytes
+            <= LARGEST_WINDOW,
             "max_message_bytes <= max_partial_bytes": 0 < self.max_message_bytes <= self.max_partial_bytes,
+            "max_message_bytes <= max_listener_partial_bytes": self.max_message_bytes
+            <= self.max_listener_partial_bytes,
             "max_message_bytes < 2^32": self.max_message_bytes < 2**32,
             "max_control_frame_bytes within 2^14..2^16": SMALLEST_FRAME <= self.max_control_frame_bytes <= 2**16,
             "max_header_block_bytes >= max_header_list_bytes": self.max_header_block_bytes
             >= self.max_header_list_bytes,
             "max_concurrent_streams >= 1": self.max_concurrent_streams >= 1,
             "max_handshakes >= 1": self.max_handshakes >= 1,
-            "all times above 0": min(self._times) > 0,
+            "max_handshakes_per_address >= 1": self.max_handshakes_per_address >= 1,
+            "max_strangers >= 1": self.max_strangers >= 1,
+            "max_strangers_per_address >= 1": self.max_strangers_per_address >= 1,
+            "reserved_for_nodes >= 0": self.reserved_for_nodes >= 0,
+            "all times above 0": min(times) > 0,
         }
         broken = [text for text, holds in relations.items() if not holds]
         if broken:
             raise ValueError(f"limits must keep {broken[0]}")
+
+    @property
+    def first_window_bytes(self) -> int:
+        """The window of a stream that a listener has not accepted yet."""
+        return min(self.window_bytes, self.unaccepted_window_bytes)
 
 
 class RateLimit:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl as ssl_module
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
+from raftlog.errors import RetriableError
 from raftlog.system.paced_server import PacedServer
 
+from .admission import Admission
 from .connection import TLS_REFUSED, Http2Connection, StreamAcceptor
 from .limits import Http2Limits
+from .messages import PartialPool
 from .tls import ContextSource, source_of
-from .tls_accept import TlsDoor
+from .tls_accept import TlsAcceptor
 
 BACKLOG = 512
 
@@ -33,40 +37,57 @@ class Http2Listener:
         *,
         limits: Http2Limits | None = None,
         ssl: ssl_module.SSLContext | ContextSource | None = None,
+        accepts_plain: bool = False,
         loop_for_path: Mapping[str, asyncio.AbstractEventLoop] | None = None,
         loop_for_name: Mapping[str, asyncio.AbstractEventLoop] | None = None,
+        node_paths: Collection[str] = (),
         on_refused: Callable[[str, str], None] = lambda address, reason: None,
         most_connections: Callable[[], int | None] = lambda: None,
         on_short: Callable[[OSError], None] = lambda error: None,
     ) -> None:
         """Configure the listener.
 
-        `ssl`: a source is called for each connection. `on_refused(address, reason)` reports connections that failed
-        because of TLS, on the listener's loop. `most_connections`: the present limit of connections, if below the one
-        in `limits`. `on_short` is called when accepting pauses because no file descriptor is left.
+        `ssl`: a source is called for each connection. `accepts_plain`: with `ssl`, connections without TLS are served,
+        too. `node_paths`: the paths of links between nodes, for which some connections are reserved.
+        `on_refused(address, reason)` reports connections that failed because of TLS, on the listener's loop.
+        `most_connections`: the present limit of connections, if below the one in `limits`. `on_short` is called when
+        accepting pauses because no file descriptor is left.
         """
         self._acceptors = acceptors
         self._limits = limits or Http2Limits()
+        self._accepts_plain = accepts_plain
         self._loop_for_path = loop_for_path or {}
         self._on_refused = on_refused
         self._most_connections = most_connections
         self._on_short = on_short
+        self._node_paths = frozenset(node_paths)
+        self._admission: Admission[Http2Connection] = Admission(self._limits, self._most, has_nodes=bool(node_paths))
         self._door = None if ssl is None else self._new_door(source_of(ssl), loop_for_name or {})
-        self._connections: dict[Http2Connection, None] = {}
+        self.connections: dict[Http2Connection, None] = {}
         """Connections in order of arrival, including those on other loops."""
         self._server: PacedServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loops = {*self._loop_for_path.values(), *(loop_for_name or {}).values()}
+        self._pools: dict[asyncio.AbstractEventLoop, PartialPool] = {}
+        """The bytes for unfinished messages, by loop: each loop's thread uses its own."""
         self._emptied = asyncio.Event()
 
     @property
     def connection_count(self) -> int:
         """Number of connections, including TLS handshakes in progress."""
-        return len(self._connections) + (self._door.under_way if self._door else 0)
+        return len(self.connections) + (self._door.under_way if self._door else 0)
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes held for unfinished messages of connections on the listener's loop."""
+        return self._pools[self._loop].used if self._loop is not None else 0
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port (a free one if `port` is 0). Raises `OSError`."""
         assert self._loop is None, "started twice"
         loop = self._loop = asyncio.get_running_loop()
+        for one in (loop, *self._loops):
+            self._pools[one] = PartialPool(self._limits.max_listener_partial_bytes)
         protocol = self._door.protocol if self._door else lambda: self._new_connection(loop).protocol
         self._server = PacedServer(protocol, backlog=BACKLOG, on_short=self._on_short)
         await self._server.listen(host, port)
@@ -89,31 +110,36 @@ class Http2Listener:
             (_abort, self._limits.linger_s),
         ]
         for step, patience in steps:
-            for connection in list(self._connections):
+            for connection in list(self.connections):
                 self._tell(connection, step)
             self._emptied = asyncio.Event()
-            if self._connections:
+            if self.connections:
                 with contextlib.suppress(TimeoutError):  # then the next step is less polite
                     await asyncio.wait_for(self._emptied.wait(), patience)
 
-    def _new_door(self, source: ContextSource, loop_for_name: Mapping[str, asyncio.AbstractEventLoop]) -> TlsDoor:
-        return TlsDoor(
+    def _new_door(self, source: ContextSource, loop_for_name: Mapping[str, asyncio.AbstractEventLoop]) -> TlsAcceptor:
+        return TlsAcceptor(
             source,
             self._limits,
             new_connection=self._new_connection,
             loop_for_name=loop_for_name,
-            full=self._full,
+            has_room=self._has_room,
+            accepts_plain=self._accepts_plain,
             on_refused=self._on_refused,
         )
 
-    def _full(self) -> bool:
-        return self._has(self.connection_count)
-
-    def _has(self, connections: int) -> bool:
-        """Whether this number of connections is the limit."""
+    def _most(self) -> int:
+        """Return how many connections there may be now."""
+        if self._server is None:
+            return 0
         most = self._most_connections()
-        most = self._limits.max_connections if most is None else min(most, self._limits.max_connections)
-        return connections >= most or self._server is None
+        return self._limits.max_connections if most is None else min(most, self._limits.max_connections)
+
+    def _has_room(self, handshakes: int) -> bool:
+        """Return whether there is room for one more handshake beside these; strangers' connections give way."""
+        for connection in self._admission.make_room(handshakes + 1):
+            self._tell(connection, _give_way)
+        return self._admission.count + handshakes < self._most()
 
     def _new_connection(self, loop: asyncio.AbstractEventLoop) -> Http2Connection:
         return Http2Connection(
@@ -122,23 +148,30 @@ class Http2Listener:
             acceptors=self._acceptors,
             loop_for_path=self._loop_for_path,
             listener_loop=self._loop,
+            pools=self._pools,
             on_connected=self._connected,
+            on_accepting=self._accepting,
             on_closed=self._closed,
         )
 
     def _connected(self, connection: Http2Connection) -> None:
         """Register a connection; runs on the connection's own thread."""
-        if connection.loop is self._loop:
-            self._take_in(connection)
-            return
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the listener's loop is closed: there is nothing to count
-            self._loop.call_soon_threadsafe(self._take_in, connection)
+        self._count(connection, self._take_in)
 
     def _take_in(self, connection: Http2Connection) -> None:
-        if self._has(len(self._connections)):
-            self._tell(connection, _refuse)
-        self._connections[connection] = None
+        self.connections[connection] = None
+        for leaving in self._admission.arrive(connection, connection.peer_host):
+            self._tell(leaving, _refuse if leaving is connection else _give_way)
+
+    def _accepting(self, connection: Http2Connection, path: str) -> None:
+        """Admit a connection with its first accepted stream. Raises `RetriableError` (`overloaded`) if clients have all
+        connections that they may have."""
+        is_node = path in self._node_paths
+        if connection.loop is not self._loop:
+            self._count(connection, partial(self._admission.admit, is_node=is_node))
+        elif not self._admission.admit(connection, is_node=is_node):
+            most = self._admission.most_clients
+            raise RetriableError("overloaded", f"this listener has its {most} connections of clients; retry later")
 
     def _tell(self, connection: Http2Connection, step: Callable[[Http2Connection], None]) -> None:
         """Run `step` on the connection's own thread."""
@@ -151,23 +184,32 @@ class Http2Listener:
             self._forget(connection)
 
     def _closed(self, connection: Http2Connection, reason: str) -> None:
+        if connection.loop is self._loop and reason == TLS_REFUSED:
+            self._on_refused(connection.peer_address, reason)
+        self._count(connection, self._forget)
+
+    def _count(self, connection: Http2Connection, step: Callable[[Http2Connection], object]) -> None:
+        """Run `step` on the listener's thread."""
         if connection.loop is self._loop:
-            if reason == TLS_REFUSED:
-                self._on_refused(connection.peer_address, reason)
-            self._forget(connection)
+            step(connection)
             return
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the listener's loop is closed: there is nothing to count
-            self._loop.call_soon_threadsafe(self._forget, connection)
+            self._loop.call_soon_threadsafe(step, connection)
 
     def _forget(self, connection: Http2Connection) -> None:
-        self._connections.pop(connection, None)
-        if not self._connections:
+        self.connections.pop(connection, None)
+        self._admission.leave(connection)
+        if not self.connections:
             self._emptied.set()
 
 
 def _abort(connection: Http2Connection) -> None:
     connection.abort("the listener was closed")
+
+
+def _give_way(connection: Http2Connection) -> None:
+    connection.abort("it gave way to newer connections: too many had no accepted stream")
 
 
 def _refuse(connection: Http2Connection) -> None:

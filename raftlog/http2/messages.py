@@ -6,12 +6,14 @@ buffer; the kernel may write the rest of it straight into it (`room`, `filled`).
 
 Memory follows what was received, not what was announced: a buffer begins with at most `FIRST_BYTES` and grows by
 `GROW_BYTES`, so a peer that announces much and sends little costs little. All unfinished messages of a connection share
-one `PartialBudget`.
+one `PartialBudget`, and all connections of a listener on one loop share a `PartialPool`. If the pool is more than half
+full, buffers begin small and at most double. If it is full, the message that has been unfinished for the longest time
+gives way: an honest peer's is complete soon, one that was begun to hold memory never is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..config import KIB, MIB
 from ..ports import FileRegion, Part
@@ -23,35 +25,96 @@ FIRST_BYTES = 2 * MIB + 256 * KIB
 A replication push (1 MiB) or a consumer's part of a partition (2 MiB), with its header, is allocated at once.
 """
 GROW_BYTES = 2 * MIB
+SMALL_BYTES = 64 * KIB
+"""Initial size of a buffer while the pool is more than half full, in bytes."""
 _ZEROS = bytes(GROW_BYTES)
 """Zeros to grow buffers with: allocating them each time costs more than receiving over them."""
+
+UNBOUNDED = 2**62
+"""Limit of the pool of a connection that shares none: its own limit suffices."""
 
 
 class PartialOverflow(Exception):
     """The connection has too many unfinished messages: the stream that needs more is reset."""
 
 
-class PartialBudget:
-    """Bytes held for the unfinished messages of one connection.
+class PartialPool:
+    """Bytes held for the unfinished messages of many connections, all on one loop.
 
     Invariant: 0 <= used <= limit.
     """
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("_unfinished", "limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self._unfinished: dict[MessageAssembler, None] = {}
+        """Messages with a buffer, in the order in which they began."""
 
-    def take(self, count: int) -> None:
-        """Take `count` bytes. Raises `PartialOverflow` if fewer are left."""
-        if self.used + count > self.limit:
-            raise PartialOverflow
+    @property
+    def is_short(self) -> bool:
+        """Whether more than half of the bytes are held."""
+        return 2 * self.used > self.limit
+
+    def begin(self, message: MessageAssembler) -> None:
+        """Remember a message that holds bytes from now on."""
+        self._unfinished[message] = None
+
+    def end(self, message: MessageAssembler) -> None:
+        """Forget a message that holds no bytes any more."""
+        self._unfinished.pop(message, None)
+
+    def take(self, count: int, message: MessageAssembler | None) -> None:
+        """Take `count` bytes, if necessary from older messages. `message` asks for them, and keeps what it has.
+
+        Raises `PartialOverflow` if there are no older messages.
+        """
+        while self.used + count > self.limit:
+            oldest = next(iter(self._unfinished), None)
+            if oldest is None or oldest is message:
+                raise PartialOverflow
+            self.end(oldest)
+            oldest.give_way()
         self.used += count
 
     def give_back(self, count: int) -> None:
         self.used -= count
         assert self.used >= 0, self.used
+
+
+class PartialBudget:
+    """Bytes held for the unfinished messages of one connection.
+
+    Invariant: 0 <= used <= limit; `pool.used` includes `used`.
+    """
+
+    __slots__ = ("limit", "now", "pool", "used")
+
+    def __init__(self, limit: int, pool: PartialPool | None = None) -> None:
+        self.limit = limit
+        self.pool = PartialPool(UNBOUNDED) if pool is None else pool
+        self.used = 0
+        self.now = 0.0
+        """The time of the last input, in seconds."""
+
+    def take(self, count: int, message: MessageAssembler | None = None) -> None:
+        """Take `count` bytes, for a message if one is given. Raises `PartialOverflow` if fewer are left."""
+        if self.used + count > self.limit:
+            raise PartialOverflow
+        self.pool.take(count, message)
+        self.used += count
+
+    def give_back(self, count: int) -> None:
+        self.used -= count
+        assert self.used >= 0, self.used
+        self.pool.give_back(count)
+
+    def change_pool(self, pool: PartialPool) -> None:
+        """Charge another pool from now on. No message of the connection is unfinished."""
+        self.pool.give_back(self.used)
+        self.pool = pool
+        pool.used += self.used
 
 
 class MessageAssembler:
@@ -60,11 +123,16 @@ class MessageAssembler:
     Invariant: `_filled <= len(_buffer) <= _length` while a message is unfinished.
     """
 
-    __slots__ = ("_budget", "_buffer", "_filled", "_length", "_limit", "_prefix", "_room")
+    __slots__ = ("_budget", "_buffer", "_filled", "_length", "_limit", "_prefix", "_room", "began", "give_way")
 
-    def __init__(self, limit: int, budget: PartialBudget) -> None:
+    def __init__(self, limit: int, budget: PartialBudget, give_way: Callable[[], None] = lambda: None) -> None:
+        """`give_way` ends the stream because another message needs the bytes of its unfinished one: it calls
+        `discard`."""
         self._limit = limit
         self._budget = budget
+        self.give_way = give_way
+        self.began = 0.0
+        """The time at which the unfinished message began."""
         self._prefix = b""
         self._length = -1
         """Length of the message that is being received; -1 between messages."""
@@ -76,6 +144,11 @@ class MessageAssembler:
     def at_boundary(self) -> bool:
         """Whether nothing of a next message has been received."""
         return self._length < 0 and not self._prefix
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds bytes of an unfinished message."""
+        return bool(self._buffer)
 
     def check_length(self, length: int) -> None:
         """Raise `Http2Error` for a message longer than the limit that this side announced."""
@@ -135,6 +208,7 @@ class MessageAssembler:
         """Drop an unfinished message."""
         if self._buffer:
             self._budget.give_back(len(self._buffer))
+            self._budget.pool.end(self)
         self._prefix = b""
         self._length = -1
         self._filled = 0
@@ -151,21 +225,27 @@ class MessageAssembler:
         return position + missing
 
     def _begin(self) -> None:
-        size = min(self._length, FIRST_BYTES)
-        self._budget.take(size)
+        budget = self._budget
+        size = min(self._length, SMALL_BYTES if budget.pool.is_short else FIRST_BYTES)
+        budget.take(size, self)
+        budget.pool.begin(self)
+        self.began = budget.now
         self._buffer = bytearray(size)
         self._filled = 0
 
     def _grow(self, needed: int) -> None:
         while (held := len(self._buffer)) < needed:
             more = min(self._length - held, GROW_BYTES)
-            self._budget.take(more)
+            if self._budget.pool.is_short:
+                more = min(more, held)
+            self._budget.take(more, self)
             self._buffer.extend(memoryview(_ZEROS)[:more])
 
     def _finish(self) -> memoryview:
         assert self._filled == len(self._buffer) == self._length
         message = memoryview(self._buffer)
         self._budget.give_back(self._length)
+        self._budget.pool.end(self)
         self._buffer = bytearray()
         self._length = -1
         self._filled = 0
@@ -191,10 +271,3 @@ def normalize(parts: Sequence[Part]) -> tuple[list[Part], int]:
         normal.append(part)
         total += length
     return normal, total
-
-
-def release_regions(parts: Sequence[Part]) -> None:
-    """Release the file regions among these parts."""
-    for part in parts:
-        if isinstance(part, FileRegion):
-            part.release()

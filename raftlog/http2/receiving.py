@@ -148,6 +148,11 @@ class FrameReader:
         if not self._data_left:
             self._data_done()
 
+    @property
+    def staging_bytes(self) -> int:
+        """Size of the staging buffer."""
+        return len(self._staging)
+
     def worked(self, units: int) -> None:
         """Count additional work of the sink."""
         self._work_left -= units
@@ -173,7 +178,7 @@ class FrameReader:
         self.behind = False
 
     def forget(self, stream: StreamState) -> None:
-        """Skip the rest of the frame of a stream that is over.
+        """Skip the rest of the frame of a stream that has ended.
 
         Not to be called between `get_buffer` and `received`.
         """

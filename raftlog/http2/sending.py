@@ -15,10 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ports import FileRegion, Part
+from ..ports import FileRegion, Part, release_regions
 from .frames import DATA, DATA_AND_PREFIX, FRAME_HEADER, PREFIX, PREFIX_BYTES, ErrorCode, Http2Error
 from .limits import DEFAULT_WINDOW, LARGEST_WINDOW, SMALLEST_FRAME
-from .messages import release_regions
 from .stream_table import QueuedMessage, StreamState
 
 JOIN_BYTES = 4096
@@ -93,7 +92,7 @@ class Outbox:
                 self.ended.append(stream)
 
     def drop(self, stream: StreamState) -> None:
-        """Drop the queue of a stream that is over."""
+        """Drop the queue of a stream that has ended."""
         if not stream.in_ring:
             return
         self._ring.remove(stream)

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..errors import DiskFailed, RetriableError
-from ..ports import Buffer, FileRegion, Part
-from .messages import release_regions
+from ..ports import Buffer, FileRegion, Part, release_regions
 
 ALPN = "h2"
 HIGH_WATER_BYTES = 512 * 1024
@@ -61,14 +60,13 @@ class DialTls:
 
     Raises a `RaftlogError` if the peer is not the right one. No other bytes of the peer were processed before.
     """
+    or_plain: bool = False
+    """Whether a peer that speaks no TLS is dialed again in plain text."""
 
     @staticmethod
     def of(given: ssl.SSLContext | DialTls) -> DialTls:
         """Wrap a bare context, which accepts every peer that it trusts."""
-        if isinstance(given, DialTls):
-            return given
-        context = prepare(given)
-        return DialTls(lambda: context)
+        return given if isinstance(given, DialTls) else DialTls(source_of(given))
 
 
 def source_of(given: ssl.SSLContext | ContextSource) -> ContextSource:
@@ -89,6 +87,11 @@ _NOT_TLS = (
 CUT_SHORT = "it ended the TLS handshake: it speaks no TLS, or does not take this certificate; its log says which"
 
 
+def speaks_no_tls(error: BaseException) -> bool:
+    """Return whether a handshake failed because the peer's bytes are no TLS."""
+    return isinstance(error, ssl.SSLError) and str(error.reason or "") in _NOT_TLS
+
+
 def explain(error: BaseException) -> str:
     """Return a text for a failed TLS handshake, for the log of the end that noticed. "It" is the peer."""
     text = str(error) or type(error).__name__
@@ -96,7 +99,7 @@ def explain(error: BaseException) -> str:
         return f"its certificate is not accepted here: {text}"
     if isinstance(error, ssl.SSLError):
         reason = str(error.reason or "")
-        if reason in _NOT_TLS:
+        if speaks_no_tls(error):
             return f"it speaks no TLS: it has no [tls] settings, or this is not its data listener ({text})"
         if "ALERT" in reason or reason == "":
             return f"{CUT_SHORT} ({text})"
@@ -107,7 +110,7 @@ def explain(error: BaseException) -> str:
 
 
 def speaks_h2(transport: asyncio.BaseTransport) -> bool:
-    """Whether the handshake agreed on HTTP/2; true for a plain connection, where that is agreed in advance."""
+    """Whether the handshake agreed on HTTP/2; true for a plain connection, on which HTTP/2 is agreed in advance."""
     connection = transport.get_extra_info("ssl_object")
     return connection is None or connection.selected_alpn_protocol() == ALPN
 

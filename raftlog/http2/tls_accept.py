@@ -6,7 +6,7 @@ takes milliseconds, one that was begun to occupy a slot takes until its deadline
 
 The first bytes are examined and left in the socket (`MSG_PEEK`). They choose the loop
 (`raftlog/http2/client_hello.py`), and the handshake happens there. A plain connection is served only to report that
-this listener requires TLS.
+this listener requires TLS, unless the listener accepts both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ The socket stays readable meanwhile, so readiness cannot be waited for.
 PLAIN_REFUSED = "this listener speaks TLS only, and the peer does not: give the peer its [tls] settings"
 
 
-class TlsDoor:
+class TlsAcceptor:
     """Turns accepted sockets into connections. Belongs to the listener's loop.
 
     Invariant: every accepted socket is closed, or belongs to a connection, or has a task in `_arrivals`.
@@ -47,12 +47,14 @@ class TlsDoor:
         *,
         new_connection: Callable[[asyncio.AbstractEventLoop], Http2Connection],
         loop_for_name: Mapping[str, asyncio.AbstractEventLoop],
-        full: Callable[[], bool],
+        has_room: Callable[[int], bool],
+        accepts_plain: bool,
         on_refused: Callable[[str, str], None],
     ) -> None:
         """Configure the callbacks.
 
-        `context` is called for each handshake; `full` returns whether the listener has its maximum of connections.
+        `context` is called for each handshake. `has_room` returns whether the listener may have one more connection
+        beside this number of handshakes. `accepts_plain`: whether connections without TLS are served, too.
         `on_refused(address, reason)` reports each socket that did not become a connection.
         """
         self._context = context
@@ -60,10 +62,13 @@ class TlsDoor:
         self._new_connection = new_connection
         self._loop_for_name = loop_for_name
         self._on_refused = on_refused
-        self._full = full
+        self._has_room = has_room
+        self._accepts_plain = accepts_plain
         self._moved = RateLimit(limits.moved_handshakes_per_second, limits.moved_handshakes_burst, 0.0)
         self._arrivals: dict[asyncio.Task[None], str] = {}
-        """Handshakes in progress with their addresses, oldest first."""
+        """Handshakes in progress with their addresses (`host:port`), oldest first."""
+        self._hosts: dict[str, dict[asyncio.Task[None], None]] = {}
+        """The same by host."""
 
     @property
     def under_way(self) -> int:
@@ -84,7 +89,8 @@ class TlsDoor:
 
     def _arrived(self, transport: asyncio.Transport) -> None:
         address = peer_address(transport)
-        if self._full():
+        host = address.rpartition(":")[0]
+        if not self._make_room(host):
             transport.abort()
             self._on_refused(address, "the listener accepts no more connections")
             return
@@ -95,18 +101,40 @@ class TlsDoor:
             return
         finally:
             transport.abort()  # the duplicate keeps the connection
-        if len(self._arrivals) >= self._limits.max_handshakes:
-            oldest = next(iter(self._arrivals))
-            self._on_refused(
-                self._arrivals.pop(oldest), "its handshake gave way to newer ones: too many are in progress"
-            )
-            oldest.cancel()
         task = asyncio.get_running_loop().create_task(self._admit(sock, address))
         self._arrivals[task] = address
+        self._hosts.setdefault(host, {})[task] = None
         task.add_done_callback(self._admitted)
 
+    def _make_room(self, host: str) -> bool:
+        """Return whether one more handshake may begin; older ones give way to it."""
+        of_host = self._hosts.get(host, {})
+        if len(of_host) >= self._limits.max_handshakes_per_address:
+            self._give_way(next(iter(of_host)))
+        elif len(self._arrivals) >= self._limits.max_handshakes:
+            self._give_way(next(iter(self._arrivals)))
+        while not self._has_room(len(self._arrivals)):
+            if not self._arrivals:
+                return False
+            self._give_way(next(iter(self._arrivals)))
+        return True
+
+    def _give_way(self, task: asyncio.Task[None]) -> None:
+        self._on_refused(self._arrivals[task], "its handshake gave way to newer ones: too many are in progress")
+        self._forget(task)
+        task.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        address = self._arrivals.pop(task, None)
+        if address is not None:
+            host = address.rpartition(":")[0]
+            of_host = self._hosts[host]
+            del of_host[task]
+            if not of_host:
+                del self._hosts[host]
+
     def _admitted(self, task: asyncio.Task[None]) -> None:
-        self._arrivals.pop(task, None)
+        self._forget(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             message = "a connection could not be accepted"
@@ -119,6 +147,10 @@ class TlsDoor:
             async with asyncio.timeout(self._limits.handshake_timeout_s):
                 found = await _peek(loop, sock)
             owned = False
+            if not found.is_tls and self._accepts_plain:
+                connection = self._new_connection(loop)
+                await loop.connect_accepted_socket(lambda: connection.protocol, sock)
+                return
             if not found.is_tls:
                 self._on_refused(address, PLAIN_REFUSED)
                 await self._tell_plain_peer(loop, sock)

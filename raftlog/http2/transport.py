@@ -13,7 +13,8 @@ queues: so the answer to a PING and another stream's messages overtake bulk, and
 sent.
 
 Closing: the last output (a GOAWAY) is sent, then the sending direction is shut down, then input is read and ignored
-until the peer closes or `linger_s` is over; closing at once would make the kernel send a RST that overtakes the GOAWAY.
+until the peer closes or `linger_s` has passed; closing at once would make the kernel send a RST that overtakes the
+GOAWAY.
 
 Moving: the old loop stops and forgets the connection completely before the new loop gets it, so only one thread ever
 uses it.
@@ -31,11 +32,11 @@ from raftlog.ports import Part
 from raftlog.system.loop_events import LoopEvents, events_of
 from raftlog.system.zero_copy import SocketWriter, duplicate_socket
 
+from ..ports import release_regions
 from .core import ConnectionCore
 from .events import Event
 from .frames import ErrorCode
 from .limits import Http2Limits
-from .messages import release_regions
 from .tls import TransportWriter, speaks_h2
 
 HIGH_WATER_BYTES = 1024 * 1024
@@ -75,8 +76,10 @@ class ConnectionShell(asyncio.BufferedProtocol):
         iteration when the kernel has taken most of what was queued. `on_lost` is called once, with the reason, when the
         connection is over.
         """
-        self._loop = loop
+        self.loop = loop
+        """The loop to whose thread all calls belong."""
         self._core = core
+        core.on_evicted = self.flush
         self._limits = limits
         self._on_connected = on_connected
         self._on_event = on_event
@@ -119,11 +122,6 @@ class ConnectionShell(asyncio.BufferedProtocol):
         return self._phase is Phase.CLOSED or self._core.failed
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop to whose thread all calls belong."""
-        return self._loop
-
-    @property
     def queued_bytes(self) -> int:
         """Bytes waiting to be sent, on all streams."""
         return self._core.outbox.queued_bytes + (self._writer.backlog if self._writer else 0)
@@ -164,9 +162,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self._wake()
         if self._core.outbox.room <= 0:
             self._write()  # the output waiting for the end of an event is bounded, too
-        elif not self._flush_due:
-            self._flush_due = True
-            self._events.at_end(self._flush_now)
+        else:
+            self._flush_later()
 
     def say_plain(self, answer: bytes) -> None:
         """Send bytes that are not HTTP/2, to a peer that speaks another protocol."""
@@ -192,7 +189,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
             except OSError as error:  # no file descriptor is left
                 self.abort(f"the connection cannot be served: {error}")
                 return
-            self._writer = SocketWriter(self._loop, sock, refill=self._refill, failed=self.abort)
+            self._writer = SocketWriter(self.loop, sock, refill=self._refill, failed=self.abort)
         if not speaks_h2(transport):
             self.abort("the peer did not agree to HTTP/2 (ALPN)")
             return
@@ -200,7 +197,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._moved_parts = []
         self._writer.flush()
         self._on_connected()
-        self._progress_at = self._loop.time()
+        self._progress_at = self.loop.time()
         self._set_timer(self._progress_at)
         self._dispatch()
         self._handled()
@@ -213,7 +210,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         events = self._events
         events.begin()
         try:
-            self._core.received(nbytes, self._loop.time())
+            self._core.received(nbytes, self.loop.time())
             self._dispatch()
             self._handled()
         finally:
@@ -247,7 +244,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
     # --- Iterations of the loop ---------------------------------------------------------------------------------------
 
     def _on_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        if loop is not self._loop:
+        if loop is not self.loop:
             return  # the connection has left this loop
         self._wake_due = False
         events = self._events
@@ -264,7 +261,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     def _dispatch(self) -> None:
         events = self._core.events
-        clock = self._loop.time
+        clock = self.loop.time
         on_event = self._on_event
         if self._dispatching or (self._transport is None and self._phase is not Phase.CLOSED):
             return  # re-entrant call, or the connection is between two loops
@@ -327,7 +324,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
     def _wake(self) -> None:
         if not self._wake_due:
             self._wake_due = True
-            self._loop.call_soon(self._on_turn, self._loop)
+            self.loop.call_soon(self._on_turn, self.loop)
 
     def _write(self) -> None:
         writer = self._writer
@@ -367,7 +364,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self._behind = True
         elif self._behind and room >= HIGH_WATER_BYTES // 2:
             self._behind = False
-            self._loop.call_soon(self._tell_drained)
+            self.loop.call_soon(self._tell_drained)
         if room == HIGH_WATER_BYTES and (self._phase is Phase.FLUSHING or self._core.closing):
             self._wake()
 
@@ -378,7 +375,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
     # --- Time --------------------------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
-        now = self._loop.time()
+        now = self.loop.time()
         assert self._transport is not None
         self._core.on_time(now, reading=self._transport.is_reading())
         self._set_timer(now)
@@ -395,7 +392,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         assert self._transport is not None
         due = self._core.next_time(now, reading=self._transport.is_reading())
         watched = self._limits.stall_timeout_s / (4 if self.queued_bytes else 2)
-        self._timer = self._loop.call_at(max(min(due, now + watched), now + SHORTEST_TICK_S), self._on_tick)
+        self._timer = self.loop.call_at(max(min(due, now + watched), now + SHORTEST_TICK_S), self._on_tick)
 
     def _stalled(self, now: float) -> bool:
         """Whether nothing of what waits was accepted for too long, because of a full socket or a closed window.
@@ -428,7 +425,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._phase = Phase.FLUSHING
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(self._limits.linger_s, self.abort, self._reason)
+        self._timer = self.loop.call_later(self._limits.linger_s, self.abort, self._reason)
         self.resume_reading()
         self._wake()
 
@@ -470,18 +467,18 @@ class ConnectionShell(asyncio.BufferedProtocol):
         transport.abort()
         self._transport = self._writer = self._timer = self._move_to = None
         self._flush_due = self._wake_due = self._catching_up = False
-        self._loop, self._events = target, events_of(target)
+        self.loop, self._events = target, events_of(target)
         try:
             target.call_soon_threadsafe(self._arrive, sock)
         except RuntimeError:  # that loop is closed: its owner is shutting down
             self._failed_to_arrive(sock, "the loop that serves this path has stopped")
 
     def _arrive(self, sock: socket.socket) -> None:
-        self._attaching = self._loop.create_task(self._attach(sock))
+        self._attaching = self.loop.create_task(self._attach(sock))
 
     async def _attach(self, sock: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: self, sock)
+            await self.loop.connect_accepted_socket(lambda: self, sock)
         except OSError as error:
             self._failed_to_arrive(sock, str(error))
         except Exception as error:  # a bug: the connection's users would wait for its end

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from raftlog.errors import DiskError, DiskFailed, DiskFull, InvariantViolation, ResourceShortage
-from raftlog.ports import Buffer, File, Space
+from raftlog.ports import Buffer, File, Space, behind
 
 from .file_system import FileSystem, file_system_of
 
@@ -103,7 +103,7 @@ class LocalFile:
             if error.errno in _HINDERED and self.size() <= position:
                 raise _ours(error, "write", self._path) from error
             raise self._lose("write and fsync", error) from error
-        left = _behind(views, written)
+        left = behind(views, written)
         return written + (self._write_then_fsync(left, position + written) if left else 0)
 
     def _write_then_fsync(self, views: list[memoryview], position: int) -> int:
@@ -361,16 +361,6 @@ class LocalDisk:
 
 def _views(buffers: Sequence[Buffer]) -> list[memoryview]:
     return [view for view in map(_bytes_view, buffers) if view.nbytes]
-
-
-def _behind(views: Sequence[memoryview], written: int) -> list[memoryview]:
-    """Return the rest of the buffers after the first `written` bytes."""
-    left = []
-    for view in views:
-        if written < view.nbytes:
-            left.append(view[written:])
-        written = max(0, written - view.nbytes)
-    return left
 
 
 def _bytes_view(buffer: Buffer) -> memoryview:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import ssl as ssl_module
 from collections.abc import Callable, Sequence
+
+from .tls_door import TlsDoor
 
 PAUSE_SECONDS = 0.5
 """Pause after an `accept` that found no descriptor or no memory, in seconds."""
@@ -32,13 +33,14 @@ class PacedServer(asyncio.AbstractServer):
         protocol: Callable[[], asyncio.BaseProtocol],
         *,
         backlog: int,
-        ssl: ssl_module.SSLContext | None = None,
+        door: TlsDoor | None = None,
         on_short: Callable[[OSError], None] = lambda error: None,
     ) -> None:
-        """`protocol` creates the protocol of each connection. `on_short` is called for each pause, with its reason."""
+        """`protocol` creates the protocol of each connection. `door` admits those of a TLS listener. `on_short` is
+        called for each pause, with its reason."""
         self._protocol = protocol
         self._backlog = backlog
-        self._ssl = ssl
+        self._door = door
         self._on_short = on_short
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
@@ -109,7 +111,7 @@ class PacedServer(asyncio.AbstractServer):
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
-                accepted, _ = listening.accept()
+                accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -118,7 +120,7 @@ class PacedServer(asyncio.AbstractServer):
                     return
                 continue  # This one connection was aborted before it was accepted (accept(2)).
             accepted.setblocking(False)
-            arrival = self._loop.create_task(self._admit(accepted))
+            arrival = self._loop.create_task(self._admit(accepted, str(address[0])))
             self._arrivals.add(arrival)
             arrival.add_done_callback(self._admitted)
 
@@ -128,11 +130,14 @@ class PacedServer(asyncio.AbstractServer):
         self._pause = self._loop.call_later(PAUSE_SECONDS, self._watch)
         self._on_short(error)
 
-    async def _admit(self, accepted: socket.socket) -> None:
+    async def _admit(self, accepted: socket.socket, address: str) -> None:
+        if self._door is not None:
+            await self._door.admit(self._protocol, accepted, address)
+            return
         try:
-            await self._loop.connect_accepted_socket(self._protocol, accepted, ssl=self._ssl)
+            await self._loop.connect_accepted_socket(self._protocol, accepted)
         except OSError:
-            accepted.close()  # The peer closed the connection, or the handshake failed.
+            accepted.close()  # The peer closed the connection.
         except BaseException:
             accepted.close()
             raise

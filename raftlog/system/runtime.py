@@ -29,6 +29,15 @@ RESULTS_SECONDS = 0.005
 """Maximum time for which results that became ready together may hold the loop, in seconds."""
 
 
+def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> bool:
+    """Schedule a call on another thread's loop. A closed loop takes no more calls: it returns False."""
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        return False
+    return True
+
+
 class LoopScheduler:
     """`Scheduler` on one asyncio loop. Its calls are made on the loop's thread and happen there."""
 
@@ -74,25 +83,18 @@ class LoopWaker:
         if self._descriptor >= 0:
             os.eventfd_write(self._descriptor, 1)
         else:
-            self._call_soon(self._callback)
+            call_on(self._loop, self._callback)
 
     def close(self) -> None:
         """End, from any thread, when no other thread will wake any more. A loop that still runs calls the callback
         once."""
-        if not self._call_soon(self._last_call):
+        if not call_on(self._loop, self._last_call):  # The program is ending.
             self._let_go()
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):  # `close` was faster, or a poll reported the event twice
             os.eventfd_read(self._descriptor)
         self._callback()
-
-    def _call_soon(self, callback: Callable[[], None]) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:
-            return False  # A closed loop takes no more calls: the program is ending, and nothing waits for this one.
-        return True
 
     def _last_call(self) -> None:
         if self._descriptor >= 0:

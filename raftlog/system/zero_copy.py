@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from raftlog.errors import DiskFailed, RetriableError
-from raftlog.ports import Buffer, FileRegion, Part
+from raftlog.ports import Buffer, FileRegion, Part, behind, release_regions
 
 GATHER_PARTS = 512
 """Maximum number of buffers in one `sendmsg`; Linux takes at most 1024."""
@@ -99,7 +99,7 @@ class SocketWriter:
     def extend(self, parts: Sequence[Part]) -> None:
         """Queue parts, none of them empty; memoryviews must have items of one byte."""
         if self._closed:
-            _release(parts)
+            release_regions(parts)
             return
         self._queue.extend(parts)
         for part in parts:
@@ -127,7 +127,7 @@ class SocketWriter:
             return
         self.total_sent += sent
         if sent < size:
-            self.extend(_behind(buffers, sent))
+            self.extend(behind(map(memoryview, buffers), sent))
             self.flush()
 
     def flush(self) -> None:
@@ -161,7 +161,7 @@ class SocketWriter:
             return
         sock, parts = self.detach()
         sock.close()
-        _release(parts)
+        release_regions(parts)
         self.backlog = 0
 
     def _send(self) -> None:
@@ -294,19 +294,3 @@ async def _send_region(transport: asyncio.WriteTransport, region: FileRegion) ->
     finally:
         loop.remove_writer(sock.fileno())
         sock.close()
-
-
-def _behind(buffers: Sequence[Buffer], sent: int) -> list[Part]:
-    """Return the rest of the buffers after the first `sent` bytes."""
-    rest: list[Part] = []
-    for buffer in buffers:
-        if sent < len(buffer):
-            rest.append(memoryview(buffer)[sent:] if sent else buffer)
-        sent = max(0, sent - len(buffer))
-    return rest
-
-
-def _release(parts: Sequence[Part]) -> None:
-    for part in parts:
-        if isinstance(part, FileRegion):
-            part.release()

@@ -1,4 +1,4 @@
-"""Peers over real sockets that speak something else, break a rule, fall silent or do not read."""
+"""Peers over real sockets that speak another protocol, break a rule, fall silent or do not read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from raftlog.errors import RetriableError
 from raftlog.http2 import Http2Limits, Http2Stream
 from raftlog.http2.frames import PREFACE
 from raftlog.http2.transport import TURN_S
-from tests.support.http2_peer import RawPeer, data_frame, parse, prefixed, raw_frame, settings_frame
-from tests.support.http2_server import PATIENCE_S, Recorder, Server, raw, until
+from tests.support.http.http2_peer import RawPeer, data_frame, parse, prefixed, raw_frame, settings_frame
+from tests.support.http.http2_server import PATIENCE_S, Recorder, Server, raw, until
 
 pytestmark = pytest.mark.integration
 
@@ -42,14 +42,14 @@ async def test_http_1_1_is_answered_in_kind() -> None:
         await until(lambda: server.listener.connection_count == 0)
 
 
-async def test_other_bytes_are_just_closed() -> None:
+async def test_other_bytes_close_the_connection() -> None:
     async with Server() as server, raw(server.port) as (reader, writer):
         writer.write(b"\x80\x03\x01\x02\x00\x01\x00\x01")
         assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
 
 
-async def test_a_broken_rule_is_told_before_the_connection_closes() -> None:
-    """Even though the peer has sent more, which would make the kernel send a RST if we closed at once."""
+async def test_a_broken_rule_is_reported_before_the_connection_closes() -> None:
+    """Even if the peer has sent more, for which the kernel would send a RST after an immediate close."""
     async with Server() as server, raw(server.port) as (reader, writer):
         writer.write(PREFACE + settings_frame() + raw_frame(6, 0, 1, b"8 bytes!") + b"x" * 500_000)
         answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
@@ -91,7 +91,7 @@ async def test_pings_keep_a_quiet_connection_alive() -> None:
     ids=["bytes", "time"],
 )
 async def test_a_peer_that_does_not_read_is_cut_off(limits: Http2Limits, megabytes: int, reason: str) -> None:
-    """What waits for it is bounded in bytes and in time, though it may send us bytes all the while."""
+    """Its waiting messages are bounded in bytes and in time, even if it sends bytes all the while."""
     async with Server(limits) as server:
 
         def flood(stream: Http2Stream, message: memoryview) -> None:
@@ -118,7 +118,7 @@ ECHO = RawPeer().headers(1, RawPeer().request("/echo"))
 
 
 async def test_a_peer_whose_window_stays_shut_is_cut_off() -> None:
-    """Though it takes our PINGs and answers them."""
+    """Even if it accepts PINGs and answers them."""
     limits = Http2Limits(stall_timeout_s=0.4, ping_interval_s=0.05)
     async with Server(limits) as server, raw(server.port) as (_, writer):
         writer.write(PREFACE + NO_WINDOW + ECHO + data_frame(1, prefixed(b"x")))
@@ -129,7 +129,7 @@ async def test_a_peer_whose_window_stays_shut_is_cut_off() -> None:
         assert await server.accepted[0].reason() == "the peer accepted no data for 0.4 s"
 
 
-async def test_many_small_answers_that_are_not_taken_are_bounded_by_their_number() -> None:
+async def test_many_small_untaken_answers_are_bounded_by_their_number() -> None:
     async with Server(Http2Limits(max_queued_pieces=500)) as server, raw(server.port) as (_, writer):
         writer.write(PREFACE + NO_WINDOW + ECHO + data_frame(1, prefixed(*[b""] * 1000)))
         await until(lambda: len(server.accepted) == 1)
@@ -139,8 +139,8 @@ async def test_many_small_answers_that_are_not_taken_are_bounded_by_their_number
 
 
 @pytest.mark.parametrize("frames", [1, 2000])
-async def test_a_thousand_small_messages_do_not_hold_the_loop(frames: int) -> None:
-    """Others have their turn every `TURN_S`, and the messages come whole and in order all the same."""
+async def test_a_thousand_small_messages_do_not_block_the_loop(frames: int) -> None:
+    """Other tasks have their turn every `TURN_S`, and the messages nevertheless arrive completely and in order."""
     async with Server() as server, raw(server.port) as (_, writer):
 
         def slow(stream: Http2Stream, message: memoryview) -> None:

@@ -13,8 +13,8 @@ import pytest
 from raftlog.errors import InvalidRequest, RemoteProtocolError, RetriableError
 from raftlog.http2 import Http2Limits, Http2Stream, connect
 from raftlog.ports import FileRegion
-from tests.support.held_port import HOST, HeldPort
-from tests.support.http2_server import PATIENCE_S, Recorder, Server, echo, until
+from tests.support.clusters.held_port import HOST, HeldPort
+from tests.support.http.http2_server import PATIENCE_S, Recorder, Server, echo, until
 
 pytestmark = pytest.mark.integration
 
@@ -68,7 +68,7 @@ async def test_many_streams_on_one_connection() -> None:
         connection.close()
 
 
-async def test_regions_of_files_among_buffers(tmp_path: Path) -> None:
+async def test_regions_of_files_between_buffers(tmp_path: Path) -> None:
     content = os.urandom(3 << 20)
     (tmp_path / "segment").write_bytes(content)
     released: list[str] = []
@@ -117,7 +117,7 @@ async def test_refusals_have_a_status_a_code_and_a_reason() -> None:
         connection.close()
 
 
-async def test_a_handlers_verdict_on_its_peer() -> None:
+async def test_a_handlers_decision_about_its_peer() -> None:
     async with Server() as server:
 
         def judge(stream: Http2Stream, message: memoryview) -> None:
@@ -137,7 +137,7 @@ async def test_a_handlers_verdict_on_its_peer() -> None:
         await until(lambda: connection.closed and server.listener.connection_count == 0)
 
 
-async def test_what_was_received_before_our_own_reset_is_not_told_any_more() -> None:
+async def test_messages_received_before_an_own_reset_are_not_delivered() -> None:
     async with Server() as server:
         handler = Recorder(lambda stream, message: stream.reset())
         server.acceptors["/reset"] = lambda stream: handler
@@ -151,7 +151,7 @@ async def test_what_was_received_before_our_own_reset_is_not_told_any_more() -> 
         connection.close()
 
 
-async def test_reading_can_be_paused_to_hold_a_peer_back() -> None:
+async def test_reading_can_be_paused_to_slow_a_peer_down() -> None:
     async with Server() as server:
         connection = await server.dial()
         handler = Recorder()
@@ -168,7 +168,7 @@ async def test_reading_can_be_paused_to_hold_a_peer_back() -> None:
         connection.close()
 
 
-async def test_drained_is_told_after_there_was_a_queue() -> None:
+async def test_drained_is_called_after_there_was_a_queue() -> None:
     async with Server() as server:
         connection = await server.dial()
         drained = asyncio.Event()
@@ -207,10 +207,10 @@ async def test_closing_a_listener_lets_streams_finish() -> None:
 
 
 @pytest.mark.parametrize("said", ["before its end", "after its end"])
-async def test_the_last_stream_is_sent_whole_before_the_connection_goes(said: str) -> None:
-    """However long the peer takes for it: `linger_s` is for those who have it all."""
+async def test_the_last_stream_is_sent_completely_before_the_connection_closes(said: str) -> None:
+    """However long the peer takes for it: `linger_s` applies after it has everything."""
     async with Server(Http2Limits(linger_s=0.05)) as server:
-        answer = os.urandom(16_000_000)  # one frame, and so with the socket at once
+        answer = os.urandom(16_000_000)  # one frame, and therefore written to the socket at once
 
         def last_words(stream: Http2Stream, message: memoryview) -> None:
             connection.pause_reading()
@@ -226,7 +226,7 @@ async def test_the_last_stream_is_sent_whole_before_the_connection_goes(said: st
         stream = connection.open_stream("/last", {}, handler)
         stream.send([b"go"])
         stream.end()
-        (theirs,) = server.listener._connections
+        (theirs,) = server.listener.connections
         await until(lambda: len(handlers) == 1 and handlers[0].closed.done())
         theirs.go_away("enough")
         await asyncio.sleep(0.2)  # only time can show it
@@ -236,11 +236,11 @@ async def test_the_last_stream_is_sent_whole_before_the_connection_goes(said: st
         await until(lambda: server.listener.connection_count == 0)
 
 
-async def test_a_connection_that_was_dropped_knows_what_the_peer_said() -> None:
+async def test_a_dropped_connection_has_the_peers_reason() -> None:
     async with Server() as server:
         reasons: list[str] = []
         await server.dial(on_closed=lambda connection, reason: reasons.append(reason))
-        (theirs,) = server.listener._connections
+        (theirs,) = server.listener.connections
         theirs.go_away("moving house")
         await until(lambda: bool(reasons))
         assert "NO_ERROR moving house" in reasons[0]
@@ -263,9 +263,12 @@ async def test_connecting_fails_with_the_reason(held: HeldPort) -> None:
             await connect("127.0.0.1", other.sockets[0].getsockname()[1])
 
 
-async def test_a_listener_takes_so_many_connections_and_no_more() -> None:
+async def test_a_listener_accepts_a_maximum_number_of_connections() -> None:
     async with Server(Http2Limits(max_connections=2)) as server:
         first, second = [await server.dial() for _ in range(2)]
+        for connection in (first, second):
+            connection.open_stream("/echo", {}, recorder := Recorder()).send([b"a"])
+            await recorder.wait(1)
         with pytest.raises(RetriableError):
             await server.dial()
         first.close()
@@ -275,7 +278,7 @@ async def test_a_listener_takes_so_many_connections_and_no_more() -> None:
         third.close()
 
 
-async def test_a_bug_in_a_handler_is_loud_and_every_stream_is_told() -> None:
+async def test_a_bug_in_a_handler_is_raised_and_every_stream_is_closed() -> None:
     async with Server() as server:
         loud: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: loud.append(context))
@@ -296,7 +299,7 @@ async def test_a_bug_in_a_handler_is_loud_and_every_stream_is_told() -> None:
         await until(lambda: server.listener.connection_count == 0)
 
 
-async def test_a_bug_in_one_on_closed_does_not_keep_it_from_the_others() -> None:
+async def test_a_bug_in_one_on_closed_does_not_keep_the_others_from_being_called() -> None:
     async with Server() as server:
         loud: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: loud.append(context))
@@ -316,7 +319,7 @@ async def test_a_bug_in_one_on_closed_does_not_keep_it_from_the_others() -> None
         assert [type(context["exception"]) for context in loud] == [ZeroDivisionError] * 2
 
 
-async def test_what_was_framed_but_never_reached_the_socket_is_released_at_once() -> None:
+async def test_framed_messages_that_never_reached_the_socket_are_released_at_once() -> None:
     """The second message of a turn is framed, and waits in the core for the end of the turn."""
     released: list[int] = []
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from raftlog.http2 import Http2Connection, Http2Limits, Http2Stream
+from raftlog.http2 import Http2Connection, Http2Limits, Http2Stream, transport
 from raftlog.http2.frames import PREFACE
+from raftlog.ports import Part
 from raftlog.system.loop_events import events_of
-from tests.support.http2_peer import RawPeer as HpackPeer
-from tests.support.http2_peer import parse, raw_frame, settings_frame
-from tests.support.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, raw, until
+from raftlog.system.zero_copy import SocketWriter
+from tests.support.http.http2_peer import RawPeer as HpackPeer
+from tests.support.http.http2_peer import parse, raw_frame, settings_frame
+from tests.support.http.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, raw, until
 
 pytestmark = pytest.mark.integration
 
@@ -50,9 +53,9 @@ async def test_a_connection_moves_to_the_loop_of_its_first_path(other_loop: asyn
         connection = await server.dial()
         handler = Recorder()
         stream = connection.open_stream("/there", {}, handler)
-        sent = [b"%d" % number for number in range(5_000)]  # more than a connection looks at in one turn of its loop
+        sent = [b"%d" % number for number in range(5_000)]  # more than a connection reads in one turn of its loop
         sent += [os.urandom(size) for size in (10, 2 << 20, 0, 70_000)]
-        for message in sent:  # all of it is on its way before the move
+        for message in sent:  # all of it is in flight before the move
             stream.send([message])
         assert await handler.wait(len(sent)) == [b"<" + message + b">" for message in sent]
         stream.send([b"and later"])
@@ -62,7 +65,7 @@ async def test_a_connection_moves_to_the_loop_of_its_first_path(other_loop: asyn
         await until(lambda: "closed other ended" in threads)
         assert set(threads) == {"other", "closed other ended"}
 
-        here = Recorder()  # a later stream stays where the connection is
+        here = Recorder()  # a later stream stays on the connection's loop
         connection.open_stream("/echo", {}, here)
         await asyncio.sleep(0)
         assert server.listener.connection_count == 1
@@ -77,15 +80,33 @@ async def test_a_connection_moves_to_the_loop_of_its_first_path(other_loop: asyn
         stays.close()
 
 
-async def test_what_was_not_sent_yet_moves_along(other_loop: asyncio.AbstractEventLoop) -> None:
+async def test_unsent_bytes_move_along(other_loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(SocketWriter):
+        """A writer whose socket takes nothing on the listener's loop."""
+
+        def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, **calls: Any) -> None:
+            super().__init__(loop, sock, **calls)
+            self._full = loop is not other_loop
+
+        def send(self, parts: list[Part]) -> None:
+            if self._full:
+                self.extend(parts)
+            else:
+                super().send(parts)
+
+        def flush(self) -> None:
+            if not self._full:
+                super().flush()
+
+    monkeypatch.setattr(transport, "SocketWriter", Full)
     async with Server(loop_for_path={"/there": other_loop}) as server, raw(server.port) as (reader, writer):
         writer.write(PREFACE + settings_frame())
         await until(lambda: server.listener.connection_count == 1)
-        (connection,) = server.listener._connections
-        await until(lambda: connection._shell._writer is not None and connection._shell._writer.total_sent > 0)
-        assert connection._shell._writer is not None
-        connection._shell._writer.extend([raw_frame(6, 0, 0, b"waiting!")])  # as if the socket had been full
-        connection._shell._flush_due = True
+        (connection,) = server.listener.connections
+        await until(lambda: connection.queued_bytes > 0)
+        before = connection.queued_bytes
+        writer.write(raw_frame(6, 0, 0, b"waiting!"))
+        await until(lambda: connection.queued_bytes > before)
         writer.write(HpackPeer().headers(1, HpackPeer().request("/there")))
         frames: list[Any] = []
         data = b""
@@ -100,7 +121,7 @@ async def test_what_was_not_sent_yet_moves_along(other_loop: asyncio.AbstractEve
 async def test_a_turn_of_the_old_loop_does_not_touch_a_connection_that_has_left() -> None:
     here, there = asyncio.get_running_loop(), asyncio.new_event_loop()
     shell = Http2Connection(here, Http2Limits(), acceptors={})._shell
-    shell._loop = there
+    shell.loop = there
     events_here = shell._events
     shell._events = events_of(there)
     shell._wake_due = shell._flush_due = True
@@ -129,7 +150,7 @@ async def test_closing_the_listener_closes_connections_on_other_loops(other_loop
         await handler.reason()
 
 
-async def test_a_loop_that_has_stopped_costs_only_its_connections() -> None:
+async def test_a_stopped_loop_affects_only_its_connections() -> None:
     stopped = asyncio.new_event_loop()
     stopped.close()
     async with Server(loop_for_path={"/there": stopped}) as server:

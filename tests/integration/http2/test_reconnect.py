@@ -1,4 +1,4 @@
-"""A dialer that comes back: delays, refusals, deadlines."""
+"""A dialer that reconnects: delays, refusals, deadlines."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 from raftlog.errors import RetriableError
 from raftlog.http2 import Http2Limits, Http2Stream, ReconnectingDialer, connect
-from tests.support.held_port import HOST, HeldPort
-from tests.support.http2_peer import settings_frame
-from tests.support.http2_server import Recorder, Server, until
+from tests.support.clusters.held_port import HOST, HeldPort
+from tests.support.http.http2_peer import settings_frame
+from tests.support.http.http2_server import Recorder, Server, until
 
 pytestmark = pytest.mark.integration
 
 
-async def test_a_dialer_comes_back_until_it_is_closed() -> None:
+async def test_a_dialer_reconnects_until_it_is_closed() -> None:
     opened: list[Http2Stream] = []
     lost: list[str] = []
 
@@ -50,7 +50,7 @@ async def test_a_dialer_comes_back_until_it_is_closed() -> None:
         await until(lambda: server.listener.connection_count == 0)
 
 
-async def test_a_dialer_keeps_trying_while_nobody_is_there(held: HeldPort) -> None:
+async def test_a_dialer_keeps_trying_while_there_is_no_listener(held: HeldPort) -> None:
     lost: list[str] = []
     opened: list[Http2Stream] = []
     dialer = ReconnectingDialer(
@@ -85,7 +85,7 @@ async def test_a_dialer_outlives_a_shortage(monkeypatch: pytest.MonkeyPatch, err
         await dialer.close()
 
 
-async def test_a_host_that_is_no_name_is_a_peer_that_does_not_answer() -> None:
+async def test_an_invalid_host_is_a_peer_that_does_not_answer() -> None:
     with pytest.raises(RetriableError, match="connection_lost"):
         await connect("a" * 70, 80)
 
@@ -104,7 +104,7 @@ async def test_delays_are_random_grow_and_have_bounds() -> None:
 
 
 class Chance(random.Random):
-    """Notes the bounds it is asked for, and gives the lower one."""
+    """Records the requested bounds, and returns the lower one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Chance(random.Random):
         return a
 
 
-async def test_each_failure_makes_the_delay_longer_and_a_stream_makes_it_short_again(held: HeldPort) -> None:
+async def test_each_failure_makes_the_delay_longer_and_a_stream_resets_it(held: HeldPort) -> None:
     chance = Chance()
     dialer = ReconnectingDialer(HOST, held.number, "/echo", Recorder(), random=chance)
     await until(lambda: len(chance.longest) >= 5)
@@ -161,7 +161,7 @@ async def test_a_stream_must_be_accepted_in_time_and_is_then_left_alone() -> Non
         await dialer.close()
 
 
-async def test_a_refused_stream_is_tried_again() -> None:
+async def test_a_refused_stream_is_retried() -> None:
     async with Server() as server:
         refuse = True
 

@@ -16,8 +16,8 @@ from raftlog.http2 import Http2Connection, connect
 from raftlog.http2.frames import PREFACE
 from raftlog.http2.tls import PIECE_BYTES, TURN_BYTES, TransportWriter
 from raftlog.ports import FileRegion
-from tests.support.http2_peer import data_frame, prefixed, settings_frame
-from tests.support.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, until
+from tests.support.http.http2_peer import data_frame, prefixed, settings_frame
+from tests.support.http.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, until
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """A listener's and a dialer's context, with a certificate for 127.0.0.1."""
-    from tests.support.certificates import self_signed
+    from tests.support.clusters.certificates import self_signed
 
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = self_signed("127.0.0.1")
@@ -66,7 +66,7 @@ async def test_tls(tls: tuple[ssl.SSLContext, ssl.SSLContext], tmp_path: Path) -
         await until(lambda: server.listener.connection_count == 0 and connection.closed)
 
 
-async def test_a_certificate_that_is_not_trusted(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+async def test_an_untrusted_certificate(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     async with Server(ssl=tls[0]) as server:
         with pytest.raises(RetriableError, match="certificate verify failed"):
             await server.dial(ssl=ssl.create_default_context())
@@ -88,11 +88,11 @@ async def test_tls_without_h2_is_not_served(tls: tuple[ssl.SSLContext, ssl.SSLCo
             await writer.wait_closed()
 
 
-async def test_a_listener_that_does_not_agree_to_h2_is_not_spoken_to(
+async def test_a_listener_that_does_not_agree_to_h2_is_refused(
     tls: tuple[ssl.SSLContext, ssl.SSLContext], tmp_path: Path
 ) -> None:
     """RFC 9113 section 3.2: without the protocol's name in the handshake, either end gives up."""
-    from tests.support.certificates import self_signed
+    from tests.support.clusters.certificates import self_signed
 
     certificate, key = self_signed("127.0.0.1")
     (tmp_path / "certificate.pem").write_bytes(certificate)
@@ -102,7 +102,7 @@ async def test_a_listener_that_does_not_agree_to_h2_is_not_spoken_to(
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, ssl.SSLError):
-            await reader.read()  # it says nothing, until the dialer goes
+            await reader.read()  # it stays silent until the dialer closes
         writer.close()
 
     async with await asyncio.start_server(listen, "127.0.0.1", 0, ssl=plain) as server:
@@ -127,7 +127,7 @@ async def stays_here(tls: tuple[ssl.SSLContext, ssl.SSLContext], other: asyncio.
         await until(lambda: server.listener.connection_count == 0)
 
 
-async def test_much_is_encrypted_in_turns() -> None:
+async def test_large_messages_are_encrypted_in_turns() -> None:
     class Transport(asyncio.Transport):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Before a TLS connection is one: handshakes are counted and bounded, and whoever is turned away is told why."""
+"""TLS handshakes are counted and bounded, and refused peers get the reason."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from raftlog.http2.connection import TLS_REFUSED
 from raftlog.http2.tls import DialTls, TransportWriter, prepare
 from raftlog.http2.tls_accept import PLAIN_REFUSED
 from raftlog.ports import FileRegion
-from tests.support.certificates import self_signed
-from tests.support.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, raw, until
+from tests.support.clusters.certificates import self_signed
+from tests.support.http.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, raw, until
 
 pytestmark = pytest.mark.integration
 
@@ -47,18 +47,37 @@ class Refusals(list[str]):
         self.append(reason)
 
 
-async def test_handshakes_under_way_count_as_connections(tls: Contexts) -> None:
+async def test_handshakes_in_progress_count_as_connections_and_the_oldest_gives_way(tls: Contexts) -> None:
     refused = Refusals()
-    async with Server(Http2Limits(max_connections=2), ssl=tls[0], on_refused=refused) as server:
-        async with raw(server.port), raw(server.port):
-            await until(lambda: server.listener.connection_count == 2)
-            with pytest.raises(RetriableError):
-                await server.dial(ssl=tls[1])
-            assert refused == ["the listener accepts no more connections"]
-        await until(lambda: server.listener.connection_count == 0)
-        connection = await server.dial(ssl=tls[1])
-        assert server.listener.connection_count == 1
-        connection.close()
+    async with (
+        Server(Http2Limits(max_connections=2), ssl=tls[0], on_refused=refused) as server,
+        raw(server.port) as (oldest, _),
+        raw(server.port) as (second, _),
+    ):
+        await until(lambda: server.listener.connection_count == 2)
+        for reader in (oldest, second):
+            connection = await server.dial(ssl=tls[1])
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+            connection.open_stream("/echo", {}, recorder := Recorder()).send([b"a"])
+            await recorder.wait(1)
+        assert refused == ["its handshake gave way to newer ones: too many are in progress"] * 2
+        with pytest.raises(RetriableError):
+            await server.dial(ssl=tls[1])
+        assert refused[2:] == ["the listener accepts no more connections"]
+        assert server.listener.connection_count == 2
+
+
+async def test_the_handshakes_of_one_address_are_bounded(tls: Contexts) -> None:
+    refused = Refusals()
+    async with (
+        Server(Http2Limits(max_handshakes_per_address=2), ssl=tls[0], on_refused=refused) as server,
+        raw(server.port) as (oldest, _),
+        raw(server.port),
+        raw(server.port),
+    ):
+        assert await asyncio.wait_for(oldest.read(), PATIENCE_S) == b""
+        assert refused == ["its handshake gave way to newer ones: too many are in progress"]
+        assert server.listener.connection_count == 2
 
 
 async def test_half_a_hello_ends_at_the_deadline(tls: Contexts) -> None:
@@ -67,13 +86,13 @@ async def test_half_a_hello_ends_at_the_deadline(tls: Contexts) -> None:
         async with raw(server.port) as (silent, _), raw(server.port) as (half, writer):
             writer.write(b"\x16\x03\x01\x02\x00\x01")
             assert await asyncio.wait_for(silent.read(), PATIENCE_S) == b""
-            with contextlib.suppress(ConnectionResetError):  # of what was not read
+            with contextlib.suppress(ConnectionResetError):  # of unread bytes
                 assert await asyncio.wait_for(half.read(), PATIENCE_S) == b""
         assert refused == ["no TLS handshake in time"] * 2
         assert server.listener.connection_count == 0
 
 
-async def test_the_oldest_handshake_gives_way(tls: Contexts) -> None:
+async def test_the_oldest_handshake_is_dropped(tls: Contexts) -> None:
     refused = Refusals()
     limits = Http2Limits(max_handshakes=2)
     async with (
@@ -88,7 +107,7 @@ async def test_the_oldest_handshake_gives_way(tls: Contexts) -> None:
         connection.close()
 
 
-async def test_a_plain_peer_is_told_that_tls_is_spoken_here(tls: Contexts) -> None:
+async def test_a_plain_peer_is_answered_that_the_listener_needs_tls(tls: Contexts) -> None:
     refused = Refusals()
     async with Server(ssl=tls[0], on_refused=refused) as server:
         with pytest.raises(RetriableError, match="this listener speaks TLS only"):
@@ -100,7 +119,7 @@ async def test_a_plain_peer_is_told_that_tls_is_spoken_here(tls: Contexts) -> No
         assert refused == [PLAIN_REFUSED] * 2 and not server.accepted
 
 
-async def test_a_tls_peer_is_told_that_plain_text_is_spoken_here(tls: Contexts) -> None:
+async def test_a_tls_peer_is_answered_that_the_listener_is_plain_text(tls: Contexts) -> None:
     refused = Refusals()
     async with Server(on_refused=refused) as server:
         with pytest.raises(RetriableError, match=r"it has no \[tls\] settings"):
@@ -108,8 +127,8 @@ async def test_a_tls_peer_is_told_that_plain_text_is_spoken_here(tls: Contexts) 
         await until(lambda: refused == [TLS_REFUSED])
 
 
-async def test_somebody_else_is_not_spoken_to(tls: Contexts) -> None:
-    """The dialer's check comes before anything of the peer's is looked at."""
+async def test_a_peer_with_another_name_is_refused(tls: Contexts) -> None:
+    """The dialer's check comes before any of the peer's bytes are used."""
 
     def nobody(certificate: object) -> None:
         assert certificate
@@ -122,8 +141,8 @@ async def test_somebody_else_is_not_spoken_to(tls: Contexts) -> None:
         assert not server.accepted
 
 
-async def test_a_context_is_asked_for_each_connection(tls: Contexts, tmp_path: Path) -> None:
-    """New certificates take effect without a restart, and those who are connected stay."""
+async def test_each_connection_asks_for_its_context(tls: Contexts, tmp_path: Path) -> None:
+    """New certificates take effect without a restart, and existing connections stay."""
     new, current = contexts(tmp_path), [tls]
     async with Server(ssl=lambda: current[0][0]) as server:
         dial = DialTls(lambda: current[0][1])
@@ -139,14 +158,15 @@ async def test_a_context_is_asked_for_each_connection(tls: Contexts, tmp_path: P
             connection.close()
 
 
-async def test_a_name_chooses_the_loop(tls: Contexts) -> None:
-    """So a stall of the listener's loop does not hold what came by that name; other paths are not served there."""
+async def test_a_server_name_chooses_the_loop(tls: Contexts) -> None:
+    """A stall of the listener's loop therefore does not affect connections by that name; other paths are not served
+    there."""
     with loop_of_another_thread() as other:
         await elsewhere(tls, other)
 
 
 async def test_strangers_cannot_fill_another_loop_by_its_name(tls: Contexts) -> None:
-    """What comes faster stays on the listener's loop, and works there all the same."""
+    """Connections above the rate stay on the listener's loop, and work there nevertheless."""
     with loop_of_another_thread() as other:
         await one_elsewhere(tls, other)
 
@@ -190,7 +210,7 @@ async def elsewhere(tls: Contexts, other: asyncio.AbstractEventLoop) -> None:
 
 
 def unnamed(context: ssl.SSLContext) -> ssl.SSLContext:
-    """For whom the certificate is does not matter."""
+    """The certificate's name does not matter."""
     context.check_hostname = False
     return context
 
@@ -199,7 +219,7 @@ def unnamed(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 class Transport(asyncio.Transport):
-    """Takes everything."""
+    """Accepts everything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +235,7 @@ class Transport(asyncio.Transport):
 
 
 class ColdFile:
-    """Nothing of it is in the page cache."""
+    """No part of it is in the page cache."""
 
     def __init__(self, content: bytes, before: Callable[[], object] = lambda: None) -> None:
         self.content = content
@@ -235,7 +255,7 @@ def region(file: ColdFile, length: int, released: list[int]) -> FileRegion:
     return FileRegion(file, 0, length, lambda: released.append(1))  # type: ignore[arg-type]
 
 
-async def test_what_the_page_cache_lacks_is_read_by_a_thread_in_slices() -> None:
+async def test_bytes_missing_in_the_page_cache_are_read_by_a_thread_in_slices() -> None:
     transport, failures, released = Transport(), list[str](), list[int]()
     file = ColdFile(os.urandom(1 << 20))
     writer = TransportWriter(transport, refill=lambda: None, failed=failures.append)
@@ -270,9 +290,44 @@ async def test_a_short_file_fails_the_connection() -> None:
     assert "ends 95 bytes before" in failures[0] and released == [1]
 
 
-async def test_tls_costs_nothing_where_there_is_none() -> None:
+async def test_tls_costs_nothing_if_it_is_not_used() -> None:
     async with Server() as server:
         connection = await connect("127.0.0.1", server.port)
         assert connection.can_move and connection.get_extra_info("peercert") is None
         connection.close()
         await connection.wait_closed()
+
+
+async def test_a_listener_may_serve_both(tls: Contexts) -> None:
+    refused = Refusals()
+    async with Server(ssl=tls[0], accepts_plain=True, on_refused=refused) as server:
+        for context in (None, tls[1]):
+            connection = await server.dial(ssl=context)
+            assert (connection.get_extra_info("ssl_object") is None) is (context is None)
+            handler = Recorder()
+            stream = connection.open_stream("/echo", {}, handler)
+            stream.send([b"hello"])
+            assert await handler.wait(1) == [b"<hello>"]
+            connection.close()
+        assert refused == []
+
+
+async def test_a_dialer_falls_back_to_plain_text_only_if_it_may_and_the_peer_speaks_no_tls(
+    tls: Contexts, tmp_path: Path
+) -> None:
+    """Never because a certificate is refused, which an attacker could cause."""
+    may, may_not = (DialTls(lambda: tls[1], or_plain=allowed) for allowed in (True, False))
+    async with Server() as plain:
+        connection = await plain.dial(ssl=may)
+        assert connection.get_extra_info("ssl_object") is None
+        connection.close()
+        with pytest.raises(RetriableError, match="speaks no TLS"):
+            await plain.dial(ssl=may_not)
+    async with Server(ssl=tls[0], accepts_plain=True) as both:
+        connection = await both.dial(ssl=may)
+        assert connection.get_extra_info("ssl_object") is not None
+        connection.close()
+    stranger, _ = contexts(tmp_path)
+    async with Server(ssl=stranger, accepts_plain=True) as foreign:
+        with pytest.raises(RetriableError, match="certificate"):
+            await foreign.dial(ssl=may)

@@ -1,4 +1,4 @@
-"""Other people's HTTP/2: curl, nghttp and h2load must be content with the listener.
+"""Other HTTP/2 implementations: curl, nghttp and h2load work with the listener.
 
 On Debian: `apt-get install curl nghttp2-client`.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from raftlog.http2 import Http2Limits, Http2Listener, Http2Stream
-from tests.support.certificates import self_signed
-from tests.support.http2_peer import prefixed
+from tests.support.clusters.certificates import self_signed
+from tests.support.http.http2_peer import prefixed
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +57,7 @@ async def port() -> AsyncIterator[int]:
 
 
 async def run(*command: str) -> tuple[int, bytes, bytes]:
-    """A tool's exit code and what it said."""
+    """A tool's exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -81,7 +81,7 @@ async def test_curl_posts_messages_and_gets_them_back(port: int, tmp_path: Path,
 
 
 @needs_curl
-async def test_curl_is_told_what_is_wrong(port: int) -> None:
+async def test_curl_gets_the_error(port: int) -> None:
     url = f"http://127.0.0.1:{port}"
     h2 = ("curl", "-sS", "-i", "--http2-prior-knowledge")
     status, out, _ = await run(*h2, "-d", "x", f"{url}/nothing/here")
@@ -93,7 +93,7 @@ async def test_curl_is_told_what_is_wrong(port: int) -> None:
 
 
 @needs_curl
-async def test_curl_uploads_a_lot_to_where_nothing_is(port: int, tmp_path: Path) -> None:
+async def test_curl_uploads_much_to_an_unknown_path(port: int, tmp_path: Path) -> None:
     """The answer comes first, then the request to stop sending."""
     (tmp_path / "body").write_bytes(bytes(20 << 20))
     _, out, _ = await run(

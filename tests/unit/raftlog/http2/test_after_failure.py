@@ -1,4 +1,4 @@
-"""A connection that has failed still takes what the peer sends, and throws it away: the loop goes on reading."""
+"""A failed connection still receives and discards the peer's bytes: the loop continues to read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from raftlog.http2.frames import PREFACE, ErrorCode
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.messages import FIRST_BYTES
-from tests.support.http2_peer import RawPeer, data_frame, prefixed, raw_frame, settings_frame
+from tests.support.http.http2_peer import RawPeer, data_frame, prefixed, raw_frame, settings_frame
 
 MUCH = bytes(1 << 20)
 
@@ -19,12 +19,12 @@ MUCH = bytes(1 << 20)
         b"\xff" * 200_000,
         PREFACE[:-1] + b"!",
         PREFACE + raw_frame(0, 0, 0, b"x" * 100),
-        # The frame is refused by its header, and what follows it fills the buffer to the last byte.
+        # The frame is refused by its header, and the following bytes fill the buffer completely.
         PREFACE + settings_frame() + b"\xff\xff\xff\x01" + bytes(200_000),
     ],
     ids=lambda sent: f"{sent[:12]!r} and so on, {len(sent)} bytes",
 )
-def test_more_is_thrown_away(sent: bytes) -> None:
+def test_more_bytes_are_discarded(sent: bytes) -> None:
     peer = RawPeer(handshake=False)
     peer.feed(sent)
     assert peer.core.failed
@@ -39,8 +39,8 @@ def test_a_refused_frame_at_the_beginning_of_a_full_buffer() -> None:
     peer.feed(MUCH)
 
 
-def test_a_buffer_that_was_named_and_not_used() -> None:
-    """Under TLS a buffer is asked for before anybody knows whether there are bytes; meanwhile its stream may end."""
+def test_a_requested_buffer_that_is_not_used() -> None:
+    """Under TLS a buffer is requested before it is known whether there are bytes; meanwhile its stream may end."""
     peer = RawPeer()
     stream = peer.open(1)
     peer.open(3)
@@ -53,8 +53,8 @@ def test_a_buffer_that_was_named_and_not_used() -> None:
     assert peer.messages() == [b"fine"]
 
 
-def test_no_memory_and_no_patience_left_while_a_buffer_is_named() -> None:
-    """A message outgrows the memory that is left when its buffer is asked for; one stream too many ends that way."""
+def test_memory_and_patience_run_out_while_a_buffer_is_requested() -> None:
+    """A message exceeds the remaining memory when its buffer is requested; one stream too many ends that way."""
     mib = 1 << 20
     limits = Http2Limits(
         max_message_bytes=4 * mib, max_partial_bytes=4 * mib, control_frames_per_second=0.001, control_frames_burst=6

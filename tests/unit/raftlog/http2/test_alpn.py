@@ -1,4 +1,4 @@
-"""HTTP/2 is spoken under TLS only where the handshake agreed on it (RFC 9113 section 3.2)."""
+"""HTTP/2 is used under TLS only if the handshake agreed on it (RFC 9113 section 3.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raftlog.http2.tls import speaks_h2
 
 
 @pytest.mark.parametrize(("agreed", "speaks"), [("h2", True), ("http/1.1", False), (None, False)])
-def test_only_what_the_handshake_agreed_on_counts(agreed: str | None, speaks: bool) -> None:
+def test_only_the_handshakes_agreement_counts(agreed: str | None, speaks: bool) -> None:
     class Connection:
         def selected_alpn_protocol(self) -> str | None:
             return agreed

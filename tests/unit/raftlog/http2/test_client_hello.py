@@ -1,4 +1,4 @@
-"""The first bytes of a connection: TLS or not, and for which name."""
+"""The first bytes of a connection: TLS or not, and the server name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raftlog.http2.frames import PREFACE
 
 
 def hello(server_name: str | None, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> bytes:
-    """What OpenSSL says first."""
+    """OpenSSL's first message."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.maximum_version = context.minimum_version = minimum
@@ -38,16 +38,16 @@ def test_a_hello_without_a_name() -> None:
     assert first_bytes(hello("127.0.0.1")) == FirstBytes(True, ""), "an address is no name"
 
 
-def test_what_is_no_tls_is_known_by_its_first_byte() -> None:
+def test_other_protocols_are_recognized_by_the_first_byte() -> None:
     assert first_bytes(b"") is None
     assert first_bytes(PREFACE[:1]) == FirstBytes(False)
     assert first_bytes(b"GET / HTTP/1.1\r\n") == FirstBytes(False)
 
 
 @given(st.binary(max_size=300), st.integers(0, 600))
-def test_any_bytes_at_all_are_something(noise: bytes, position: int) -> None:
-    """A hello with a hole in it, and noise in a record's clothes: never an exception, never more waiting than a
-    record is long."""
+def test_any_bytes_have_a_result(noise: bytes, position: int) -> None:
+    """An incomplete hello, and noise in the form of a record: never an exception, never more waiting than a record is
+    long."""
     said = hello("quorum.raftlog")
     for data in (said[:position] + noise + said[position + len(noise) :], b"\x16\x03\x01" + noise):
         found = first_bytes(data.ljust(MAX_FIRST_BYTES, b"\0"))

@@ -1,4 +1,4 @@
-"""The side that dials: requests, refusals, what a listener may not do; and going away, by either side."""
+"""The dialing side: requests, refusals, violations of a listener; and closing, by either side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raftlog.http2.events import (
     StreamEnded,
 )
 from raftlog.http2.frames import ErrorCode
-from tests.support.http2_peer import RawPeer, data_frame, only, prefixed
+from tests.support.http.http2_peer import RawPeer, data_frame, only, prefixed
 
 PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED = 1, 3, 5
 FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL, CALM = 6, 7, 8, 11
@@ -53,7 +53,7 @@ def test_a_refusal_closes_the_dialed_stream_with_its_reason() -> None:
     assert stream.closed and only(peer.frames(), RstStreamFrame)
 
 
-def test_a_listener_cannot_ask() -> None:
+def test_a_listener_cannot_open_a_request() -> None:
     peer = RawPeer(core_dials=True)
     peer.feed(peer.headers(2, peer.request()))
     assert peer.goaway()[0] == PROTOCOL_ERROR
@@ -65,7 +65,7 @@ def test_a_listener_cannot_ask() -> None:
 
 
 @pytest.mark.parametrize("status", ["abc", "", "+20", "20", "-1", "2" * 5000])
-def test_a_response_whose_status_is_none(status: str) -> None:
+def test_a_response_with_an_invalid_status(status: str) -> None:
     peer = RawPeer(core_dials=True)
     peer.dialed(answered=False)
     peer.frames()
@@ -90,7 +90,7 @@ def test_data_before_the_responses_headers() -> None:
     assert peer.reset_code() == PROTOCOL_ERROR
 
 
-def test_streams_that_the_peer_does_not_take() -> None:
+def test_streams_that_the_peer_does_not_accept() -> None:
     peer = RawPeer(core_dials=True, settings={3: 1})
     peer.dialed()
     with pytest.raises(RetriableError) as caught:
@@ -100,7 +100,7 @@ def test_streams_that_the_peer_does_not_take() -> None:
         RawPeer(core_dials=True).core.open_stream("/x", "a", "http", [("te", "gzip")])
 
 
-def test_a_message_longer_than_the_peer_takes_is_the_callers_fault() -> None:
+def test_a_message_longer_than_the_peers_limit_is_the_callers_error() -> None:
     peer = RawPeer(core_dials=True)
     stream = peer.dialed(extra=[("raftlog-max-message-bytes", "10")])
     peer.frames()
@@ -111,10 +111,10 @@ def test_a_message_longer_than_the_peer_takes_is_the_callers_fault() -> None:
     assert len(peer.frames()) == 1
 
 
-# --- Going away ------------------------------------------------------------------------------------------------------
+# --- Closing ---------------------------------------------------------------------------------------------------------
 
 
-def test_open_streams_finish_after_our_goaway_and_new_ones_are_refused() -> None:
+def test_open_streams_finish_after_an_own_goaway_and_new_ones_are_refused() -> None:
     peer = RawPeer()
     stream = peer.open(1)
     peer.frames()
@@ -144,7 +144,7 @@ def test_the_peers_goaway_closes_streams_that_it_never_saw() -> None:
     assert peer.messages() == [b"last words"] and not first.closed
 
 
-def test_failing_twice_says_goaway_once() -> None:
+def test_failing_twice_sends_goaway_once() -> None:
     peer = RawPeer()
     peer.core.fail(ErrorCode.INTERNAL_ERROR, "first")
     peer.core.fail(ErrorCode.NO_ERROR, "second")

@@ -1,4 +1,4 @@
-"""What comes with a request before it was answered: messages if it is accepted, nothing if it is refused."""
+"""Data that follows a request before its answer: messages if it is accepted, nothing if it is refused."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import pytest
 from raftlog.http2.events import ConnectionFailed, MessageReceived, RequestReceived, StreamClosed, StreamEnded
 from raftlog.http2.frames import ErrorCode
 from raftlog.http2.limits import Http2Limits
-from tests.support.http2_peer import RawPeer, data_frame, only, prefixed, reset
+from tests.support.http.http2_peer import RawPeer, data_frame, only, prefixed, reset
 
 
 def arrive(peer: RawPeer, *frames: bytes) -> RequestReceived:
-    """A request with what follows it, all in one read."""
+    """A request with the following data, all in one read."""
     peer.feed(peer.headers(1, peer.request()) + b"".join(frames))
     (event,) = peer.events()
     assert isinstance(event, RequestReceived)
     return event
 
 
-def test_early_messages_are_told_after_the_answer() -> None:
+def test_early_messages_are_delivered_after_the_answer() -> None:
     peer = RawPeer()
     request = arrive(peer, data_frame(1, prefixed(b"a", b"b") + b"\0\0\0\2c"))
     peer.core.respond(request.stream)
     peer.feed(data_frame(1, b"d" + prefixed(b"e")))
     assert peer.messages() == [b"a", b"b", b"cd", b"e"]
-    assert peer.core._inbound._budget.used == 0
+    assert peer.core.facts().partial_bytes == 0
 
 
 @pytest.mark.parametrize("trailers", [True, False])
-def test_an_early_end_is_told_after_early_messages(trailers: bool) -> None:
+def test_an_early_end_is_delivered_after_early_messages(trailers: bool) -> None:
     peer = RawPeer()
     data = data_frame(1, prefixed(b"a"), end=not trailers)
     request = arrive(peer, data + (peer.headers(1, [("x", "y")], end=True) if trailers else b""))
@@ -38,12 +38,12 @@ def test_an_early_end_is_told_after_early_messages(trailers: bool) -> None:
     assert [type(event) for event in peer.events()] == [StreamClosed]
 
 
-def test_early_bytes_that_are_no_messages_are_judged_only_when_accepted() -> None:
+def test_early_bytes_are_parsed_only_when_the_request_is_accepted() -> None:
     wire = data_frame(1, b'{"json": true}', end=True)
     peer = RawPeer()
     peer.core.refuse(arrive(peer, wire).stream, 404, "not here")
     assert [type(event) for event in peer.events()] == [StreamEnded, StreamClosed]
-    assert not peer.core.failed and peer.core._inbound._budget.used == 0
+    assert not peer.core.failed and peer.core.facts().partial_bytes == 0
     peer = RawPeer()
     peer.core.respond(arrive(peer, wire).stream)
     (failed, _) = peer.events()
@@ -54,10 +54,10 @@ def test_early_bytes_are_bounded() -> None:
     peer = RawPeer(limits=Http2Limits(max_message_bytes=1000, max_partial_bytes=10_000))
     peer.frames()
     arrive(peer, *[data_frame(1, b"x" * 900) for _ in range(11)])
-    assert peer.core._inbound._budget.used <= 10_000
+    assert peer.core.facts().partial_bytes <= 10_000
     peer.feed(data_frame(1, b"x" * 900))
     assert peer.reset_code() == ErrorCode.ENHANCE_YOUR_CALM
-    assert peer.core._inbound._budget.used == 0
+    assert peer.core.facts().partial_bytes == 0
 
 
 def test_data_after_an_early_end() -> None:

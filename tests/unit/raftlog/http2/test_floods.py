@@ -1,4 +1,4 @@
-"""Everything that a peer can make us do or keep is bounded, and honest traffic stays below the bounds."""
+"""All work and memory that a peer can cause is bounded, and ordinary traffic stays below the bounds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hyperframe.frame import GoAwayFrame, PingFrame, RstStreamFrame
 from raftlog.http2.events import RequestReceived, StreamClosed
 from raftlog.http2.frames import ErrorCode
 from raftlog.http2.limits import Http2Limits
-from raftlog.http2.messages import FIRST_BYTES
-from tests.support.http2_peer import (
+from raftlog.http2.messages import FIRST_BYTES, PartialPool
+from tests.support.http.http2_peer import (
     RawPeer,
     data_frame,
     only,
@@ -40,7 +40,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_frames_that_carry_nothing_are_rationed(flood: str) -> None:
+def test_frames_without_content_are_rate_limited(flood: str) -> None:
     peer = RawPeer(limits=LIMITS)
     peer.open(1)
     peer.feed(reset(1))
@@ -55,7 +55,7 @@ def test_frames_that_carry_nothing_are_rationed(flood: str) -> None:
     assert code == ErrorCode.ENHANCE_YOUR_CALM and "too many" in text
 
 
-def test_the_same_frames_over_some_time_are_welcome() -> None:
+def test_the_same_frames_over_some_time_are_accepted() -> None:
     peer = RawPeer(limits=LIMITS)
     for _ in range(1000):
         peer.now += 0.02
@@ -78,7 +78,7 @@ def test_rapid_reset() -> None:
 
 
 def test_made_you_reset() -> None:
-    """CVE-2025-8671: the same, with resets that the victim was made to send."""
+    """CVE-2025-8671: the same, with resets that the victim is made to send."""
     peer = RawPeer(limits=LIMITS)
     opened = 0
     while not peer.core.failed:
@@ -112,28 +112,29 @@ def test_a_header_block_after_the_end_resets_its_stream() -> None:
     assert len(only(peer.frames(), RstStreamFrame)) == 1 and not peer.core.failed
 
 
-def test_what_is_remembered_of_closed_streams_is_bounded() -> None:
+def test_the_memory_for_closed_streams_is_bounded() -> None:
     peer = RawPeer()
     for number in range(1_100):
         stream = peer.open(2 * number + 1, end=True)
         peer.core.end(stream)
-    assert len(peer.core._h2._closed_streams) <= 1024 and len(peer.core._h2.streams) <= 2
+    facts = peer.core.facts()
+    assert facts.h2_closed_streams <= 1024 and facts.h2_streams <= 2
     peer.feed(reset(1) + window_update(1, 5) + data_frame(1, b"late"))
     assert not peer.core.failed, "what was under way to a forgotten stream is no fault"
 
 
-def test_settings_that_nobody_knows_are_not_kept() -> None:
-    """`h2` would keep each of them, 700 bytes a piece, and walk through all with every SETTINGS frame."""
+def test_unknown_settings_are_not_kept() -> None:
+    """`h2` would keep each of them, 700 bytes apiece, and walk through all with every SETTINGS frame."""
     peer = RawPeer()
-    known = len(peer.core._h2.remote_settings)
+    known = peer.core.facts().h2_peer_settings
     for first in range(7, 60_000, 2_000):
         unknown = b"".join(number.to_bytes(2, "big") + bytes(4) for number in range(first, first + 2_000))
         peer.feed(raw_frame(4, 0, 0, unknown + b"\0\4\0\1\0\0"))
-    assert len(peer.core._h2.remote_settings) == known
+    assert peer.core.facts().h2_peer_settings == known
     assert peer.core.outbox.initial_window == 65_536 and not peer.core.failed
 
 
-def test_requests_that_must_be_refused_are_rationed() -> None:
+def test_requests_that_must_be_refused_are_rate_limited() -> None:
     peer = RawPeer(limits=LIMITS)
     opened = 0
     while not peer.core.failed:
@@ -145,7 +146,7 @@ def test_requests_that_must_be_refused_are_rationed() -> None:
     assert peer.goaway()[0] == ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_streams_beyond_the_bound_are_rationed() -> None:
+def test_streams_beyond_the_bound_are_rate_limited() -> None:
     peer = RawPeer(limits=Http2Limits(max_concurrent_streams=1, control_frames_burst=200))
     for number in range(1000):
         peer.feed(peer.headers(2 * number + 1, peer.request()))
@@ -153,7 +154,7 @@ def test_streams_beyond_the_bound_are_rationed() -> None:
 
 
 def test_continuation_flood() -> None:
-    """CVE-2024-27316: a header block without end."""
+    """CVE-2024-27316: an endless header block."""
     peer = RawPeer()
     peer.feed(raw_frame(1, 0, 1, b""))
     for _ in range(1000):
@@ -161,7 +162,7 @@ def test_continuation_flood() -> None:
     assert peer.core.failed
 
 
-def test_continuations_of_many_header_blocks_are_rationed_together() -> None:
+def test_continuations_of_many_header_blocks_are_rate_limited_together() -> None:
     peer = RawPeer(limits=LIMITS)
     opened = 0
     while not peer.core.failed:
@@ -176,7 +177,7 @@ def test_continuations_of_many_header_blocks_are_rationed_together() -> None:
     assert opened < 50
 
 
-def test_data_and_windows_of_an_honest_peer_are_not_rationed() -> None:
+def test_data_and_windows_of_a_correct_peer_are_not_rate_limited() -> None:
     peer = RawPeer(limits=LIMITS)
     stream = peer.open()
     peer.frames()
@@ -203,7 +204,7 @@ def test_many_unfinished_messages_reset_the_stream_that_asks_for_too_much() -> N
     assert 9 in peer.core.streams, "there is room again"
 
 
-def test_a_message_that_outgrows_the_budget_while_it_is_received_resets_its_stream() -> None:
+def test_a_message_that_exceeds_the_budget_while_it_is_received_resets_its_stream() -> None:
     room = 2 * FIRST_BYTES + 1000
     peer = RawPeer(limits=Http2Limits(max_message_bytes=room, max_partial_bytes=room))
     for stream_id in (1, 3):
@@ -217,10 +218,10 @@ def test_a_message_that_outgrows_the_budget_while_it_is_received_resets_its_stre
     assert len(peer.frames()) == 1, "the rest of the frame was skipped to its end"
 
 
-def test_hpack_state_for_what_we_send_does_not_grow_as_the_peer_likes() -> None:
+def test_hpack_state_for_sent_headers_is_bounded() -> None:
     peer = RawPeer(settings={1: 2**31})
     peer.open()
-    assert peer.core._h2.encoder.header_table_size == 4096
+    assert peer.core.facts().h2_header_table_bytes == 4096
 
 
 @pytest.mark.parametrize("arrived", [13, 9 + 4 + 1001])
@@ -230,4 +231,57 @@ def test_a_message_announced_above_the_limit_ends_the_connection_before_it_is_bu
     peer.frames()
     peer.feed(data_frame(1, (1001).to_bytes(4, "big") + b"x" * 1001)[:arrived])
     assert peer.goaway() == (ErrorCode.ENHANCE_YOUR_CALM, "message of 1001 bytes announced, the limit is 1000")
-    assert peer.core._inbound._budget.used == 0
+    assert peer.core.facts().partial_bytes == 0
+
+
+def unfinished(pool: PartialPool, limits: Http2Limits) -> RawPeer:
+    """A peer of a listener's core with as many unfinished messages as it may have streams, in a few bytes each."""
+    peer = RawPeer(limits=limits, pool=pool)
+    for number in range(limits.max_concurrent_streams):
+        peer.open(2 * number + 1)
+        peer.feed(data_frame(2 * number + 1, (32 << 20).to_bytes(4, "big")))
+    return peer
+
+
+def test_unfinished_messages_of_many_connections_share_one_bound_and_the_newest_is_served() -> None:
+    """150 KB in pieces over 80 connections would otherwise hold 3.4 GB."""
+    limits = Http2Limits()
+    pool = PartialPool(limits.max_listener_partial_bytes)
+    strangers = [unfinished(pool, limits) for _ in range(80)]
+    assert sum(peer.core.facts().partial_bytes for peer in strangers) == pool.used <= 256 << 20
+    honest = RawPeer(limits=limits, pool=pool)
+    honest.open()
+    message = bytes(5 << 20)
+    honest.feed(data_frame(1, prefixed(message)), piece=100_000)
+    assert honest.messages() == [message]
+    for peer in strangers:
+        peer.core.abandon("the test is over")
+    assert pool.used == 0, "every byte is given back"
+
+
+def test_the_stream_of_a_message_that_is_not_complete_in_time_is_reset() -> None:
+    peer = RawPeer(limits=Http2Limits(message_timeout_s=60.0))
+    peer.open(1)
+    peer.open(3)
+    peer.feed(data_frame(1, (1 << 20).to_bytes(4, "big")))
+    assert peer.core.next_time(peer.now, reading=True) <= peer.now + 15.0
+    peer.now += 59.0
+    peer.feed(data_frame(1, b"a little") + data_frame(3, (1 << 20).to_bytes(4, "big")))
+    peer.core.on_time(peer.now)
+    peer.frames()
+    assert sorted(peer.core.streams) == [1, 3]
+    peer.now += 1.0
+    peer.core.on_time(peer.now)
+    assert sorted(peer.core.streams) == [3]
+    assert peer.reset_code() == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_message_is_not_late_because_this_side_did_not_read() -> None:
+    peer = RawPeer(limits=Http2Limits(message_timeout_s=60.0))
+    peer.open(1)
+    peer.feed(data_frame(1, (1 << 20).to_bytes(4, "big")))
+    peer.now += 70.0
+    peer.core.on_time(peer.now, reading=False)
+    peer.now += 59.0
+    peer.core.on_time(peer.now)
+    assert sorted(peer.core.streams) == [1]

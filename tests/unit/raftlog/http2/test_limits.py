@@ -1,4 +1,4 @@
-"""The numbers: what they must keep among themselves, how rates and deadlines are counted."""
+"""The limits: their consistency, and the accounting of rates and deadlines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from raftlog.http2.keepalive import Keepalive, Verdict
 from raftlog.http2.limits import Http2Limits, RateLimit
-from tests.support.http2_peer import RawPeer, raw_frame
+from tests.support.http.http2_peer import RawPeer, raw_frame
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,7 @@ from tests.support.http2_peer import RawPeer, raw_frame
         {"max_frame_bytes": 2**24},
         {"window_bytes": 65_534},
         {"window_bytes": 2**31},
+        {"unaccepted_window_bytes": 65_534},
         {"max_partial_bytes": 1},
         {"max_message_bytes": 0},
         {"max_control_frame_bytes": 100},
@@ -35,7 +36,7 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     assert [bucket.allow(100.0) for _ in range(6)] == [True] * 5 + [False]
     bucket = RateLimit(10.0, 5, now=100.0)
     assert all(bucket.allow(100.0 + i / 10) for i in range(1000))
-    assert [bucket.allow(1e6) for _ in range(6)] == [True] * 5 + [False]  # a long rest saves no more than the burst
+    assert [bucket.allow(1e6) for _ in range(6)] == [True] * 5 + [False]  # a long pause saves no more than the burst
     assert not bucket.allow(99.0)  # a clock that goes back gives nothing
 
 
@@ -48,7 +49,7 @@ def check(keepalive: Keepalive, now: float, *, ready: bool = True, streams: int 
 
 def test_a_half_open_connection_has_a_deadline() -> None:
     keepalive = Keepalive(LIMITS, 0.0, serves=True)
-    keepalive.received(4.9)  # bytes alone do not count: SETTINGS must come
+    keepalive.received(4.9)  # bytes alone do not count: SETTINGS must arrive
     assert check(keepalive, 4.9, ready=False) is Verdict.NOTHING
     assert check(keepalive, 5.0, ready=False) is Verdict.HALF_OPEN
 
@@ -61,14 +62,14 @@ def test_a_silent_peer_is_pinged_and_then_given_up() -> None:
     assert check(keepalive, 13.0) is Verdict.SILENT
 
 
-def test_a_silent_peer_is_given_up_where_pings_are_due_before_their_answers() -> None:
+def test_a_silent_peer_is_given_up_if_pings_are_due_before_their_answers() -> None:
     limits = Http2Limits(ping_interval_s=1.0, ping_timeout_s=1.5)
     keepalive = Keepalive(limits, 0.0, serves=False)
     assert [check(keepalive, now) for now in (1.0, 2.0, 2.4)] == [Verdict.PING, Verdict.NOTHING, Verdict.NOTHING]
     assert check(keepalive, 2.5) is Verdict.SILENT
 
 
-def test_it_says_when_to_look_again() -> None:
+def test_it_returns_the_time_of_the_next_check() -> None:
     keepalive = Keepalive(LIMITS, 0.0, serves=False)
     assert keepalive.next_check(0.0, ready=False, reading=True) == 5.0  # the handshake's deadline
     assert keepalive.next_check(0.0, ready=True, reading=True) == 10.0  # a PING
@@ -82,7 +83,7 @@ def test_it_says_when_to_look_again() -> None:
     assert Keepalive(often, 0.0, serves=True).next_check(1.0, ready=True, reading=True) == 3.0
 
 
-def test_any_bytes_prove_that_the_peer_lives() -> None:
+def test_any_bytes_prove_that_the_peer_is_alive() -> None:
     keepalive = Keepalive(LIMITS, 0.0, serves=False)
     for second in range(10, 200, 10):
         assert check(keepalive, float(second)) is Verdict.PING
@@ -90,7 +91,7 @@ def test_any_bytes_prove_that_the_peer_lives() -> None:
         assert check(keepalive, second + 4.0) is Verdict.NOTHING
 
 
-def test_nobody_is_accused_while_we_do_not_read() -> None:
+def test_no_peer_is_given_up_while_reading_is_paused() -> None:
     keepalive = Keepalive(LIMITS, 0.0, serves=False)
     assert check(keepalive, 10.0) is Verdict.PING
     assert check(keepalive, 20.0, reading=False) is Verdict.NOTHING
@@ -101,6 +102,7 @@ def test_nobody_is_accused_while_we_do_not_read() -> None:
 @pytest.mark.parametrize(("serves", "verdict"), [(True, Verdict.IDLE), (False, Verdict.NOTHING)])
 def test_only_a_listener_ends_idle_connections(serves: bool, verdict: Verdict) -> None:
     keepalive = Keepalive(LIMITS, 0.0, serves=serves)
+    keepalive.is_stranger = False
     for second in range(10, 60, 10):
         assert check(keepalive, float(second), streams=0) is Verdict.PING
         keepalive.received(second + 0.1)
@@ -112,8 +114,8 @@ def test_only_a_listener_ends_idle_connections(serves: bool, verdict: Verdict) -
 
 
 @pytest.mark.parametrize("used", [True, False])
-def test_short_requests_between_two_looks_keep_a_connection(used: bool) -> None:
-    """None of them is there when the deadlines are looked at."""
+def test_short_requests_between_two_checks_keep_a_connection(used: bool) -> None:
+    """None of them is open when the deadlines are checked."""
     peer = RawPeer(limits=LIMITS)
     for number in range(20):
         if used:
@@ -126,3 +128,16 @@ def test_short_requests_between_two_looks_keep_a_connection(used: bool) -> None:
         peer.now += 9.0
         peer.core.on_time(peer.now)
     assert peer.core.failed is not used
+
+
+def test_a_listener_closes_a_connection_without_an_accepted_stream_in_time() -> None:
+    limits = Http2Limits(stranger_timeout_s=20.0)
+    keepalive = Keepalive(limits, 0.0, serves=True)
+    keepalive.received(19.0)
+    assert keepalive.next_check(19.0, ready=True, reading=True) <= 20.0
+    assert keepalive.check(20.0, ready=True, used=True, reading=False) is Verdict.STRANGER
+    keepalive.is_stranger = False
+    assert keepalive.check(20.0, ready=True, used=True, reading=True) is not Verdict.STRANGER
+    dialed = Keepalive(limits, 0.0, serves=False)
+    dialed.received(19.0)
+    assert dialed.check(20.0, ready=True, used=False, reading=True) is not Verdict.STRANGER

@@ -1,4 +1,4 @@
-"""Messages are told apart by their prefix, never by frames, and cost no more memory than was received."""
+"""Messages are delimited by their prefix, not by frames, and cost no more memory than was received."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from raftlog.http2.frames import ErrorCode, Http2Error
 from raftlog.http2.messages import (
     FIRST_BYTES,
     GROW_BYTES,
+    SMALL_BYTES,
     MessageAssembler,
     PartialBudget,
     PartialOverflow,
+    PartialPool,
     normalize,
 )
 from raftlog.ports import FileRegion
-from tests.support.http2_peer import prefixed
+from tests.support.http.http2_peer import prefixed
 
 
 def assembler(limit: int = 1 << 20, budget: int = 1 << 30) -> tuple[MessageAssembler, PartialBudget]:
@@ -43,7 +45,7 @@ def test_a_message_above_the_limit_is_refused_by_its_prefix_alone() -> None:
     assert budget.used == 0
 
 
-def test_memory_follows_what_was_received_and_not_what_was_announced() -> None:
+def test_memory_follows_the_received_bytes_and_not_the_announced_ones() -> None:
     length = 30 << 20
     reader, budget = assembler(limit=length)
     reader.feed(memoryview(length.to_bytes(4, "big")))
@@ -94,3 +96,69 @@ def test_normalize_counts_bytes_whatever_the_items_are() -> None:
     assert total == 24
     assert [len(part) for part in parts if not isinstance(part, FileRegion)] == [3, 16, 5]
     assert released == [1]  # an empty region is sent at once
+
+
+# --- Many connections ------------------------------------------------------------------------------------------------
+
+
+class Holder:
+    """One stream of a connection of its own, with an unfinished message in a shared pool."""
+
+    def __init__(self, pool: PartialPool, length: int = 8 << 20) -> None:
+        self.budget = PartialBudget(1 << 30, pool)
+        self.reader = MessageAssembler(32 << 20, self.budget, self.give_way)
+        self.gave_way = False
+        self.reader.feed(memoryview(length.to_bytes(4, "big")))
+
+    def give_way(self) -> None:
+        self.gave_way = True
+        self.reader.discard()
+
+
+def test_the_message_that_is_unfinished_for_longest_gives_way_to_others() -> None:
+    pool = PartialPool(10 << 20)
+    holders = [Holder(pool) for _ in range(500)]
+    assert pool.used <= pool.limit
+    assert not holders[-1].gave_way and holders[0].gave_way
+    gone = [holder.gave_way for holder in holders]
+    assert gone == sorted(gone, reverse=True), "the oldest first"
+    assert all(holder.budget.used == 0 for holder in holders if holder.gave_way)
+
+
+def test_buffers_begin_small_and_double_while_the_pool_is_short() -> None:
+    pool = PartialPool(4 * FIRST_BYTES)
+    first = [Holder(pool) for _ in range(3)]
+    assert pool.used == 3 * FIRST_BYTES
+    late = Holder(pool)
+    assert late.budget.used == SMALL_BYTES
+    late.reader.feed(memoryview(bytes(SMALL_BYTES + 1)))
+    assert late.budget.used == 2 * SMALL_BYTES
+    assert not any(holder.gave_way for holder in first)
+
+
+def test_a_message_that_needs_more_than_all_others_have_is_refused() -> None:
+    pool = PartialPool(2 * FIRST_BYTES)
+    other, greedy = Holder(pool), Holder(pool)
+    with pytest.raises(PartialOverflow):
+        greedy.reader.feed(memoryview(bytes(6 << 20)))
+    assert other.gave_way
+    greedy.reader.discard()
+    assert pool.used == 0
+
+
+def test_a_pool_forgets_a_message_that_is_complete() -> None:
+    pool = PartialPool(3 * FIRST_BYTES)
+    first = Holder(pool, FIRST_BYTES)
+    first.reader.feed(memoryview(bytes(FIRST_BYTES)))
+    others = [Holder(pool) for _ in range(100)]
+    assert not first.gave_way and others[0].gave_way
+
+
+def test_a_connection_takes_its_bytes_to_another_pool() -> None:
+    old, new = PartialPool(1000), PartialPool(1000)
+    budget = PartialBudget(1000, old)
+    budget.take(300)
+    budget.change_pool(new)
+    assert (old.used, new.used) == (0, 300)
+    budget.give_back(300)
+    assert new.used == 0

@@ -1,4 +1,4 @@
-"""A listener without TLS says to its owner who asked for it, and why nothing came of it."""
+"""A listener without TLS reports to its owner which peer asked for TLS, and the result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import ssl
 import pytest
 
 from raftlog.http2.connection import TLS_REFUSED
-from tests.support.http2_server import PATIENCE_S, Server, raw, until
+from tests.support.http.http2_server import PATIENCE_S, Server, raw, until
 
 
 @pytest.mark.parametrize("speaks_tls", [True, False])
-async def test_a_peer_that_speaks_tls_to_a_plain_listener_is_told_of(speaks_tls: bool) -> None:
+async def test_a_peer_that_speaks_tls_to_a_plain_listener_is_reported(speaks_tls: bool) -> None:
     told: list[tuple[str, str]] = []
     hello = ssl.MemoryBIO()
     dialer = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="raftlog.example")

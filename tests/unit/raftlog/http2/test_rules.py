@@ -1,4 +1,4 @@
-"""Rules of RFC 9113: who breaks one of the connection gets a GOAWAY with the right code, one of a stream its reset."""
+"""Rules of RFC 9113: a violation of the connection's gets a GOAWAY with the right code, one of a stream's its reset."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from raftlog.http2.events import (
 )
 from raftlog.http2.frames import PREFACE, ErrorCode
 from raftlog.http2.limits import Http2Limits
-from tests.support.http2_peer import RawPeer, data_frame, only, parse, prefixed, raw_frame, reset, settings_frame
+from tests.support.http.http2_peer import RawPeer, data_frame, only, parse, prefixed, raw_frame, reset, settings_frame
 
 PROTOCOL_ERROR, FLOW_CONTROL_ERROR, STREAM_CLOSED = 1, 3, 5
 FRAME_SIZE_ERROR, REFUSED_STREAM, CANCEL, CALM = 6, 7, 8, 11
 
 
-def test_ours_are_announced_as_initial_settings() -> None:
+def test_own_limits_are_announced_as_initial_settings() -> None:
     """A message of a megabyte is one frame from the start, not after a round trip."""
     for core_dials in (False, True):
         peer = RawPeer(core_dials=core_dials, handshake=False)
@@ -69,7 +69,7 @@ def test_a_request_with_messages_and_its_answer() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 9, 13, 100])
-def test_frame_boundaries_and_pieces_mean_nothing(piece: int) -> None:
+def test_frame_boundaries_and_pieces_have_no_meaning(piece: int) -> None:
     sent = [b"", b"x" * 5, b"y" * 3000, b"", b"z" * 100_000]
     wire = prefixed(*sent)
     peer = RawPeer()
@@ -92,7 +92,7 @@ def test_frame_boundaries_and_pieces_mean_nothing(piece: int) -> None:
     ],
     ids=["bytes", "messages", "frames", "windows", "PING"],
 )
-def test_a_buffer_of_small_things_is_worked_on_in_slices(wire: bytes) -> None:
+def test_a_buffer_of_small_frames_is_processed_in_slices(wire: bytes) -> None:
     peer = RawPeer()
     stream = peer.open()
     peer.core.get_buffer()[: len(wire)] = wire
@@ -120,7 +120,7 @@ def test_a_short_frame_at_the_very_end_of_the_buffer(last: bytes) -> None:
 @pytest.mark.parametrize("length", [13, 1_000, 8_191])
 def test_a_frame_that_reaches_beyond_the_buffers_end_is_moved_to_its_front(length: int) -> None:
     """Frames that are kept whole in the staging buffer, and headers of DATA: several buffers of either, read as a fast
-    peer lets them be, each read as long as there is room."""
+    peer allows, each as long as there is room."""
     peer = RawPeer()
     peer.open()
     unknown = raw_frame(0xBE, 0, 0, b"?" * length)
@@ -128,7 +128,7 @@ def test_a_frame_that_reaches_beyond_the_buffers_end_is_moved_to_its_front(lengt
     wire = b"".join(unknown + data_frame(1, prefixed(message)) for message in messages)
     told: list[bytes] = []
     for position in range(0, len(wire), 50 * length):
-        peer.now += 1.0  # frames that carry nothing are rationed by time
+        peer.now += 1.0  # frames without content are rate limited by time
         peer.feed(wire[position : position + 50 * length])
         told += peer.messages()
     assert told == messages and not peer.core.failed
@@ -200,14 +200,14 @@ def test_settings_come_first(name: str, wire: bytes, code: int) -> None:
     ],
 )
 @pytest.mark.parametrize("piece", [1, 2**20])
-def test_a_broken_rule_ends_the_connection(name: str, wire: bytes, code: int, piece: int) -> None:
+def test_a_protocol_violation_ends_the_connection(name: str, wire: bytes, code: int, piece: int) -> None:
     peer = RawPeer()
     peer.open()
     peer.frames()
     peer.feed(wire, piece)
     told, text = peer.goaway()
     assert (told, bool(text)) == (code, True), name
-    peer.feed(settings_frame() * 10_000)  # what comes afterwards is ignored
+    peer.feed(settings_frame() * 10_000)  # later bytes are ignored
     assert peer.output() == b"" and peer.events() == []
 
 
@@ -229,17 +229,17 @@ def test_nothing_comes_between_the_frames_of_a_header_block() -> None:
         assert peer.goaway()[0] == PROTOCOL_ERROR
 
 
-def test_header_blocks_are_bounded_compressed_and_not() -> None:
+def test_header_blocks_are_bounded_compressed_and_uncompressed() -> None:
     peer = RawPeer()
     peer.feed(raw_frame(1, 0, 1, b"x" * 16_000) + raw_frame(9, 0, 1, b"x" * 16_000) + raw_frame(9, 0, 1, b"x" * 1000))
     assert peer.goaway() == (CALM, "the header block is too large")
-    peer = RawPeer()  # a header bomb: one table entry of 4 KB, named again and again in a byte each
+    peer = RawPeer()  # a header bomb: one table entry of 4 KB, named repeatedly in a byte each
     bomb = [("bomb", "x" * 3_900)] * 5
     peer.feed(peer.headers(1, peer.request(extra=bomb), split=16_000))
     assert peer.goaway()[0] == CALM
 
 
-def test_a_peer_that_speaks_something_else_is_told_apart_at_its_first_bytes() -> None:
+def test_a_peer_with_another_protocol_is_recognized_by_its_first_bytes() -> None:
     for said in (b"GET / HTTP/1.1\r\n", b"P", b"PRI * HTTP/2.0\r\n\r\nSMxxxxxx", b"\x16\x03\x01", b"PUT "):
         peer = RawPeer(handshake=False)
         peer.feed(said, 1)
@@ -252,7 +252,7 @@ def test_a_peer_that_speaks_something_else_is_told_apart_at_its_first_bytes() ->
         assert peer.output() == b"", "not a byte of HTTP/2 to somebody who does not speak it"
 
 
-def test_the_preface_may_come_byte_by_byte() -> None:
+def test_the_preface_may_arrive_byte_by_byte() -> None:
     peer = RawPeer(handshake=False)
     peer.feed(PREFACE + settings_frame(), 1)
     assert [type(event) for event in peer.events()] == [PeerReady]
@@ -287,7 +287,7 @@ def test_pings_are_answered_and_unknown_frames_ignored() -> None:
         ("DATA after the end", [], data_frame(1, b"", end=True) + data_frame(1, b"x"), STREAM_CLOSED),
     ],
 )
-def test_a_broken_rule_of_a_stream_resets_it_alone(
+def test_a_violation_of_a_stream_resets_only_that_stream(
     name: str, extra: list[tuple[str, str]], wire: bytes, code: int
 ) -> None:
     peer = RawPeer()
@@ -300,7 +300,7 @@ def test_a_broken_rule_of_a_stream_resets_it_alone(
     assert peer.messages() == [b"fine"]
 
 
-def test_a_true_content_length_is_accepted() -> None:
+def test_a_correct_content_length_is_accepted() -> None:
     peer = RawPeer()
     peer.open(extra=[("content-length", "5")])
     peer.feed(data_frame(1, prefixed(b"a"), end=True))
@@ -320,18 +320,18 @@ def test_trailers_end_a_stream() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"\0\0", b"\0\0\0\5abc"])
-def test_trailers_within_a_message_after_our_own_end(sent: bytes) -> None:
-    """Both sides have ended the stream then: nothing is left to reset, and it was no good end all the same."""
+def test_trailers_within_a_message_after_the_own_end(sent: bytes) -> None:
+    """Both sides have ended the stream then: nothing is left to reset, but the peer's end was not valid."""
     peer = RawPeer()
     peer.core.end(peer.open())
     peer.frames()
     peer.feed(data_frame(1, sent) + peer.headers(1, [("checksum", "1")], end=True))
     (closed,) = peer.events()
     assert isinstance(closed, StreamClosed) and "in the middle of a message" in closed.reason
-    assert peer.output() == b"" and not peer.core.failed and peer.core._inbound._budget.used == 0
+    assert peer.output() == b"" and not peer.core.failed and peer.core.facts().partial_bytes == 0
 
 
-def test_a_stream_too_many_is_refused_by_itself() -> None:
+def test_a_stream_too_many_is_refused_alone() -> None:
     peer = RawPeer(limits=Http2Limits(max_concurrent_streams=2))
     peer.open(1)
     peer.open(3)
@@ -343,7 +343,7 @@ def test_a_stream_too_many_is_refused_by_itself() -> None:
     assert peer.open(7).id == 7
 
 
-def test_a_reset_of_the_peers_ends_the_stream_both_ways() -> None:
+def test_a_reset_by_the_peer_ends_the_stream_in_both_directions() -> None:
     peer = RawPeer()
     stream = peer.open()
     peer.frames()
@@ -355,12 +355,12 @@ def test_a_reset_of_the_peers_ends_the_stream_both_ways() -> None:
     peer.core.end(stream)
     peer.core.reset(stream, ErrorCode.CANCEL, "")
     assert peer.output() == b"" and peer.events() == []
-    assert peer.core._inbound._budget.used == 0
+    assert peer.core.facts().partial_bytes == 0
 
 
 @pytest.mark.parametrize("rest_in_same_frame", [True, False])
-def test_what_a_refused_request_carries_is_thrown_away_to_its_end(rest_in_same_frame: bool) -> None:
-    """Without a RST_STREAM: curl 7.88 would throw the answer away instead."""
+def test_the_data_of_a_refused_request_is_discarded_to_its_end(rest_in_same_frame: bool) -> None:
+    """Without a RST_STREAM: curl 7.88 would discard the answer instead."""
     peer = RawPeer()
     peer.feed(peer.headers(1, peer.request()))
     body = data_frame(1, b"\0\1\0\0" + b"no messages at all" * 1000, end=rest_in_same_frame)
@@ -375,4 +375,4 @@ def test_what_a_refused_request_carries_is_thrown_away_to_its_end(rest_in_same_f
         assert not request.stream.closed
         peer.feed(data_frame(1, b"more of it", end=True))
     assert [type(event) for event in peer.events()] == [StreamEnded, StreamClosed]
-    assert peer.output() == b"" and not peer.core.failed and peer.core._inbound._budget.used == 0
+    assert peer.output() == b"" and not peer.core.failed and peer.core.facts().partial_bytes == 0

@@ -1,4 +1,4 @@
-"""Regions of files under TLS, without a connection: what the page cache has goes at once, and what fails says why."""
+"""Regions of files under TLS, without a connection: cached bytes are sent at once, and a failure names its reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Transport(asyncio.Transport):
 
 
 class HotFile:
-    """The page cache has all of it."""
+    """All of it is in the page cache."""
 
     def __init__(self, content: bytes, broken_at: int | None = None) -> None:
         self.content = content
@@ -74,7 +74,7 @@ async def test_a_region_goes_in_pieces_and_is_released_after_the_last(world: Wor
     ],
     ids=["short", "short in a later piece", "broken"],
 )
-async def test_what_cannot_be_read_fails_the_connection_once_and_says_why(
+async def test_unreadable_bytes_fail_the_connection_once_with_the_reason(
     world: World, file: HotFile, told: str
 ) -> None:
     length = len(file.content) // PIECE_BYTES * PIECE_BYTES + 100

@@ -1,4 +1,4 @@
-"""The peer's frame size and windows are respected whoever it is; ours are counted and given back by one owner."""
+"""The peer's frame size and windows are respected; the own ones are counted and returned by one owner."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from raftlog.http2.frames import ErrorCode
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.sending import JOIN_BYTES
 from raftlog.ports import FileRegion
-from tests.support.http2_peer import RawPeer, data_frame, only, prefixed, reset, settings_frame, window_update
+from tests.support.http.http2_peer import RawPeer, data_frame, only, prefixed, reset, settings_frame, window_update
 
 MESSAGE = bytes(range(256)) * 1200  # 300 KB
-OURS = {5: 2**24 - 1, 4: 2**31 - 1}  # what raftlog announces: MAX_FRAME_SIZE, INITIAL_WINDOW_SIZE
+OURS = {5: 2**24 - 1, 4: 2**31 - 1}  # raftlog announces: MAX_FRAME_SIZE, INITIAL_WINDOW_SIZE
 
 
 class OneFile:
@@ -39,7 +39,7 @@ def sent(peer: RawPeer, room: int = 2**40) -> tuple[bytes, list[int]]:
     return b"".join(frame.data for frame in frames), [len(frame.data) for frame in frames]
 
 
-def test_to_a_peer_like_ours_a_message_is_one_frame_made_of_the_callers_buffers() -> None:
+def test_to_a_raftlog_peer_a_message_is_one_frame_of_the_callers_buffers() -> None:
     peer = RawPeer(settings=OURS)
     stream = peer.open()
     peer.feed(window_update(0, 2**31 - 1 - 65_535))
@@ -64,7 +64,7 @@ def test_a_small_message_is_one_piece() -> None:
 
 
 def test_to_a_peer_with_small_frames_and_windows_it_is_split_and_waits() -> None:
-    peer = RawPeer()  # 16 KiB frames, 64 KiB windows: what RFC 9113 gives who announces nothing
+    peer = RawPeer()  # 16 KiB frames, 64 KiB windows: the defaults of RFC 9113 for a peer that announces nothing
     stream = peer.open()
     peer.frames()
     peer.core.send(stream, [MESSAGE[:16], memoryview(MESSAGE)[16:]])
@@ -91,7 +91,7 @@ def test_each_of_the_two_windows_holds_a_message_back(which: int) -> None:
     peer = RawPeer(settings={5: 2**24 - 1})
     stream = peer.open()
     peer.feed(window_update(1 - which, 2**20))
-    peer.frames()  # leaves room for more, so that a message would go out at once
+    peer.frames()  # leaves room for more, so that a message would be sent at once
     peer.core.send(stream, [MESSAGE])
     assert sent(peer)[1] == [65_535]
     peer.feed(window_update(which, 2**20))
@@ -160,8 +160,8 @@ def test_settings_that_overflow_a_window_end_the_connection() -> None:
     assert peer.goaway()[0] == ErrorCode.FLOW_CONTROL_ERROR
 
 
-def test_only_as_much_is_framed_as_the_socket_wants() -> None:
-    """What is not framed can still be given up, and lets control frames and other streams pass."""
+def test_only_as_much_is_framed_as_the_socket_accepts() -> None:
+    """Unframed data can still be dropped, and lets control frames and other streams pass."""
     peer = RawPeer(settings=OURS)
     stream = peer.open()
     peer.feed(window_update(0, 2**30))
@@ -176,7 +176,7 @@ def test_only_as_much_is_framed_as_the_socket_wants() -> None:
     assert peer.core.outbox.queued_bytes == 0
 
 
-def test_what_goes_out_at_once_uses_up_the_sockets_room() -> None:
+def test_directly_sent_messages_use_up_the_sockets_room() -> None:
     """Messages that fit are framed while they are sent, and count like those that waited in a queue."""
     peer = RawPeer(settings=OURS)
     stream = peer.open()
@@ -247,10 +247,10 @@ def test_a_region_that_is_never_sent_is_released_once(way: str) -> None:
     assert file.released == 1
 
 
-# --- Our own windows -------------------------------------------------------------------------------------------------
+# --- The own windows -------------------------------------------------------------------------------------------------
 
 
-def test_windows_are_given_back_by_half() -> None:
+def test_windows_are_returned_by_half() -> None:
     peer = RawPeer(limits=Http2Limits(window_bytes=100_000))
     peer.open()
     peer.frames()
@@ -277,7 +277,7 @@ def test_padding_and_discarded_data_count_too() -> None:
     assert given > 20 * 8_201 - 65_535, "or the connection would come to a halt"
 
 
-def test_an_ended_stream_gets_no_window_back() -> None:
+def test_an_ended_stream_gets_no_window() -> None:
     peer = RawPeer(limits=Http2Limits(window_bytes=65_535))
     peer.open()
     peer.frames()
@@ -286,13 +286,11 @@ def test_an_ended_stream_gets_no_window_back() -> None:
 
 
 @pytest.mark.parametrize("connection", [True, False])
-def test_who_sends_more_than_the_window_is_cut_off(connection: bool) -> None:
+def test_a_peer_that_exceeds_the_window_is_cut_off(connection: bool) -> None:
     peer = RawPeer(limits=Http2Limits(window_bytes=65_535))
     stream = peer.open()
     peer.frames()
-    if connection:
-        peer.core._inbound._window = 10
-    else:
+    if not connection:
         stream.receive_window = 10
-    peer.feed(data_frame(1, b"x" * 11))
+    peer.feed(data_frame(1, b"x" * (65_536 if connection else 11)))
     assert peer.goaway()[0] == ErrorCode.FLOW_CONTROL_ERROR

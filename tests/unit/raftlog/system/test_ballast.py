@@ -1,4 +1,4 @@
-"""The ballast: room for what makes room, on a disk without a free block."""
+"""The ballast: space for the operations that free space, on a disk without a free block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raftlog.errors import DiskFull
 from raftlog.model import BrokerId, Endpoint, Offset
 from raftlog.system.ballast import BALLAST_NAME, SLICES, Ballast, ballast_bytes
 from raftlog.system.ballasted_disk import BallastedDisk
-from tests.support.storage import PATH, append, open_log, read_batches, settle
+from tests.support.partitions.storage import PATH, append, open_log, read_batches, settle
 
 SIZE = SLICES * BLOCK_BYTES
 SMALL = TopicConfig(segment_bytes=1000, index_interval_bytes=100)
@@ -30,7 +30,7 @@ def ballasted(disk: SimDisk) -> BallastedDisk:
 
 
 def retry(log: PartitionLog) -> DiskFull | None:
-    """One job, as the log writer has it."""
+    """One job, as the log writer runs it."""
     job = log.take_job()
     assert job is not None
     try:
@@ -46,11 +46,13 @@ def retry(log: PartitionLog) -> DiskFull | None:
     ("wanted", "total", "size"),
     [(32 * MIB, 1 << 40, 32 * MIB), (32 * MIB, 48 * MIB, 3 * MIB), (0, 1 << 40, 0), (SIZE - 1, 1 << 40, 0)],
 )
-def test_a_ballast_is_whole_slices_and_at_most_a_sixteenth_of_the_disk(wanted: int, total: int, size: int) -> None:
+def test_a_ballast_consists_of_slices_and_is_at_most_a_sixteenth_of_the_disk(
+    wanted: int, total: int, size: int
+) -> None:
     assert ballast_bytes(wanted, total) == size
 
 
-def test_a_write_without_room_gives_up_ballast_and_a_bulk_write_does_not(disk: SimDisk) -> None:
+def test_a_write_without_space_releases_ballast_and_a_bulk_write_does_not(disk: SimDisk) -> None:
     product = ballasted(disk)
     essential, bulk = product.open("journal", create=True), product.open("batches", create=True, bulk=True)
     disk.occupy()
@@ -59,7 +61,7 @@ def test_a_write_without_room_gives_up_ballast_and_a_bulk_write_does_not(disk: S
     assert disk.files()[BALLAST_NAME] == SIZE
     essential.pwritev([b"e" * (BLOCK_BYTES + 1)], 0)
     assert disk.files() == {"journal": BLOCK_BYTES + 1, "batches": 0, BALLAST_NAME: SIZE - 2 * BLOCK_BYTES}
-    # What was given up is for who makes room: a batch must not find it.
+    # Released space is for operations that free space: a batch must not use it.
     product.remove("journal")
     with pytest.raises(DiskFull, match="ballast is in use"):
         bulk.pwritev([b"b"], 0)
@@ -80,7 +82,7 @@ def test_the_ballast_is_bounded_and_its_end_is_a_full_disk(disk: SimDisk) -> Non
         product.replace("small", b"content")
 
 
-def test_the_ballast_is_made_whole_where_there_is_room_for_all_of_it(disk: SimDisk) -> None:
+def test_the_ballast_is_restored_if_there_is_space_for_all_of_it(disk: SimDisk) -> None:
     product = ballasted(disk)
     disk.occupy()
     product.replace("a", b"content")
@@ -93,7 +95,7 @@ def test_the_ballast_is_made_whole_where_there_is_room_for_all_of_it(disk: SimDi
     assert disk.files()[BALLAST_NAME] == SIZE
 
 
-def test_a_start_takes_over_the_ballast_as_it_is_and_fills_it_as_far_as_there_is_room(disk: SimDisk) -> None:
+def test_a_start_adopts_the_ballast_and_fills_it_as_far_as_there_is_space(disk: SimDisk) -> None:
     product = ballasted(disk)
     disk.occupy()
     for name in "abcd":
@@ -108,7 +110,7 @@ def test_a_start_takes_over_the_ballast_as_it_is_and_fills_it_as_far_as_there_is
     assert not disk.exists(BALLAST_NAME)
 
 
-def test_retention_makes_room_where_there_is_no_block_left(disk: SimDisk) -> None:
+def test_retention_frees_space_on_a_disk_without_a_free_block(disk: SimDisk) -> None:
     """Removing a segment begins with a checkpoint (S10)."""
     product = ballasted(disk)
     log = open_log(product, SMALL)
@@ -130,8 +132,8 @@ def test_retention_makes_room_where_there_is_no_block_left(disk: SimDisk) -> Non
     assert read_batches(open_log(ballasted(disk), SMALL), 10) == [one.data for one in made[10:]]
 
 
-def test_a_log_that_stays_full_removes_all_that_may_go(disk: SimDisk) -> None:
-    """It must not try the same few segments for ever."""
+def test_a_log_on_a_full_disk_removes_every_removable_segment(disk: SimDisk) -> None:
+    """It must not try the same few segments forever."""
     ballast = Ballast(disk, SIZE)
     product = BallastedDisk(disk, ballast)
     log = open_log(product, SMALL)
@@ -147,7 +149,7 @@ def test_a_log_that_stays_full_removes_all_that_may_go(disk: SimDisk) -> None:
     assert [name for name in disk.list(PATH) if name.endswith(".log")] == [f"{n:020}.log" for n in (13, 14)]
 
 
-def test_a_node_starts_on_a_disk_without_a_block_left(disk: SimDisk) -> None:
+def test_a_node_starts_on_a_disk_without_a_free_block(disk: SimDisk) -> None:
     disk = SimDisk()
     voters = {BrokerId(1): Endpoint("127.0.0.1", 1)}
     prepare_folder(disk, "node", cluster_id="c", node_id=1, voters=voters, directory_id=b"d" * 16)
@@ -156,8 +158,8 @@ def test_a_node_starts_on_a_disk_without_a_block_left(disk: SimDisk) -> None:
     assert [begin_start(ballasted(disk), "node").start_number for _ in range(3)] == [1, 2, 3]
 
 
-def test_retention_needs_no_ballast_where_segments_have_indexes(disk: SimDisk) -> None:
-    """What it removes has room of its own to give up first."""
+def test_retention_needs_no_ballast_if_segments_have_indexes(disk: SimDisk) -> None:
+    """The removed files' own space is released first."""
     log = open_log(disk, SMALL)
     for _ in range(12):
         append(log, size=900)

@@ -1,4 +1,4 @@
-"""What an event leaves to be done is done at its end: in order, once, in slices, whatever fails."""
+"""Deferred work of an event is done at its end: in order, once, in slices, whatever fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def noting(seen: list[str], name: str) -> Callable[[], None]:
     return lambda: seen.append(name)
 
 
-async def test_calls_are_made_at_the_end_of_the_event_and_what_is_last_after_them(seen: list[str]) -> None:
+async def test_calls_are_made_at_the_end_of_the_event_and_final_ones_after_them(seen: list[str]) -> None:
     events = events_of(asyncio.get_running_loop())
     events.begin()
     events.at_end(lambda given: seen.append(f"last {given is events}"))
@@ -38,7 +38,7 @@ async def test_calls_are_made_at_the_end_of_the_event_and_what_is_last_after_the
     assert len(seen) == 3
 
 
-async def test_outside_of_an_event_the_next_turn_is_one(seen: list[str]) -> None:
+async def test_outside_an_event_the_next_turn_is_one(seen: list[str]) -> None:
     events = events_of(asyncio.get_running_loop())
     events.call_soon(noting(seen, "one"))
     events.at_end(lambda _: seen.append("last"))
@@ -47,7 +47,7 @@ async def test_outside_of_an_event_the_next_turn_is_one(seen: list[str]) -> None
     assert seen == ["one", "last"]
 
 
-async def test_nothing_overtakes_what_was_put_off_outside_of_an_event(seen: list[str]) -> None:
+async def test_nothing_overtakes_work_deferred_outside_an_event(seen: list[str]) -> None:
     events = events_of(asyncio.get_running_loop())
     events.call_soon(noting(seen, "outside"))
     events.begin()
@@ -58,8 +58,8 @@ async def test_nothing_overtakes_what_was_put_off_outside_of_an_event(seen: list
     assert seen == ["outside", "inside"]
 
 
-async def test_what_is_put_off_at_the_end_waits_for_the_next_turn(seen: list[str]) -> None:
-    """Work in slices stays in slices: others have their turn in between."""
+async def test_work_deferred_at_the_end_waits_for_the_next_turn(seen: list[str]) -> None:
+    """Work in slices stays in slices: other callbacks have their turn in between."""
     loop = asyncio.get_running_loop()
     events = events_of(loop)
 
@@ -101,7 +101,7 @@ async def test_calls_that_take_long_leave_the_rest_to_the_next_turn(
         assert len(seen) > before
 
 
-async def test_one_that_fails_is_reported_and_takes_none_of_the_others_with_it(seen: list[str]) -> None:
+async def test_a_failing_call_is_reported_and_does_not_affect_the_others(seen: list[str]) -> None:
     loop = asyncio.get_running_loop()
     reported: list[object] = []
     loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
@@ -135,7 +135,7 @@ async def test_an_interrupt_ends_the_program_and_leaves_the_rest_to_the_loop(see
 
 
 async def test_a_scheduler_and_a_worker_share_the_events_of_their_loop(seen: list[str]) -> None:
-    """What results lead to is done in the turn of the loop that brought them."""
+    """The consequences of results are processed in the turn of the loop that delivered them."""
     loop = asyncio.get_running_loop()
     scheduler, worker = LoopScheduler(loop), ThreadWorker(loop, threads=1)
     finished = asyncio.Event()
@@ -153,7 +153,7 @@ async def test_a_scheduler_and_a_worker_share_the_events_of_their_loop(seen: lis
     assert seen == ["result", "soon", "the next turn"]
 
 
-def test_a_loop_that_is_gone_leaves_nothing_behind() -> None:
+def test_a_closed_loop_leaves_nothing_behind() -> None:
     loop = asyncio.new_event_loop()
     events = events_of(loop)
     assert isinstance(events, LoopEvents) and events_of(loop) is events

@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from raftlog.system.clock import ManualClock, SystemClock
+from raftlog.system.clock import SystemClock
 from raftlog.system.runtime import LoopScheduler, ThreadWorker
+from tests.support.partitions.manual import ManualClock
 
 
 async def test_calls_due_at_once_happen_in_order() -> None:
@@ -27,8 +28,8 @@ async def test_calls_due_at_once_happen_in_order() -> None:
     assert seen == [0, 1, 2, 3, 4]
 
 
-async def test_timers_of_one_instant_are_due_in_the_order_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a machine that has been up for years, where a nanosecond is lost in the clock's own steps."""
+async def test_timers_of_one_instant_fire_in_the_order_of_their_creation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine that has been up for years, where nanoseconds are lost in the clock's resolution."""
     loop = asyncio.get_running_loop()
     scheduler = LoopScheduler(loop)
     due: list[float] = []
@@ -39,7 +40,7 @@ async def test_timers_of_one_instant_are_due_in_the_order_they_were_made(monkeyp
     assert due == sorted(set(due)) and len(due) == 5
 
 
-async def test_results_come_back_on_the_loop_each_once() -> None:
+async def test_results_are_delivered_on_the_loop_once_each() -> None:
     worker = ThreadWorker(asyncio.get_running_loop(), threads=2)
     mine = threading.get_ident()
     results: list[tuple[int | None, str, bool]] = []
@@ -65,7 +66,7 @@ async def test_results_come_back_on_the_loop_each_once() -> None:
     assert sorted(results, key=str) == sorted(expected, key=str)
 
 
-async def test_a_callback_that_raises_does_not_take_the_others_with_it() -> None:
+async def test_a_callback_that_raises_does_not_affect_the_others() -> None:
     loop = asyncio.get_running_loop()
     reported: list[object] = []
     loop.set_exception_handler(lambda _, context: reported.append(context.get("exception")))
@@ -90,7 +91,7 @@ async def test_a_callback_that_raises_does_not_take_the_others_with_it() -> None
     assert len(reported) == 5
 
 
-async def test_many_results_at_once_leave_the_loop_to_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_results_at_once_give_the_loop_turns_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a thousand logs were synced together: by the loop's clock each takes a millisecond here."""
     loop = asyncio.get_running_loop()
     worker = ThreadWorker(loop, threads=1)
@@ -112,10 +113,11 @@ async def test_many_results_at_once_leave_the_loop_to_others_in_between(monkeypa
         if not finished.is_set():
             loop.call_soon(others)
 
-    with worker._lock:
-        worker._results.extend((done, 0, None) for _ in range(30))
-        worker._waking = True
-    loop.call_soon(worker._take_results)
+    for _ in range(30):
+        worker.submit(lambda: 0, done)
+    last = threading.Event()
+    worker.submit(last.set, lambda result, error: None)
+    assert last.wait(10), "all thirty are finished before the loop takes any"
     loop.call_soon(others)
     async with asyncio.timeout(10):
         await finished.wait()
@@ -135,7 +137,7 @@ async def test_close_finishes_what_was_submitted() -> None:
     assert ran == list(range(20))
 
 
-def test_manual_clock_moves_only_by_hand() -> None:
+def test_the_manual_clock_moves_only_by_hand() -> None:
     clock = ManualClock(monotonic=5.0, wall_ms=1_000)
     clock.advance(1.5)
     assert (clock.monotonic(), clock.wall_ms()) == (6.5, 2_500)
@@ -143,10 +145,24 @@ def test_manual_clock_moves_only_by_hand() -> None:
     assert (clock.monotonic(), clock.wall_ms()) == (6.5, 500)
 
 
-def test_system_clock_has_the_units_it_says() -> None:
+def test_the_system_clock_has_the_documented_units() -> None:
     clock = SystemClock()
     assert clock.monotonic() <= clock.monotonic()
     assert clock.wall_ms() == pytest.approx(__import__("time").time() * 1000, abs=60_000)
+
+
+def descriptors_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the eventfds that are opened from now on."""
+    opened: list[int] = []
+    if hasattr(os, "eventfd"):
+        real = os.eventfd
+
+        def eventfd(*arguments: int) -> int:
+            opened.append(real(*arguments))
+            return opened[-1]
+
+        monkeypatch.setattr(os, "eventfd", eventfd)
+    return opened
 
 
 @pytest.mark.parametrize("eventfd", [True, False])
@@ -155,6 +171,7 @@ async def test_results_are_delivered_after_the_end_with_and_without_an_eventfd(
 ) -> None:
     if not eventfd:
         monkeypatch.delattr(os, "eventfd", raising=False)
+    opened = descriptors_of(monkeypatch)
     worker = ThreadWorker(asyncio.get_running_loop(), threads=2)
     seen: list[int | None] = []
     finished = asyncio.Event()
@@ -171,14 +188,18 @@ async def test_results_are_delivered_after_the_end_with_and_without_an_eventfd(
     async with asyncio.timeout(10):
         await finished.wait()
     assert sorted(seen, key=str) == sorted(range(50), key=str)
-    assert worker._waker._descriptor == -1, "the descriptor is closed"
+    assert bool(opened) is (eventfd and hasattr(os, "eventfd"))
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="Linux only")
-def test_a_worker_that_outlives_its_loop_lets_go_of_its_descriptor() -> None:
+def test_a_worker_that_outlives_its_loop_closes_its_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = descriptors_of(monkeypatch)
     loop = asyncio.new_event_loop()
     worker = ThreadWorker(loop, threads=1)
-    descriptor = worker._waker._descriptor
+    (descriptor,) = opened
     loop.close()
     worker.submit(lambda: 1, lambda _, __: pytest.fail("there is no loop"))
     worker.close()

@@ -28,7 +28,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Segment:
-    """A real file that counts how often its regions were released."""
+    """A real file that counts the releases of its regions."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         path.write_bytes(content)
@@ -105,7 +105,7 @@ def as_bytes(parts: list[Part], segment: Segment) -> bytes:
 async def test_parts_of_every_kind_arrive_in_order(pair: Pair, segment: Segment, seed: int) -> None:
     chance = random.Random(seed)
     parts: list[Part] = []
-    for _ in range(700):  # more than one `sendmsg` takes
+    for _ in range(700):  # more than one `sendmsg` accepts
         kind, size = chance.randrange(4), chance.choice([1, 9, 100, 5_000])
         position = chance.randrange(1 << 20)
         content = segment.content[position : position + size]
@@ -124,10 +124,10 @@ async def test_parts_of_every_kind_arrive_in_order(pair: Pair, segment: Segment,
     assert pair.failures == []
 
 
-async def test_thousands_of_small_regions_take_turns(
+async def test_thousands_of_small_regions_are_sent_in_several_turns(
     pair: Pair, segment: Segment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call costs what some kilobytes do: no turn of the loop makes ten thousand of them."""
+    """A call costs as much as some kilobytes: no turn of the loop makes ten thousand of them."""
     monkeypatch.setattr(zero_copy, "TURN_BYTES", 50 * zero_copy.CALL_BYTES)
     pair.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
     parts: list[Part] = [segment.region(number, 1) for number in range(1000)]
@@ -139,7 +139,7 @@ async def test_thousands_of_small_regions_take_turns(
 
 
 async def test_large_buffers_are_neither_joined_nor_copied(pair: Pair) -> None:
-    """What was queued is what is sent: had it been copied, the change after the queueing would not show."""
+    """The queued buffer itself is sent: if it had been copied, the change after the queueing would not be visible."""
     large = bytearray(1 << 20)
     pair.writer.extend([b"head", large])
     pair.writer.flush()
@@ -147,7 +147,7 @@ async def test_large_buffers_are_neither_joined_nor_copied(pair: Pair) -> None:
     assert (await pair.read(4 + (1 << 20)))[-4:] == b"tail"
 
 
-async def test_a_peer_that_goes_away_is_told_once_and_regions_are_released(pair: Pair, segment: Segment) -> None:
+async def test_a_peer_that_closes_is_reported_once_and_regions_are_released(pair: Pair, segment: Segment) -> None:
     pair.writer.extend([segment.region(0, 1 << 20), b"x", segment.region(5, 10)])
     pair.writer.flush()
     await pair.read(1000)
@@ -167,7 +167,7 @@ async def test_a_file_that_is_too_short_fails_the_connection(pair: Pair, segment
     assert segment.released == [0]
 
 
-async def test_what_is_left_can_be_handed_over_in_the_middle_of_anything(pair: Pair, segment: Segment) -> None:
+async def test_unsent_parts_can_be_taken_over_at_any_point(pair: Pair, segment: Segment) -> None:
     for middle in (b"b" * 500_000, None):
         number = len(segment.released)
         part: Part = middle if middle is not None else segment.region(3, 500_000)
@@ -184,7 +184,7 @@ async def test_what_is_left_can_be_handed_over_in_the_middle_of_anything(pair: P
     assert segment.released == [0] and pair.failures == []
 
 
-# --- For transports that others write to -----------------------------------------------------------------------------
+# --- For foreign transports ------------------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
@@ -220,7 +220,7 @@ async def server(
         await asyncio.sleep(0)
 
 
-async def test_a_region_follows_what_the_transport_still_holds(segment: Segment) -> None:
+async def test_a_region_follows_the_transports_buffered_bytes(segment: Segment) -> None:
     before, after = os.urandom(20 << 20), os.urandom(1 << 20)
 
     async def serve(transport: asyncio.Transport) -> None:
@@ -252,7 +252,7 @@ async def test_a_reader_that_stops_has_a_deadline(segment: Segment) -> None:
     assert outcome[0].code == "slow_request" and segment.released == [0]
 
 
-async def test_a_reader_that_leaves(segment: Segment) -> None:
+async def test_a_reader_that_closes(segment: Segment) -> None:
     outcome: list[RetriableError] = []
 
     async def serve(transport: asyncio.Transport) -> None:
@@ -269,7 +269,7 @@ async def test_a_reader_that_leaves(segment: Segment) -> None:
     assert segment.released == list(range(len(segment.released)))
 
 
-async def test_a_file_that_is_too_short_breaks_the_answer_off(segment: Segment) -> None:
+async def test_a_file_that_is_too_short_cuts_the_answer_off(segment: Segment) -> None:
     async def serve(transport: asyncio.Transport) -> None:
         with pytest.raises(DiskFailed):
             await send_region(transport, segment.region((4 << 20) - 10, 20), timeout=PATIENCE_S)
@@ -281,7 +281,7 @@ async def test_a_file_that_is_too_short_breaks_the_answer_off(segment: Segment) 
     assert segment.released == [0]
 
 
-async def test_a_cancelled_sender_releases_and_breaks_off(segment: Segment) -> None:
+async def test_a_cancelled_sender_releases_and_cuts_off(segment: Segment) -> None:
     async def serve(transport: asyncio.Transport) -> None:
         transport.write(bytes(8 << 20))
         task = asyncio.get_running_loop().create_task(
@@ -329,7 +329,7 @@ async def test_an_aiohttp_answer_with_regions_in_between(segment: Segment) -> No
     assert segment.released == [0, 1]
 
 
-def test_where_sendfile_cannot_work(segment: Segment) -> None:
+def test_if_sendfile_cannot_work(segment: Segment) -> None:
     class Transport(asyncio.BaseTransport):
         def __init__(self, **info: object) -> None:
             super().__init__(info)
