@@ -6,9 +6,10 @@ import heapq
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
-from http_api.service.service import EventLoop, Health
 from metadata.view import ClusterView
 from metadata.voters.damage import forgot
+from partitions.replica.transactions import LeftOpen
+from raftlog.api.cluster import EventLoop, HealthInfo
 from raftlog.model import NO_BROKER, NO_INCARNATION, PartitionRecord, QuorumStatus, TopicPartition
 
 from .loop_stalls import LoopStalls
@@ -17,13 +18,19 @@ from .wiring import Broker
 LINES_MAX = 20
 """Maximum number of lines of one kind. The rest is only counted."""
 
+OLD_TRANSACTION_SECONDS = 300.0
+"""The age from which an open transaction is a problem. Most transactions last for seconds."""
+
+OPEN_LOOKED_AT = 1_000
+"""The most open transactions among which old ones are sought, the oldest of each partition first."""
+
 SORTED_MAX = 10_000
 """Number of problems of one kind among which the first are sought."""
 
 
 def health_of(
     broker: Broker, quorum: QuorumStatus, stalls: LoopStalls | None = None, own: Sequence[str] = ()
-) -> Health:
+) -> HealthInfo:
     """Return this node's view of itself and the cluster. `own`: problems of this node that others cannot see."""
     view = broker.view
     record = view.broker(broker.identity.node_id)
@@ -60,9 +67,32 @@ def health_of(
     for lines in (manager.repairs.status(), manager.out_of_service(), manager.hindered()):
         problems += [f"{line} (node {broker.identity.node_id})" for line in lines[:LINES_MAX]]
         problems += [f"... and {len(lines) - LINES_MAX} more replicas like the last"] if len(lines) > LINES_MAX else []
+    open_here = manager.transactions.open_transactions(OPEN_LOOKED_AT)
+    problems += old_transactions(open_here, broker.clock.monotonic(), view)
     problems += partition_problems(view)
     ready = registered and record is not None and not record.fenced and quorum.leader != NO_BROKER
-    return Health(ready, tuple(problems), None if stalls is None else _event_loop(stalls))
+    return HealthInfo(ready, problems, None if stalls is None else _event_loop(stalls))
+
+
+def old_transactions(open_here: Sequence[LeftOpen], now: float, view: ClusterView) -> list[str]:
+    """Return the transactions that hold back `read_committed` consumers for a long time. `now` is monotonic, in
+    seconds."""
+    found = [
+        (one, now - one.seen_since)
+        for one in open_here
+        if one.seen_since is not None and now - one.seen_since >= OLD_TRANSACTION_SECONDS
+    ]
+    lines = []
+    for one, age in found[:LINES_MAX]:
+        topic = view.topic_by_id(one.topic_partition.topic_id)
+        name = one.topic_partition.topic_id.hex() if topic is None else topic.name
+        lines.append(
+            f"partition {name}/{one.topic_partition.partition} has an open transaction of producer "
+            f"{one.key.producer_id}, epoch {one.key.producer_epoch}, for {age:.0f} s: read_committed consumers wait at "
+            f"offset {one.first_offset}. If its producer is gone, end it: raftlog transaction abort --producer-id "
+            f"{one.key.producer_id}"
+        )
+    return lines + ([f"... and {len(found) - LINES_MAX} more open transactions"] if len(found) > LINES_MAX else [])
 
 
 def partition_problems(view: ClusterView) -> list[str]:

@@ -16,8 +16,9 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 STALL_SECONDS = 0.02
 """Duration of a turn that counts as a stall, in seconds."""
@@ -35,8 +36,7 @@ RECENT_MAX = 4096
 """Maximum number of remembered stalls: more than fit into `RECENT_SECONDS`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StallReport:
+class StallReport(msgspec.Struct, frozen=True):
     """The gauge's results, in seconds."""
 
     stalls: int
@@ -88,11 +88,11 @@ class LoopStalls:
         return StallReport(self._stalls, self._worst, self._worst_processor, len(self._recent), recent_worst)
 
     def turn_begins(self) -> None:
-        """Note that the selector has returned."""
+        """Record that the selector has returned."""
         self._turn_began = self._wall()
 
     def turn_ends(self) -> None:
-        """Note that all callbacks that were due have run."""
+        """Record that all callbacks that were due have run."""
         if self._warn is None:
             return
         now = self._wall()

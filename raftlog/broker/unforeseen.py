@@ -11,10 +11,19 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from raftlog.ports import Clock, Logger
+from raftlog.ports import Clock, Logger, Scheduler
 
 REMEMBERED_SECONDS = 600.0
 REMEMBERED_MAX = 1_000
+
+
+def raise_soon(scheduler: Scheduler, error: BaseException) -> None:
+    """Raise an unexpected error in an event of its own, so that the loop reports it and the present work continues."""
+
+    def raise_it() -> None:
+        raise error
+
+    scheduler.call_soon(raise_it)
 
 
 class UnforeseenErrors:

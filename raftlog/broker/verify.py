@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from partitions.opening.folders import find_replicas, folder_of
 from partitions.upkeep.folder_check import check_folder
@@ -20,8 +21,7 @@ from raftlog.system.disk import LocalDisk
 from .identity import LOCK_FILE, read_identity
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedReplica:
+class VerifiedReplica(msgspec.Struct, frozen=True):
     """The result of the check of one replica."""
 
     topic_id: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from metadata.commands.cluster import AlterIsr, RegisterBroker
 from metadata.commands.envelope import Command
@@ -49,10 +50,10 @@ from raftlog.broker.changes.room_reports import RoomReports
 from raftlog.broker.changes.transaction_reports import TransactionReports
 from raftlog.broker.requests.local import LocalRequests
 from raftlog.config import NodeConfig
-from raftlog.errors import InvalidRequest
-from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, TopicPartition
+from raftlog.errors import InvalidRequest, RemoteProtocolError
+from raftlog.model import NO_INCARNATION, BrokerId, Endpoint, Incarnation, LeaderEpoch, TopicPartition
 from raftlog.ports import Clock, Disk, Logger, Random, Scheduler, Worker
-from raftlog.slices import Following
+from raftlog.slices import WorkQueue
 from raftlog.system.cluster_clock import ClusterClock
 from raftlog.version import FEATURE_LEVEL
 
@@ -83,17 +84,17 @@ class Broker:
         dialer: Dialer,
         logger: Logger,
         on_fatal: Callable[[BaseException], None],
+        on_peer_fault: Callable[[BrokerId, RemoteProtocolError], None] | None = None,
     ) -> None:
-        """`on_fatal` is called, at most once for each reason, if this process must stop."""
-        self.identity = identity
-        self.config = config
+        """`on_fatal` is called, at most once a reason, if this process must stop. `on_peer_fault`: log if None."""
+        self.identity, self.config, self.clock = identity, config, clock
         self.view = ClusterView()
         self.cluster_clock = ClusterClock(clock)
         self.incarnation: Incarnation = NO_INCARNATION
         self._quorum: MetadataQuorum | None = None
         self._logger = logger
         self._on_fatal = on_fatal
-        self._following = Following(clock, scheduler, on_fatal)
+        self._following = WorkQueue(scheduler, clock, on_fatal)
         self._followed_index = 0
         """Index of the last log entry that view and partitions have processed."""
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
@@ -124,7 +125,8 @@ class Broker:
             on_replica_offline=self._offline_leaders.on_offline,
             report_loss=self._report_loss,
             transactions=TransactionPorts(self.view.transactions, self.reports.markers_written, self.reports.overdue),
-            catch_up=self._catch_up,
+            catch_up=self.catch_up,
+            on_peer_fault=on_peer_fault,
         )
         self.manager.room = self.room
         self.local = LocalRequests(self.manager, scheduler)
@@ -182,7 +184,7 @@ class Broker:
                 return
             self.incarnation = outcome.result.incarnation
             try:
-                self._following.add(self._begin(outcome.index, registered))
+                self._following.add(partial(self._begin, outcome.index, registered))
             except BaseException as error:
                 self._on_fatal(error)  # Only this reports a broker that is half registered.
                 raise
@@ -199,7 +201,7 @@ class Broker:
 
     def on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
         """Process the events of applied entries up to `index`, in order, and in this turn if they are few."""
-        self._following.add(self._take_over(index, events))
+        self._following.add(partial(self._take_over, index, events))
 
     def _take_over(self, index: int, events: Sequence[MetadataEvent]) -> Iterator[None]:
         """Update the view before the partitions, slice by slice; the view is at `index` after the last slice.
@@ -245,13 +247,7 @@ class Broker:
             self._asked += 1
             heapq.heappush(self._waiting, (index, self._asked, callback))
 
-    def check_invariants(self) -> None:
-        """Check what must hold between any two events. Raises `InvariantViolation`."""
-        self.manager.check_invariants()
-
-    # --- Inside ---
-
-    def _catch_up(self, done: Callable[[bool], None]) -> None:
+    def catch_up(self, done: Callable[[bool], None]) -> None:
         """Call `done` when view and partitions have everything that the quorum has decided (S7).
 
         If the quorum does not answer, `done` is called with False.
@@ -267,6 +263,12 @@ class Broker:
                 done(False)
 
         self._quorum.read_barrier(answered, timeout=PATIENCE_SECONDS)
+
+    def check_invariants(self) -> None:
+        """Check what must hold between any two events. Raises `InvariantViolation`."""
+        self.manager.check_invariants()
+
+    # --- Inside ---
 
     def _room_reports(self, scheduler: Scheduler) -> RoomReports:
         return RoomReports(

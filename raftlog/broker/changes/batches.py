@@ -16,7 +16,6 @@ callers' changes (S11).
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -26,9 +25,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from metadata.commands.envelope import Command
-from metadata.quorum.port import MetadataQuorum, Outcome
+from metadata.quorum.port import Fate, MetadataQuorum, Outcome
+from raftlog.broker.unforeseen import raise_soon
 from raftlog.config import MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
+from raftlog.ports import Answer, Clock, Scheduler, Timer
 
 from .feature_levels import check_level
 from .proposer import failure_of
@@ -56,9 +57,10 @@ _encoder = msgspec.msgpack.Encoder()
 class _Waiting(Generic[Change, Decision]):
     change: Change
     size: int
-    decided: asyncio.Future[Decision]
+    answer: Answer[Decision] | None
+    """The caller's callback; None after the call."""
     shown: bool
-    """Whether its answer waits for the view."""
+    """Whether the answer waits for the view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,15 @@ class Limits:
 
 
 class ChangeBatches(ABC, Generic[Change, Decision]):
-    """The queue for one kind of change on one node. All calls are made on the broker's loop."""
+    """The queue for one kind of change on one node. All calls are made on the scheduler's thread."""
 
     def __init__(
         self,
         quorum: MetadataQuorum,
         when_view_reaches: Callable[[int, Callable[[], None]], None],
         feature_level: Callable[[], int],
+        clock: Clock,
+        scheduler: Scheduler,
         *,
         what: str,
         needs_level: int,
@@ -92,24 +96,29 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         self._quorum = quorum
         self._when_view_reaches = when_view_reaches
         self._feature_level = feature_level
+        self._clock = clock
+        self._scheduler = scheduler
         self._what = what
         self._needs_level = needs_level
         self._limits = limits
         self._decoder = decoder
         self._queue: deque[_Waiting[Change, Decision]] = deque()
         self._bytes = 0
-        """Bytes in the queue."""
+        """Bytes in the queue, and of changes that wait for the confirmation of the feature level."""
+        self._unconfirmed = 0
+        """Number of the latter."""
         self._under_way: list[_Waiting[Change, Decision]] = []
         self._proposing = False
         self._began = 0.0
-        """When the last command was sent, on the loop's clock."""
+        """When the last command was sent, on the monotonic clock."""
         self._carried = 0
         """Number of changes that it carried."""
         self._away: set[Hashable] = set()
         """Owners with a change in flight that have not submitted again."""
         self._hurried = 0
         """Number of queued changes that must not wait for others."""
-        self._gathering: asyncio.TimerHandle | None = None
+        self._gathering: Timer | None = None
+        """The end of the time in which the next command waits for more changes."""
         self._decided: deque[int] = deque()
         """Log indexes of the last commands."""
 
@@ -133,38 +142,77 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
 
     # --- Submitting --------------------------------------------------------------------------------------------------
 
-    def submit(self, change: Change, *, shown: bool = True) -> asyncio.Future[Decision]:
-        """Queue a change. The future is done when it is decided and, with `shown`, this node's view shows that.
+    def submit(self, change: Change, answer: Answer[Decision], *, shown: bool = True, decodable: bool = False) -> None:
+        """Queue a change. `answer` is called once it is decided and, with `shown`, this node's view shows that.
 
-        The future fails with the refusal, or with a `RetriableError`. Raises `InvalidRequest` or `RetriableError` for a
-        change that is not even queued.
+        `answer` gets the decision, the refusal or a `RetriableError`, perhaps before this call returns. Raises
+        `InvalidRequest` or `RetriableError` for a change that is not even queued; `answer` is not called for it.
+        `decodable`: every field is known to be within its bounds, so that is not checked again.
         """
-        check_level(self._feature_level(), self._needs_level, f"there are {self._what}")
-        size = self._size_of(change)
+        size = self._size_of(change, decodable)
         if size > self._limits.change_bytes:
             raise InvalidRequest(
                 self._limits.too_large,
                 f"a change of {self._what} may have at most {self._limits.change_bytes} bytes, not {size}: split it",
             )
-        if len(self._queue) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
+        if len(self._queue) + self._unconfirmed >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
             raise RetriableError("overloaded", f"too many changes of {self._what} wait for the quorum")
-        decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Waiting(change, size, decided, shown))
         self._bytes += size
-        asker = self._patient(change)
+        waiting = _Waiting[Change, Decision](change, size, answer, shown)
+        if self._feature_level() < self._needs_level:
+            self._confirm_level(waiting)
+        else:
+            self._enqueue(waiting)
+
+    def _confirm_level(self, waiting: _Waiting[Change, Decision]) -> None:
+        """Queue a change if the feature level, as the quorum knows it, permits that.
+
+        The view may be behind, in particular after a start. A final refusal because of it would be wrong, and
+        contradict an earlier attempt of the same request through another node, which may have been carried out (S11).
+        """
+        self._unconfirmed += 1
+
+        def answered(outcome: Outcome) -> None:
+            if outcome.fate is Fate.APPLIED:
+                self._when_view_reaches(outcome.index, known)
+            else:
+                why = f"the quorum does not confirm the feature level: {outcome.detail}"
+                refuse(RetriableError("quorum_unavailable", why))
+
+        def known() -> None:
+            try:
+                check_level(self._feature_level(), self._needs_level, f"there are {self._what}")
+            except InvalidRequest as error:
+                refuse(error)
+                return
+            self._unconfirmed -= 1
+            self._enqueue(waiting)
+
+        def refuse(error: RaftlogError) -> None:
+            self._unconfirmed -= 1
+            self._bytes -= waiting.size
+            answer, waiting.answer = waiting.answer, None
+            if answer is not None:
+                answer(error)
+
+        self._quorum.read_barrier(answered, timeout=PROPOSAL_SECONDS)
+
+    def _enqueue(self, waiting: _Waiting[Change, Decision]) -> None:
+        self._queue.append(waiting)
+        asker = self._patient(waiting.change)
         self._hurried += asker is None
         self._away.discard(asker)
         self._pump()
-        return decided
 
-    def _size_of(self, change: Change) -> int:
+    def _size_of(self, change: Change, decodable: bool) -> int:
         """Return the size of a change within a command, in bytes.
 
         Raises `InvalidRequest` for a change that no node could decode.
         """
         try:
             packed = _encoder.encode(change)
-            self._decoder.decode(packed)
+            if not decodable:
+                self._decoder.decode(packed)
         except (msgspec.MsgspecError, UnicodeError, OverflowError) as error:
             raise InvalidRequest("invalid_request", f"malformed change of {self._what}: {error}") from None
         return len(packed)
@@ -174,14 +222,18 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
     def _pump(self) -> None:
         if self._proposing or not self._queue:
             return
-        loop = asyncio.get_running_loop()
-        pause = self._began + GATHER_SECONDS - loop.time() if self._gathers() else 0.0
-        if pause > 0:
-            if self._gathering is None:
-                self._gathering = loop.call_later(pause, self._gathered)
-            return
+        pause = self._began + GATHER_SECONDS - self._clock.monotonic() if self._gathers() else 0.0
+        if pause <= 0:
+            self._send()
+        elif self._gathering is None:
+            self._gathering = self._scheduler.call_later(pause, self._send)
+
+    def _send(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         self._proposing = True
-        self._began = loop.time()
+        self._began = self._clock.monotonic()
         try:
             self._take()
             command = self._command(tuple(waiting.change for waiting in self._under_way))
@@ -193,10 +245,6 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         """Return whether to wait for more: many callers are active, more will come, and no queued change is urgent."""
         many = self._carried >= GATHER_FROM and len(self._queue) < GATHER_UPTO
         return many and bool(self._away) and not self._hurried
-
-    def _gathered(self) -> None:
-        self._gathering = None
-        self._pump()
 
     def _take(self) -> None:
         """Take as many changes as fit the next command, at least one."""
@@ -225,19 +273,18 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
 
     def _broke(self, error: Exception) -> None:
         """Fail the command in flight, whose outcome will not be known."""
-        loop = asyncio.get_running_loop()
-        loop.call_exception_handler({"message": f"a command of {self._what} broke", "exception": error})
+        raise_soon(self._scheduler, error)
         self._tell_failed(RetriableError("outcome_unknown", f"an unexpected error on this node: {error!r}"))
-        loop.call_soon(self._next)
+        self._scheduler.call_soon(self._next)
 
     def _take_answer(self, outcome: Outcome) -> None:
         answers = self._answers(outcome, len(self._under_way))
         if answers is not None:
             told = list(zip(self._under_way, answers, strict=True))
-            _tell((waiting, answer) for waiting, answer in told if not waiting.shown)
+            self._tell((waiting, answer) for waiting, answer in told if not waiting.shown)
             later = [(waiting, answer) for waiting, answer in told if waiting.shown]
             if later:
-                self._when_view_reaches(outcome.index, lambda: _tell(later))
+                self._when_view_reaches(outcome.index, lambda: self._tell(later))
             self._decided.append(outcome.index)
             due = self._decided.popleft() if len(self._decided) > MOST_AHEAD else 0
             self._when_view_reaches(due, self._next)
@@ -249,21 +296,19 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         self._next()
 
     def _tell_failed(self, error: RaftlogError) -> None:
-        for waiting in self._under_way:
-            if not waiting.decided.done():
-                waiting.decided.set_exception(error_from_code(error.code, error.detail))
+        self._tell((waiting, error_from_code(error.code, error.detail)) for waiting in self._under_way)
 
     def _next(self) -> None:
         self._under_way.clear()
         self._proposing = False
         self._pump()
 
-
-def _tell(answers: Iterable[tuple[_Waiting[Change, Decision], Decision | RaftlogError]]) -> None:
-    for waiting, answer in answers:
-        if waiting.decided.done():
-            continue  # the caller has gone
-        if isinstance(answer, RaftlogError):
-            waiting.decided.set_exception(answer)
-        else:
-            waiting.decided.set_result(answer)
+    def _tell(self, answers: Iterable[tuple[_Waiting[Change, Decision], Decision | RaftlogError]]) -> None:
+        """Call the callbacks that were not called yet. An exception in one of them does not affect the others."""
+        for waiting, outcome in answers:
+            answer, waiting.answer = waiting.answer, None
+            if answer is not None:
+                try:
+                    answer(outcome)
+                except Exception as error:  # noqa: BLE001  reported; the other callers get their answers
+                    raise_soon(self._scheduler, error)

@@ -23,6 +23,7 @@ from metadata.commands.groups import (
 from metadata.commands.results import GroupsChanged
 from metadata.quorum.port import MetadataQuorum, Outcome
 from raftlog.errors import RaftlogError, error_from_code
+from raftlog.ports import Clock, Scheduler
 
 from .batches import ChangeBatches, Limits
 
@@ -39,11 +40,15 @@ class GroupBatches(ChangeBatches[GroupChange, int]):
         quorum: MetadataQuorum,
         when_view_reaches: Callable[[int, Callable[[], None]], None],
         feature_level: Callable[[], int],
+        clock: Clock,
+        scheduler: Scheduler,
     ) -> None:
         super().__init__(
             quorum,
             when_view_reaches,
             feature_level,
+            clock,
+            scheduler,
             what="groups",
             needs_level=GROUPS_FEATURE_LEVEL,
             limits=LIMITS,

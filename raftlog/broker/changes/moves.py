@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from http_api.service.moves import LocalReplica, SuggestedMove, WantedReassignment
 from metadata.commands.cluster import MAX_ELECTIONS_PER_COMMAND, ElectLeaders
 from metadata.commands.fields import Election
 from metadata.commands.replicas import (
@@ -26,6 +25,7 @@ from metadata.commands.results import Elected, ReassignmentsAltered, Refused
 from metadata.rules.balance import balance, drain
 from metadata.view import ClusterView
 from partitions.driver.driver import PartitionDriver
+from raftlog.api.moves import MoveInfo, ReplicaInfo
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import BrokerId, PartitionRecord, ReplicationThrottle, TopicPartition
 from raftlog.ports import Logger
@@ -53,7 +53,7 @@ class MoveAdministrator:
         self._proposer = proposer
         self._logger = logger
 
-    async def plan(self, drain_brokers: Sequence[BrokerId]) -> list[SuggestedMove]:
+    async def plan(self, drain_brokers: Sequence[BrokerId]) -> list[MoveInfo]:
         await self._proposer.catch_up()
         brokers = self._view.brokers()
         partitions = self._view.partitions()
@@ -61,14 +61,20 @@ class MoveAdministrator:
             moves = await asyncio.to_thread(drain, brokers, partitions, drain_brokers)
         else:
             moves = await asyncio.to_thread(balance, brokers, partitions)
-        return [SuggestedMove(move.topic_partition, move.replicas, move.target) for move in moves]
+        found = []
+        for move in moves:
+            tp = move.topic_partition
+            topic, record = self._view.topic_by_id(tp.topic_id), self._view.partition(tp)
+            if topic is not None and record is not None:
+                leader = record.leader if record.has_leader else None
+                found.append(MoveInfo(topic.name, tp.partition, list(move.replicas), list(move.target), leader))
+        return found
 
     async def reassign(
-        self, wanted: Sequence[WantedReassignment], throttle: ReplicationThrottle | None = None
+        self,
+        wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None],
+        throttle: ReplicationThrottle | None = None,
     ) -> list[RaftlogError | None]:
-        targets = {one.topic_partition: one.target_replicas for one in wanted}
-        if len(targets) != len(wanted):
-            raise InvalidRequest("invalid_request", "a partition is named more than once")
         await self._proposer.catch_up()
         if throttle is not None and not wanted and not self._view.reassigning():
             raise InvalidRequest("no_reassignment_in_progress", "there is no reassignment to throttle")
@@ -91,19 +97,19 @@ class MoveAdministrator:
                     r.topic_partition.topic_id,
                     r.topic_partition.partition,
                     r.partition_epoch,
-                    targets[r.topic_partition] or (),
+                    wanted[r.topic_partition] or (),
                 )
                 for r in records
             )
             return await decide(asked)
 
         def is_done(record: PartitionRecord) -> bool:
-            target = targets[record.topic_partition]
+            target = wanted[record.topic_partition]
             if target is None:
                 return False  # It may have completed instead of being cancelled.
             return record.target_replicas == target or (record.replicas == target and not record.target_replicas)
 
-        answers = await self._ask_all(list(targets), MAX_REASSIGNMENTS_PER_COMMAND, ask, is_done)
+        answers = await self._ask_all(list(wanted), MAX_REASSIGNMENTS_PER_COMMAND, ask, is_done)
         # A reassignment that was already in progress needs no command, but may need other rates.
         carried_out = None in answers or not answers
         if throttle is not None and throttle != self._view.throttle and carried_out and self._view.reassigning():
@@ -154,14 +160,17 @@ class MoveAdministrator:
             raise InvalidRequest("not_found", f"broker {broker_id} is not registered")
         await self._proposer.decide(UnregisterBroker(broker_id, broker.incarnation))
 
-    def replicas(self) -> list[LocalReplica]:
+    def replicas(self) -> list[ReplicaInfo]:
         found = []
-        for topic_partition, driver in sorted(self._drivers().items()):
+        for tp, driver in sorted(self._drivers().items()):
+            topic = self._view.topic_by_id(tp.topic_id)
+            if topic is None:
+                continue
             log = driver.log
             replica = driver.replica
             role = "offline" if replica.offline else "leader" if replica.leader else "follower"
             role = role if replica.offline or replica.leader or replica.follower else "idle"
-            found.append(LocalReplica(topic_partition, log.size_bytes, log.log_end_offset, role))
+            found.append(ReplicaInfo(topic.name, tp.partition, log.size_bytes, log.log_end_offset, role))
         return found
 
     # --- Inside ------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from metadata.commands.envelope import Command
 from metadata.commands.results import CommandResult, Refused
 from metadata.quorum.port import Fate, MetadataQuorum, Outcome
-from raftlog.broker.futures import answer_of, resolve
 from raftlog.errors import RaftlogError, RetriableError
+from raftlog.system.futures import answer_of, resolve
 
 VIEW_GRACE_SECONDS = 1.0
 """Extra time, beyond the quorum's own, that a view may take to reach the index that the quorum named, in seconds."""

@@ -48,7 +48,7 @@ class RoomReports:
         self._due = False
 
     def on_room(self) -> None:
-        """Handle a disk that has become short of space, or is so no longer."""
+        """Handle a disk that has become short of space, or no longer is."""
         if not self._due:
             self._due = True
             self._scheduler.call_soon(self._look)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from metadata.commands.envelope import Command
-from metadata.commands.results import TransactionAnswer, TransactionsChanged
+from metadata.commands.results import TransactionsChanged
 from metadata.commands.transactions import (
     MAX_CHANGE_BYTES,
     MAX_CHANGES,
@@ -21,6 +21,8 @@ from metadata.commands.transactions import (
 from metadata.quorum.port import MetadataQuorum, Outcome
 from raftlog.config import KIB
 from raftlog.errors import RaftlogError, error_from_code
+from raftlog.ports import Clock, Scheduler
+from raftlog.transactions import TransactionKey
 
 from .batches import ChangeBatches, Limits
 
@@ -33,10 +35,10 @@ LIMITS = Limits(MOST_BYTES, "transaction_too_large", MAX_CHANGES_BYTES, MAX_CHAN
 class Decided:
     """The result of a change that was carried out."""
 
-    index: int
-    """Index of its log entry."""
-    answer: TransactionAnswer | None
-    """Further results, if any."""
+    keys: tuple[TransactionKey, ...] = ()
+    """The keys that the image answered with, if any."""
+    count: int = 0
+    """The number of ids in an opened block."""
 
 
 class TransactionBatches(ChangeBatches[TransactionChange, Decided]):
@@ -47,11 +49,15 @@ class TransactionBatches(ChangeBatches[TransactionChange, Decided]):
         quorum: MetadataQuorum,
         when_view_reaches: Callable[[int, Callable[[], None]], None],
         feature_level: Callable[[], int],
+        clock: Clock,
+        scheduler: Scheduler,
     ) -> None:
         super().__init__(
             quorum,
             when_view_reaches,
             feature_level,
+            clock,
+            scheduler,
             what="transactions",
             needs_level=TRANSACTIONS_FEATURE_LEVEL,
             limits=LIMITS,
@@ -64,10 +70,10 @@ class TransactionBatches(ChangeBatches[TransactionChange, Decided]):
     def _answers(self, outcome: Outcome, count: int) -> list[Decided | RaftlogError] | None:
         if not isinstance(outcome.result, TransactionsChanged):
             return None
-        answers: list[Decided | RaftlogError] = [Decided(outcome.index, None)] * count
+        answers: list[Decided | RaftlogError] = [Decided()] * count
         for told in outcome.result.answers:
             if told.position >= count:
                 continue  # answers none of these changes
             refused = error_from_code(told.code, told.detail) if told.code else None
-            answers[told.position] = refused or Decided(outcome.index, told)
+            answers[told.position] = refused or Decided(told.keys, told.count)
         return answers

@@ -1,4 +1,4 @@
-"""Division of a commit into pieces that fit into one or several commands.
+"""Division of a commit that does not fit into one change into parts that do.
 
 The functions are pure, and slow for large commits, for which a thread runs them.
 """
@@ -6,23 +6,15 @@ The functions are pure, and slow for large commits, for which a thread runs them
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
+from typing import TypeAlias
 
 import msgspec
 
-from http_api.service.transactions import WantedCommit, WantedGroupOffsets, WantedOutput
-from metadata.commands.transactions import (
-    MAX_CHANGE_BYTES,
-    MAX_GROUPS_PER_COMMIT,
-    MAX_OUTPUTS,
-    GroupMoves,
-    Move,
-    Output,
-    Piece,
-    TopicEnds,
-)
+from metadata.commands.transactions import MAX_CHANGE_BYTES, MAX_PARTS, Piece, digest_of, encode_piece
 from raftlog.errors import InvalidRequest
-from raftlog.model import Offset, TopicId
+from raftlog.wire import MAX_GROUPS_PER_COMMIT, MAX_OUTPUTS, CommitRequest, GroupMoves, TopicEnds, TransactionOutput
 
 ENDS_PER_OUTPUT = 1_000
 """Ends of one transaction in an output. A transaction with more has several outputs, each of which fits into a
@@ -36,23 +28,43 @@ FRAME_BYTES = 64
 _encoder = msgspec.msgpack.Encoder()
 
 
-def size_of_wanted(wanted: WantedCommit) -> int:
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a staged commit."""
+
+    packed: tuple[bytes, ...]
+    digest: bytes
+
+
+Division: TypeAlias = Parts | Piece
+"""How a commit is proposed: in parts, or as the one piece that it is."""
+
+
+def offsets_in(request: CommitRequest) -> int:
     """Return the number of offsets that a commit names, which determines the time to divide it."""
-    ends = sum(1 + len(output.end_offsets) for output in wanted.outputs)
-    return ends + sum(len(group.moves) for group in wanted.group_offsets)
+    ends = sum(1 + sum(1 + len(topic.end_offsets) for topic in output.topics) for output in request.outputs)
+    return ends + sum(len(group.moves) for group in request.groups)
 
 
-def pieces_of(wanted: WantedCommit, most_bytes: int = MAX_CHANGE_BYTES) -> list[Piece]:
-    """Return at least one piece, none of them larger than `most_bytes`, which together are the commit.
+def divide(request: CommitRequest) -> Division:
+    """Divide a commit. Raises `InvalidRequest` for a commit that no command can express."""
+    pieces = pieces_of(request, MAX_CHANGE_BYTES)
+    if len(pieces) == 1:
+        return pieces[0]
+    if len(pieces) > MAX_PARTS:
+        raise InvalidRequest("transaction_too_large", f"a commit may have {MAX_PARTS * MAX_CHANGE_BYTES} bytes at most")
+    packed = tuple(map(encode_piece, pieces))
+    return Parts(packed, digest_of(packed))
 
-    Raises `InvalidRequest` for a commit that no command can express.
-    """
+
+def pieces_of(request: CommitRequest, most_bytes: int) -> list[Piece]:
+    """Return at least one piece, none of them larger than `most_bytes`, which together are the commit."""
     pieces: list[Piece] = []
-    outputs: list[Output] = []
+    outputs: list[TransactionOutput] = []
     groups: list[GroupMoves] = []
     room = most_bytes - FRAME_BYTES
-    parts: Iterable[Output | GroupMoves] = chain(
-        _outputs(wanted.outputs), _groups(wanted.group_offsets, most_bytes - FRAME_BYTES)
+    parts: Iterable[TransactionOutput | GroupMoves] = chain(
+        _outputs(request), _groups(request, most_bytes - FRAME_BYTES)
     )
     for part in parts:
         size = _size(part)
@@ -63,49 +75,37 @@ def pieces_of(wanted: WantedCommit, most_bytes: int = MAX_CHANGE_BYTES) -> list[
             groups = []
             room = most_bytes - FRAME_BYTES
         room -= size
-        if isinstance(part, Output):
+        if isinstance(part, TransactionOutput):
             outputs.append(part)
         else:
             groups.append(part)
     return [*pieces, Piece(tuple(outputs), tuple(groups))]
 
 
-def _size(part: Output | GroupMoves) -> int:
+def _size(part: TransactionOutput | GroupMoves) -> int:
     try:
         return len(_encoder.encode(part))
     except (msgspec.MsgspecError, UnicodeError, OverflowError) as error:
         raise InvalidRequest("invalid_request", f"malformed transaction: {error}") from None
 
 
-def _outputs(wanted: Iterable[WantedOutput]) -> Iterator[Output]:
-    for one in wanted:
-        for start in range(0, max(1, len(one.end_offsets)), ENDS_PER_OUTPUT):
-            by_topic: dict[TopicId, tuple[list[int], list[Offset]]] = {}
-            for topic_partition, end_offset in one.end_offsets[start : start + ENDS_PER_OUTPUT]:
-                numbers, ends = by_topic.setdefault(topic_partition.topic_id, ([], []))
-                numbers.append(topic_partition.partition)
-                ends.append(end_offset)
-            topics = tuple(TopicEnds(topic, tuple(numbers), tuple(ends)) for topic, (numbers, ends) in by_topic.items())
-            yield Output(*one.key, topics)
-
-
-def _groups(wanted: Iterable[WantedGroupOffsets], most_bytes: int) -> Iterator[GroupMoves]:
-    for one in wanted:
-        speaker = (one.group_id, one.member_id, one.incarnation, one.generation)
-        moves = tuple(
-            Move(
-                move.topic_partition.topic_id,
-                move.topic_partition.partition,
-                move.start,
-                Offset(move.end),
-                move.leader_epoch,
-                move.metadata,
-            )
-            for move in one.moves
-        )
-        whole = GroupMoves(*speaker, moves)
-        if _size(whole) <= most_bytes:
-            yield whole
+def _outputs(request: CommitRequest) -> Iterator[TransactionOutput]:
+    for output in request.outputs:
+        if sum(1 + len(topic.partitions) for topic in output.topics) <= ENDS_PER_OUTPUT:
+            yield output
             continue
-        for start in range(0, len(moves), MOVES_PER_GROUP):
-            yield GroupMoves(*speaker, moves[start : start + MOVES_PER_GROUP])
+        for topic in output.topics:
+            most = max(1, len(topic.partitions), len(topic.end_offsets))  # a mismatch is refused by the image
+            for start in range(0, most, ENDS_PER_OUTPUT):
+                some = slice(start, start + ENDS_PER_OUTPUT)
+                ends = TopicEnds(topic.topic_id, topic.partitions[some], topic.end_offsets[some])
+                yield TransactionOutput(*output.key, (ends,))
+
+
+def _groups(request: CommitRequest, most_bytes: int) -> Iterator[GroupMoves]:
+    for group in request.groups:
+        if _size(group) <= most_bytes:
+            yield group
+            continue
+        for start in range(0, len(group.moves), MOVES_PER_GROUP):
+            yield msgspec.structs.replace(group, moves=group.moves[start : start + MOVES_PER_GROUP])

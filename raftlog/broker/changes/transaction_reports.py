@@ -20,7 +20,6 @@ from metadata.commands.transactions import (
     ChangeTransactions,
     Marked,
     TransactionChange,
-    pack_keys,
 )
 from metadata.quorum.port import Fate, Outcome, Propose
 from metadata.records.transactions import Standing
@@ -125,13 +124,13 @@ class TransactionReports:
                 del self._marked[topic_partition]
                 continue
             room -= len(some)
-            yield Marked(topic_partition.topic_id, topic_partition.partition, epoch, pack_keys(some))
+            yield Marked(topic_partition.topic_id, topic_partition.partition, epoch, tuple(some))
             if room <= 0:
                 return
         open_still = (Standing.UNDECIDED, Standing.UNKNOWN)
         some = _next(self._overdue, room, lambda key: transactions.standing(key) in open_still)
         if some:
-            yield AbortOverdue(pack_keys(some))
+            yield AbortOverdue(tuple(some))
 
     def _is_waited_for(self, topic_partition: TopicPartition, key: TransactionKey) -> bool:
         return self._view.transactions.end_offset(key, topic_partition) is not None
@@ -155,11 +154,11 @@ class TransactionReports:
         refused = False
         for change in changes:
             if isinstance(change, AbortOverdue):
-                for packed in change.keys:
-                    self._overdue.pop(packed.key, None)
+                for key in change.keys:
+                    self._overdue.pop(key, None)
             elif isinstance(change, Marked):
                 name = change.topic_partition
-                refused |= any(self._view.transactions.end_offset(one.key, name) is not None for one in change.keys)
+                refused |= any(self._view.transactions.end_offset(key, name) is not None for key in change.keys)
         return refused
 
     def _again(self, seconds: float) -> None:

@@ -72,6 +72,13 @@ def _read_config(path: str) -> tuple[NodeConfig, str]:
     config = load_node_config(text)
     beside = os.path.dirname(os.path.abspath(path))
     if config.tls is not None:
-        files = {name: os.path.join(beside, getattr(config.tls, name)) for name in ("certificate", "key", "authority")}
+        files = {name: os.path.join(beside, path) for name, path in config.tls.paths.items()}
         config = msgspec.structs.replace(config, tls=msgspec.structs.replace(config.tls, **files))
+    oidc = config.security.oidc
+    if oidc is not None:
+        local = {} if not oidc.jwks or oidc.jwks_is_a_url else {"jwks": os.path.join(beside, oidc.jwks)}
+        if oidc.authority:
+            local["authority"] = os.path.join(beside, oidc.authority)
+        security = msgspec.structs.replace(config.security, oidc=msgspec.structs.replace(oidc, **local))
+        config = msgspec.structs.replace(config, security=security)
     return config, os.path.join(beside, config.data_folder)

@@ -19,6 +19,8 @@ import gc
 import random
 import sys
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -27,19 +29,29 @@ from metadata.quorum.limits import QuorumLimits
 from metadata.quorum_thread.thread import QUORUM_PATH, QuorumThread
 from metadata.view import BrokerChanged, MetadataEvent
 from metadata.voters.identity import QuorumIdentity
-from raftlog.broker.futures import resolve
+from raftlog.broker.changes.proposer import Proposer
 from raftlog.broker.identity import LOCK_FILE, begin_start, mark_clean_shutdown, read_identity
 from raftlog.broker.loop_stalls import LoopStalls
+from raftlog.broker.peer_faults import PeerFaults
 from raftlog.broker.replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
 from raftlog.broker.requests.data_listener import data_acceptors
-from raftlog.broker.requests.forwarding import Forwarder
+from raftlog.broker.requests.forwarding import FORWARD_PATH, Forwarder
+from raftlog.broker.security.exposure import exposure_problems
+from raftlog.broker.security.first_administrator import (
+    AdministratorFile,
+    FirstAdministrator,
+    read_first_administrator,
+)
+from raftlog.broker.security.password_hashing import PasswordHashing
+from raftlog.broker.security.request_access import OpenAccess
 from raftlog.broker.service import Router, groups_of, transactions_of
 from raftlog.broker.tls.node_tls import QUORUM_NAME, NodeTls, RefusalLog
 from raftlog.broker.unforeseen import UnforeseenErrors
 from raftlog.broker.wiring import Broker
 from raftlog.config import NodeConfig
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
-from raftlog.http2 import Http2Listener
+from raftlog.http2 import Http2Limits, Http2Listener
+from raftlog.http2.limits import DEFAULT_WINDOW
 from raftlog.logs import configure_logging
 from raftlog.model import NO_INCARNATION, BrokerId, Endpoint
 from raftlog.ports import File
@@ -47,10 +59,12 @@ from raftlog.system.ballast import Ballast
 from raftlog.system.ballasted_disk import BallastedDisk
 from raftlog.system.clock import SystemClock
 from raftlog.system.disk import LocalDisk
+from raftlog.system.futures import resolve
 from raftlog.system.runtime import LoopScheduler, ThreadWorker
 
 from .descriptors import DescriptorBudget, raise_descriptor_limit
 from .garbage import BulkCreation, loading
+from .security import NodeSecurity
 
 SWITCH_INTERVAL_SECONDS = 0.001
 """Time for which one thread may keep the interpreter when another wants it, in seconds. The quorum's thread waits no
@@ -63,15 +77,18 @@ class Node:
     """One node of the cluster in this process."""
 
     def __init__(self, config: NodeConfig, folder: str, stalls: LoopStalls | None = None) -> None:
-        """`stalls` measures the running loop, if it is given."""
-        self._config = config
-        self._stalls = stalls
+        """`stalls` measures the running loop, if it is given.
+
+        Raises `InvalidRequest` for settings that cannot be used.
+        """
+        self._config, self._stalls = config, stalls
         self._local = LocalDisk(folder)
         limit = raise_descriptor_limit()
         self._lock: File = self._take_lock(folder)
         self._clock = SystemClock()
         # Before the start is counted, so that unusable settings change nothing.
         self._tls = self._load_tls(folder)
+        administrator = read_first_administrator(self._local, folder)
         self._disk = BallastedDisk(self._local, Ballast(self._local, config.disk_ballast_bytes))
         dial = self._tls.dial if self._tls else None
         self.identity = begin_start(self._disk, folder)
@@ -80,48 +97,60 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._unforeseen = UnforeseenErrors(self._clock, self._log)
         self._loop.set_exception_handler(self._unforeseen.hear)
+        self._faults = PeerFaults(self._clock, self._log)
         self._stopping = asyncio.Event()
         self._fatal: BaseException | None = None
         self._recovered = False
         """Whether every log was recovered, so that closing them makes them clean."""
         self._random = random.Random()
+        self._scheduler = LoopScheduler(self._loop)
         self._worker = ThreadWorker(self._loop, config.worker_threads)
         self._log_worker = ThreadWorker(self._loop, config.fsync_threads, name="fsync")
-        self.workers = (self._log_worker, self._worker)
         self._dialer = ReplicationDialer(self.data_address_of, self._random, dial)
         self.broker = Broker(
             self.identity,
             config,
             disk=self._disk,
             clock=self._clock,
-            scheduler=LoopScheduler(self._loop),
+            scheduler=self._scheduler,
             worker=self._worker,
             log_worker=self._log_worker,
             random=self._random,
             dialer=self._dialer,
             logger=self._log,
             on_fatal=self.on_fatal,
+            on_peer_fault=partial(self._faults.hear, "replication link dropped"),
         )
         self._dialer.attach(self.broker.manager.dialed)
         self.broker.view.subscribe(self._follow_addresses)
         self._quorum = self._new_quorum()
         self._forwarder = Forwarder(self.data_address_of, dial)
-        self._groups = groups_of(self.broker, self._quorum, self._forwarder, self._clock, self._log)
-        self._transactions = transactions_of(self.broker, self._quorum, self._clock, self._random, self._log)
+        ports = (self._clock, self._scheduler, self._worker)
+        self._groups = groups_of(self.broker, self._quorum, self._forwarder, *ports, self._log)
+        self._transactions = transactions_of(self.broker, self._quorum, *ports, self._random, self._log)
+        self._security = self._new_security(folder)
+        self._first_administrator = self._first_administrator_of(administrator)
         self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
         self.router = Router(
             self.broker,
             self._quorum,
             self._forwarder,
             self._random,
+            self._groups,
+            self._transactions,
+            self._security.doors if self._security else OpenAccess(),
+            PasswordHashing(self._worker).hash,
             stalls=stalls,
-            groups=self._groups,
-            transactions=self._transactions,
             own_problems=self._problems,
         )
         self._listener: Http2Listener | None = None
-        self._api: object | None = None
+        self._api: Any = None
         self.api = self.data = Endpoint("", 0)
+
+    @property
+    def workers(self) -> tuple[ThreadWorker, ThreadWorker]:
+        """The threads for logs, and those for other blocking work."""
+        return self._log_worker, self._worker
 
     def _new_quorum(self) -> QuorumThread:
         identity = self.identity
@@ -142,22 +171,52 @@ class Node:
             on_events=self.broker.on_events,
             on_fatal=self.on_fatal,
             on_leader=self._on_quorum_leader,
+            on_fault=partial(self._faults.hear, "quorum_link_dropped"),
             limits=QuorumLimits(snapshot_entries=self._config.metadata_snapshot_entries),
             tls=self._tls.dial_quorum if self._tls else None,
             redirect=self._overridden,
         )
 
+    def _new_security(self, folder: str) -> NodeSecurity | None:
+        config, tls = self._config.security, self._tls
+        if not config.is_on or tls is None:
+            return None
+        broker = self.broker
+        return NodeSecurity(
+            config,
+            cluster_id=self.identity.cluster_id,
+            node_id=self.identity.node_id,
+            folder=folder,
+            view=broker.view,
+            knows_cluster=lambda: broker.manager.active,
+            clock=self._clock,
+            now_ms=broker.cluster_clock.stamp_ms,
+            names_a_node=tls.names.names_a_node,
+            worker=self._worker,
+            produce=lambda request, batches: self.router.partitions.produce(request, batches),
+        )
+
+    def _first_administrator_of(self, found: AdministratorFile | None) -> FirstAdministrator | None:
+        if found is None:
+            return None
+        proposer = Proposer(self._quorum, self.broker.when_view_reaches)
+        return FirstAdministrator(found, self._disk, self.broker.view, proposer, self._log)
+
     def _problems(self) -> list[str]:
         return [
+            *exposure_problems(self._config),
+            *(self._first_administrator.problems() if self._first_administrator is not None else ()),
+            *(self._security.problems() if self._security is not None else ()),
             *(self._tls.problems() if self._tls is not None else ()),
             *self._descriptors.problems(),
             *self._unforeseen.problems(),
+            *self._faults.problems(),
         ]
 
     # --- Start ---
 
     async def start(self) -> None:
-        """Start and register. Returns when requests are accepted; registration goes on until the quorum answers."""
+        """Start and register. Returns when requests are accepted; registration continues until the quorum answers."""
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         self.broker.manager.on_new_replica = BulkCreation().on_new_replica
         with loading():
@@ -166,9 +225,13 @@ class Node:
         if self._stopping.is_set():
             return
         await self._quorum.start()
+        if self._security is not None:
+            self._security.start()
         await self._open_listeners()
         if self._tls is not None:
             self._tls.watch()
+        for problem in exposure_problems(self._config):
+            self._log.warning("exposed", reason=problem)
         registered = asyncio.Event()
         self.broker.register(self._quorum, self.api, self.data, registered.set)
         self._log.info(
@@ -187,16 +250,29 @@ class Node:
         if self._stalls is not None:
             self._stalls.begin(self._log.warning)
         self._log.info("registered", incarnation=self.broker.incarnation)
+        if self._first_administrator is not None:
+            self._first_administrator.start()
 
     async def _open_listeners(self) -> None:
         config = self._config
-        acceptors = data_acceptors(self.broker.local, lambda: not self._stopping.is_set(), self._groups.hear)
+        acceptors = data_acceptors(
+            self.broker.local,
+            self._groups,
+            self._transactions.ask,
+            lambda: not self._stopping.is_set(),
+            self._security,
+            self.broker.view,
+            takes_plain_nodes=config.tls is not None and config.tls.migrating,
+        )
         acceptors[REPLICATION_PATH] = replication_acceptor(self.broker.manager.accepted)
         acceptors[QUORUM_PATH] = self._quorum.acceptor
         tls = self._tls
         self._listener = Http2Listener(
             tls.guarded(acceptors) if tls else acceptors,
+            limits=None if self._security is None else Http2Limits(unaccepted_window_bytes=DEFAULT_WINDOW),
+            node_paths=(REPLICATION_PATH, QUORUM_PATH, FORWARD_PATH),
             ssl=tls.server_context if tls else None,
+            accepts_plain=config.accepts_plain,
             loop_for_path={QUORUM_PATH: self._quorum.loop},
             loop_for_name={QUORUM_NAME: self._quorum.loop},
             on_refused=tls.on_refused if tls else RefusalLog(self._clock),
@@ -217,19 +293,27 @@ class Node:
                 allowed_origins=config.allowed_origins,
                 clock_ms=self.broker.cluster_clock.stamp_ms,
             )
-            self._api, api_port = await start_api(
-                app,
-                listen.host,
-                listen.port,
-                most_connections=self._descriptors.connections,
-                on_short=self._descriptors.on_short,
-            )
+            self._api, api_port = await self._start_api(app)
             advertised = config.api.advertised
             self.api = advertised.endpoint if advertised else Endpoint(listen.host, api_port)
         except OSError as error:
             raise InvalidRequest(
                 "invalid_config", f"cannot listen at {listen.host}:{listen.port}: {error.strerror or error}"
             ) from None
+
+    async def _start_api(self, app: Any) -> tuple[Any, int]:
+        listen, tls = self._config.api.listen, self._tls
+        secured = tls is not None and self._config.security.is_on
+        return await start_api(
+            app,
+            listen.host,
+            listen.port,
+            ssl_context=tls.api_context if tls is not None and secured else None,
+            accepts_plain=self._config.security.mode == "optional",
+            on_refused=tls.on_api_refused if tls is not None else lambda peer, error: None,
+            most_connections=self._descriptors.connections,
+            on_short=self._descriptors.on_short,
+        )
 
     def _load_tls(self, folder: str) -> NodeTls | None:
         config = self._config.tls
@@ -300,10 +384,12 @@ class Node:
     async def stop(self) -> None:
         """Stop in order. Safe to call whatever was started."""
         self._stopping.set()
+        if self._first_administrator is not None:
+            self._first_administrator.stop()
         if self._fatal is None:
             await self._hand_over()
         if self._api is not None:
-            await self._api.cleanup()  # type: ignore[attr-defined]
+            await self._api.cleanup()
         closed: asyncio.Future[bool] = self._loop.create_future()
         self.broker.manager.close(lambda clean: resolve(closed, clean), clean=self._fatal is None)
         clean = False
@@ -318,6 +404,8 @@ class Node:
         await self._forwarder.close()
         if self._listener is not None:
             await self._listener.close(grace=0.2)
+        if self._security is not None:
+            await self._security.close()
         await self._quorum.close()
         self.broker.room_watch.close()
         await asyncio.to_thread(self._log_worker.close)

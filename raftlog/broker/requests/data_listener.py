@@ -1,212 +1,183 @@
-"""The HTTP/2 streams of native clients and forwarding brokers, with messages of `raftlog/wire.py`.
+"""The HTTP/2 streams of native clients and forwarding brokers, by path.
 
 `/v1/produce` and `/v1/fetch` answer only for this broker's own partitions: a native client knows the leaders, and gets
-`not_leader` if it is mistaken. A fetch may belong to a session (`raftlog/wire.py`); a stream has at most one.
-`/raftlog.forward` accepts every kind of request from other brokers. Each stream has many requests in flight. Produce
-requests are passed to the partitions in the order of arrival; answers are sent as they complete.
+`not_leader` if it is mistaken. `/v1/groups` serves members of consumer groups, `/raftlog.transactions` transactional
+producers; any broker does. `/raftlog.forward` accepts requests that other brokers forward.
 
-A message that cannot be decoded is answered with the reason (correlation id -1), and the stream continues: messages are
-delimited by their length, so the next one is intact. The requests in flight on a stream are bounded.
+With security, a stream is accepted when its credential is valid, and serves its caller only (`caller_stream.py`); a
+forwarded request carries its caller (`forward_stream.py`). The streams of nodes need a node's certificate
+(`raftlog/broker/tls/node_tls.py`): no other credential opens them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, get_args
 
-from partitions.fetch.session import FetchSession
-from partitions.manager import Cancellable
-from raftlog.config import MIB
+from metadata.view import ClusterView
+from raftlog.broker.security.authentication import Authentication
+from raftlog.broker.security.connections import CallerConnections
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import Http2Stream, StreamAcceptor
-from raftlog.ports import Part
+from raftlog.http2.connection import StreamHandler
+from raftlog.security.principals import Caller
 from raftlog.wire import (
     FETCH_PATH,
+    GROUPS_PATH,
     PRODUCE_PATH,
+    TRANSACTIONS_PATH,
     DeleteRecordsRequest,
-    ErrorResponse,
     FetchRequest,
-    FetchResponse,
     GroupHeartbeatsRequest,
-    GroupHeartbeatsResponse,
+    GroupRequest,
     OffsetsRequest,
     ProduceRequest,
-    ProduceResponse,
     Request,
-    Response,
     SessionFetchRequest,
-    SessionFetchResponse,
-    decode_request,
-    encode,
-    split_body,
+    TransactionRequest,
 )
 
-from .fetch import release
+from .caller_stream import CallerStream
+from .forward_stream import ForwardStream, OpenForwardStream, ServedCaller
 from .forwarding import FORWARD_PATH
+from .guarded import GuardedRequests
+from .guarded_members import GuardedMembers
+from .in_flight import InFlight
 from .local import LocalRequests
+from .pace import Pace, PacedStream
+from .request_stream import AskTransactions, GroupRequests, RequestStream
+from .stream_security import StreamSecurity, presented_of
 
-MAX_REQUESTS_IN_FLIGHT = 4096
-"""Maximum number of requests in flight on one stream; more are refused as `overloaded`."""
-MAX_BYTES_IN_FLIGHT = 64 * MIB
-"""Maximum bytes of unanswered produce requests on one stream."""
-
-
-HearMembers: TypeAlias = Callable[[GroupHeartbeatsRequest], GroupHeartbeatsResponse]
-
-
-def nobody_hears(request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse:
-    """Answer heartbeats for a broker that never coordinates groups."""
-    return GroupHeartbeatsResponse(request.correlation_id, ["not_coordinator"] * len(request.members))
+_CLIENTS: dict[str, tuple[type[Request], ...]] = {
+    PRODUCE_PATH: (ProduceRequest,),
+    FETCH_PATH: (FetchRequest, SessionFetchRequest, OffsetsRequest),
+    GROUPS_PATH: get_args(GroupRequest),
+    TRANSACTIONS_PATH: get_args(TransactionRequest),
+}
+"""Path → the requests that clients send there."""
+_FORWARDED = (ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest, GroupHeartbeatsRequest)
 
 
 def data_acceptors(
-    local: LocalRequests, accepting: Callable[[], bool], hear: HearMembers = nobody_hears
+    local: LocalRequests,
+    groups: GroupRequests,
+    ask: AskTransactions,
+    accepting: Callable[[], bool],
+    security: StreamSecurity | None = None,
+    view: ClusterView | None = None,
+    *,
+    takes_plain_nodes: bool = False,
 ) -> dict[str, StreamAcceptor]:
     """Return the acceptors by path.
 
-    `accepting` tells whether this broker accepts requests (not while it stops). `hear` handles heartbeats of consumer
-    groups, as their coordinator.
+    `ask` carries out requests of transactional producers. `accepting` returns whether this broker accepts requests (not
+    while it stops). `security` None: everybody may do everything; otherwise `view` is the cluster's, for the names of
+    topics. `takes_plain_nodes`: whether requests are also forwarded by peers that no certificate names, while a cluster
+    changes to TLS.
     """
+    if security is not None:
+        assert view is not None, "rules are about the names of topics"
+        return SecureAcceptors(local, groups, ask, accepting, security, view, takes_plain_nodes).by_path()
 
-    def acceptor(*kinds: type[Request]) -> StreamAcceptor:
-        return lambda stream: RequestStream(stream, local, kinds, accepting, hear)
+    def requests(stream: Http2Stream, kinds: tuple[type[Request], ...]) -> RequestStream:
+        return RequestStream(stream, local, groups, ask, kinds, accepting, InFlight(stream))
 
-    return {
-        PRODUCE_PATH: acceptor(ProduceRequest),
-        FETCH_PATH: acceptor(FetchRequest, SessionFetchRequest, OffsetsRequest),
-        FORWARD_PATH: acceptor(
-            ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest, GroupHeartbeatsRequest
-        ),
-    }
+    def acceptor(kinds: tuple[type[Request], ...]) -> StreamAcceptor:
+        return lambda stream: requests(stream, kinds)
+
+    served = {path: acceptor(kinds) for path, kinds in _CLIENTS.items()}
+    return {**served, FORWARD_PATH: lambda stream: OpenForwardStream(requests(stream, _FORWARDED))}
 
 
-class RequestStream:
-    """One stream of requests: a `StreamHandler`."""
+class SecureAcceptors:
+    """The acceptors of a node with security."""
 
     def __init__(
         self,
-        stream: Http2Stream,
         local: LocalRequests,
-        kinds: tuple[type[Request], ...],
+        groups: GroupRequests,
+        ask: AskTransactions,
         accepting: Callable[[], bool],
-        hear: HearMembers = nobody_hears,
+        security: StreamSecurity,
+        view: ClusterView,
+        takes_plain_nodes: bool,
     ) -> None:
-        self._stream = stream
         self._local = local
-        self._kinds = kinds
+        self._takes_plain_nodes = takes_plain_nodes
+        self._groups = groups
+        self._ask = ask
         self._accepting = accepting
-        self._hear = hear
-        self._in_flight = 0
-        self._in_flight_bytes = 0
-        self._fetches: dict[int, Cancellable] = {}
-        self._next_fetch = 0
-        self._session: FetchSession | None = None
-        self._ended = False
+        self._security = security
+        self._connections = CallerConnections(security.quotas)
+        self._view = view
 
-    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+    def by_path(self) -> dict[str, StreamAcceptor]:
+        return {**{path: self._client(kinds) for path, kinds in _CLIENTS.items()}, FORWARD_PATH: self._forward}
+
+    def _client(self, kinds: tuple[type[Request], ...]) -> StreamAcceptor:
+        def accept(stream: Http2Stream) -> None:
+            def decided(found: Authentication | RaftlogError) -> None:
+                if stream.closed:
+                    return
+                try:
+                    if isinstance(found, RaftlogError):
+                        raise found
+                    stream.accept(self._of_caller(stream, found, kinds))
+                except RaftlogError as error:
+                    stream.refuse(error)
+
+            self._security.ask(presented_of(stream), decided)
+
+        return accept
+
+    def _of_caller(
+        self, stream: Http2Stream, authentication: Authentication, kinds: tuple[type[Request], ...]
+    ) -> StreamHandler:
+        caller, connection = authentication.caller, stream.connection
+
+        def serve(on_revoked: Callable[[], None]) -> tuple[StreamHandler, Callable[[], Any]]:
+            pace = Pace(self._security.quotas, caller, self._security.clock)
+            served = self._served(stream, caller, kinds, InFlight(stream), on_revoked, pace)
+
+            def release() -> None:
+                served.guard.close()
+                self._connections.leave(connection, caller)
+
+            return PacedStream(stream, served.requests, pace, self._security.scheduler), release
+
+        self._connections.enter(connection, caller)
         try:
-            request, body = decode_request(message)
-        except InvalidRequest as error:
-            stream.send(encode(ErrorResponse(-1, error.code, error.detail)))
-            return
-        refusal = self._refusal(request, body.nbytes)
-        if refusal is not None:
-            stream.send(encode(refusal))
-        elif isinstance(request, ProduceRequest):
-            self._produce(request, body)
-        elif isinstance(request, FetchRequest):
-            self._fetch(request)
-        elif isinstance(request, SessionFetchRequest):
-            self._fetch_in_session(request)
-        elif isinstance(request, GroupHeartbeatsRequest):
-            stream.send(encode(self._hear(request)))
-        elif isinstance(request, DeleteRecordsRequest):
-            self._begin(0)
-            self._local.delete_records(request, lambda response: self._answer(response, 0))
-        else:
-            self._begin(0)
-            self._local.offsets(request, lambda response: self._answer(response, 0))
+            return CallerStream(stream, authentication, self._security.sessions, serve)
+        except RaftlogError:  # the authentication has ended already
+            self._connections.leave(connection, caller)
+            raise
 
-    def on_ended(self, stream: Http2Stream) -> None:
-        self._ended = True
-        self._end_when_answered()
+    def _forward(self, stream: Http2Stream) -> StreamHandler:
+        # `NodeTls` refuses it before; the right to speak for others is checked twice.
+        if stream.peer_node < 0 and not self._takes_plain_nodes:
+            raise InvalidRequest("cluster_authorization_failed", "only a node of this cluster forwards requests")
+        in_flight = InFlight(stream)
+        kinds = (GroupHeartbeatsRequest,)
+        own = RequestStream(stream, self._local, self._groups, self._ask, kinds, self._accepting, in_flight)
+        return ForwardStream(
+            own,
+            lambda caller, on_revoked: self._served(stream, caller, _FORWARDED, in_flight, on_revoked),
+            self._security.unnamed,
+        )
 
-    def on_closed(self, stream: Http2Stream, reason: str) -> None:
-        fetches, self._fetches = self._fetches, {}
-        for fetch in fetches.values():
-            fetch.cancel()
-        self._local.close_session(self._session)
-
-    def _refusal(self, request: Request, size: int) -> ErrorResponse | None:
-        number = request.correlation_id
-        if not isinstance(request, self._kinds):
-            taken = " and ".join(kind.__name__ for kind in self._kinds)
-            return ErrorResponse(number, "invalid_request", f"{self._stream.path} accepts only {taken}")
-        if not self._accepting():
-            return ErrorResponse(number, "shutting_down", "this broker is stopping")
-        full = self._in_flight_bytes + size > MAX_BYTES_IN_FLIGHT and self._in_flight
-        if self._in_flight >= MAX_REQUESTS_IN_FLIGHT or full:
-            return ErrorResponse(number, "overloaded", "too many requests are in flight on this stream")
-        return None
-
-    def _produce(self, request: ProduceRequest, body: memoryview) -> None:
-        batches = split_body(body, [partition.length for partition in request.partitions])
-        size = body.nbytes
-        self._begin(size)
-
-        def done(response: ProduceResponse) -> None:
-            if request.acks == 0:
-                self._finish(size)
-            else:
-                self._answer(response, size)
-
-        self._local.produce(request, batches, done)
-
-    def _fetch(self, request: FetchRequest) -> None:
-        self._begin(0)
-        number = self._next_fetch
-        self._next_fetch += 1
-        answered = False
-
-        def done(response: FetchResponse, parts: list[Part]) -> None:
-            nonlocal answered
-            answered = True
-            self._fetches.pop(number, None)
-            if self._stream.closed:
-                release(parts)
-            self._answer(response, 0, parts)
-
-        waiting = self._local.fetch(request, done)
-        if not answered:
-            self._fetches[number] = waiting
-
-    def _fetch_in_session(self, request: SessionFetchRequest) -> None:
-        self._begin(0)
-
-        def done(response: SessionFetchResponse, parts: list[Part]) -> None:
-            if self._stream.closed:
-                release(parts)
-            self._answer(response, 0, parts)
-
-        try:
-            self._session = self._local.fetch_session(self._session, request, done)
-        except RaftlogError as error:
-            self._answer(ErrorResponse(request.correlation_id, error.code, error.detail), 0)
-
-    def _begin(self, size: int) -> None:
-        self._in_flight += 1
-        self._in_flight_bytes += size
-
-    def _answer(self, response: Response, size: int, parts: list[Part] | None = None) -> None:
-        if not self._stream.closed:
-            self._stream.send(encode(response, parts or ()))
-        self._finish(size)
-
-    def _finish(self, size: int) -> None:
-        self._in_flight -= 1
-        self._in_flight_bytes -= size
-        self._end_when_answered()
-
-    def _end_when_answered(self) -> None:
-        if self._ended and not self._in_flight and not self._stream.closed:
-            self._stream.end()
+    def _served(
+        self,
+        stream: Http2Stream,
+        caller: Caller,
+        kinds: tuple[type[Request], ...],
+        in_flight: InFlight,
+        on_revoked: Callable[[], None],
+        pace: Pace | None = None,
+    ) -> ServedCaller:
+        access = self._security.access
+        guard = GuardedRequests(self._local, self._view, access, caller, on_revoked)
+        members = GuardedMembers(self._groups, self._ask, self._view, access, caller)
+        requests = RequestStream(
+            stream, guard, members, members.ask_transactions, kinds, self._accepting, in_flight, pace
+        )
+        return ServedCaller(requests, guard)

@@ -1,6 +1,6 @@
 """`delete-records` over several leaders: split by leader, forwarded, and combined again.
 
-Deletion up to an offset is idempotent, so retriable failures are retried until the request's time is over. `latest` is
+Deletion up to an offset is idempotent, so retriable failures are retried until the request's deadline. `latest` is
 not an offset: it is a different one each time, and a retry would delete records that arrived later. So it is resolved
 once, before the first attempt, and every attempt names the resulting offset.
 """
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
-from raftlog.broker.futures import answer_of
-from raftlog.errors import CODES, Applied, NotLeader, RaftlogError, RetriableError, error_from_code
+from raftlog.errors import CODES, Applied, RaftlogError, RetriableError, error_from_code
 from raftlog.model import BrokerId
+from raftlog.system.futures import answer_of
 from raftlog.wire import (
     TIMESTAMP_LATEST,
     UP_TO_HIGH_WATERMARK,
     DeletedPartition,
-    DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     OffsetQuery,
@@ -27,9 +27,9 @@ from raftlog.wire import (
     OffsetsResponse,
 )
 
-from .forwarding import Forwarder
-from .leaders import Leaders, Slots
-from .local import LocalRequests
+from .forwarding import PeerRequests
+from .leaders import Leaders, Slots, left_ms
+from .local import OwnRequests
 
 
 class DeletionRouter:
@@ -38,8 +38,8 @@ class DeletionRouter:
     def __init__(
         self,
         node_id: BrokerId,
-        local: LocalRequests,
-        forwarder: Forwarder,
+        local: OwnRequests,
+        forwarder: PeerRequests,
         leaders: Leaders,
         offsets: Callable[[OffsetsRequest], Awaitable[OffsetsResponse]],
     ) -> None:
@@ -52,21 +52,12 @@ class DeletionRouter:
 
     async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         """Return the answers in the order of the request, at the latest after its timeout."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + request.timeout_ms / 1000
-        slots: Slots[DeletedPartition] = Slots(len(request.partitions))
+        deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+        slots = Slots(DeletedPartition, len(request.partitions))
         request = await self._with_offsets(request, slots, deadline)
-        while slots.open:
-            groups = self._leaders.groups(request.partitions, slots, _failed)
-            left_ms = max(int((deadline - loop.time()) * 1000), 0)
-            request = msgspec.structs.replace(request, timeout_ms=left_ms)
-            await asyncio.gather(
-                *(self._delete_at(leader, request, positions, slots) for leader, positions in groups.items())
-            )
-            if slots.open and not await self._leaders.retry_before(deadline):
-                break
-        answers = [_told(answer, n in slots.maybe_applied) for n, answer in enumerate(slots.in_order())]
-        return DeleteRecordsResponse(request.correlation_id, answers)
+        delete = partial(self._delete_at, request, slots, deadline)
+        await self._leaders.ask_until(deadline, request.partitions, slots, delete)
+        return DeleteRecordsResponse(request.correlation_id, slots.in_order())
 
     async def _with_offsets(
         self, request: DeleteRecordsRequest, slots: Slots[DeletedPartition], deadline: float
@@ -86,22 +77,27 @@ class DeletionRouter:
                 "offset_not_available", "the latest offset could not be determined in time; nothing was deleted"
             )
             for position in positions:
-                slots.settle(position, _failed(targets[position], late), final=True)
+                slots.fail(position, targets[position], late, final=True)
             return request
         for position, found in zip(positions, answer.partitions, strict=True):
             target = targets[position]
             if found.error:
                 error = error_from_code(found.error, found.detail, found.leader)
-                slots.settle(position, _failed(target, error), final=True)
+                slots.fail(position, target, error, final=True)
             else:
                 targets[position] = msgspec.structs.replace(target, before=found.offset)
         return msgspec.structs.replace(request, partitions=targets)
 
     async def _delete_at(
-        self, leader: BrokerId, request: DeleteRecordsRequest, positions: list[int], slots: Slots[DeletedPartition]
+        self,
+        request: DeleteRecordsRequest,
+        slots: Slots[DeletedPartition],
+        deadline: float,
+        leader: BrokerId,
+        positions: list[int],
     ) -> None:
         targets = [request.partitions[position] for position in positions]
-        part = msgspec.structs.replace(request, partitions=targets, forwarded=True)
+        part = msgspec.structs.replace(request, partitions=targets, timeout_ms=left_ms(deadline), forwarded=True)
         try:
             if leader == self._node_id:
                 response: DeleteRecordsResponse = await answer_of(lambda tell: self._local.delete_records(part, tell))
@@ -111,7 +107,7 @@ class DeletionRouter:
             for position in positions:
                 if error.applied is not Applied.NO:
                     slots.maybe_applied.add(position)
-                slots.settle(position, _failed(request.partitions[position], error), final=not error.retriable)
+                slots.fail(position, request.partitions[position], error, final=not error.retriable)
             return
         for position, told in zip(positions, response.partitions, strict=True):
             answer = self._leaders.weighed(told)
@@ -119,16 +115,3 @@ class DeletionRouter:
             if code is not None and code.applied is not Applied.NO:
                 slots.maybe_applied.add(position)
             slots.settle(position, answer, final=code is None or not code.retriable)
-
-
-def _told(answer: DeletedPartition, maybe_applied: bool) -> DeletedPartition:
-    """Return the last attempt's answer, corrected for earlier attempts, which may have deleted records (S11)."""
-    if not (maybe_applied and answer.error) or error_from_code(answer.error, "").applied is not Applied.NO:
-        return answer
-    why = f"an earlier attempt may have been carried out, and the last one failed with {answer.error}: {answer.detail}"
-    return DeletedPartition(answer.topic_id, answer.partition, "outcome_unknown", why)
-
-
-def _failed(target: DeleteRecordsPartition, error: RaftlogError) -> DeletedPartition:
-    leader = error.leader if isinstance(error, NotLeader) else -1
-    return DeletedPartition(target.topic_id, target.partition, error.code, error.detail, leader=leader)

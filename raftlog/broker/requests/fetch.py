@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from raftlog.errors import NotLeader, RaftlogError
+from raftlog.errors import RaftlogError
 from raftlog.model import BrokerId
-from raftlog.ports import FileRegion, Part
+from raftlog.ports import FileRegion, Part, release_regions
+from raftlog.slices import turns
 from raftlog.wire import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 
-from .forwarding import Forwarder
+from .forwarding import PeerRequests
 from .leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, RETRY_SECONDS, Leaders, Slots
-from .local import LocalRequests
+from .local import OwnRequests
 
 PARTITIONS_A_TURN = 1_000
 """Partitions processed in one turn of the loop, at a microsecond or two each."""
@@ -34,8 +35,8 @@ class FetchRouter:
     def __init__(
         self,
         node_id: BrokerId,
-        local: LocalRequests,
-        forwarder: Forwarder,
+        local: OwnRequests,
+        forwarder: PeerRequests,
         leaders: Leaders,
     ) -> None:
         self._node_id = node_id
@@ -57,7 +58,7 @@ class FetchRouter:
             else:
                 response, parts = await self._ask_all(request, 0, 0)
                 if left_ms and not _is_enough(response, min(request.min_bytes, request.max_bytes // len(leaders))):
-                    release(parts)
+                    release_regions(parts)
                     if polls:
                         # The last poll ended without an answer, and the next one may end as soon.
                         await asyncio.sleep(min(RETRY_SECONDS, left_ms / 1000))
@@ -67,11 +68,11 @@ class FetchRouter:
             try:
                 again = await self._asks_again(response, patience)
             except BaseException:
-                release(parts)
+                release_regions(parts)
                 raise
             if not again:
                 return response, parts
-            release(parts)
+            release_regions(parts)
 
     async def _asks_again(self, response: FetchResponse, patience: float) -> bool:
         """Return whether to ask all leaders once more, because a leader moved."""
@@ -82,7 +83,7 @@ class FetchRouter:
         self, request: FetchRequest, max_wait_ms: int, min_bytes: int
     ) -> tuple[FetchResponse, list[Part]]:
         """Ask every leader once, and return the answers in the order of the request."""
-        slots: Slots[FetchedPartition] = Slots(len(request.partitions))
+        slots = Slots(FetchedPartition, len(request.partitions))
         bodies: dict[int, list[Part]] = {}
         groups = await self._groups(request.partitions, slots)
         # Each leader gets a share of `max_bytes`, so that all together return no more than requested.
@@ -95,7 +96,7 @@ class FetchRouter:
         except BaseException:
             # Some leaders may have answered before the client left.
             for body in bodies.values():
-                release(body)
+                release_regions(body)
             raise
         parts = [part for position in sorted(bodies) for part in bodies[position]]
         return FetchResponse(request.correlation_id, slots.in_order()), parts
@@ -112,18 +113,18 @@ class FetchRouter:
             response, parts = await self._ask_leader(leader, _part_of(request, positions))
         except RaftlogError as error:
             for position in positions:
-                slots.settle(position, failed(request.partitions[position], error), final=True)
+                slots.fail(position, request.partitions[position], error, final=True)
             return
         left = deque(parts)
         try:
             assert len(response.partitions) == len(positions), "an answer to something else"
-            async for some in _in_turns(len(positions)):
+            async for some in turns(len(positions), PARTITIONS_A_TURN):
                 for position, answer in zip(positions[some], response.partitions[some], strict=True):
                     slots.settle(position, self._leaders.weighed(answer), final=True)
                     if answer.length:
                         bodies[position] = _take(left, answer.length)
         except BaseException:
-            release(left)
+            release_regions(left)
             raise
 
     async def _ask_leader(self, leader: BrokerId, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
@@ -134,7 +135,7 @@ class FetchRouter:
 
         def done(response: FetchResponse, parts: list[Part]) -> None:
             if future.done():
-                release(parts)
+                release_regions(parts)
             else:
                 future.set_result((response, parts))
 
@@ -144,12 +145,13 @@ class FetchRouter:
         except asyncio.CancelledError:
             waiting.cancel()
             if future.done() and not future.cancelled():
-                release(future.result()[1])
+                release_regions(future.result()[1])
             raise
 
     async def _poll_each(self, request: FetchRequest, left_ms: int) -> None:
-        """Poll until one leader has something, or time is over. The caller requests the result again with the rest."""
-        slots: Slots[FetchedPartition] = Slots(len(request.partitions))
+        """Poll until one leader has data, or the deadline passes. The caller requests the result again with the
+        rest."""
+        slots = Slots(FetchedPartition, len(request.partitions))
         request = msgspec.structs.replace(request, max_wait_ms=left_ms)
         groups = await self._groups(request.partitions, slots)
         tasks: list[asyncio.Task[tuple[FetchResponse, list[Part]]]] = [
@@ -167,11 +169,11 @@ class FetchRouter:
                 task.cancel()
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(outcome, tuple):
-                    release(outcome[1])
+                    release_regions(outcome[1])
 
     async def _leaders_of(self, partitions: Sequence[FetchPartition]) -> set[BrokerId]:
         leaders: set[BrokerId] = set()
-        async for some in _in_turns(len(partitions)):
+        async for some in turns(len(partitions), PARTITIONS_A_TURN):
             leaders.update(self._leaders.of(one.topic_id, one.partition) for one in partitions[some])
         return leaders
 
@@ -180,32 +182,11 @@ class FetchRouter:
     ) -> dict[BrokerId, list[int]]:
         """Return positions by the leader to ask, like `Leaders.groups`."""
         groups: dict[BrokerId, list[int]] = {}
-        async for some in _in_turns(len(partitions)):
-            found = self._leaders.groups(partitions, slots, failed, range(some.start, some.stop))
+        async for some in turns(len(partitions), PARTITIONS_A_TURN):
+            found = self._leaders.groups(partitions, slots, range(some.start, some.stop))
             for leader, positions in found.items():
                 groups.setdefault(leader, []).extend(positions)
         return groups
-
-
-async def _in_turns(count: int) -> AsyncIterator[slice]:
-    """Yield slices of `count` items, one in each turn of the loop."""
-    for start in range(0, count, PARTITIONS_A_TURN):
-        if start:
-            await asyncio.sleep(0)
-        yield slice(start, min(start + PARTITIONS_A_TURN, count))
-
-
-def failed(target: FetchPartition, error: RaftlogError) -> FetchedPartition:
-    """Return an error as a partition's answer."""
-    leader = error.leader if isinstance(error, NotLeader) else -1
-    return FetchedPartition(target.topic_id, target.partition, error.code, error.detail, leader=leader)
-
-
-def release(parts: Iterable[Part]) -> None:
-    """Release every file region unsent."""
-    for part in parts:
-        if isinstance(part, FileRegion):
-            part.release()
 
 
 def _part_of(request: FetchRequest, positions: list[int]) -> FetchRequest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.http2 import Http2Connection, Http2Stream, connect
 from raftlog.http2.tls import DialTls
 from raftlog.model import BrokerId, Endpoint
+from raftlog.ports import Answer
+from raftlog.security.principals import Caller
 from raftlog.wire import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -29,15 +31,16 @@ from raftlog.wire import (
     GroupHeartbeatsResponse,
     OffsetsRequest,
     OffsetsResponse,
+    PartitionsRequest,
     ProduceRequest,
     ProduceResponse,
     Request,
     Response,
-    SessionFetchRequest,
-    SessionFetchResponse,
     decode_response,
     encode,
 )
+
+from .forwarded import head_of
 
 FORWARD_PATH = "/raftlog.forward"
 
@@ -49,9 +52,25 @@ part of that time."""
 OFFSETS_SECONDS = 10.0
 HEARTBEAT_SECONDS = 2.0
 
+Forwarded: TypeAlias = PartitionsRequest | GroupHeartbeatsRequest
+
 ResponseType = TypeVar(
     "ResponseType", ProduceResponse, FetchResponse, OffsetsResponse, DeleteRecordsResponse, GroupHeartbeatsResponse
 )
+
+
+class PeerRequests(Protocol):
+    """The partition requests of one caller to other brokers."""
+
+    async def produce(
+        self, peer: BrokerId, request: ProduceRequest, batches: Sequence[memoryview]
+    ) -> ProduceResponse: ...
+
+    async def fetch(self, peer: BrokerId, request: FetchRequest) -> tuple[FetchResponse, memoryview]: ...
+
+    async def offsets(self, peer: BrokerId, request: OffsetsRequest) -> OffsetsResponse: ...
+
+    async def delete_records(self, peer: BrokerId, request: DeleteRecordsRequest) -> DeleteRecordsResponse: ...
 
 
 class Forwarder:
@@ -66,41 +85,30 @@ class Forwarder:
         self._dial = dial
         self._tls = tls
         self._peers: dict[BrokerId, _Peer] = {}
+        self._heartbeats: set[asyncio.Task[None]] = set()
+        """Tasks in progress, kept alive until they end."""
 
-    async def produce(self, peer: BrokerId, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
-        """Forward a produce request.
+    def heartbeats(
+        self, peer: BrokerId, request: GroupHeartbeatsRequest, answer: Answer[GroupHeartbeatsResponse]
+    ) -> None:
+        """Forward heartbeats to the coordinator of groups. `answer` gets the response or a `RetriableError`."""
 
-        Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent).
-        """
-        # Without an answer the end of the request would not be known here, so `acks` 0 becomes 1.
-        request = msgspec.structs.replace(request, acks=request.acks or 1)
-        seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
-        response, _ = await self._ask(peer, request, batches, ProduceResponse, seconds, "outcome_unknown")
-        return response
+        async def ask() -> None:
+            try:
+                response, _ = await self.ask(
+                    peer, request, (), GroupHeartbeatsResponse, HEARTBEAT_SECONDS, "connection_lost"
+                )
+            except RaftlogError as error:
+                answer(error)
+            except Exception as error:  # the loop reports it; the member's request must end
+                answer(RetriableError("connection_lost", f"an unexpected error on this node: {error!r}"))
+                raise
+            else:
+                answer(response)
 
-    async def fetch(self, peer: BrokerId, request: FetchRequest) -> tuple[FetchResponse, memoryview]:
-        """Forward a fetch. Raises `RetriableError`."""
-        seconds = request.max_wait_ms / 1000 + ANSWER_GRACE_SECONDS
-        return await self._ask(peer, request, (), FetchResponse, seconds, "connection_lost")
-
-    async def offsets(self, peer: BrokerId, request: OffsetsRequest) -> OffsetsResponse:
-        """Forward offset lookups. Raises `RetriableError`."""
-        response, _ = await self._ask(peer, request, (), OffsetsResponse, OFFSETS_SECONDS, "connection_lost")
-        return response
-
-    async def delete_records(self, peer: BrokerId, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Forward a deletion.
-
-        Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent).
-        """
-        seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
-        response, _ = await self._ask(peer, request, (), DeleteRecordsResponse, seconds, "outcome_unknown")
-        return response
-
-    async def heartbeats(self, peer: BrokerId, request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse:
-        """Forward heartbeats to the coordinator of groups. Raises `RetriableError`."""
-        response, _ = await self._ask(peer, request, (), GroupHeartbeatsResponse, HEARTBEAT_SECONDS, "connection_lost")
-        return response
+        task = asyncio.get_running_loop().create_task(ask())
+        self._heartbeats.add(task)
+        task.add_done_callback(self._heartbeats.discard)
 
     async def close(self) -> None:
         """Drop all connections. Waiting requests end with an error."""
@@ -108,21 +116,25 @@ class Forwarder:
         for peer in peers.values():
             peer.close()
 
-    async def _ask(
+    async def ask(
         self,
         peer: BrokerId,
-        request: Request,
+        request: Forwarded,
         body: Sequence[memoryview],
         expected: type[ResponseType],
         seconds: float,
         lost_code: str,
+        caller: Caller | None = None,
     ) -> tuple[ResponseType, memoryview]:
+        """Ask a broker, at most `seconds`; `lost_code` is the error if the answer is lost. `caller` None: this node
+        asks for itself, or has no security. Raises `RetriableError`, or the error that the broker told.
+        """
         sent = False
         try:
             async with asyncio.timeout(seconds):
                 stream = await self._peer(peer)
                 sent = True
-                response, content = await stream.ask(request, body, lost_code)
+                response, content = await stream.ask(request, body, lost_code, caller)
         except TimeoutError:
             code = lost_code if sent else "connection_lost"
             raise RetriableError(code, f"broker {peer} did not answer within {seconds:.1f} s") from None
@@ -148,15 +160,56 @@ class Forwarder:
         return known
 
 
-def _questions(request: Request) -> int:
-    assert not isinstance(request, SessionFetchRequest), "a session belongs to its own connection"
+class CallerForwarder:
+    """`PeerRequests` that carry their caller; what it may do is decided before and where they arrive."""
+
+    def __init__(self, forwarder: Forwarder, caller: Caller | None) -> None:
+        """`caller` None: this node has no security."""
+        self._forwarder = forwarder
+        self._caller = caller
+
+    async def produce(self, peer: BrokerId, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
+        """Forward a produce request.
+
+        Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent).
+        """
+        # Without an answer the end of the request would not be known here, so `acks` 0 becomes 1.
+        request = msgspec.structs.replace(request, acks=request.acks or 1)
+        seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
+        response, _ = await self._forwarder.ask(
+            peer, request, batches, ProduceResponse, seconds, "outcome_unknown", self._caller
+        )
+        return response
+
+    async def fetch(self, peer: BrokerId, request: FetchRequest) -> tuple[FetchResponse, memoryview]:
+        """Forward a fetch. Raises `RetriableError`."""
+        seconds = request.max_wait_ms / 1000 + ANSWER_GRACE_SECONDS
+        return await self._forwarder.ask(peer, request, (), FetchResponse, seconds, "connection_lost", self._caller)
+
+    async def offsets(self, peer: BrokerId, request: OffsetsRequest) -> OffsetsResponse:
+        """Forward offset lookups. Raises `RetriableError`."""
+        response, _ = await self._forwarder.ask(
+            peer, request, (), OffsetsResponse, OFFSETS_SECONDS, "connection_lost", self._caller
+        )
+        return response
+
+    async def delete_records(self, peer: BrokerId, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        """Forward a deletion.
+
+        Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent).
+        """
+        seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
+        response, _ = await self._forwarder.ask(
+            peer, request, (), DeleteRecordsResponse, seconds, "outcome_unknown", self._caller
+        )
+        return response
+
+
+def _questions(request: Forwarded) -> int:
     return len(request.members if isinstance(request, GroupHeartbeatsRequest) else request.partitions)
 
 
-def _answers(response: Response) -> int:
-    """Return the number of answers; -1 for a response that does not answer a request item by item."""
-    if isinstance(response, ErrorResponse | SessionFetchResponse):
-        return -1
+def _answers(response: ResponseType) -> int:
     return len(response.errors if isinstance(response, GroupHeartbeatsResponse) else response.partitions)
 
 
@@ -194,7 +247,9 @@ class _Peer:
         finally:
             self.lost = self.lost or self._stream is None
 
-    async def ask(self, request: Request, body: Sequence[memoryview], lost_code: str) -> tuple[Response, memoryview]:
+    async def ask(
+        self, request: Request, body: Sequence[memoryview], lost_code: str, caller: Caller | None
+    ) -> tuple[Response, memoryview]:
         """Send a request and return its answer, of any kind."""
         if self._stream is None or self.lost:
             raise RetriableError("connection_lost", f"the connection to {self.endpoint} is lost")
@@ -207,7 +262,8 @@ class _Peer:
         self._waiting[number] = (future, size, lost_code)
         self._waiting_bytes += size
         try:
-            self._stream.send(encode(msgspec.structs.replace(request, correlation_id=number), body))
+            message = encode(msgspec.structs.replace(request, correlation_id=number), body)
+            self._stream.send(message if caller is None else [head_of(caller), *message])
             return await future
         finally:
             if self._waiting.pop(number, None) is not None:

@@ -8,13 +8,13 @@ and is final when there is none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 
 from metadata.view import ClusterView
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import Applied, InvalidRequest, NotLeader, RaftlogError, RetriableError, error_from_code
 from raftlog.model import NO_BROKER, BrokerId, TopicId, TopicPartition
 from raftlog.wire import (
     DeletedPartition,
@@ -42,10 +42,22 @@ Asked = TypeVar("Asked", ProducePartition, FetchPartition, OffsetQuery, DeleteRe
 Answer = TypeVar("Answer", ProducedPartition, FetchedPartition, FoundOffset, DeletedPartition)
 
 
+def left_ms(deadline: float) -> int:
+    """Return the time until a deadline of the loop's clock: what another broker gets, not the whole time again."""
+    return max(int((deadline - asyncio.get_running_loop().time()) * 1000), 0)
+
+
+def failed(kind: type[Answer], target: Asked, error: RaftlogError) -> Answer:
+    """Return an error as a partition's answer."""
+    leader = error.leader if isinstance(error, NotLeader) else -1
+    return kind(target.topic_id, target.partition, error.code, error.detail, leader=leader)
+
+
 class Slots(Generic[Answer]):
     """Answers by position. `open` holds the positions that are still to be asked."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, kind: type[Answer], count: int) -> None:
+        self._kind: type[Answer] = kind
         self.answers: dict[int, Answer] = {}
         self.open = dict.fromkeys(range(count))
         self.maybe_applied: set[int] = set()
@@ -57,9 +69,26 @@ class Slots(Generic[Answer]):
         if final:
             del self.open[position]
 
+    def fail(self, position: int, target: Asked, error: RaftlogError, *, final: bool) -> None:
+        """Store an error as the answer, as `settle` does."""
+        self.settle(position, failed(self._kind, target, error), final=final)
+
     def in_order(self) -> list[Answer]:
         """Return every answer in the order of the request."""
-        return [self.answers[position] for position in sorted(self.answers)]
+        return [
+            self._corrected(answer) if position in self.maybe_applied else answer
+            for position, answer in sorted(self.answers.items())
+        ]
+
+    def _corrected(self, answer: Answer) -> Answer:
+        """Return the last attempt's answer, corrected for earlier attempts, which may have been applied (S1, S11)."""
+        if not answer.error or error_from_code(answer.error, "").applied is not Applied.NO:
+            return answer
+        why = (
+            f"an earlier attempt may have been carried out, and the last one failed with {answer.error}: "
+            f"{answer.detail}"
+        )
+        return self._kind(answer.topic_id, answer.partition, "outcome_unknown", why)
 
 
 class Leaders:
@@ -95,7 +124,6 @@ class Leaders:
         self,
         asked: Sequence[Asked],
         slots: Slots[Answer],
-        failed: Callable[[Asked, RaftlogError], Answer],
         positions: Iterable[int] | None = None,
     ) -> dict[BrokerId, list[int]]:
         """Return open positions by the leader to ask; `positions` None: all of them.
@@ -111,8 +139,22 @@ class Leaders:
                 continue
             error = self._why_nobody(TopicId(target.topic_id), target.partition)
             final = not error.retriable or error.code == "metadata_behind"  # another node may not be behind
-            slots.settle(position, failed(target, error), final=final)
+            slots.fail(position, target, error, final=final)
         return groups
+
+    async def ask_until(
+        self,
+        deadline: float,
+        asked: Sequence[Asked],
+        slots: Slots[Answer],
+        ask: Callable[[BrokerId, list[int]], Awaitable[None]],
+    ) -> None:
+        """Ask each leader for its positions, and those that are still open again, until the deadline."""
+        while slots.open:
+            groups = self.groups(asked, slots)
+            await asyncio.gather(*(ask(leader, positions) for leader, positions in groups.items()))
+            if slots.open and not await self.retry_before(deadline):
+                return
 
     async def retry_before(self, deadline: float) -> bool:
         """Wait a short time for the view to change. Return False if the deadline has passed."""

@@ -10,17 +10,17 @@ in one turn of the loop, and later requests wait behind them.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Generic, Protocol
 
 from partitions.driver.requests import Deleted
 from partitions.fetch.session import FetchSession
 from partitions.manager import Cancellable, PartitionManager, Produced
-from raftlog.errors import NotLeader, RaftlogError, RetriableError
+from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Acks, Offset, TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler
-from raftlog.slices import in_turns
+from raftlog.slices import WorkQueue, in_turns
 from raftlog.wire import (
     DeletedPartition,
     DeleteRecordsPartition,
@@ -40,9 +40,40 @@ from raftlog.wire import (
     SessionFetchResponse,
 )
 
-BATCHES_A_TURN = 64
-"""Batches passed to their partitions in one turn of the loop: each costs 50 to 200 microseconds, including its
-check."""
+from .leaders import Answer, failed
+
+
+class _Answers(Generic[Answer]):
+    """The answers of a request's partitions. `done` is called once, when all are there."""
+
+    def __init__(self, count: int, done: Callable[[list[Answer]], None]) -> None:
+        self._answers: list[Answer | None] = [None] * count
+        self._missing = count
+        self._done: Callable[[list[Answer]], None] = done
+        if not count:
+            done([])
+
+    def add(self, position: int, answer: Answer) -> None:
+        """Store an answer. A second one is ignored: a hand-over failed, and the partition answered nevertheless."""
+        if self._answers[position] is None:
+            self._answers[position] = answer
+            self._missing -= 1
+            if not self._missing:
+                self._done([one for one in self._answers if one is not None])
+
+
+class OwnRequests(Protocol):
+    """Requests to this broker's own partitions, as one caller may make them: `LocalRequests`, or `GuardedRequests`."""
+
+    def produce(
+        self, request: ProduceRequest, batches: Sequence[memoryview], done: Callable[[ProduceResponse], None]
+    ) -> None: ...
+
+    def fetch(self, request: FetchRequest, done: Callable[[FetchResponse, list[Part]], None]) -> Cancellable: ...
+
+    def offsets(self, request: OffsetsRequest, done: Callable[[OffsetsResponse], None]) -> None: ...
+
+    def delete_records(self, request: DeleteRecordsRequest, done: Callable[[DeleteRecordsResponse], None]) -> None: ...
 
 
 class LocalRequests:
@@ -51,64 +82,31 @@ class LocalRequests:
     def __init__(self, manager: PartitionManager, scheduler: Scheduler) -> None:
         self._manager = manager
         self._scheduler = scheduler
-        self._to_hand_over: deque[tuple[Callable[[], None], Callable[[RaftlogError], None]]] = deque()
-        """Arrived batches in order, each with the callback for one that could not be passed on."""
-        self._handing_over = False
-        """Whether `_hand_over` runs or is scheduled."""
+        self._arrived = WorkQueue(scheduler)
+        """The hand-over of each batch, in the order of arrival. Batches that arrive meanwhile queue behind."""
 
     def produce(
         self, request: ProduceRequest, batches: Sequence[memoryview], done: Callable[[ProduceResponse], None]
     ) -> None:
         """Call `done` when every batch has its answer, at the latest after the request's timeout."""
-        asked = request.partitions
-        answers: list[ProducedPartition | None] = [None] * len(asked)
-        missing = len(asked)
+        number, asked = request.correlation_id, request.partitions
+        answers = _Answers[ProducedPartition](len(asked), lambda found: done(ProduceResponse(number, found)))
 
-        def answered(position: int, answer: Produced | RaftlogError) -> None:
-            nonlocal missing
-            if answers[position] is not None:
-                return  # The hand-over failed, and the partition answered nevertheless.
-            answers[position] = _produced(asked[position], answer)
-            missing -= 1
-            if not missing:
-                done(ProduceResponse(request.correlation_id, [a for a in answers if a is not None]))
+        def hand_over(position: int, target: ProducePartition, batch: memoryview) -> None:
+            def done_with_it(answer: Produced | RaftlogError) -> None:
+                answers.add(position, _produced(target, answer))
 
-        if not asked:
-            done(ProduceResponse(request.correlation_id, []))
-        for position, (target, batch) in enumerate(zip(asked, batches, strict=True)):
-            done_with_it = partial(answered, position)
-            hand_over = partial(
-                self._manager.produce,
-                TopicPartition(TopicId(target.topic_id), target.partition),
-                batch,
-                Acks(request.acks),
-                done_with_it,
-                timeout_ms=request.timeout_ms,
-                resent=target.resent,
-            )
-            self._to_hand_over.append((hand_over, done_with_it))
-        if not self._handing_over:
-            self._hand_over()
+            tp = TopicPartition(TopicId(target.topic_id), target.partition)
+            acks, timeout_ms = Acks(request.acks), request.timeout_ms
+            try:
+                self._manager.produce(tp, batch, acks, done_with_it, timeout_ms=timeout_ms, resent=target.resent)
+            except Exception as error:
+                # It is unknown whether the batch was appended. Without this answer its whole request would get none.
+                done_with_it(RetriableError("outcome_unknown", f"an unexpected error: {error!r}"))
+                raise
 
-    def _hand_over(self) -> None:
-        # Batches that arrive during the callbacks are queued behind those that are still here.
-        self._handing_over = True
-        try:
-            for _ in range(BATCHES_A_TURN):
-                if not self._to_hand_over:
-                    break
-                hand_over, answered = self._to_hand_over.popleft()
-                try:
-                    hand_over()
-                except Exception as error:
-                    # It is unknown whether the batch was appended. Without this answer its whole request would get
-                    # none.
-                    answered(RetriableError("outcome_unknown", f"an unexpected error: {error!r}"))
-                    raise
-        finally:
-            self._handing_over = bool(self._to_hand_over)
-            if self._handing_over:
-                self._scheduler.call_soon(self._hand_over)
+        pairs = zip(asked, batches, strict=True)
+        self._arrived.add(*(partial(hand_over, position, *pair) for position, pair in enumerate(pairs)))
 
     def fetch(self, request: FetchRequest, done: Callable[[FetchResponse, list[Part]], None]) -> Cancellable:
         """Begin a long poll; `done` is called once.
@@ -146,26 +144,15 @@ class LocalRequests:
 
     def offsets(self, request: OffsetsRequest, done: Callable[[OffsetsResponse], None]) -> None:
         """Call `done` when every partition has answered."""
-        asked = request.partitions
-        answers: list[FoundOffset | None] = [None] * len(asked)
-        missing = len(asked)
-
-        def answered(position: int, answer: FoundOffset) -> None:
-            nonlocal missing
-            answers[position] = answer
-            missing -= 1
-            if not missing:
-                done(OffsetsResponse(request.correlation_id, [a for a in answers if a is not None]))
-
-        if not asked:
-            done(OffsetsResponse(request.correlation_id, []))
+        number, asked = request.correlation_id, request.partitions
+        answers = _Answers[FoundOffset](len(asked), lambda found: done(OffsetsResponse(number, found)))
 
         def find(position: int) -> None:
             query = asked[position]
             self._manager.find_offset(
                 TopicPartition(TopicId(query.topic_id), query.partition),
                 query.timestamp_ms,
-                partial(answered, position),
+                partial(answers.add, position),
                 isolation=request.isolation,
             )
 
@@ -173,39 +160,30 @@ class LocalRequests:
 
     def delete_records(self, request: DeleteRecordsRequest, done: Callable[[DeleteRecordsResponse], None]) -> None:
         """Call `done` when every partition has answered, at the latest after the request's timeout."""
-        asked = request.partitions
-        answers: list[DeletedPartition | None] = [None] * len(asked)
-        missing = len(asked)
-
-        def answered(position: int, answer: Deleted | RaftlogError) -> None:
-            nonlocal missing
-            answers[position] = _deleted(asked[position], answer)
-            missing -= 1
-            if not missing:
-                done(DeleteRecordsResponse(request.correlation_id, [a for a in answers if a is not None]))
-
-        if not asked:
-            done(DeleteRecordsResponse(request.correlation_id, []))
+        number, asked = request.correlation_id, request.partitions
+        answers = _Answers[DeletedPartition](len(asked), lambda found: done(DeleteRecordsResponse(number, found)))
 
         def delete(position: int) -> None:
             target = asked[position]
+
+            def deleted(answer: Deleted | RaftlogError) -> None:
+                answers.add(position, _deleted(target, answer))
+
             tp = TopicPartition(TopicId(target.topic_id), target.partition)
-            self._manager.delete_records(tp, Offset(target.before), partial(answered, position), request.timeout_ms)
+            self._manager.delete_records(tp, Offset(target.before), deleted, request.timeout_ms)
 
         in_turns(self._scheduler, range(len(asked)), delete)
 
 
 def _deleted(target: DeleteRecordsPartition, answer: Deleted | RaftlogError) -> DeletedPartition:
     if isinstance(answer, RaftlogError):
-        leader = answer.leader if isinstance(answer, NotLeader) else -1
-        return DeletedPartition(target.topic_id, target.partition, answer.code, answer.detail, leader=leader)
+        return failed(DeletedPartition, target, answer)
     return DeletedPartition(target.topic_id, target.partition, log_start_offset=answer.log_start_offset)
 
 
 def _produced(target: ProducePartition, answer: Produced | RaftlogError) -> ProducedPartition:
     if isinstance(answer, RaftlogError):
-        leader = answer.leader if isinstance(answer, NotLeader) else -1
-        return ProducedPartition(target.topic_id, target.partition, answer.code, answer.detail, leader=leader)
+        return failed(ProducedPartition, target, answer)
     return ProducedPartition(
         target.topic_id,
         target.partition,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 DAY_SECONDS = 86_400.0
 WARNING_DAYS = (30, 7, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
+class Lifetime(msgspec.Struct, frozen=True):
     """The validity of one certificate, in seconds since 1970. `what` names it for people."""
 
     what: str
@@ -44,7 +44,7 @@ class Lifetime:
         if due is None:
             return None
         if due == 0:
-            return f"{self.what} has expired: nodes make no new connections to each other; replace it"
+            return f"{self.what} has expired: no new connections can be made; replace it"
         left = self.ends - now
         time = f"{left / DAY_SECONDS:.0f} days" if left > 2 * DAY_SECONDS else f"{left / 3600:.0f} hours"
         return f"{self.what} expires in {time}: replace it; no restart is needed"

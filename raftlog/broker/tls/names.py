@@ -66,6 +66,11 @@ class NodeNames:
             f"the certificate {what}: its names are {shown}; a node's name looks like {self.name_of(BrokerId(0))}"
         )
 
+    def names_a_node(self, certificate: Mapping[str, Any]) -> bool:
+        """Return whether at least one name of a certificate is that of a node."""
+        found = certificate.get("subjectAltName", ())
+        return any(self._node(f"{kind}:{value}") is not None for kind, value in found)
+
     def expect(self, certificate: Mapping[str, Any] | None, node: BrokerId) -> None:
         """Check that a certificate is that of this node. Raises `InvalidRequest` (`cluster_authorization_failed`)."""
         found = self.node_of(certificate)

@@ -1,9 +1,10 @@
 """TLS of a running node: authorization of streams, and files that are read again when they change.
 
-The data listener shows this node's certificate to every peer and requests one without requiring it, because native
-clients have none yet. The brokers' own paths require one: their streams are opened for a peer whose certificate names a
-node of this cluster, and `stream.peer_node` tells the links which peer it is (each hello's node id is compared with it,
-S12). In the other direction a dialer talks only to the node that it meant to reach.
+Both listeners show this node's certificate to every peer and request one without requiring it, because a user may have
+a token or a password instead; a certificate that is shown must be the authority's. The brokers' own paths require one:
+their streams are opened for a peer whose certificate names a node of this cluster, and `stream.peer_node` identifies
+the peer to the links (each hello's node id is compared with it, S12). In the other direction a dialer talks only to the
+node that it meant to reach.
 
 The files are checked every `WATCH_SECONDS`. A new set serves later connections once it has passed its test. A bad set
 is reported, and the old one stays in use. Existing connections stay.
@@ -24,10 +25,10 @@ from raftlog.errors import InvalidRequest
 from raftlog.http2 import Http2Stream, StreamAcceptor
 from raftlog.http2.connection import StreamHandler
 from raftlog.http2.limits import RateLimit
-from raftlog.http2.tls import DialTls
+from raftlog.http2.tls import DialTls, explain
 from raftlog.model import BrokerId
 from raftlog.ports import Clock
-from raftlog.wire import FETCH_PATH, PRODUCE_PATH
+from raftlog.wire import FETCH_PATH, GROUPS_PATH, PRODUCE_PATH, TRANSACTIONS_PATH
 
 from .expiry import ExpiryLog
 from .files import TlsFiles, load_tls_files, stamps_of
@@ -41,7 +42,7 @@ REFUSALS_PER_SECOND = 1.0
 REFUSALS_BURST = 100
 """Maximum number of log lines that unauthenticated peers can cause at once."""
 
-CLIENT_PATHS = frozenset({PRODUCE_PATH, FETCH_PATH})
+CLIENT_PATHS = frozenset({PRODUCE_PATH, FETCH_PATH, GROUPS_PATH, TRANSACTIONS_PATH})
 
 
 class RefusalLog:
@@ -78,16 +79,32 @@ class NodeTls:
     # --- Connections ---
 
     def server_context(self) -> ssl.SSLContext:
-        """Return the context for a new incoming connection."""
+        """Return the context for a new connection to the data listener."""
         return self._files.server
+
+    def api_context(self) -> ssl.SSLContext:
+        """Return the context for a new connection to the HTTP API."""
+        return self._files.api
+
+    def on_api_refused(self, address: str, error: Exception) -> None:
+        """Log a connection to the HTTP API that ended before or in its handshake."""
+        self.on_refused(address, explain(error))
 
     def dial(self, peer: BrokerId) -> DialTls:
         """Return the TLS settings for connections to this peer."""
-        return DialTls(self._client_context, check=lambda certificate: self.names.expect(certificate, peer))
+        return self._dial(peer, None)
 
     def dial_quorum(self, peer: BrokerId) -> DialTls:
         """Return the same for the peer's quorum loop."""
-        return DialTls(self._client_context, QUORUM_NAME, lambda certificate: self.names.expect(certificate, peer))
+        return self._dial(peer, QUORUM_NAME)
+
+    def _dial(self, peer: BrokerId, server_name: str | None) -> DialTls:
+        return DialTls(
+            self._client_context,
+            server_name,
+            lambda certificate: self.names.expect(certificate, peer),
+            or_plain=self._config.migrating,
+        )
 
     def _client_context(self) -> ssl.SSLContext:
         return self._files.client
@@ -99,9 +116,14 @@ class NodeTls:
         }
 
     def for_nodes(self, acceptor: StreamAcceptor) -> StreamAcceptor:
-        """Return the acceptor for streams of this cluster's nodes only. Others are refused and logged."""
+        """Return the acceptor for streams of this cluster's nodes only. Others are refused and logged.
 
-        def accept(stream: Http2Stream) -> StreamHandler:
+        While the cluster migrates, a plain stream may be a node's, and is accepted as that of an unknown one.
+        """
+
+        def accept(stream: Http2Stream) -> StreamHandler | None:
+            if self._config.migrating and stream.connection.get_extra_info("ssl_object") is None:
+                return acceptor(stream)
             try:
                 stream.peer_node = self.names.node_of(stream.connection.get_extra_info("peercert"))
             except InvalidRequest as error:

@@ -1,4 +1,4 @@
-"""What the quorum decided is taken over in order and in slices, and nobody hears of it too early."""
+"""The quorum's decisions are applied in order and in slices, and no caller is answered too early."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from raftlog import slices
 from raftlog.broker import wiring
 from raftlog.broker.wiring import Broker
 from raftlog.model import BrokerId, TopicId
-from raftlog.slices import Following
-from tests.support.manual import ManualScheduler
-from tests.support.metadata_cluster import Cluster
+from raftlog.slices import WorkQueue
+from tests.support.metadata.cluster import Cluster
+from tests.support.partitions.manual import ManualScheduler
 
-from .test_wiring import OWN, follow, registered
+from .test_wiring import OWN, follow, registered, scheduler
 
-__all__ = ["registered"]
+__all__ = ["registered", "scheduler"]
 
 WIDE = TopicId(b"topic-number-002")
 
 
 class Line:
-    """A `Following` whose works write down what they do, and take a millisecond a step."""
+    """A `WorkQueue` whose works record their steps, and take a millisecond per step."""
 
     def __init__(self) -> None:
         self.scheduler = ManualScheduler()
         self.fatal: list[BaseException] = []
-        self.following = Following(self.scheduler.clock, self.scheduler, self.fatal.append)
+        self.following = WorkQueue(self.scheduler, self.scheduler.clock, self.fatal.append)
         self.done: list[str] = []
+
+    def add(self, name: str, steps: int, *, fails: bool = False) -> None:
+        self.following.add(lambda: self.work(name, steps, fails=fails))
 
     def work(self, name: str, steps: int, *, fails: bool = False) -> Iterator[None]:
         for number in range(steps):
@@ -41,17 +44,17 @@ class Line:
             raise ValueError(name)
 
 
-def test_what_is_short_is_done_at_once() -> None:
+def test_short_work_is_done_at_once() -> None:
     line = Line()
-    line.following.add(line.work("a", 2))
+    line.add("a", 2)
     assert line.done == ["a0", "a1"]
 
 
-def test_what_is_long_lets_the_loop_have_a_turn_and_nothing_overtakes() -> None:
+def test_long_work_gives_the_loop_a_turn_and_nothing_overtakes_it() -> None:
     line = Line()
-    line.following.add(line.work("a", 12))
+    line.add("a", 12)
     assert len(line.done) == 5
-    line.following.add(line.work("b", 1))
+    line.add("b", 1)
     assert len(line.done) == 5, "later works wait for the first"
     assert line.scheduler.run() == 2
     assert line.done == [f"a{number}" for number in range(12)] + ["b0"]
@@ -61,35 +64,35 @@ def test_work_added_by_work_comes_after_it() -> None:
     line = Line()
 
     def outer() -> Iterator[None]:
-        line.following.add(line.work("inner", 1))
+        line.add("inner", 1)
         line.done.append("outer")
         yield
 
-    line.following.add(outer())
+    line.following.add(outer)
     assert line.done == ["outer", "inner0"]
 
 
-def test_an_error_is_raised_to_whoever_adds_or_told_where_nobody_would_hear() -> None:
+def test_an_error_is_raised_to_the_caller_or_reported_if_there_is_none() -> None:
     line = Line()
     with pytest.raises(ValueError, match="now"):
-        line.following.add(line.work("now", 1, fails=True))
+        line.add("now", 1, fails=True)
     line.scheduler.run()
     assert line.fatal == [], "who adds it hears of it"
     line = Line()
 
     def outer() -> Iterator[None]:
-        line.following.add(line.work("behind", 1))
+        line.add("behind", 1)
         yield
         raise ValueError("outer")
 
     with pytest.raises(ValueError, match="outer"):
-        line.following.add(outer())
-    line.following.add(line.work("later", 1))
+        line.following.add(outer)
+    line.add("later", 1)
     line.scheduler.run()
     assert "behind0" not in line.done and "later0" not in line.done, "nothing is taken over after a hole"
     line = Line()
-    line.following.add(line.work("later", 7, fails=True))
-    line.following.add(line.work("never", 1))
+    line.add("later", 7, fails=True)
+    line.add("never", 1)
     assert line.fatal == []
     with pytest.raises(ValueError, match="later"):
         line.scheduler.run()
@@ -104,21 +107,17 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "EVENTS_PER_STEP", 2)
 
 
-def turns(broker: Broker) -> Iterator[ClusterView]:
+def turns(broker: Broker, scheduler: ManualScheduler) -> Iterator[ClusterView]:
     """The view after every turn of the loop."""
-    scheduler = broker._following._scheduler
-    assert isinstance(scheduler, ManualScheduler)
-    while broker._following._works:
+    yield broker.view
+    while scheduler.run_one():
         yield broker.view
-        timer = scheduler._heap[0]
-        assert timer is not None
-        callback = scheduler._heap.pop(0)[2].callback
-        assert callback is not None
-        callback()
 
 
-def test_a_topic_is_shown_whole_or_not_at_all(
-    registered: tuple[Cluster, Broker, list[BaseException]], monkeypatch: pytest.MonkeyPatch
+def test_a_topic_is_shown_completely_or_not_at_all(
+    registered: tuple[Cluster, Broker, list[BaseException]],
+    scheduler: ManualScheduler,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster, broker, fatal = registered
     slow(monkeypatch)
@@ -127,7 +126,7 @@ def test_a_topic_is_shown_whole_or_not_at_all(
     follow(cluster, broker)
     broker.when_view_reaches(cluster.image.index, lambda: reached.append(broker.view.index))
     seen = 0
-    for view in turns(broker):
+    for view in turns(broker, scheduler):
         assert len(view.partitions()) == sum(topic.partition_count for topic in view.topics())
         if view.topic("wide") is None:
             assert view.index == before and reached == []
@@ -137,10 +136,12 @@ def test_a_topic_is_shown_whole_or_not_at_all(
     assert reached == [cluster.image.index]
 
 
-def test_nobody_hears_of_an_entry_before_partitions_have_it(
-    registered: tuple[Cluster, Broker, list[BaseException]], monkeypatch: pytest.MonkeyPatch
+def test_no_caller_is_answered_before_partitions_have_the_entry(
+    registered: tuple[Cluster, Broker, list[BaseException]],
+    scheduler: ManualScheduler,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An answer is never heard before its effect is seen."""
+    """An answer never arrives before its effect is visible."""
     cluster, broker, _ = registered
     slow(monkeypatch)
     told: list[int] = []
@@ -157,7 +158,7 @@ def test_nobody_hears_of_an_entry_before_partitions_have_it(
     follow(cluster, broker)
     heard: list[list[int]] = []
     broker.when_view_reaches(cluster.image.index, lambda: heard.append(list(told)))
-    for _ in turns(broker):
+    for _ in turns(broker, scheduler):
         assert heard == [] or told
     assert heard == [told] and told
     assert not broker.view.alive(BrokerId(0))

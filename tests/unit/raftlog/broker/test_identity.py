@@ -1,4 +1,4 @@
-"""Data folders: prepared once, refused where they are not what they should be, and left as they were."""
+"""Data folders: prepared once, refused if they are not valid, and left unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refusal(folder: str) -> InvalidRequest:
     return caught.value
 
 
-def test_starts_are_counted_and_the_marker_is_taken_away(folder: str) -> None:
+def test_starts_are_counted_and_the_marker_is_removed(folder: str) -> None:
     disk = prepare(folder)
     first = begin_start(disk, folder)
     assert (first.cluster_id, first.node_id, first.start_number, first.clean) == ("c", 0, 1, True)
@@ -54,7 +54,7 @@ def test_starts_are_counted_and_the_marker_is_taken_away(folder: str) -> None:
 
 
 @pytest.mark.parametrize("error", [ResourceShortage("too many open files"), DiskFull("no room"), DiskFailed("EIO")])
-def test_a_stop_whose_mark_cannot_be_written_is_none_that_a_start_trusts(folder: str, error: DiskError) -> None:
+def test_a_stop_whose_marker_cannot_be_written_is_not_trusted_by_the_next_start(folder: str, error: DiskError) -> None:
     class Refusing(LocalDisk):
         def replace(self, path: str, content: bytes) -> None:
             raise error
@@ -73,7 +73,7 @@ def test_a_folder_is_prepared_once(folder: str) -> None:
     assert (Path(folder) / NODE_FILE).read_bytes() == before
 
 
-def test_a_folder_prepared_by_half_is_neither_started_nor_prepared_over(folder: str) -> None:
+def test_a_half_prepared_folder_is_neither_started_nor_prepared_again(folder: str) -> None:
     prepare(folder)
     os.remove(os.path.join(folder, NODE_FILE))
     assert "raftlog server init" in refusal(folder).detail
@@ -103,7 +103,7 @@ def test_a_damaged_identity_is_refused_by_name(folder: str, change: dict[str, ob
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"{" * 100_000])
-def test_what_is_no_identity_at_all(folder: str, content: bytes) -> None:
+def test_invalid_identities(folder: str, content: bytes) -> None:
     prepare(folder)
     (Path(folder) / NODE_FILE).write_bytes(content)
     assert "damaged" in refusal(folder).detail
@@ -127,13 +127,13 @@ def test_a_damaged_count_of_starts_is_refused(folder: str) -> None:
         ({"cluster_id": "x" * 65}, "cluster id"),
     ],
 )
-def test_what_cannot_be_prepared(folder: str, options: dict[str, object], says: str) -> None:
+def test_folders_that_cannot_be_prepared(folder: str, options: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         init_data_folder(folder, **({"cluster_id": "c", "node_id": 0, "voters": VOTERS} | options))  # type: ignore[arg-type]
     assert not os.path.exists(folder)
 
 
-def test_a_folder_that_cannot_be_made_is_named() -> None:
+def test_a_folder_that_cannot_be_created_is_named() -> None:
     with pytest.raises(InvalidRequest, match="/proc/none"):
         prepare("/proc/none")
 
@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_made_is_named() -> None:
 # --- Observers -------------------------------------------------------------------------------------------------------
 
 
-def test_an_observer_is_prepared_with_voters_of_now_and_is_none_of_them(tmp_path: Path) -> None:
+def test_an_observer_is_prepared_with_the_current_voters_and_is_none_of_them(tmp_path: Path) -> None:
     voters = {0: Endpoint("h", 1), 2: Endpoint("h", 2)}
     folder = str(tmp_path / "observer")
     init_data_folder(folder, cluster_id="c", node_id=1, voters=voters, observer=True)

@@ -59,7 +59,7 @@ def test_nothing_counts_before_it_begins() -> None:
     assert turns.gauge.report() == StallReport(0, 0.0, 0.0, 0, 0.0)
 
 
-def test_what_is_long_ago_is_not_recent() -> None:
+def test_old_stalls_are_not_recent() -> None:
     turns = Turns()
     turns.begin()
     turns.turn(0.5)
@@ -69,10 +69,10 @@ def test_what_is_long_ago_is_not_recent() -> None:
     assert round(found.worst, 6) == 0.5 and round(found.recent_worst, 6) == 0.025
 
 
-def test_few_lines_tell_of_many_stalls() -> None:
+def test_few_lines_report_many_stalls() -> None:
     turns = Turns()
     turns.begin()
-    turns.turn(STALL_SECONDS)  # short ones are counted only
+    turns.turn(STALL_SECONDS)  # short ones are only counted
     for _ in range(5):
         turns.turn(WARN_SECONDS + 0.01, 0.004)
     turns.turn(2 * WARN_SECONDS, idle=WARN_EVERY_SECONDS)

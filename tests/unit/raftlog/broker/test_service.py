@@ -1,4 +1,4 @@
-"""The router among brokers that are none: deadlines, retries, and what a cancelled fetch must give back."""
+"""The router with fake brokers: deadlines, retries, and the resources that a cancelled fetch must release."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from metadata.commands.envelope import Command
 from metadata.commands.results import Done
 from metadata.quorum.port import Fate, Outcome
 from metadata.view import ClusterView, PartitionChanged, TopicChanged, TopicRemoved
+from raftlog.broker.changes.proposer import Proposer
 from raftlog.broker.requests import fetch as routing_fetch
 from raftlog.broker.requests import forwarding
-from raftlog.broker.requests.forwarding import Forwarder
-from raftlog.broker.requests.leaders import Slots
+from raftlog.broker.requests.forwarding import CallerForwarder, Forwarder
+from raftlog.broker.requests.leaders import Leaders, Slots
+from raftlog.broker.requests.partitions import PartitionRouter
+from raftlog.broker.security.request_access import OpenAccess
 from raftlog.broker.service import Router
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.http2 import Http2Stream
@@ -34,7 +37,7 @@ from raftlog.model import (
     TopicPartition,
     TopicRecord,
 )
-from raftlog.ports import FileRegion, Part
+from raftlog.ports import FileRegion, Part, release_regions
 from raftlog.records.batch import encode as encode_batch
 from raftlog.wire import (
     DeletedPartition,
@@ -56,7 +59,7 @@ from raftlog.wire import (
     decode_request,
     encode,
 )
-from tests.support.http2_server import Recorder, Server
+from tests.support.http.http2_server import Recorder, Server
 
 HERE, THERE = BrokerId(0), BrokerId(1)
 TOPIC = TopicId(b"t" * 16)
@@ -64,7 +67,7 @@ PATIENCE_S = 30.0
 
 
 def view_of(*leaders: BrokerId, name: str = "t") -> ClusterView:
-    """One topic, a partition for each of these leaders."""
+    """One topic, with a partition for each of these leaders."""
     view = ClusterView()
     view.on_events(1, [TopicChanged(TopicRecord(TOPIC, name, len(leaders), 2))])
     for number, leader in enumerate(leaders):
@@ -81,7 +84,7 @@ def lead(view: ClusterView, number: int, leader: BrokerId) -> None:
 
 
 class Others:
-    """A forwarder: what it is asked, and what it answers."""
+    """A forwarder: its requests, and its answers."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -135,7 +138,7 @@ class Here:
 
 
 class Quorum:
-    """Answers proposals as it is told."""
+    """Answers proposals as configured."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes = list(outcomes)
@@ -163,10 +166,23 @@ def router_of(view: ClusterView, here: Here, others: Others, quorum: Quorum) -> 
         callback()
 
     broker = SimpleNamespace(
-        view=view, local=here, identity=SimpleNamespace(node_id=HERE), when_view_reaches=when_view_reaches
+        view=view,
+        local=here,
+        identity=SimpleNamespace(node_id=HERE, cluster_id="c"),
+        when_view_reaches=when_view_reaches,
     )
     broker.manager = SimpleNamespace(drivers={})
-    return Router(broker, quorum, others, random.Random(1))  # type: ignore[arg-type]
+    broker.cluster_clock = SimpleNamespace(stamp_ms=lambda: 0)
+    none: Any = None
+    return Router(broker, quorum, others, random.Random(1), none, none, OpenAccess(), none)  # type: ignore[arg-type]
+
+
+def partitions_of(view: ClusterView, here: Here, others: Others, quorum: Quorum) -> PartitionRouter:
+    def when_view_reaches(index: int, callback: Callable[[], None]) -> None:
+        callback()
+
+    proposer = Proposer(quorum, when_view_reaches)  # type: ignore[arg-type]
+    return PartitionRouter(HERE, here, others, Leaders(view), lambda: proposer.catch_up_within(2.0))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -199,14 +215,14 @@ def fetch_request(*partitions: int, offset: int = 0) -> FetchRequest:
 # --- Produce ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_retry_has_only_the_time_that_is_left(here: Here, quorum: Quorum) -> None:
+async def test_a_retry_has_only_the_remaining_time(here: Here, quorum: Quorum) -> None:
     others = Others()
 
     def moved(request: ProduceRequest) -> ProduceResponse:
         return ProduceResponse(0, [ProducedPartition(TOPIC, 0, "not_leader", leader=0)])
 
     others.answer = moved
-    answer = await router_of(view_of(THERE), here, others, quorum).produce(*produce_request(400))
+    answer = await partitions_of(view_of(THERE), here, others, quorum).produce(*produce_request(400))
     assert [p.error for p in answer.partitions] == ["not_leader"]
     times = [request.timeout_ms for request in others.asked]
     assert len(times) >= 2
@@ -217,13 +233,15 @@ async def test_a_retry_has_only_the_time_that_is_left(here: Here, quorum: Quorum
 async def test_a_retry_finds_the_new_leader(here: Here, quorum: Quorum) -> None:
     others, view = Others(), view_of(NO_BROKER)
     others.answer = lambda request: ProduceResponse(0, [ProducedPartition(TOPIC, 0, base_offset=9)])
-    answer = asyncio.create_task(router_of(view, here, others, quorum).produce(*produce_request(20_000)))
+    answer = asyncio.create_task(partitions_of(view, here, others, quorum).produce(*produce_request(20_000)))
     await asyncio.sleep(0)
     lead(view, 0, THERE)
     assert [p.base_offset for p in (await answer).partitions] == [9]
 
 
-async def test_what_may_have_been_appended_is_sent_again_only_by_the_idempotent(here: Here, quorum: Quorum) -> None:
+async def test_a_batch_that_may_have_been_appended_is_resent_only_by_idempotent_producers(
+    here: Here, quorum: Quorum
+) -> None:
     for producer_id, times in ((-1, 1), (5, 2)):
         others = Others()
         answers: list[Any] = [
@@ -241,7 +259,7 @@ async def test_what_may_have_been_appended_is_sent_again_only_by_the_idempotent(
         ids = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0} if producer_id >= 0 else {}
         batch = encode_batch([b"x"], base_timestamp_ms=1, **ids)  # type: ignore[arg-type]
         request = ProduceRequest(7, -1, 5_000, [ProducePartition(TOPIC, 0, len(batch))])
-        found = await router_of(view_of(THERE), here, others, quorum).produce(request, [memoryview(batch)])
+        found = await partitions_of(view_of(THERE), here, others, quorum).produce(request, [memoryview(batch)])
         assert len(others.asked) == times
         assert [p.error for p in found.partitions] == (["outcome_unknown"] if times == 1 else [""])
         assert [request.partitions[0].resent for request in others.asked] == [False, True][:times]
@@ -253,18 +271,20 @@ def idempotent_request(timeout_ms: int, *, resent: bool = False) -> tuple[Produc
     return ProduceRequest(7, -1, timeout_ms, [part]), [memoryview(batch)]
 
 
-async def test_a_mark_that_comes_with_a_batch_goes_on_with_it(here: Here, quorum: Quorum) -> None:
-    """S1: the leader alone can judge a resend, if it hears that it is one."""
+async def test_the_mark_of_a_resent_batch_is_forwarded(here: Here, quorum: Quorum) -> None:
+    """S1: only the leader can judge a resend, if it knows that it is one."""
     for resent in (False, True):
         others = Others()
         others.answer = lambda request: ProduceResponse(0, [ProducedPartition(TOPIC, 0, base_offset=1)])
-        await router_of(view_of(THERE), here, others, quorum).produce(*idempotent_request(5_000, resent=resent))
+        await partitions_of(view_of(THERE), here, others, quorum).produce(*idempotent_request(5_000, resent=resent))
         assert [request.partitions[0].resent for request in others.asked] == [resent]
 
 
 @pytest.mark.parametrize("last", ["not_leader", "unknown_producer_id", "overloaded"])
-async def test_the_last_attempts_error_does_not_speak_for_an_earlier_one(here: Here, quorum: Quorum, last: str) -> None:
-    """S1: an error that means "not appended" would have the producer send the batch again under another name."""
+async def test_the_last_attempts_error_does_not_determine_the_outcome_of_an_earlier_one(
+    here: Here, quorum: Quorum, last: str
+) -> None:
+    """S1: after an error that means "not appended", the producer would send the batch again under another name."""
     others = Others()
     answers = [RetriableError("outcome_unknown", "it broke")]
 
@@ -274,16 +294,16 @@ async def test_the_last_attempts_error_does_not_speak_for_an_earlier_one(here: H
         return ProduceResponse(0, [ProducedPartition(TOPIC, 0, last, "no")])
 
     others.answer = answer
-    found = await router_of(view_of(THERE), here, others, quorum).produce(*idempotent_request(300))
+    found = await partitions_of(view_of(THERE), here, others, quorum).produce(*idempotent_request(300))
     assert [p.error for p in found.partitions] == ["outcome_unknown"]
     assert last in found.partitions[0].detail
     others.answer = lambda request: ProduceResponse(0, [ProducedPartition(TOPIC, 0, last, "no")])
-    found = await router_of(view_of(THERE), here, others, quorum).produce(*idempotent_request(300))
+    found = await partitions_of(view_of(THERE), here, others, quorum).produce(*idempotent_request(300))
     assert [p.error for p in found.partitions] == [last], "of one attempt it does"
 
 
-def test_slots_keep_the_order_of_the_asking() -> None:
-    slots: Slots[ProducedPartition] = Slots(3)
+def test_slots_keep_the_order_of_the_request() -> None:
+    slots = Slots(ProducedPartition, 3)
     for position in (2, 0, 1):
         slots.settle(position, ProducedPartition(TOPIC, position, "not_leader"), final=False)
     slots.settle(1, ProducedPartition(TOPIC, 1), final=True)
@@ -294,11 +314,11 @@ def test_slots_keep_the_order_of_the_asking() -> None:
 # --- Fetch ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_fetch_that_is_cancelled_gives_its_regions_back(here: Here, quorum: Quorum) -> None:
+async def test_a_cancelled_fetch_releases_its_regions(here: Here, quorum: Quorum) -> None:
     """One leader has answered with a region of a file, the other has not."""
     others = Others()
     others.waits.clear()
-    fetch = asyncio.create_task(router_of(view_of(HERE, THERE), here, others, quorum).fetch(fetch_request(0, 1)))
+    fetch = asyncio.create_task(partitions_of(view_of(HERE, THERE), here, others, quorum).fetch(fetch_request(0, 1)))
     await turns_until(lambda: bool(others.asked) and here.held > 0)
     fetch.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -306,9 +326,9 @@ async def test_a_fetch_that_is_cancelled_gives_its_regions_back(here: Here, quor
     assert here.given == 1 and here.held == 0
 
 
-async def test_a_fetch_that_is_cancelled_while_it_looks_for_a_leader(here: Here, quorum: Quorum) -> None:
+async def test_a_fetch_may_be_cancelled_while_it_looks_for_a_leader(here: Here, quorum: Quorum) -> None:
     view, others = view_of(HERE, NO_BROKER), Others()
-    fetch = asyncio.create_task(router_of(view, here, others, quorum).fetch(fetch_request(0, 1)))
+    fetch = asyncio.create_task(partitions_of(view, here, others, quorum).fetch(fetch_request(0, 1)))
     await turns_until(lambda: here.held > 0)
     await asyncio.sleep(0)
     fetch.cancel()
@@ -317,7 +337,7 @@ async def test_a_fetch_that_is_cancelled_while_it_looks_for_a_leader(here: Here,
     assert here.held == 0
 
 
-async def test_all_leaders_together_give_no_more_than_was_asked_for(here: Here, quorum: Quorum) -> None:
+async def test_all_leaders_together_give_no_more_than_was_requested(here: Here, quorum: Quorum) -> None:
     others = Others()
     others.answer = lambda request: FetchResponse(0, [FetchedPartition(TOPIC, 1)])
     local = here.fetch
@@ -328,25 +348,25 @@ async def test_all_leaders_together_give_no_more_than_was_asked_for(here: Here, 
         return local(request, done)
 
     here.fetch = fetch  # type: ignore[method-assign]
-    _, parts = await router_of(view_of(HERE, THERE), here, others, quorum).fetch(fetch_request(0, 1))
+    _, parts = await partitions_of(view_of(HERE, THERE), here, others, quorum).fetch(fetch_request(0, 1))
     assert seen[0] + others.asked[0].max_bytes <= fetch_request(0, 1).max_bytes
     for part in parts:
         assert isinstance(part, FileRegion)
         part.release()
 
 
-async def test_a_fetch_over_very_many_takes_turns_and_may_end_in_each(
+async def test_a_fetch_of_many_partitions_takes_turns_and_may_end_in_each(
     here: Here, quorum: Quorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routing_fetch, "PARTITIONS_A_TURN", 3)
     others = Others()
     others.answer = lambda request: FetchResponse(0, [FetchedPartition(TOPIC, p.partition) for p in request.partitions])
-    router = router_of(view_of(*[HERE, THERE] * 10), here, others, quorum)
+    router = partitions_of(view_of(*[HERE, THERE] * 10), here, others, quorum)
     response, parts = await router.fetch(fetch_request(*range(20)))
     assert [answer.partition for answer in response.partitions] == list(range(20))
     assert [answer.length for answer in response.partitions] == [5, 0] * 10
     assert len(parts) == here.held == 10
-    routing_fetch.release(parts)
+    release_regions(parts)
     cancelled = 0
     for turns in range(60):
         fetch = asyncio.create_task(router.fetch(fetch_request(*range(20))))
@@ -356,13 +376,13 @@ async def test_a_fetch_over_very_many_takes_turns_and_may_end_in_each(
         (outcome,) = await asyncio.gather(fetch, return_exceptions=True)
         cancelled += isinstance(outcome, asyncio.CancelledError)
         if isinstance(outcome, tuple):
-            routing_fetch.release(outcome[1])
+            release_regions(outcome[1])
         assert here.held == 0, f"cancelled after {turns} turns"
     assert 10 < cancelled < 60
 
 
-async def test_a_leader_that_takes_no_polls_is_not_asked_without_end(here: Here, quorum: Quorum) -> None:
-    """It has no room for waiting fetches, and nothing to tell."""
+async def test_a_leader_that_accepts_no_polls_is_not_asked_endlessly(here: Here, quorum: Quorum) -> None:
+    """It has no room for waiting fetches, and no data."""
     others = Others()
 
     def answer(request: FetchRequest) -> FetchResponse:
@@ -373,7 +393,7 @@ async def test_a_leader_that_takes_no_polls_is_not_asked_without_end(here: Here,
     others.answer = answer
     view = view_of(THERE, BrokerId(2))
     request = replace_struct(fetch_request(0, 1), max_wait_ms=400, min_bytes=1)
-    response, _ = await router_of(view, here, others, quorum).fetch(request)
+    response, _ = await partitions_of(view, here, others, quorum).fetch(request)
     assert [p.error for p in response.partitions] == ["", ""]
     assert len(others.asked) < 60, "some ten rounds of two leaders, asked twice"
 
@@ -381,7 +401,7 @@ async def test_a_leader_that_takes_no_polls_is_not_asked_without_end(here: Here,
 # --- Forwarding -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_peer_that_nobody_can_dial_is_dialed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_cannot_be_dialed_is_dialed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     dialed = []
 
     async def fail(host: str, port: int, **_: Any) -> None:
@@ -392,13 +412,13 @@ async def test_a_peer_that_nobody_can_dial_is_dialed_again(monkeypatch: pytest.M
     forwarder = Forwarder(lambda peer: Endpoint("h", 1))
     for _ in range(2):
         with pytest.raises(RetriableError) as caught:
-            await forwarder.produce(THERE, *produce_request(100))
+            await CallerForwarder(forwarder, None).produce(THERE, *produce_request(100))
         assert caught.value.code == "connection_lost"
     assert len(dialed) == 2
     await forwarder.close()
 
 
-async def test_a_forwarded_request_arrives_as_it_was_and_its_answer_comes_back() -> None:
+async def test_a_forwarded_request_arrives_unchanged_and_its_answer_returns() -> None:
     arrived: list[OffsetsRequest] = []
 
     def answer(stream: Http2Stream, message: memoryview) -> None:
@@ -412,7 +432,7 @@ async def test_a_forwarded_request_arrives_as_it_was_and_its_answer_comes_back()
         server.acceptors[forwarding.FORWARD_PATH] = lambda stream: Recorder(answer)
         forwarder = Forwarder(lambda peer: Endpoint("127.0.0.1", server.port))
         asked = OffsetsRequest(7, [OffsetQuery(TOPIC, 0, -1), OffsetQuery(TOPIC, 2, -2)], isolation=1)
-        response = await forwarder.offsets(THERE, asked)
+        response = await CallerForwarder(forwarder, None).offsets(THERE, asked)
         await forwarder.close()
     assert [replace_struct(request, correlation_id=7) for request in arrived] == [asked]
     assert [(found.partition, found.offset) for found in response.partitions] == [(0, 40), (2, 42)]
@@ -427,18 +447,19 @@ async def test_dialing_counts_as_part_of_the_requests_time(monkeypatch: pytest.M
     forwarder = Forwarder(lambda peer: Endpoint("h", 1))
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(RetriableError) as caught:
-            await forwarder.produce(THERE, *produce_request(50))
+            await CallerForwarder(forwarder, None).produce(THERE, *produce_request(50))
     assert caught.value.code == "connection_lost", "it was not sent"
     await forwarder.close()
 
 
-# --- A node that is behind --------------------------------------------------------------------------------------------
+# --- A node whose view lags -------------------------------------------------------------------------------------------
 
 
 async def test_a_topic_that_a_silent_quorum_may_have_created_is_not_denied(here: Here, quorum: Quorum) -> None:
-    """S7: this node's view lacks it, and cannot be brought up to date: another node may know it. Nobody waits here."""
+    """S7: this node's view lacks it, and cannot be brought up to date: another node may know it. No caller waits
+    here."""
     view = ClusterView()
-    router = router_of(view, here, Others(), quorum)
+    router = partitions_of(view, here, Others(), quorum)
     offsets = OffsetsRequest(7, [OffsetQuery(TOPIC, 0, -1)])
     deletion = DeleteRecordsRequest(7, 20_000, [DeleteRecordsPartition(TOPIC, 0, 5)])
 
@@ -462,7 +483,7 @@ async def test_a_partition_that_a_silent_quorum_may_have_added_is_not_denied(her
     """S7: the topic is known here, and has grown elsewhere."""
     others, view = Others(), view_of(THERE)
     others.answer = lambda request: FetchResponse(0, [FetchedPartition(TOPIC, 1, high_watermark=4)])
-    router = router_of(view, here, others, quorum)
+    router = partitions_of(view, here, others, quorum)
 
     async def fetched() -> str:
         async with asyncio.timeout(PATIENCE_S / 3):
@@ -486,9 +507,9 @@ async def test_a_partition_that_a_silent_quorum_may_have_added_is_not_denied(her
 async def test_a_leader_that_does_not_know_its_partition_yet_does_not_deny_it(
     here: Here, quorum: Quorum, denial: str
 ) -> None:
-    """S7: it was just elected, and is behind this node: a topic that was created a moment ago is written to here."""
+    """S7: it was just elected, and lags behind this node: a topic that was created a moment ago is written to here."""
     others, view = Others(), view_of(THERE)
-    router = router_of(view, here, others, quorum)
+    router = partitions_of(view, here, others, quorum)
     denials = [denial, denial]
 
     def error() -> str:
@@ -502,14 +523,15 @@ async def test_a_leader_that_does_not_know_its_partition_yet_does_not_deny_it(
     assert [p.error for p in response.partitions] == [""]
     denials = [denial, denial]
     others.answer = lambda request: OffsetsResponse(0, [FoundOffset(TOPIC, 0, error(), offset=4)])
-    assert [p.offset for p in (await router.offsets(OffsetsRequest(7, [OffsetQuery(TOPIC, 0, -1)]))).partitions] == [4]
+    found = await router.offsets(OffsetsRequest(7, [OffsetQuery(TOPIC, 0, -1)]))
+    assert [p.offset for p in found.partitions] == [4]
     denials = [denial, denial]
     others.answer = lambda request: DeleteRecordsResponse(0, [DeletedPartition(TOPIC, 0, error())])
     deletion = DeleteRecordsRequest(7, 20_000, [DeleteRecordsPartition(TOPIC, 0, 5)])
     assert [p.error for p in (await router.delete_records(deletion)).partitions] == [""]
 
 
-async def test_a_topic_is_gone_when_the_view_here_says_so_too(here: Here, quorum: Quorum) -> None:
+async def test_a_topic_is_gone_when_the_own_view_agrees(here: Here, quorum: Quorum) -> None:
     others, view = Others(), view_of(THERE)
 
     def deny(request: ProduceRequest) -> ProduceResponse:
@@ -518,5 +540,5 @@ async def test_a_topic_is_gone_when_the_view_here_says_so_too(here: Here, quorum
         return ProduceResponse(0, [ProducedPartition(TOPIC, 0, "unknown_topic")])
 
     others.answer = deny
-    answer = await router_of(view, here, others, quorum).produce(*produce_request(20_000))
+    answer = await partitions_of(view, here, others, quorum).produce(*produce_request(20_000))
     assert [p.error for p in answer.partitions] == ["unknown_topic"] and len(others.asked) == 2

@@ -1,15 +1,15 @@
-"""Whose certificate is whose, files that are refused with the reason, dates. S11, S12."""
+"""The names of certificates, files that are refused with the reason, dates. S11, S12."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from raftlog.broker.tls import files as tls_files
 from raftlog.broker.tls import node_tls
 from raftlog.broker.tls.expiry import DAY_SECONDS, ExpiryLog, Lifetime
 from raftlog.broker.tls.files import load_tls_files
@@ -19,7 +19,7 @@ from raftlog.config import DEFAULT_NODE_NAME, TlsConfig, load_node_config
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId
 from raftlog.system.clock import SystemClock
-from tests.support.tls import SETTING, Authority, write
+from tests.support.clusters.tls import SETTING, Authority, write
 
 
 def names(pattern: str = DEFAULT_NODE_NAME, cluster: str = "c1") -> NodeNames:
@@ -31,7 +31,7 @@ def certificate(*found: str) -> dict[str, Any]:
 
 
 class TestNames:
-    def test_there_and_back(self) -> None:
+    def test_a_name_survives_formatting_and_parsing(self) -> None:
         for cluster in ("c1", "Üben/Sie node", "a_B-9", "x" * 64):
             for pattern in (
                 DEFAULT_NODE_NAME,
@@ -63,17 +63,17 @@ class TestNames:
             (["URI:raftlog:/cluster/c1/node/1", "URI:raftlog:/cluster/c1/node/2"], "names several nodes"),
         ],
     )
-    def test_what_is_nobodys(self, found: list[str], why: str) -> None:
+    def test_names_of_no_node(self, found: list[str], why: str) -> None:
         with pytest.raises(InvalidRequest, match="certificate") as refused:
             names().node_of(certificate(*found))
         assert refused.value.code == "cluster_authorization_failed" and why in refused.value.detail
 
     @pytest.mark.parametrize("shown", [None, {}])
-    def test_no_certificate(self, shown: Any) -> None:
+    def test_a_peer_without_a_certificate(self, shown: Any) -> None:
         with pytest.raises(InvalidRequest, match="no certificate was shown"):
             names().node_of(shown)
 
-    def test_another_node_than_the_one_that_was_dialed(self) -> None:
+    def test_another_node_than_the_dialed_one(self) -> None:
         two = certificate("URI:raftlog:/cluster/c1/node/2")
         names().expect(two, BrokerId(2))
         with pytest.raises(InvalidRequest, match="node 1 was expected, but node 2 is the owner"):
@@ -116,7 +116,7 @@ class TestFiles:
     def load(self, config: TlsConfig, node: int = 1) -> Any:
         return load_tls_files(config, names(), BrokerId(node))
 
-    def test_good_ones(self, authority: Authority, tmp_path: Path) -> None:
+    def test_valid_files(self, authority: Authority, tmp_path: Path) -> None:
         found = self.load(write(tmp_path, authority, authority.for_node("c1", 1)))
         assert [lifetime.what for lifetime in found.lifetimes] == [
             "this node's TLS certificate",
@@ -131,7 +131,7 @@ class TestFiles:
             self.load(write_config(folder))
         assert error.value.code == "invalid_config" and error.value.detail.startswith("tls: ")
 
-    def test_bad_ones(self, authority: Authority, tmp_path: Path) -> None:
+    def test_invalid_files(self, authority: Authority, tmp_path: Path) -> None:
         other = Authority()
         self.refused(tmp_path, "cannot read .*certificate.pem: No such file")
         write(tmp_path, authority, authority.for_node("c1", 2))
@@ -150,7 +150,7 @@ class TestFiles:
         (tmp_path / "authority.pem").write_bytes((tmp_path / "certificate.pem").read_bytes())
         self.refused(tmp_path, "authority.pem")
 
-    def test_a_key_with_a_pass_phrase_is_no_question_at_the_terminal(
+    def test_a_key_with_a_pass_phrase_does_not_prompt_at_the_terminal(
         self, authority: Authority, tmp_path: Path
     ) -> None:
         from cryptography.hazmat.primitives import serialization as s
@@ -179,7 +179,7 @@ class TestReadingAgain:
         assert tls.server_context() is not server and tls.dial_quorum(BrokerId(2)).context() is not client
         assert [line["event"] for line in logs] == ["tls_files_read"]
 
-    def test_bad_files_change_nothing_and_are_told_of_once(self, authority: Authority, tmp_path: Path) -> None:
+    def test_invalid_files_change_nothing_and_are_reported_once(self, authority: Authority, tmp_path: Path) -> None:
         tls = NodeTls(write(tmp_path, authority, authority.for_node("c1", 1)), "c1", BrokerId(1), SystemClock())
         server = tls.server_context()
         write(tmp_path, authority, authority.for_node("c1", 2))
@@ -194,26 +194,27 @@ class TestReadingAgain:
         tls.look()
         assert not tls.problems() and tls.server_context() is not server
 
-    def test_files_that_go_while_they_are_read_are_only_told_of(
+    def test_files_that_vanish_while_they_are_read_are_only_reported(
         self, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever replaces files by deleting them first does so between any two of our looks."""
+        """Replacing files by deleting them first may happen between any two reads."""
         config = write(tmp_path, authority, authority.for_node("c1", 1))
         tls = NodeTls(config, "c1", BrokerId(1), SystemClock())
         write(tmp_path, authority, authority.for_node("c1", 1))
-        shake = tls_files._shake_hands_with_itself
+        buffer = ssl.MemoryBIO
 
-        def shake_and_delete(*contexts: Any) -> Any:
-            Path(config.key).unlink()
-            return shake(*contexts)
+        def delete_first() -> ssl.MemoryBIO:
+            """A buffer of the handshake, which lies between two reads of the files."""
+            Path(config.key).unlink(missing_ok=True)
+            return buffer()
 
-        monkeypatch.setattr(tls_files, "_shake_hands_with_itself", shake_and_delete)
+        monkeypatch.setattr(ssl, "MemoryBIO", delete_first)
         tls.look()
         tls.look()
         (problem,) = tls.problems()
         assert "cannot read" in problem and "key.pem" in problem
 
-    def test_a_key_that_others_may_read_is_told_of_whenever_it_comes(
+    def test_a_key_that_others_may_read_is_reported_whenever_it_appears(
         self, authority: Authority, tmp_path: Path
     ) -> None:
         config = write(tmp_path, authority, authority.for_node("c1", 1))
@@ -224,7 +225,7 @@ class TestReadingAgain:
             tls.look()
         assert [line["event"] for line in logs] == ["tls_files_read", "tls_key_is_readable_by_others"]
 
-    async def test_a_look_that_fails_is_told_of_once_and_is_not_the_last_one(
+    async def test_a_failed_check_is_reported_once_and_later_checks_follow(
         self, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A moment without a free thread must not let certificates expire, weeks later."""
@@ -276,14 +277,14 @@ class TestDates:
         if line is not None:
             assert ("has expired" in line) is (due == 0)
 
-    def test_short_lives_are_not_about_to_end_all_the_time(self) -> None:
+    def test_short_lived_certificates_do_not_warn_all_the_time(self) -> None:
         for days, first in ((1, 0), (3, 0), (4, 1), (22, 7), (90, 7), (91, 30)):
             lifetime = Lifetime("it", 0.0, days * DAY_SECONDS)
             dues = {lifetime.warned_days(hour * 3600.0) for hour in range(days * 24 + 1)}
             assert max(due for due in dues if due is not None) == first, days
             assert lifetime.warned_days(0.0) is None
 
-    def test_each_warning_is_said_once(self) -> None:
+    def test_each_warning_is_given_once(self) -> None:
         log, lifetime = ExpiryLog(), self.year()
         said = [line for hour in range(366 * 24) for line in log.due((lifetime,), hour * 3600.0)]
         assert len(said) == 4 and "30 days" in said[0] and "7 days" in said[1] and "24 hours" in said[2]

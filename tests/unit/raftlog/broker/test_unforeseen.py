@@ -1,4 +1,4 @@
-"""What comes out of a callback or a task that nobody waits for is heard."""
+"""Exceptions of callbacks and tasks without a waiter are reported."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import gc
 import pytest
 
 from raftlog.broker.unforeseen import REMEMBERED_SECONDS, UnforeseenErrors
-from tests.support.replication_cluster import QuietLogger
+from tests.support.partitions.replication_cluster import QuietLogger
 
 
 class Bug(Exception):
-    """Nobody catches this one."""
+    """An exception that is not caught by its name."""
 
 
 class HandClock:
@@ -37,7 +37,7 @@ def logger() -> QuietLogger:
     return QuietLogger()
 
 
-async def test_a_callback_and_a_task_that_die_are_told_of(clock: HandClock, logger: QuietLogger) -> None:
+async def test_exceptions_of_callbacks_and_tasks_are_reported(clock: HandClock, logger: QuietLogger) -> None:
     errors = UnforeseenErrors(clock, logger)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(errors.hear)

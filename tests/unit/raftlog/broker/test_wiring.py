@@ -1,4 +1,6 @@
-"""A broker on ports: told that it has no place in the cluster any more it stops and says why; what health tells."""
+"""A broker on ports: it stops with the reason if it no longer has a place in the cluster; and the content of its
+health.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +14,38 @@ import pytest
 from jepsen_like.simulator.world.disk import SimDisk
 from metadata.commands.replicas import UnregisterBroker
 from metadata.commands.results import Registered
-from metadata.image.diff import diff
 from metadata.quorum.port import Fate, Outcome
 from metadata.records.events import BrokerChanged, ThrottleChanged
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
-from raftlog.broker.health import health_of
+from metadata.snapshot.encoder import encode_snapshot
+from partitions.replica.transactions import LeftOpen
+from raftlog.broker.health import LINES_MAX, OLD_TRANSACTION_SECONDS, health_of, old_transactions
 from raftlog.broker.identity import NodeIdentity
 from raftlog.broker.wiring import Broker, _as_change
 from raftlog.config import NodeConfig
-from raftlog.model import BrokerId, Endpoint, QuorumStatus, ReplicationThrottle
+from raftlog.model import (
+    BrokerId,
+    Endpoint,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    QuorumStatus,
+    ReplicationThrottle,
+    TopicId,
+    TopicPartition,
+)
 from raftlog.ports import Space
+from raftlog.transactions import TransactionKey
 from tests.interaction.story_ports import StoryLogger, StoryWorker
-from tests.support.manual import ManualScheduler
-from tests.support.metadata_cluster import Cluster, directory
+from tests.support.metadata.at_once import decode_snapshot, diff
+from tests.support.metadata.cluster import Cluster, directory
+from tests.support.partitions.manual import ManualScheduler
 
 OWN = BrokerId(3)
 HERE = Endpoint("127.0.0.1", 9640)
 
 
 class OwnQuorum:
-    """Answers the registration with what the cluster's image says."""
+    """Answers the registration according to the cluster's image."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -52,10 +66,10 @@ class NoDialer:
     def disconnect(self, peer: BrokerId) -> None: ...
 
 
-def loaded() -> tuple[Cluster, Broker, list[BaseException]]:
-    """Broker 3, beside three others that carry everything, before it registers."""
+def loaded(scheduler: ManualScheduler | None = None) -> tuple[Cluster, Broker, list[BaseException]]:
+    """Broker 3, beside three others that have all replicas, before it registers."""
     cluster, fatal = Cluster(3), list[BaseException]()
-    scheduler = ManualScheduler()
+    scheduler = scheduler or ManualScheduler()
     worker = StoryWorker(scheduler)
     broker = Broker(
         NodeIdentity("cluster", OWN, directory(OWN), {}, 1, True),
@@ -75,16 +89,22 @@ def loaded() -> tuple[Cluster, Broker, list[BaseException]]:
 
 
 @pytest.fixture
-def registered() -> tuple[Cluster, Broker, list[BaseException]]:
+def scheduler() -> ManualScheduler:
+    """The scheduler of `registered`."""
+    return ManualScheduler()
+
+
+@pytest.fixture
+def registered(scheduler: ManualScheduler) -> tuple[Cluster, Broker, list[BaseException]]:
     """The same, with its place in the cluster."""
-    cluster, broker, fatal = loaded()
+    cluster, broker, fatal = loaded(scheduler)
     broker.register(OwnQuorum(cluster), HERE, HERE, lambda: None)  # type: ignore[arg-type]
     broker.on_events(cluster.image.index, cluster.events)
     return cluster, broker, fatal
 
 
-def test_a_broker_that_takes_its_place_by_half_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else hears of it: the node would stay half registered, lead what it was given and serve nothing."""
+def test_a_broker_with_a_half_completed_registration_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other part would notice: the node would stay half registered, lead partitions and serve nothing."""
     cluster, broker, fatal = loaded()
 
     def begin(incarnation: int) -> Iterator[None]:
@@ -101,18 +121,18 @@ def follow(cluster: Cluster, broker: Broker) -> None:
     broker.on_events(cluster.image.index, cluster.events)
 
 
-def test_partitions_have_caught_up_when_the_view_is_where_the_quorum_says() -> None:
-    """S7: what confirms a leader to readers who are beyond its end."""
+def test_partitions_have_caught_up_when_the_view_has_the_quorums_index() -> None:
+    """S7: this confirms a leader to readers that are beyond its end."""
     cluster, broker, _ = loaded()
     told: list[bool] = []
-    broker._catch_up(told.append)
+    broker.catch_up(told.append)
     assert told == [False], "it is not part of a quorum yet"
     quorum = OwnQuorum(cluster)
     broker.register(quorum, HERE, HERE, lambda: None)  # type: ignore[arg-type]
-    broker._catch_up(told.append)
+    broker.catch_up(told.append)
     quorum.barriers.pop()(Outcome(Fate.UNKNOWN, index=0, result=None))
     assert told == [False, False]
-    broker._catch_up(told.append)
+    broker.catch_up(told.append)
     quorum.barriers.pop()(Outcome(Fate.APPLIED, index=cluster.image.index, result=None))
     assert told == [False, False], "its view is behind"
     follow(cluster, broker)
@@ -128,10 +148,10 @@ def test_a_process_whose_broker_was_unregistered_stops(registered: tuple[Cluster
     assert broker.view.broker(OWN) is None
 
 
-def test_a_process_that_reads_in_a_snapshot_that_its_broker_was_unregistered_stops_too(
+def test_a_process_that_learns_from_a_snapshot_that_its_broker_was_unregistered_stops_too(
     registered: tuple[Cluster, Broker, list[BaseException]],
 ) -> None:
-    """The log entry is gone: a node that was away for long gets a snapshot in its place."""
+    """The log entry is gone: a node that was offline for long gets a snapshot in its place."""
     cluster, broker, fatal = registered
     before = decode_snapshot(encode_snapshot(cluster.image))
     cluster.do(UnregisterBroker(OWN, broker.incarnation))
@@ -141,10 +161,10 @@ def test_a_process_that_reads_in_a_snapshot_that_its_broker_was_unregistered_sto
     assert broker.view.broker(OWN) is None
 
 
-def test_that_an_earlier_life_was_unregistered_is_of_the_past(
+def test_the_unregistration_of_an_earlier_incarnation_is_ignored(
     registered: tuple[Cluster, Broker, list[BaseException]],
 ) -> None:
-    """As a node that registered anew reads it in the log."""
+    """A node that registered again reads it in the log."""
     cluster, broker, fatal = registered
     cluster.do(UnregisterBroker(OWN, broker.incarnation))
     earlier = cluster.events
@@ -155,7 +175,7 @@ def test_that_an_earlier_life_was_unregistered_is_of_the_past(
     assert fatal == [] and broker.view.broker(OWN) is not None
 
 
-def test_a_voter_that_forgot_is_a_problem_that_says_what_to_do(
+def test_a_voter_that_forgot_is_a_problem_with_a_remedy(
     registered: tuple[Cluster, Broker, list[BaseException]],
 ) -> None:
     """S9, S10: a quorum that survives fewer failures than it seems to is not healthy."""
@@ -167,12 +187,12 @@ def test_a_voter_that_forgot_is_a_problem_that_says_what_to_do(
     assert "raftlog quorum add 2" in problem
 
 
-def test_replicas_hear_how_fast_moves_may_copy() -> None:
+def test_replicas_get_the_rates_of_moves() -> None:
     throttle = ReplicationThrottle(leader_rate=5)
     assert _as_change(ThrottleChanged(throttle)) == [throttle]
 
 
-def test_a_broker_short_of_room_is_named_with_what_helps(
+def test_a_broker_low_on_space_is_named_with_the_remedy(
     registered: tuple[Cluster, Broker, list[BaseException]],
 ) -> None:
     _, broker, _ = registered
@@ -184,3 +204,19 @@ def test_a_broker_short_of_room_is_named_with_what_helps(
     told, own = [line for line in health_of(broker, well).problems if line not in before]
     assert told.startswith(f"node {other.broker_id} is short of room") and "retention.ms" in told and "drain" in told
     assert own.startswith(f"node {OWN}: 0 bytes are free") and "disk_reserved_bytes" in own
+
+
+def test_a_transaction_that_is_open_for_long_is_a_problem_with_a_remedy(
+    registered: tuple[Cluster, Broker, list[BaseException]],
+) -> None:
+    """S10: readers of committed records stand still, and the status says at what."""
+    _, broker, _ = registered
+    tp, now = TopicPartition(TopicId(b"t" * 16), 3), 1_000.0
+    young, old, taken_over = (
+        LeftOpen(TransactionKey(ProducerId(producer), ProducerEpoch(2)), tp, Offset(7), None, since)
+        for producer, since in ((11, now - 1), (12, now - OLD_TRANSACTION_SECONDS), (13, None))
+    )
+    (problem,) = old_transactions([young, old, taken_over], now, broker.view)
+    assert "/3 has an open transaction of producer 12, epoch 2, for 300 s" in problem and "offset 7" in problem
+    assert "raftlog transaction abort --producer-id 12" in problem
+    assert len(old_transactions([old] * 1_000, now, broker.view)) == LINES_MAX + 1

@@ -1,15 +1,13 @@
-"""Groups on a node: who coordinates, whom heartbeats go to, and what becomes of proposals."""
+"""Groups on a node: the coordinator, the way of heartbeats, and repeated proposals."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import structlog
 
-from http_api.service.groups import WantedMembership, WantedOffset
 from metadata.commands.envelope import Command
 from metadata.commands.groups import Assign, ChangeGroups, GroupChange
 from metadata.commands.results import GroupsChanged
@@ -17,38 +15,79 @@ from metadata.controller.group_coordinator import AssignmentJob, Coordinator
 from metadata.quorum.port import Fate, Outcome
 from raftlog.broker.changes.group_batches import GroupBatches
 from raftlog.broker.changes.groups import Groups
-from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.model import NO_BROKER, BrokerId, QuorumStatus
-from raftlog.system.clock import ManualClock
-from raftlog.wire import GroupHeartbeat, GroupHeartbeatsRequest, GroupHeartbeatsResponse
-from tests.support.groups import GroupCluster, tps
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import NO_BROKER, BrokerId, QuorumStatus, TopicPartition
+from raftlog.ports import Answer
+from raftlog.wire import (
+    AssignedTopic,
+    CommitOffsetsRequest,
+    CommittedOffset,
+    GroupChangedResponse,
+    GroupHeartbeat,
+    GroupHeartbeatsRequest,
+    GroupHeartbeatsResponse,
+    GroupOffsetsRequest,
+    GroupOffsetsResponse,
+    GroupRequest,
+    GroupResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    MemberHeartbeatRequest,
+    MembershipResponse,
+    OffsetToCommit,
+    ReleasedTopic,
+)
+from tests.support.metadata.cluster import TOPIC
+from tests.support.metadata.groups import GroupCluster, tps
+from tests.support.partitions.manual import ManualScheduler, ManualWorker
 
 HERE, THERE = BrokerId(0), BrokerId(1)
 PATIENCE_S = 20.0
+T = TypeVar("T")
 
 
 class Node:
-    """One node's groups, a quorum of one mind, and another node that answers heartbeats as it is told."""
+    """The groups of one node, a quorum that always agrees, and another node that answers heartbeats as set."""
 
     def __init__(self, *, leader: BrokerId = HERE) -> None:
         self.cluster = GroupCluster()
         self.leader = leader
         self.cluster.view.controller = leader
         self.passed_on: list[tuple[BrokerId, GroupHeartbeat]] = []
-        self.there_says = ""
+        self.there_says: str | RaftlogError = ""
         self.lose = 0
-        """So many targets get no answer."""
+        """The number of targets that get no answer."""
+        self.quorum_answers = True
+        self.caught_up = 0
         self.commands: list[Command] = []
-        batches = GroupBatches(self, lambda index, callback: callback(), lambda: 2)
-        logger, clock = structlog.get_logger(), ManualClock()
-        self.groups = Groups(HERE, self.cluster.view, self, batches, self, clock, logger, offsets_retention_ms=1000)
+        self.scheduler = ManualScheduler()
+        self.worker = ManualWorker(self.scheduler)
+        clock = self.scheduler.clock
+        self.batches = GroupBatches(self, lambda index, callback: callback(), lambda: 2, clock, self.scheduler)
+        self.groups = Groups(
+            HERE,
+            self.cluster.view,
+            self,
+            self.batches,
+            self,
+            self.catch_up,
+            clock,
+            self.scheduler,
+            self.worker,
+            structlog.get_logger(),
+            offsets_retention_ms=1000,
+        )
 
     def status(self) -> QuorumStatus:
         return QuorumStatus(HERE, self.leader, self.cluster.term, 0, 0, 0, (HERE,))
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
         self.commands.append(command)
-        asyncio.get_running_loop().call_soon(self._decide, command, done)
+        self.scheduler.call_soon(lambda: self._decide(command, done))
+
+    def catch_up(self, done: Callable[[bool], None]) -> None:
+        self.caught_up += 1
+        self.scheduler.call_soon(lambda: done(self.quorum_answers))
 
     def _decide(self, command: Command, done: Callable[[Outcome], None]) -> None:
         assert isinstance(command, ChangeGroups)
@@ -60,20 +99,55 @@ class Node:
         assert isinstance(result, GroupsChanged)
         done(Outcome(Fate.APPLIED, self.cluster.image.index, result))
 
-    async def heartbeats(self, peer: BrokerId, request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse:
+    def heartbeats(
+        self, peer: BrokerId, request: GroupHeartbeatsRequest, answer: Answer[GroupHeartbeatsResponse]
+    ) -> None:
         self.passed_on += [(peer, heard) for heard in request.members]
-        return GroupHeartbeatsResponse(request.correlation_id, [self.there_says] * len(request.members))
+        if isinstance(self.there_says, RaftlogError):
+            answer(self.there_says)
+        else:
+            answer(GroupHeartbeatsResponse(request.correlation_id, [self.there_says] * len(request.members)))
 
-    async def join(self, member_id: str = "a", *, group_id: str = "readers", **other: Any) -> int:
-        asked: dict[str, Any] = {"topics": ("orders",), "pattern": "", "assignor": "", **other}
-        timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
-        who = {"group_id": group_id, "member_id": member_id, "instance_id": "", "client_id": "", "client_host": ""}
-        return await self.groups.join(WantedMembership(**who, **asked, **timeouts))
+    # --- Requests: each waits for its answer -------------------------------------------------------------------------
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not holds():  # noqa: ASYNC110 - no event tells when the coordinator had its turn
-                await asyncio.sleep(0.005)
+    def ask(self, request: Callable[[Answer[T]], None]) -> T:
+        """Return the answer, or raise it if it is an error."""
+        answers: list[T | RaftlogError] = []
+        request(answers.append)
+        self.until(lambda: bool(answers))
+        (answer,) = answers
+        if isinstance(answer, RaftlogError):
+            raise answer
+        return answer
+
+    def join(self, member_id: str = "a", *, group_id: str = "readers", pattern: str = "") -> int:
+        request = JoinGroupRequest(7, group_id, member_id, "", "", ["orders"], pattern, "", 10_000, 10_000)
+        told: MembershipResponse = self.ask(lambda answer: self.groups.join(request, "10.0.0.1", answer))
+        assert told.correlation_id == 7
+        return told.incarnation
+
+    def beat(
+        self, member_id: str, incarnation: int, generation: int = 0, released: list[TopicPartition] | None = None
+    ) -> MembershipResponse:
+        given_up = [ReleasedTopic(TOPIC, [one.partition for one in released])] if released else []
+        request = MemberHeartbeatRequest(8, "readers", member_id, incarnation, generation, given_up)
+        return self.ask(lambda answer: self.groups.heartbeat(request, answer))
+
+    def commit(self, member_id: str, incarnation: int, generation: int, where: TopicPartition, offset: int) -> int:
+        offsets = [OffsetToCommit(where.topic_id, where.partition, offset)]
+        request = CommitOffsetsRequest(0, "readers", member_id, incarnation, generation, offsets)
+        return self.ask(lambda answer: self.groups.commit(request, answer))
+
+    def committed(self) -> GroupOffsetsResponse:
+        return self.ask(lambda answer: self.groups.committed(GroupOffsetsRequest(9, "readers"), answer))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        deadline = self.scheduler.clock.monotonic() + PATIENCE_S
+        self.worker.run_all()
+        while not holds():
+            assert self.scheduler.clock.monotonic() < deadline, "it never comes to be"
+            self.scheduler.advance(0.005)
+            self.worker.run_all()
 
     def lead(self, leader: BrokerId, term: int) -> None:
         self.leader, self.cluster.term = leader, term
@@ -82,43 +156,44 @@ class Node:
 
 
 @pytest.fixture
-async def node() -> Any:
+def node() -> Any:
     made = Node()
     yield made
     made.groups.close()
 
 
-async def test_the_quorums_leader_coordinates(node: Node) -> None:
-    incarnation = await node.join()
+def test_the_leader_of_the_quorum_coordinates(node: Node) -> None:
+    incarnation = node.join()
     assert incarnation == node.cluster.member("a").incarnation
-    await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
-    await node.groups.heartbeat("readers", "a", incarnation)
-    await node.join("b")
-    await node.until(lambda: len(node.cluster.member("a").revoking) == 2)
+    node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    node.beat("a", incarnation)
+    node.join("b")
+    node.until(lambda: len(node.cluster.member("a").revoking) == 2)
     a = node.cluster.member("a")
-    await node.groups.release("readers", "a", a.incarnation, a.generation, a.revoking)
+    node.beat("a", a.incarnation, a.generation, list(a.revoking))
     assert len(node.cluster.owned("b")) == 2
-    await node.groups.commit("readers", "a", a.incarnation, a.generation, [WantedOffset(a.assigned[0], 7)])
+    node.commit("a", a.incarnation, a.generation, a.assigned[0], 7)
     assert list(node.cluster.committed().values()) == [7]
-    await node.groups.leave("readers", "b", node.cluster.member("b").incarnation)
-    await node.until(lambda: len(node.cluster.owned("a")) == 4)
+    leave = LeaveGroupRequest(0, "readers", "b", node.cluster.member("b").incarnation)
+    node.ask(lambda answer: node.groups.leave(leave, answer))
+    node.until(lambda: len(node.cluster.owned("a")) == 4)
 
 
-async def test_a_target_that_was_lost_on_its_way_is_made_again(node: Node) -> None:
+def test_a_lost_target_is_proposed_again(node: Node) -> None:
     node.lose = 1
-    await node.join()
-    await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    node.join()
+    node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
     assert node.lose == 0
 
 
-async def test_large_groups_are_assigned_by_a_thread(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_groups_are_assigned_by_a_worker(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftlog.broker.changes.groups.INLINE_ASSIGNMENT", 0)
-    await node.join()
-    await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    node.join()
+    node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
 
 
-async def test_a_group_that_cannot_be_assigned_holds_up_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S10: whatever the bug, other groups go on, and this one is tried again."""
+def test_a_group_whose_assignment_fails_delays_no_other_group(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S10: after any bug the other groups continue, and the assignment is retried."""
     run, failed = AssignmentJob.run, 0
 
     def fails(job: AssignmentJob) -> Assign | None:
@@ -130,16 +205,16 @@ async def test_a_group_that_cannot_be_assigned_holds_up_no_other(node: Node, mon
 
     monkeypatch.setattr(AssignmentJob, "run", fails)
     monkeypatch.setattr("raftlog.broker.changes.groups.HOPELESS_PAUSE_SECONDS", 0.05)
-    await node.join()
-    await node.join("b", group_id="others")
-    await node.until(lambda: node.cluster.owned("b", "others") == [0, 1, 2, 3])
+    node.join()
+    node.join("b", group_id="others")
+    node.until(lambda: node.cluster.owned("b", "others") == [0, 1, 2, 3])
     monkeypatch.setattr("raftlog.broker.changes.groups.INLINE_ASSIGNMENT", 0)
-    await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
     assert failed == 2
 
 
-async def test_a_bug_in_a_turn_does_not_end_all_that_follow(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S10: members that fall silent afterwards are removed all the same."""
+def test_a_bug_in_one_turn_does_not_stop_later_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S10: members that become silent afterwards are still removed."""
     decide, failed = Coordinator.decide, 0
 
     def fails(coordinator: Coordinator, now: float, now_ms: int) -> list[GroupChange]:
@@ -150,49 +225,47 @@ async def test_a_bug_in_a_turn_does_not_end_all_that_follow(node: Node, monkeypa
         return decide(coordinator, now, now_ms)
 
     monkeypatch.setattr(Coordinator, "decide", fails)
-    monkeypatch.setattr("raftlog.broker.changes.groups.AFTER_A_BUG_SECONDS", 0.05)
-    heard: list[BaseException] = []
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: heard.append(context["exception"]))
-    await node.join()
-    await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
-    assert failed == 2 and [type(error) for error in heard] == [MemoryError] * 2, "nor does it go unheard"
+    with pytest.raises(MemoryError):
+        node.join()
+    with pytest.raises(MemoryError):
+        node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
 
 
-async def test_another_node_coordinates_and_hears(node: Node) -> None:
+def test_heartbeats_are_forwarded_to_the_coordinator(node: Node) -> None:
     node.lead(THERE, 2)
-    incarnation = await node.join()
-    await node.groups.heartbeat("readers", "a", incarnation)
+    incarnation = node.join()
+    node.beat("a", incarnation)
     assert node.passed_on == [(THERE, GroupHeartbeat("readers", "a", incarnation))]
     node.there_says = "member_fenced"
     with pytest.raises(InvalidRequest) as caught:
-        await node.groups.heartbeat("readers", "a", incarnation)
+        node.beat("a", incarnation)
     assert caught.value.code == "member_fenced"
     assert node.cluster.owned("a") == [], "who does not lead makes no targets"
 
 
-async def test_nobody_coordinates_without_a_leader(node: Node) -> None:
+def test_without_a_leader_there_is_no_coordinator(node: Node) -> None:
     node.lead(NO_BROKER, 2)
-    incarnation = await node.join()
+    incarnation = node.join()
     with pytest.raises(RetriableError) as caught:
-        await node.groups.heartbeat("readers", "a", incarnation)
+        node.beat("a", incarnation)
     assert caught.value.code == "not_coordinator"
 
 
-async def test_a_new_leader_takes_over_what_it_finds_s10(node: Node) -> None:
+def test_a_new_leader_takes_over_existing_groups_s10(node: Node) -> None:
     node.lead(THERE, 2)
-    incarnation = await node.join()
+    incarnation = node.join()
     node.lead(HERE, 3)
-    await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
-    await node.groups.heartbeat("readers", "a", incarnation)
+    node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    node.beat("a", incarnation)
 
 
 def ask(*heard: tuple[str, str, int]) -> GroupHeartbeatsRequest:
     return GroupHeartbeatsRequest(5, [GroupHeartbeat(*one) for one in heard])
 
 
-async def test_what_the_coordinator_says_of_whom_it_hears(node: Node) -> None:
-    incarnation = await node.join()
+def test_the_coordinator_answers_each_heartbeat(node: Node) -> None:
+    incarnation = node.join()
     answer = node.groups.hear(
         ask(
             ("readers", "a", incarnation),
@@ -202,7 +275,7 @@ async def test_what_the_coordinator_says_of_whom_it_hears(node: Node) -> None:
             ("readers", "a", incarnation + 1_000),
         )
     )
-    # Who names an entry that this view has not seen may be a member all the same.
+    # An incarnation above this view's index may be that of a member, which the view does not show yet.
     assert answer == GroupHeartbeatsResponse(
         5, ["", "member_fenced", "unknown_member", "unknown_member", "not_coordinator"]
     )
@@ -210,28 +283,116 @@ async def test_what_the_coordinator_says_of_whom_it_hears(node: Node) -> None:
     assert node.groups.hear(ask(("readers", "a", incarnation))).errors == ["not_coordinator"]
 
 
-async def test_bad_patterns_are_refused_before_they_are_proposed_s11(node: Node) -> None:
+def test_bad_patterns_are_refused_before_they_are_proposed_s11(node: Node) -> None:
     with pytest.raises(InvalidRequest, match="RE2"):
-        await node.join(pattern="(")
+        node.join(pattern="(")
     assert node.commands == []
 
 
-async def test_seeking_and_deleting_go_through_the_quorum(node: Node) -> None:
-    await node.groups.commit("readers", "", 0, 0, [WantedOffset(tps(0)[0], 9)])
-    await node.groups.reset("readers", node.cluster.group().epoch, [WantedOffset(tps(0)[0], 2)], [9])
+def test_seeking_and_deleting_go_through_the_quorum(node: Node) -> None:
+    node.commit("", 0, 0, tps(0)[0], 9)
+    offsets, epoch = [OffsetToCommit(TOPIC, 0, 2)], node.cluster.group().epoch
+    node.ask(lambda answer: node.groups.reset("readers", epoch, offsets, [9], answer))
     assert node.cluster.committed() == {0: 2}
-    await node.groups.delete("readers")
+    node.ask(lambda answer: node.groups.delete("readers", answer))
     assert node.cluster.image.groups.by_id == {}
     with pytest.raises(InvalidRequest) as caught:
-        await node.groups.delete("readers")
+        node.ask(lambda answer: node.groups.delete("readers", answer))
     assert caught.value.code == "unknown_group"
 
 
-async def test_who_is_closed_coordinates_nothing() -> None:
-    node = Node()
-    incarnation = await node.join()
+def test_a_closed_node_coordinates_no_groups(node: Node) -> None:
+    node.lead(THERE, 2)
+    incarnation = node.join()
     node.groups.close()
+    node.lead(HERE, 3)
     assert node.groups.hear(ask(("readers", "a", incarnation))).errors == ["not_coordinator"]
-    node.groups.wake()
-    await asyncio.sleep(0)
-    assert not asyncio.all_tasks() - {asyncio.current_task()}
+    node.scheduler.advance(1.0)
+    assert node.cluster.owned("a") == []
+
+
+def test_a_heartbeat_is_answered_with_the_assignment(node: Node) -> None:
+    incarnation = node.join()
+    node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    generation = node.cluster.member("a").generation
+    assigned = [AssignedTopic(TOPIC, "orders", [0, 1, 2, 3])]
+    assert node.beat("a", incarnation) == MembershipResponse(8, incarnation, generation, "Stable", assigned, [])
+
+
+def test_a_node_that_is_behind_catches_up_before_it_answers(node: Node) -> None:
+    incarnation = node.join()
+    with pytest.raises(RetriableError) as behind:
+        node.beat("a", incarnation + 1_000)
+    assert (behind.value.code, node.caught_up) == ("not_coordinator", 1)
+    node.quorum_answers = False
+    with pytest.raises(RetriableError) as silent:
+        node.beat("a", incarnation, 10_000)
+    assert silent.value.code == "quorum_unavailable"
+    with pytest.raises(RetriableError):
+        node.commit("a", incarnation, 10_000, tps(0)[0], 1)
+
+
+def test_committed_offsets_are_read_from_a_current_view_s7(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidRequest) as unknown:
+        node.committed()
+    assert unknown.value.code == "unknown_group"
+    node.commit("", 0, 0, tps(3)[0], 9)
+    answer = GroupOffsetsResponse(9, [CommittedOffset(TOPIC, "orders", 3, 9)])
+    assert node.committed() == answer and node.caught_up == 2
+    monkeypatch.setattr("raftlog.broker.changes.groups.INLINE_OFFSETS", 0)
+    assert node.committed() == answer, "a worker builds it"
+    node.quorum_answers = False
+    with pytest.raises(RetriableError) as silent:
+        node.committed()
+    assert silent.value.code == "quorum_unavailable"
+
+
+def test_names_with_unprintable_characters_are_refused_s11(node: Node) -> None:
+    with pytest.raises(InvalidRequest):
+        node.join("a\n")
+    with pytest.raises(InvalidRequest):
+        node.join(group_id="\u0000")
+    assert node.commands == []
+
+
+def test_a_heartbeat_releases_a_bounded_number_of_partitions_s11(node: Node) -> None:
+    incarnation = node.join()
+    released = [ReleasedTopic(TOPIC, list(range(10_000)))] * 2
+    request = MemberHeartbeatRequest(8, "readers", "a", incarnation, 0, released)
+    with pytest.raises(InvalidRequest, match="at most"):
+        node.ask(lambda answer: node.groups.heartbeat(request, answer))
+
+
+def test_a_callback_that_raises_is_logged_and_called_once(node: Node) -> None:
+    calls: list[Any] = []
+
+    def breaks(outcome: Any) -> None:
+        calls.append(outcome)
+        raise LookupError("a bug")
+
+    request = JoinGroupRequest(0, "readers", "a", "", "", ["orders"], "", "", 10_000, 10_000)
+    node.groups.join(request, "", breaks)
+    with pytest.raises(LookupError):
+        node.scheduler.run()
+    node.scheduler.run()
+    assert len(calls) == 1 and isinstance(calls[0], MembershipResponse)
+
+
+def test_a_decoded_request_of_any_kind_is_answered_with_its_correlation_id(node: Node) -> None:
+    def asked(request: GroupRequest) -> GroupResponse:
+        return node.ask(lambda answer: node.groups.ask(request, "10.0.0.1", answer))
+
+    joined = asked(JoinGroupRequest(1, "readers", "a", "", "", ["orders"], "", "", 10_000, 10_000))
+    assert isinstance(joined, MembershipResponse) and joined.correlation_id == 1
+    assert node.cluster.member("a").client_host == "10.0.0.1"
+    node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    heard = asked(MemberHeartbeatRequest(2, "readers", "a", joined.incarnation, 0))
+    assert isinstance(heard, MembershipResponse) and heard.correlation_id == 2
+    offsets = [OffsetToCommit(TOPIC, 0, 5)]
+    commit = CommitOffsetsRequest(3, "readers", "a", joined.incarnation, heard.generation, offsets)
+    assert asked(commit) == GroupChangedResponse(3)
+    assert asked(GroupOffsetsRequest(4, "readers")) == GroupOffsetsResponse(4, [CommittedOffset(TOPIC, "orders", 0, 5)])
+    assert asked(LeaveGroupRequest(5, "readers", "a", joined.incarnation)) == GroupChangedResponse(5)
+    with pytest.raises(InvalidRequest) as gone:
+        asked(commit)
+    assert gone.value.code == "unknown_member"

@@ -1,15 +1,14 @@
-"""Moves as an operator asks for them: command line, `Admin` and HTTP API, down to the real image, without a cluster."""
+"""Moves requested by an operator: command line, `Admin` and HTTP API, down to the real image, without a cluster."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from http_api.service.moves import WantedReassignment
 from metadata.commands.cluster import AlterIsr, AlterTopic, CreateTopic, ElectLeaders, NoOp, SetFeatureLevel
 from metadata.commands.envelope import Command
 from metadata.commands.fields import Election, IsrMember
@@ -25,21 +24,23 @@ from metadata.commands.replicas import (
 from metadata.commands.results import CommandResult, Refused
 from metadata.view import BrokerChanged
 from raftlog import Admin
+from raftlog.api.moves import MoveInfo, ReassignmentInfo, ReplicaInfo
 from raftlog.broker.changes.moves import ATTEMPTS, MoveAdministrator
 from raftlog.cli.commands.move_progress import missing_bytes
-from raftlog.client.admin import MoveInfo, ReassignmentInfo, ReplicaInfo
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import BrokerId, Endpoint, ReplicationThrottle, TopicId, TopicPartition
 from raftlog.version import FEATURE_LEVEL
 from tests.support.cli_runner import Background, Result, run
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
-from tests.support.metadata_cluster import TOPIC, Cluster
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api, running_api
+from tests.support.metadata.cluster import TOPIC, Cluster
 
 
 class Moving(FakeBroker):
-    """The API in front of a real `MoveAdministrator` and a real image of five brokers; what `decide` carries out is
-    followed by what controller and leaders would do, as long as `helped`."""
+    """The API in front of a real `MoveAdministrator` and a real image of five brokers.
+
+    After each decided command the test does what controller and leaders would do, as long as `helped` is set.
+    """
 
     level = FEATURE_LEVEL
 
@@ -62,7 +63,7 @@ class Moving(FakeBroker):
         self.moves = MoveAdministrator(self.view, dict, self, self)  # type: ignore[arg-type]
 
     def move_to(self, port: int) -> None:
-        """Every node is where the API is."""
+        """Each node is at the address of the API."""
         for broker in self.view.brokers():
             here = replace(broker, api=Endpoint("127.0.0.1", port))
             self.view.on_events(self.view.index, [BrokerChanged(here)])
@@ -141,13 +142,13 @@ class TestReassign:
         assert result.table("Topic")[1] == ["orders", "0", "0,1,2", "3,1,2", "0"]
         assert broker.decided == []
 
-    def test_it_is_carried_out_and_waited_for(self, api: Api, broker: Moving) -> None:
+    def test_a_move_is_carried_out_and_waited_for(self, api: Api, broker: Moving) -> None:
         result = ask(api, "reassign", "orders/0=3,1,2", "orders/1=0,1,4")
         assert (result.code, result.text) == (0, "2 partitions moved.\n")
         assert [broker.record(n).replicas for n in range(3)] == [(3, 1, 2), (0, 1, 4), (0, 1, 2)]
         assert broker.record(0).leader == 3
 
-    def test_what_is_under_way_is_listed_and_can_be_cancelled(self, api: Api, broker: Moving) -> None:
+    def test_moves_under_way_are_listed_and_can_be_cancelled(self, api: Api, broker: Moving) -> None:
         broker.helped = False
         assert ask(api, "reassign", "orders/0=3,1,2", "--no-wait").text == "1 partition asked for.\n"
         listed = ask(api, "reassign", "--list").table("Topic")
@@ -157,7 +158,7 @@ class TestReassign:
         again = ask(api, "reassign", "--cancel", "orders/0")
         assert again.code == 1 and "not being reassigned" in again.stderr
 
-    def test_a_plan_shows_what_it_takes_the_place_of(self, api: Api, broker: Moving) -> None:
+    def test_a_plan_shows_the_move_that_it_replaces(self, api: Api, broker: Moving) -> None:
         broker.helped = False
         assert ask(api, "reassign", "orders/0=0,3,4", "orders/1=0,1,3", "--no-wait").code == 0
         broker.begin(0)
@@ -169,7 +170,7 @@ class TestReassign:
         (planned,) = ask(api, "reassign", "orders/0=0,3,1", "--plan", "-o", "json").json
         assert (planned["replaces"], planned["cancels"], planned["bytes"]) == ([0, 3, 4], [4], 0)
 
-    def test_what_has_begun_is_replaced(self, api: Api, broker: Moving) -> None:
+    def test_a_move_under_way_can_be_replaced(self, api: Api, broker: Moving) -> None:
         broker.helped = False
         assert ask(api, "reassign", "orders/0=0,3,4", "--no-wait").code == 0
         broker.begin(0)
@@ -177,12 +178,12 @@ class TestReassign:
         assert ask(api, "reassign", "orders/0=0,3,1").text == "1 partition moved.\n"
         assert broker.record(0).replicas == (0, 3, 1)
 
-    def test_watching_ends_in_time_and_says_how_to_go_on(self, api: Api, broker: Moving) -> None:
+    def test_watching_ends_at_its_timeout_and_prints_the_command_to_continue(self, api: Api, broker: Moving) -> None:
         broker.helped = False
         result = ask(api, "reassign", "orders/0=3,1,2", "--timeout", "0")
         assert result.code == 1 and "reassign --list" in result.stderr
 
-    def test_what_is_refused_is_said_by_partition(self, api: Api, broker: Moving) -> None:
+    def test_refusals_are_printed_per_partition(self, api: Api, broker: Moving) -> None:
         broker.cluster.fence(4)
         result = ask(api, "reassign", "orders/0=0,1,4", "orders/1=0,1,3")
         assert result.code == 1
@@ -195,16 +196,16 @@ class TestReassign:
             ("--cancel", "orders/0=1"), ("--cancel", "--plan", "orders/0"),
         ],
     )  # fmt: skip
-    def test_what_cannot_be_understood(self, api: Api, arguments: tuple[str, ...]) -> None:
+    def test_arguments_that_cannot_be_parsed_are_refused(self, api: Api, arguments: tuple[str, ...]) -> None:
         assert ask(api, "reassign", *arguments).code == 2
 
     @pytest.mark.parametrize("name", ["nowhere/0=1", "orders/9=1"])
-    def test_what_does_not_exist(self, api: Api, name: str) -> None:
+    def test_unknown_topics_and_partitions_are_refused(self, api: Api, name: str) -> None:
         assert ask(api, "reassign", name).code == 1
 
 
 class TestDrainAndBalance:
-    def test_a_drained_broker_holds_nothing_and_a_balanced_cluster_is_left_alone(
+    def test_a_drained_broker_has_no_replicas_and_a_balanced_cluster_is_unchanged(
         self, api: Api, broker: Moving
     ) -> None:
         plan = ask(api, "drain", "0", "--plan", "-o", "json").json
@@ -218,13 +219,13 @@ class TestDrainAndBalance:
         assert all(broker.record(n).leader == broker.record(n).replicas[0] for n in range(4))
         assert ask(api, "balance").text == ask(api, "balance", "--plan").text == "Nothing to move.\n"
 
-    def test_what_cannot_be_drained_is_refused_and_nothing_changes(self, api: Api, broker: Moving) -> None:
+    def test_a_drain_that_is_impossible_is_refused_and_changes_nothing(self, api: Api, broker: Moving) -> None:
         result = ask(api, "drain", "0", "3", "4")
         assert result.code == 1 and "only 2 live brokers would stay" in result.stderr
         assert ask(api, "drain", "9").code == 1
         assert broker.decided == []
 
-    def test_a_drained_broker_is_unregistered_when_it_has_stopped(self, api: Api, broker: Moving) -> None:
+    def test_a_drained_broker_can_be_unregistered_after_it_stopped(self, api: Api, broker: Moving) -> None:
         assert ask(api, "unregister", "4").code == 1
         broker.cluster.fence(4)
         assert ask(api, "unregister", "4").text == "Unregistered broker 4.\n"
@@ -232,7 +233,7 @@ class TestDrainAndBalance:
 
 
 class TestElect:
-    def test_preferred_leaders(self, api: Api, broker: Moving) -> None:
+    def test_preferred_leaders_are_elected(self, api: Api, broker: Moving) -> None:
         broker.elect(0, 1)
         broker.elect(2, 2)
         assert ask(api, "elect", "--plan").table("Topic")[1:] == [["orders", "0", "1", "0"], ["orders", "2", "2", "0"]]
@@ -254,11 +255,11 @@ class TestElect:
             ("--candidate", "1"), ("--unclean", "--i-accept-data-loss", "orders/0", "--plan"),
         ],
     )  # fmt: skip
-    def test_data_is_not_lost_by_a_slip(self, api: Api, broker: Moving, arguments: tuple[str, ...]) -> None:
+    def test_an_unclean_election_needs_both_options(self, api: Api, broker: Moving, arguments: tuple[str, ...]) -> None:
         assert ask(api, "elect", *arguments).code == 2
         assert broker.decided == []
 
-    def test_the_last_resort_is_loud_and_kept(self, api: Api, broker: Moving) -> None:
+    def test_an_unclean_election_is_logged_and_recorded(self, api: Api, broker: Moving) -> None:
         loudly = ("elect", "--unclean", "--i-accept-data-loss", "orders/0")
         refused = ask(api, *loudly)
         assert refused.code == 1 and "has a leader" in refused.stderr
@@ -270,7 +271,7 @@ class TestElect:
         (info, *_) = run("topic", "describe", "orders", "-o", "json", bootstrap=f"127.0.0.1:{api.port}").json
         assert info["partitions"][0]["unclean_leader_epochs"] == list(broker.record(0).unclean_leader_epochs)
 
-    def test_the_api_wants_the_loss_accepted_too(self, api: Api) -> None:
+    def test_the_api_requires_that_data_loss_is_accepted(self, api: Api) -> None:
         async def elect(accept: bool) -> None:
             async with Admin(f"127.0.0.1:{api.port}") as admin:
                 await admin.elect_unclean([("orders", 0)], accept_data_loss=accept)
@@ -280,7 +281,7 @@ class TestElect:
 
 
 class TestWatching:
-    def test_a_move_that_somebody_else_cancels_is_not_called_moved(
+    def test_a_move_cancelled_by_another_client_is_not_reported_as_done(
         self, api: Api, broker: Moving, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def cancel() -> None:
@@ -295,11 +296,11 @@ class TestWatching:
 
 
 class TestReplicaCount:
-    def test_it_grows_and_shrinks_by_the_targets(self, api: Api, broker: Moving) -> None:
+    def test_the_replica_count_follows_the_targets(self, api: Api, broker: Moving) -> None:
         assert ask(api, "reassign", "orders/0=0,1,2,3,4", "orders/1=0,1").code == 0
         assert [len(broker.record(number).replicas) for number in range(3)] == [5, 2, 3]
 
-    def test_fewer_than_the_minimum_are_refused_and_told_why(self, api: Api, broker: Moving) -> None:
+    def test_fewer_replicas_than_the_minimum_are_refused_with_the_reason(self, api: Api, broker: Moving) -> None:
         broker.cluster.do(AlterTopic(TOPIC, (("min.insync.replicas", "2"),)))
         result = ask(api, "reassign", "orders/0=1")
         assert result.code == 1 and "min.insync.replicas of topic 'orders' is 2, lower that first" in result.stderr
@@ -307,7 +308,7 @@ class TestReplicaCount:
 
 
 class TestThrottle:
-    def test_it_comes_with_the_moves_and_is_listed(self, api: Api, broker: Moving) -> None:
+    def test_a_throttle_is_set_with_the_moves_and_listed(self, api: Api, broker: Moving) -> None:
         broker.helped = False
         assert ask(api, "reassign", "orders/0=3,1,2", "--throttle", "5000", "--no-wait").code == 0
         assert broker.view.throttle == ReplicationThrottle(5000, 5000)
@@ -318,7 +319,7 @@ class TestThrottle:
         assert ask(api, "reassign", "orders/1=3,1,2", "--no-wait").code == 0
         assert broker.view.throttle == ReplicationThrottle(5000, 5000), "it holds for all moves"
 
-    def test_it_is_changed_and_lifted_by_itself(self, api: Api, broker: Moving) -> None:
+    def test_a_throttle_is_changed_and_removed_on_its_own(self, api: Api, broker: Moving) -> None:
         broker.helped = False
         refused = ask(api, "reassign", "--throttle", "7000")
         assert refused.code != 0 and "there is no reassignment" in refused.stderr
@@ -330,14 +331,14 @@ class TestThrottle:
         assert not broker.view.throttle
         assert ask(api, "reassign", "--list").text.splitlines()[-1].startswith("orders")
 
-    def test_asking_again_changes_the_rate_of_what_is_under_way(self, api: Api, broker: Moving) -> None:
+    def test_a_repeated_request_changes_the_rate_of_moves_under_way(self, api: Api, broker: Moving) -> None:
         broker.helped = False
         for rate in (5000, 6000):
             assert ask(api, "reassign", "orders/0=3,1,2", "--throttle", str(rate), "--no-wait").code == 0
             assert broker.view.throttle == ReplicationThrottle(rate, rate)
 
     @pytest.mark.parametrize("command", [("drain", "2"), ("balance",)])
-    def test_drain_and_balance_take_it_and_it_ends_with_the_moves(
+    def test_drain_and_balance_accept_a_throttle_that_ends_with_the_moves(
         self, api: Api, broker: Moving, command: tuple[str, ...]
     ) -> None:
         assert ask(api, *command, "--throttle", "5000").code == 0
@@ -345,14 +346,14 @@ class TestThrottle:
         assert asked.throttle == ReplicationThrottle(5000, 5000) and asked.reassignments
         assert not broker.view.throttle
 
-    def test_it_waits_until_the_upgrade_is_final(self, api: Api, broker: Moving) -> None:
+    def test_a_throttle_needs_the_feature_level(self, api: Api, broker: Moving) -> None:
         broker.view.feature_level = THROTTLE_FEATURE_LEVEL - 1
         result = ask(api, "reassign", "orders/0=3,1,2", "--throttle", "5000", "--no-wait")
         assert result.code == 1 and "raftlog cluster finalize" in result.stderr
         assert broker.record(0).target_replicas == ()
         assert ask(api, "reassign", "orders/0=3,1,2").code == 0
 
-    def test_what_makes_no_sense_is_refused(self, api: Api, broker: Moving) -> None:
+    def test_invalid_throttles_are_refused(self, api: Api, broker: Moving) -> None:
         assert ask(api, "reassign", "--cancel", "orders/0", "--throttle", "5").code == 2
         assert ask(api, "reassign", "orders/0=3,1,2", "--throttle", "-5").code == 2
         assert ask(api, "reassign", "orders/0=9,1,2", "--throttle", "5").code != 0
@@ -362,17 +363,17 @@ class TestThrottle:
 # --- The administrator by itself -------------------------------------------------------------------------------------
 
 
-def wanted(number: int, *target: int) -> Any:
-    return WantedReassignment(TopicPartition(TOPIC, number), tuple(map(BrokerId, target)))
+def wanted(numbers: Iterable[int], *target: int) -> dict[TopicPartition, tuple[BrokerId, ...] | None]:
+    return {TopicPartition(TOPIC, number): tuple(map(BrokerId, target)) for number in numbers}
 
 
-def test_a_record_that_changed_meanwhile_is_asked_about_again(broker: Moving) -> None:
+def test_a_change_is_retried_after_its_record_changed(broker: Moving) -> None:
     broker.before_deciding = [broker.cluster.isr_proposal(0, 1)]
-    assert asyncio.run(broker.moves.reassign([wanted(0, 3, 1, 2)])) == [None]
+    assert asyncio.run(broker.moves.reassign(wanted([0], 3, 1, 2))) == [None]
     assert len(broker.decided) == 2
 
 
-def test_it_is_not_asked_for_ever(broker: Moving) -> None:
+def test_retries_are_bounded(broker: Moving) -> None:
     class Restless(Moving):
         async def decide(self, command: Command) -> CommandResult:
             now = self.record(0).isr
@@ -380,55 +381,55 @@ def test_it_is_not_asked_for_ever(broker: Moving) -> None:
             return await super().decide(command)
 
     restless = Restless()
-    (error,) = asyncio.run(restless.moves.reassign([wanted(0, 3, 1, 2)]))
+    (error,) = asyncio.run(restless.moves.reassign(wanted([0], 3, 1, 2)))
     assert error is not None and error.code == "stale_partition_epoch"
     assert len(restless.decided) == ATTEMPTS
 
 
-def test_beside_brokers_that_are_too_old_what_has_begun_is_refused_and_all_else_is_done() -> None:
+def test_with_older_brokers_only_moves_under_way_are_refused() -> None:
     class Old(Moving):
         level = REPLACEMENT_FEATURE_LEVEL - 1
 
     old = Old()
     old.helped = False
-    assert asyncio.run(old.moves.reassign([wanted(0, 0, 3, 4)])) == [None]
+    assert asyncio.run(old.moves.reassign(wanted([0], 0, 3, 4))) == [None]
     old.begin(0)
-    refused, done = asyncio.run(old.moves.reassign([wanted(0, 0, 3, 1), wanted(1, 0, 3, 1)]))
+    refused, done = asyncio.run(old.moves.reassign(wanted([0, 1], 0, 3, 1)))
     assert refused is not None and refused.code == "reassignment_in_progress" and done is None
     assert old.record(0).target_replicas == (0, 3, 4) and old.record(1).target_replicas == (0, 3, 1)
 
 
-def test_what_another_node_cancelled_is_asked_for_again(broker: Moving) -> None:
+def test_a_move_that_another_node_cancelled_is_requested_again(broker: Moving) -> None:
     """S7: a view that is behind still shows the target."""
     broker.helped = False
-    assert asyncio.run(broker.moves.reassign([wanted(0, 3, 1, 2)])) == [None]
+    assert asyncio.run(broker.moves.reassign(wanted([0], 3, 1, 2))) == [None]
     cancel = Reassignment(TOPIC, 0, broker.record(0).partition_epoch, ())
     broker.before_reading = [AlterReassignments((cancel,))]
-    assert asyncio.run(broker.moves.reassign([wanted(0, 3, 1, 2)])) == [None]
+    assert asyncio.run(broker.moves.reassign(wanted([0], 3, 1, 2))) == [None]
     assert broker.record(0).target_replicas == (3, 1, 2)
 
 
-def test_a_silent_quorum_is_an_error_of_each(broker: Moving) -> None:
+def test_without_an_answer_of_the_quorum_each_partition_has_an_error(broker: Moving) -> None:
     broker.silent = True
-    errors = asyncio.run(broker.moves.reassign([wanted(0, 3, 1, 2), wanted(1, 3, 1, 2)]))
+    errors = asyncio.run(broker.moves.reassign(wanted([0, 1], 3, 1, 2)))
     assert [error and error.code for error in errors] == ["quorum_unavailable"] * 2
     assert broker.decided == []
 
 
-def test_many_are_asked_for_in_commands_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_moves_are_requested_in_commands_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raftlog.broker.changes.moves.MAX_REASSIGNMENTS_PER_COMMAND", 3)
     broker = Moving(partitions=7)
-    assert asyncio.run(broker.moves.reassign([wanted(n, 3, 1, 2) for n in range(7)])) == [None] * 7
+    assert asyncio.run(broker.moves.reassign(wanted(range(7), 3, 1, 2))) == [None] * 7
     assert [len(command.reassignments) for command in broker.decided] == [3, 3, 1]  # type: ignore[union-attr]
 
 
-def test_a_partition_that_is_not_there(broker: Moving) -> None:
+def test_an_unknown_partition_is_refused(broker: Moving) -> None:
     broker.cluster.do(NoOp())
-    (error,) = asyncio.run(broker.moves.reassign([wanted(9, 3, 1, 2)]))
+    (error,) = asyncio.run(broker.moves.reassign(wanted([9], 3, 1, 2)))
     assert error is not None and error.code == "unknown_partition"
 
 
-def test_missing_bytes_are_those_of_added_replicas() -> None:
+def test_the_missing_bytes_are_those_of_added_replicas() -> None:
     left = [ReassignmentInfo("t", 0, [0, 1, 2], [1, 2], adding_replicas=[2], moving=True)]
 
     def held(size: int) -> list[ReplicaInfo]:
@@ -440,7 +441,7 @@ def test_missing_bytes_are_those_of_added_replicas() -> None:
 
 
 class Held:
-    """A replica on this node, as its driver shows it."""
+    """A replica on this node as its driver shows it."""
 
     def __init__(self, size: int, end: int, role: str) -> None:
         self.log = self
@@ -451,8 +452,8 @@ class Held:
         self.follower = role == "follower"
 
 
-def test_a_node_tells_of_the_replicas_that_it_has(api: Api, broker: Moving) -> None:
-    """In order, with what each is now; a replica of a topic that was deleted meanwhile is nobody's."""
+def test_a_node_lists_its_replicas(api: Api, broker: Moving) -> None:
+    """They are in order and have their present state; a replica of a topic deleted in the meantime has no name."""
     roles = {3: "follower", 0: "leader", 1: "offline", 2: "idle"}
     held: Any = {TopicPartition(TOPIC, number): Held(100 + number, 7 * number, role) for number, role in roles.items()}
     held[TopicPartition(TopicId(b"gone" * 4), 0)] = Held(1, 1, "leader")

@@ -1,4 +1,4 @@
-"""Who is elected and cannot lead gives the leadership away, until somebody else has it (S10)."""
+"""An elected leader that cannot lead gives the leadership away, and tries until another replica has it (S10)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from metadata.quorum.port import Fate, Outcome
 from raftlog.broker.changes import offline_leaders
 from raftlog.broker.changes.offline_leaders import LOOK_AGAIN_SECONDS, OfflineLeaders
 from raftlog.model import BrokerId, TopicPartition
-from tests.support.manual import ManualScheduler
-from tests.support.metadata_cluster import TOPIC, TP, Cluster
-from tests.support.replication_cluster import QuietLogger
+from tests.support.metadata.cluster import TOPIC, TP, Cluster
+from tests.support.partitions.manual import ManualScheduler
+from tests.support.partitions.replication_cluster import QuietLogger
 
 HERE = BrokerId(0)
 LOST = Outcome(Fate.UNKNOWN, detail="no answer")
@@ -24,14 +24,14 @@ NOT_TAKEN = Outcome(Fate.REFUSED, detail="nobody leads the quorum")
 
 
 class Node:
-    """Broker 0 of three, which leads; its replicas in `offline` are out of service."""
+    """Broker 0 of three, which is the leader; its replicas in `offline` are out of service."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.cluster = Cluster(3, partitions=partitions, feature_level=RENEWAL_FEATURE_LEVEL)
         self.scheduler = ManualScheduler()
         self.offline = {TopicPartition(TOPIC, number) for number in range(partitions)}
         self.waiting: set[TopicPartition] = set()
-        """Those that may lead in a later leader epoch."""
+        """Partitions that this broker may lead in a later leader epoch."""
         self.proposed: list[tuple[Command, Callable[[Outcome], None]]] = []
         self.leaders = OfflineLeaders(
             HERE,
@@ -53,13 +53,13 @@ class Node:
         self.scheduler.run()
 
     def apply(self) -> Elected:
-        """The last proposal is decided."""
+        """Apply the last proposal, which is an election."""
         result = self.decide()
         assert isinstance(result, Elected)
         return result
 
     def decide(self) -> CommandResult:
-        """The same, whatever it is."""
+        """Apply the last proposal of any kind."""
         command, done = self.proposed[-1]
         result = self.cluster.do(command)
         done(Outcome(Fate.APPLIED, self.cluster.image.index, result))
@@ -78,7 +78,7 @@ def node() -> Node:
     return Node()
 
 
-def test_another_member_of_the_isr_is_elected_at_once_and_then_it_rests(node: Node) -> None:
+def test_another_member_of_the_isr_is_elected_at_once_and_only_once(node: Node) -> None:
     node.fails()
     node.apply()
     assert node.cluster.partition.leader == 1
@@ -87,8 +87,9 @@ def test_another_member_of_the_isr_is_elected_at_once_and_then_it_rests(node: No
 
 
 @pytest.mark.parametrize("outcome", [LOST, NOT_TAKEN], ids=["lost", "not taken"])
-def test_a_proposal_that_came_to_nothing_is_made_again(node: Node, outcome: Outcome) -> None:
-    """A partition led by who cannot lead would stay so: its record does not change, so nothing else looks again."""
+def test_a_failed_proposal_is_repeated(node: Node, outcome: Outcome) -> None:
+    """Without it the partition would keep a leader that cannot lead: its record does not change, so no other code path
+    checks it again."""
     node.fails()
     for _ in range(3):
         node.lose(outcome)
@@ -98,7 +99,7 @@ def test_a_proposal_that_came_to_nothing_is_made_again(node: Node, outcome: Outc
     assert node.cluster.partition.leader == 1
 
 
-def test_a_candidate_that_dies_meanwhile_gives_way_to_the_next(node: Node) -> None:
+def test_the_next_candidate_is_proposed_after_one_that_died(node: Node) -> None:
     node.fails()
     node.cluster.fence(1)
     (refused,) = node.apply().refusals
@@ -108,7 +109,7 @@ def test_a_candidate_that_dies_meanwhile_gives_way_to_the_next(node: Node) -> No
     assert node.cluster.partition.leader == 2
 
 
-def test_where_nobody_can_lead_it_waits_for_somebody(node: Node) -> None:
+def test_without_a_candidate_it_waits_for_one(node: Node) -> None:
     node.cluster.fence(1, 2)
     node.fails()
     node.wait(5)
@@ -120,7 +121,7 @@ def test_where_nobody_can_lead_it_waits_for_somebody(node: Node) -> None:
     assert node.cluster.partition.leader == 1
 
 
-def test_one_that_is_elected_again_while_it_waits_does_not_wait(node: Node) -> None:
+def test_a_reelected_leader_gives_the_leadership_away_again_at_once(node: Node) -> None:
     node.fails()
     node.apply()
     assert node.cluster.elect(0) == ""
@@ -128,7 +129,7 @@ def test_one_that_is_elected_again_while_it_waits_does_not_wait(node: Node) -> N
     assert len(node.proposed) == 2
 
 
-def test_a_replica_that_serves_again_or_is_led_by_another_is_let_be(node: Node) -> None:
+def test_replicas_in_service_and_those_led_by_others_are_left_alone(node: Node) -> None:
     node.fails()
     node.lose(LOST)
     node.offline.clear()
@@ -140,7 +141,9 @@ def test_a_replica_that_serves_again_or_is_led_by_another_is_let_be(node: Node) 
     assert len(node.proposed) == 1
 
 
-def test_a_whole_disk_goes_in_commands_of_a_bounded_size_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_partitions_of_a_disk_are_proposed_in_bounded_commands_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(offline_leaders, "MAX_ELECTIONS_PER_COMMAND", 3)
     node = Node(partitions=7)
     node.fails(*range(7))
@@ -153,8 +156,8 @@ def test_a_whole_disk_goes_in_commands_of_a_bounded_size_one_at_a_time(monkeypat
     assert {record.leader for record in node.cluster.image.partitions.values()} == {1}
 
 
-def test_one_that_is_open_again_and_alone_asks_for_an_epoch_of_its_own(node: Node) -> None:
-    """Once an operator said that every node understands that; until then it is looked at again and again."""
+def test_a_reopened_replica_without_a_candidate_requests_a_new_epoch(node: Node) -> None:
+    """It does so only at the feature level of that command; until then it checks again at intervals."""
     node.cluster.fence(1, 2)
     before = node.cluster.partition
     node.fails()
@@ -174,14 +177,14 @@ def test_one_that_is_open_again_and_alone_asks_for_an_epoch_of_its_own(node: Nod
     assert len(node.proposed) == 1
 
 
-def test_with_another_member_of_the_isr_it_asks_for_none(node: Node) -> None:
+def test_a_reopened_replica_with_a_candidate_requests_no_epoch(node: Node) -> None:
     node.waiting.add(TP)
     node.fails()
     node.apply()
     assert node.cluster.partition.leader == 1
 
 
-def test_many_are_renewed_one_after_the_other() -> None:
+def test_several_leaderships_are_renewed_one_after_the_other() -> None:
     node = Node(partitions=3)
     node.cluster.fence(1, 2)
     node.cluster.do(SetFeatureLevel(RENEWAL_FEATURE_LEVEL))

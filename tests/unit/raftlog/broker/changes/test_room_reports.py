@@ -1,4 +1,4 @@
-"""A broker whose disk is short of room says so, and gives what it leads to members that have room (S10)."""
+"""A broker whose disk is almost full reports that, and gives its leaderships to members with room (S10)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.commands.cluster import ElectLeaders, ReportRoom, SetFeatureLevel
+from metadata.commands.cluster import ROOM_FEATURE_LEVEL, ElectLeaders, ReportRoom, SetFeatureLevel
 from metadata.commands.envelope import Command
 from metadata.commands.results import Done
 from metadata.quorum.port import Fate, Outcome
-from metadata.snapshot.encoder import decode_snapshot, encode_snapshot
+from metadata.snapshot.encoder import encode_snapshot
 from partitions.files.disk_room import DiskRoom
 from raftlog.broker.changes.offline_leaders import OfflineLeaders
 from raftlog.broker.changes.room_reports import LOOK_AGAIN_SECONDS, RoomReports
 from raftlog.model import BrokerId, Incarnation, TopicPartition
 from raftlog.ports import Space
 from raftlog.version import FEATURE_LEVEL
-from tests.support.manual import ManualScheduler
-from tests.support.metadata_cluster import TOPIC, Cluster
-from tests.support.replication_cluster import QuietLogger
+from tests.support.metadata.at_once import decode_snapshot
+from tests.support.metadata.cluster import TOPIC, Cluster
+from tests.support.partitions.manual import ManualScheduler
+from tests.support.partitions.replication_cluster import QuietLogger
 
 HERE = BrokerId(0)
 FULL, ROOMY = Space(0, 100_000), Space(100_000, 100_000)
@@ -70,7 +71,7 @@ class Node:
             self.reports.on_room()
 
     def goes_on(self, seconds: float = 3 * LOOK_AGAIN_SECONDS) -> list[type]:
-        """Time passes, and what is proposed is applied; what that was."""
+        """Let time pass and apply the proposals; return what they were."""
         kinds: list[type] = []
         for _ in range(int(seconds / 0.5)):
             self.scheduler.advance(0.5)
@@ -94,7 +95,7 @@ def node() -> Node:
     return node
 
 
-def test_leaderships_go_to_a_member_that_has_room_and_do_not_wander(node: Node) -> None:
+def test_leaderships_go_to_a_member_with_room_and_stay_there(node: Node) -> None:
     node.cluster.do(ReportRoom(BrokerId(1), node.incarnation(BrokerId(1)), True))
     node.disk(FULL)
     assert node.goes_on() == [ReportRoom, ElectLeaders]
@@ -102,7 +103,7 @@ def test_leaderships_go_to_a_member_that_has_room_and_do_not_wander(node: Node) 
     assert node.goes_on() == []
 
 
-def test_where_nobody_has_room_the_leader_stays_until_somebody_has(node: Node) -> None:
+def test_a_leader_stays_until_a_member_has_room(node: Node) -> None:
     for other in (BrokerId(1), BrokerId(2)):
         node.cluster.do(ReportRoom(other, node.incarnation(other), True))
     node.disk(FULL)
@@ -113,7 +114,7 @@ def test_where_nobody_has_room_the_leader_stays_until_somebody_has(node: Node) -
     assert node.led_by() == [1, 1, 1]
 
 
-def test_room_is_told_too_and_then_it_rests(node: Node) -> None:
+def test_regained_room_is_reported_once(node: Node) -> None:
     node.disk(FULL)
     node.goes_on()
     node.disk(ROOMY)
@@ -123,7 +124,7 @@ def test_room_is_told_too_and_then_it_rests(node: Node) -> None:
     assert node.led_by() != [0, 0, 0], "nobody hands anything back for this"
 
 
-def test_a_report_that_got_lost_is_made_again(node: Node) -> None:
+def test_a_lost_report_is_repeated(node: Node) -> None:
     node.disk(FULL)
     node.scheduler.run()
     command, done = node.proposed.pop()
@@ -132,16 +133,16 @@ def test_a_report_that_got_lost_is_made_again(node: Node) -> None:
     assert node.goes_on() == [ReportRoom, ElectLeaders]
 
 
-def test_below_the_feature_level_nothing_is_said_and_nothing_moves() -> None:
-    """Else leaderships would wander between brokers of which nobody knows that they are short."""
-    node = Node(level=FEATURE_LEVEL - 1)
+def test_below_the_feature_level_there_are_no_reports_and_no_elections() -> None:
+    """Otherwise leaderships would move between brokers whose lack of room is unknown to the others."""
+    node = Node(level=ROOM_FEATURE_LEVEL - 1)
     node.disk(FULL)
     assert node.goes_on() == []
     node.cluster.do(SetFeatureLevel(FEATURE_LEVEL))
     assert node.goes_on() == [ReportRoom, ElectLeaders]
 
 
-def test_a_former_life_says_nothing_and_a_new_one_begins_with_room(node: Node) -> None:
+def test_an_earlier_incarnation_reports_nothing_and_a_new_one_begins_with_room(node: Node) -> None:
     before = node.incarnation(HERE)
     node.disk(FULL)
     node.goes_on()
@@ -151,7 +152,7 @@ def test_a_former_life_says_nothing_and_a_new_one_begins_with_room(node: Node) -
     assert node.cluster.refusal(ReportRoom(HERE, before, True)) == "stale_incarnation"
 
 
-def test_a_snapshot_keeps_who_is_short(node: Node) -> None:
+def test_a_snapshot_contains_the_brokers_without_room(node: Node) -> None:
     assert node.cluster.do(ReportRoom(BrokerId(1), node.incarnation(BrokerId(1)), True)) == Done()
     again = decode_snapshot(encode_snapshot(node.cluster.image))
     assert [broker_id for broker_id, record in again.brokers.items() if record.short_of_room] == [1]

@@ -1,4 +1,4 @@
-"""Changes of topics on their way to the quorum: nothing is refused by an old view, nothing takes effect twice (S7)."""
+"""Changes of topics on their way to the quorum: an old view refuses nothing, and no change takes effect twice (S7)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def register(view: ClusterView, *brokers: BrokerId, level: int = 1) -> None:
         view.on_events(view.index + 1, [BrokerChanged(record)])
 
 
-async def test_a_topic_is_said_to_exist_only_on_the_quorums_word(here: Here) -> None:
-    """S7: this node's view may be behind, whatever it shows; the state machine is asked."""
+async def test_only_the_state_machine_refuses_a_topic_that_exists(here: Here) -> None:
+    """S7: this node's view may be behind; the state machine decides."""
     view = view_of(HERE)
     register(view, HERE, THERE)
     quorum = Quorum(Outcome(Fate.APPLIED, 1, Refused("topic_exists", "there it is")), Outcome(Fate.APPLIED, 1, Done()))
@@ -46,8 +46,8 @@ async def test_a_topic_is_said_to_exist_only_on_the_quorums_word(here: Here) -> 
     assert [type(command) for command in quorum.proposed] == [CreateTopic] * 2
 
 
-async def test_a_topic_is_laid_out_over_the_brokers_that_the_quorum_knows(here: Here, quorum: Quorum) -> None:
-    """S7: a node that is behind would make it with one replica, or refuse it for want of brokers."""
+async def test_a_topic_is_placed_on_the_brokers_that_the_quorum_knows(here: Here, quorum: Quorum) -> None:
+    """S7: a node that is behind would create it with one replica, or refuse it for lack of brokers."""
     view = view_of(HERE)
     register(view, HERE)
     quorum.before_barrier = lambda: register(view, THERE) if view.broker(THERE) is None else None
@@ -57,8 +57,8 @@ async def test_a_topic_is_laid_out_over_the_brokers_that_the_quorum_knows(here: 
     assert [len(command.replicas[0]) for command in quorum.proposed if isinstance(command, CreateTopic)] == [2, 2]
 
 
-async def test_a_creation_raises_no_feature_level(here: Here) -> None:
-    """An operator ends an upgrade, not the first use of something new."""
+async def test_a_creation_does_not_raise_the_feature_level(here: Here) -> None:
+    """An operator ends an upgrade; the first use of a new feature does not."""
     view = view_of(HERE)
     for broker in (HERE, THERE):
         register(view, broker, level=CREATED_INDEX_FEATURE_LEVEL)
@@ -67,8 +67,9 @@ async def test_a_creation_raises_no_feature_level(here: Here) -> None:
     assert [type(command) for command in quorum.proposed] == [CreateTopic]
 
 
-async def test_settings_are_those_of_the_topic_that_has_the_name_by_now(here: Here, quorum: Quorum) -> None:
-    """S7: deleted and created again by another node; the id that this view shows is that of the old one."""
+async def test_settings_are_changed_on_the_present_topic_of_the_name(here: Here, quorum: Quorum) -> None:
+    """S7: the topic was deleted and created again through another node; the id in this view is that of the deleted
+    one."""
     view, other = view_of(HERE), TopicId(b"u" * 16)
 
     def again() -> None:
@@ -79,7 +80,7 @@ async def test_settings_are_those_of_the_topic_that_has_the_name_by_now(here: He
     assert quorum.proposed == [AlterTopic(other, (("retention.ms", "1000"),))]
 
 
-async def test_without_a_quorum_nothing_is_asked_for_by_an_old_view(here: Here, quorum: Quorum) -> None:
+async def test_without_a_quorum_no_change_is_based_on_an_old_view(here: Here, quorum: Quorum) -> None:
     quorum.barrier = Outcome(Fate.UNKNOWN, detail="nobody leads")
     router = router_of(view_of(HERE), here, Others(), quorum)
     for asked in (
@@ -94,9 +95,10 @@ async def test_without_a_quorum_nothing_is_asked_for_by_an_old_view(here: Here, 
     assert quorum.proposed == []
 
 
-async def test_a_change_of_unknown_fate_is_not_proposed_anew(here: Here) -> None:
-    """A: x=1, no answer. B: x=2, answered. Were A proposed anew, x would be 1 although B came later: what may be in the
-    log is repeated by the quorum alone, under one sequence of its session (S7)."""
+async def test_a_change_with_an_unknown_outcome_is_not_proposed_again(here: Here) -> None:
+    """Proposed again, A could take effect after a later change: A sets x=1 and has no answer, B sets x=2 and has
+    one, and x would become 1. Only the quorum repeats what may be in the log, under one sequence number of its
+    session (S7)."""
     quorum = Quorum(UNKNOWN, Outcome(Fate.APPLIED, 1, Done()))
     with pytest.raises(RetriableError) as caught:
         await router_of(view_of(HERE), here, Others(), quorum).topics.alter("t", {"retention.ms": "1"}, ())
@@ -105,13 +107,13 @@ async def test_a_change_of_unknown_fate_is_not_proposed_anew(here: Here) -> None
     assert quorum.timeouts == [pytest.approx(linearizable.DEADLINE_SECONDS, abs=1)], "it has all of the time"
 
 
-async def test_what_reached_no_log_is_proposed_again(here: Here) -> None:
+async def test_a_change_that_reached_no_log_is_proposed_again(here: Here) -> None:
     quorum = Quorum(Outcome(Fate.REFUSED, detail="too many"), Outcome(Fate.APPLIED, 1, Done()))
     await router_of(view_of(HERE), here, Others(), quorum).topics.alter("t", {"retention.ms": "1"}, ())
     assert [type(command) for command in quorum.proposed] == [AlterTopic] * 2
 
 
-async def test_a_deletion_whose_answer_was_lost_is_done_if_the_topic_is_gone(here: Here) -> None:
+async def test_a_deletion_with_a_lost_answer_succeeded_if_the_topic_does_not_exist(here: Here) -> None:
     view = view_of(HERE)
     quorum = Quorum(UNKNOWN)
     quorum.before = lambda: view.on_events(view.index + 1, [TopicRemoved(TOPIC, "t")])
@@ -119,8 +121,8 @@ async def test_a_deletion_whose_answer_was_lost_is_done_if_the_topic_is_gone(her
     assert [type(command) for command in quorum.proposed] == [DeleteTopic]
 
 
-async def test_the_topic_that_is_meant_is_deleted_and_no_other_of_its_name(here: Here, quorum: Quorum) -> None:
-    """S7: another was created between the asking and the quorum's word."""
+async def test_only_the_requested_topic_is_deleted_and_no_other_of_its_name(here: Here, quorum: Quorum) -> None:
+    """S7: another one was created between the request and the decision."""
     view, other = view_of(HERE), TopicId(b"u" * 16)
 
     def again() -> None:
@@ -136,7 +138,7 @@ async def test_the_topic_that_is_meant_is_deleted_and_no_other_of_its_name(here:
     assert quorum.proposed == [DeleteTopic(other)]
 
 
-async def test_a_topic_has_grown_if_it_is_seen_so_though_the_answer_was_lost(here: Here) -> None:
+async def test_an_expansion_with_a_lost_answer_succeeded_if_the_view_shows_the_partitions(here: Here) -> None:
     view = view_of(HERE)
     register(view, HERE, THERE)
     quorum = Quorum(UNKNOWN)
@@ -150,7 +152,7 @@ async def test_a_topic_has_grown_if_it_is_seen_so_though_the_answer_was_lost(her
     assert [type(command) for command in quorum.proposed] == [AddPartitions]
 
 
-async def test_what_may_have_been_decided_is_never_called_undecided(
+async def test_a_change_that_may_be_decided_is_never_reported_as_undecided(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linearizable, "DEADLINE_SECONDS", 0.2)

@@ -1,4 +1,4 @@
-"""What leaders report is brought to the quorum until the view shows it, and never for a leadership that is over."""
+"""Reports of leaders are repeated until the view shows their effect, and never sent for a leadership that ended."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from raftlog.broker.changes import transaction_reports
 from raftlog.broker.changes.transaction_reports import TransactionReports
 from raftlog.model import BrokerId
 from raftlog.transactions import TransactionKey
-from tests.support.manual import ManualScheduler
-from tests.support.transactions import ABORTED, TransactionCluster, commit, key, output, tp
+from tests.support.metadata.transactions import ABORTED, TransactionCluster, commit, key, output, tp
+from tests.support.partitions.manual import ManualScheduler
 
 
 class Leader:
-    """Node 0 leads all four partitions; the test decides what becomes of each command."""
+    """Node 0, which leads all four partitions; the test decides the outcome of each command."""
 
     def __init__(self) -> None:
         self.cluster = TransactionCluster()
@@ -39,7 +39,7 @@ class Leader:
         self.scheduler.run()
 
     def answer_without_effect(self) -> None:
-        """Everything in it was refused."""
+        """Answer that all of the command was refused."""
         self._done.pop()(Proposed(Fate.APPLIED, self.cluster.image.index))
         self.scheduler.run()
 
@@ -58,7 +58,7 @@ class Leader:
 
     @property
     def sizes(self) -> list[list[int]]:
-        """Of each command: how many keys its changes have."""
+        """For each command: the number of keys in its changes."""
         return [
             [len(change.keys) for change in command.changes if isinstance(change, Marked | AbortOverdue)]
             for command in self.commands
@@ -66,7 +66,7 @@ class Leader:
         ]
 
 
-def test_what_is_reported_while_a_command_is_under_way_goes_together() -> None:
+def test_reports_during_a_command_share_the_next_command() -> None:
     leader = Leader()
     one, other = leader.committed(0, 1), leader.committed(0)
     leader.written(0, one)
@@ -81,7 +81,7 @@ def test_what_is_reported_while_a_command_is_under_way_goes_together() -> None:
     assert len(leader.commands) == 2
 
 
-def test_a_report_that_got_lost_is_tried_again_until_the_view_shows_it() -> None:
+def test_a_lost_report_is_repeated_until_the_view_shows_it() -> None:
     leader = Leader()
     one = leader.committed(0)
     leader.written(0, one)
@@ -93,7 +93,7 @@ def test_a_report_that_got_lost_is_tried_again_until_the_view_shows_it() -> None
     assert leader.reports.waiting == 0 and leader.cluster.view.transactions.ends_count == 0
 
 
-def test_one_whose_effect_is_seen_before_its_answer_is_not_tried_again() -> None:
+def test_a_report_whose_effect_is_visible_before_its_answer_is_not_repeated() -> None:
     leader = Leader()
     one = leader.committed(0)
     leader.written(0, one)
@@ -103,8 +103,8 @@ def test_one_whose_effect_is_seen_before_its_answer_is_not_tried_again() -> None
     assert len(leader.commands) == 1 and leader.reports.waiting == 0
 
 
-def test_what_was_refused_is_looked_at_again_after_a_pause_whatever_else_was_taken() -> None:
-    """At once it would be refused again, and again."""
+def test_refused_reports_are_checked_again_after_a_pause_even_if_others_were_accepted() -> None:
+    """Repeated at once, they would be refused each time."""
     leader = Leader()
     one = leader.committed(0, 1)
     for number in (0, 1):
@@ -118,8 +118,8 @@ def test_what_was_refused_is_looked_at_again_after_a_pause_whatever_else_was_tak
     assert leader.sizes == [[1, 1], [1]]
 
 
-def test_a_leadership_that_is_over_reports_nothing() -> None:
-    """The next leader finds what is waited for and tells of it."""
+def test_a_leadership_that_ended_sends_no_reports() -> None:
+    """The next leader finds the decisions that are waited for, and reports them."""
     leader = Leader()
     one = leader.committed(0)
     leader.written(0, one)
@@ -135,14 +135,14 @@ def test_a_leadership_that_is_over_reports_nothing() -> None:
     assert leader.cluster.view.transactions.unmarked(tp(0)) == []
 
 
-def test_what_others_lead_and_what_is_gone_is_not_reported() -> None:
+def test_partitions_of_other_leaders_and_deleted_ones_are_not_reported() -> None:
     leader = Leader()
     leader.reports.markers_written(tp(77), [key(0)])
     leader.written(0, key(5))
     assert leader.commands == [] and leader.reports.waiting == 0
 
 
-def test_overdue_ones_are_aborted_once() -> None:
+def test_overdue_transactions_are_aborted_once() -> None:
     leader = Leader()
     open_ones = leader.cluster.open_block()
     leader.reports.overdue(tp(0), open_ones[:2])

@@ -1,8 +1,7 @@
-"""Transactions on a node: what is asked goes to the quorum, whole or in parts, and answers reach who asked."""
+"""Transactions on a node: requests go to the quorum, whole or in parts, and each gets one answer."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -10,14 +9,6 @@ from typing import Any
 import pytest
 import structlog
 
-from http_api.service.transactions import (
-    NotVisibleYet,
-    WantedCommit,
-    WantedGroupOffsets,
-    WantedMove,
-    WantedOutput,
-    WantedPosition,
-)
 from metadata.commands.envelope import Command
 from metadata.commands.results import Refused, TransactionsChanged
 from metadata.commands.transactions import (
@@ -35,21 +26,63 @@ from metadata.controller import transaction_expiry
 from metadata.quorum.port import Fate
 from metadata.quorum.port import Outcome as Proposed
 from raftlog.broker.changes import batches as change_batches
+from raftlog.broker.changes import transactions as node_transactions
 from raftlog.broker.changes.transaction_batches import TransactionBatches
 from raftlog.broker.changes.transaction_pieces import pieces_of
 from raftlog.broker.changes.transactions import Transactions
-from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.errors import RaftlogError
 from raftlog.model import BrokerId, Offset, QuorumStatus, TopicPartition
-from raftlog.system.clock import ManualClock
 from raftlog.transactions import TransactionKey
-from tests.support.metadata_cluster import TOPIC
-from tests.support.transactions import ABORTED, TransactionCluster, committed, key, tp
+from raftlog.wire import (
+    AbortRequest,
+    CommitRequest,
+    GroupMoves,
+    InitializeRequest,
+    OffsetMove,
+    OpenBlockRequest,
+    PositionMove,
+    RemovePositionRequest,
+    RetireBlockRequest,
+    TopicEnds,
+    TransactionOutput,
+    TransactionRequest,
+    TransactionResponse,
+)
+from tests.support.metadata.cluster import TOPIC
+from tests.support.metadata.transactions import ABORTED, TransactionCluster, committed, key, output, tp
+from tests.support.partitions.manual import ManualScheduler, ManualWorker
 
 HERE, THERE = BrokerId(0), BrokerId(1)
+MINUTE_MS = 60_000
+
+
+class Asked:
+    """A request and its answer."""
+
+    def __init__(self) -> None:
+        self.outcome: TransactionResponse | RaftlogError | None = None
+
+    def answer(self, outcome: TransactionResponse | RaftlogError) -> None:
+        assert self.outcome is None, "answered twice"
+        self.outcome = outcome
+
+    @property
+    def done(self) -> bool:
+        return self.outcome is not None
+
+    @property
+    def response(self) -> TransactionResponse:
+        assert isinstance(self.outcome, TransactionResponse), self.outcome
+        return self.outcome
+
+    @property
+    def code(self) -> str:
+        assert isinstance(self.outcome, RaftlogError), self.outcome
+        return self.outcome.code
 
 
 class Node:
-    """One node's transactions, and a quorum of one mind."""
+    """The transactions of one node on ports that a test drives, and a quorum that always agrees."""
 
     def __init__(self, *, partitions: int = 4, level: int = 3) -> None:
         self.cluster = TransactionCluster(partitions)
@@ -57,14 +90,26 @@ class Node:
         self.leader = HERE
         self.commands: list[Command] = []
         self.fates: list[Fate] = []
-        """Of the next commands, which are not applied."""
+        """Outcomes of the next commands, which are not applied."""
         self.shown: int | None = None
-        """How far the view is; None: as far as the quorum."""
+        """The index of the view; None: that of the quorum."""
         self.held: list[tuple[int, Callable[[], None]]] = []
-        self.clock = ManualClock()
-        batches = TransactionBatches(self, self.when_view_reaches, lambda: self.level)
+        self.scheduler = ManualScheduler()
+        self.worker = ManualWorker(self.scheduler)
+        clock = self.scheduler.clock
+        batches = TransactionBatches(self, self.when_view_reaches, lambda: self.level, clock, self.scheduler)
         self.transactions = Transactions(
-            HERE, self.cluster.view, self, batches, self.clock, Random(1), structlog.get_logger(), unused_ms=1_000
+            HERE,
+            self.cluster.view,
+            self,
+            batches,
+            clock,
+            self.scheduler,
+            self.worker,
+            Random(1),
+            structlog.get_logger(),
+            unused_ms=1_000,
+            max_timeout_ms=900_000,
         )
 
     def when_view_reaches(self, index: int, callback: Callable[[], None]) -> None:
@@ -74,18 +119,22 @@ class Node:
             self.held.append((index, callback))
 
     def show(self, index: int) -> None:
-        """The view is as far as that by now."""
+        """Advance the view to this index."""
         self.shown = index
         waiting, self.held = self.held, []
         for needed, callback in waiting:
             self.when_view_reaches(needed, callback)
+        self.worker.run_all()
 
     def status(self) -> QuorumStatus:
         return QuorumStatus(HERE, self.leader, self.cluster.term, 0, 0, 0, (HERE,))
 
+    def read_barrier(self, done: Callable[[Proposed], None], *, timeout: float = 5.0) -> None:
+        done(Proposed(Fate.APPLIED, self.cluster.image.index))
+
     def propose(self, command: Command, done: Callable[[Proposed], None], *, timeout: float = 5.0) -> None:
         self.commands.append(command)
-        asyncio.get_running_loop().call_soon(self._decide, command, done)
+        self.scheduler.call_soon(lambda: self._decide(command, done))
 
     def _decide(self, command: Command, done: Callable[[Proposed], None]) -> None:
         if self.fates:
@@ -99,272 +148,376 @@ class Node:
         found = (change for c in self.commands if isinstance(c, ChangeTransactions) for change in c.changes)
         return [change for change in found if isinstance(change, kinds)]
 
+    # --- Requests ---
+
+    def begin(self, request: TransactionRequest) -> Asked:
+        """Submit a request, and do nothing else."""
+        asked = Asked()
+        self.transactions.ask(request, asked.answer)
+        return asked
+
+    def ask(self, request: TransactionRequest) -> Asked:
+        """Submit a request, and run everything that is due."""
+        asked = self.begin(request)
+        self.worker.run_all()
+        return asked
+
+    def initialize(self, name: str = "app", attempt: bytes | None = None) -> TransactionKey:
+        (first,) = self.ask(InitializeRequest(0, name, MINUTE_MS, attempt)).response.keys
+        return first
+
+    def open_block(self, name: str, count: int, timeout_ms: int = MINUTE_MS) -> TransactionKey:
+        answer = self.ask(OpenBlockRequest(0, name, count, timeout_ms)).response
+        assert answer.count == count
+        return answer.keys[0]
+
 
 @pytest.fixture
-async def node() -> Any:
+def node() -> Any:
     made = Node()
     yield made
     made.transactions.close()
 
 
-def wants(*outputs: tuple[TransactionKey, dict[int, int]], **other: Any) -> WantedCommit:
-    packed = (WantedOutput(of, tuple((tp(n), Offset(end)) for n, end in ends.items())) for of, ends in outputs)
-    return WantedCommit(tuple(packed), **other)
+def wants(*outputs: tuple[TransactionKey, dict[int, int]], **other: Any) -> CommitRequest:
+    return CommitRequest(0, tuple(output(of, ends) for of, ends in outputs), **other)
 
 
-async def test_a_transaction_from_beginning_to_end(node: Node) -> None:
-    first = await node.transactions.initialize("app", 60_000)
-    moved = WantedGroupOffsets("readers", "", 0, 0, (WantedMove(tp(1), -1, 7, 3, "here"),))
-    asked = wants((first, {0: 5}), group_offsets=(moved,), positions=(WantedPosition("p", -1, 2),))
-    (second,) = await node.transactions.commit(asked)
-    assert second == key(first.producer_id, 1)
-    assert await node.transactions.commit(asked) == (second,)
+def following(first: TransactionKey, epochs: int = 1) -> TransactionKey:
+    return key(first.producer_id, first.producer_epoch + epochs)
+
+
+def test_a_transaction_from_beginning_to_end(node: Node) -> None:
+    first = node.initialize()
+    moved = GroupMoves("readers", "", 0, 0, (OffsetMove(TOPIC, 1, -1, Offset(7), 3, "here"),))
+    wanted = wants((first, {0: 5}), groups=(moved,), positions=(PositionMove("p", -1, 2),))
+    second = following(first)
+    assert node.ask(wanted).response.keys == (second,)
+    assert node.ask(wanted).response.keys == (second,)
     assert node.cluster.verdict(first, 0) == committed(5)
     committed_there = node.cluster.view.groups.offsets("readers")[tp(1)]
     assert (committed_there.offset, committed_there.leader_epoch, committed_there.metadata) == (7, 3, "here")
     assert node.cluster.position("p") == 2
-    assert await node.transactions.abort([second]) == (key(first.producer_id, 2),)
-    with pytest.raises(InvalidRequest) as refused:
-        await node.transactions.abort([first])
-    assert refused.value.code == "producer_fenced"
+    assert node.ask(AbortRequest(0, (second,))).response.keys == (following(second),)
+    assert node.ask(AbortRequest(0, (first,))).code == "producer_fenced"
 
 
-async def test_blocks(node: Node) -> None:
-    block = await node.transactions.open_block("batch", 5, 60_000)
-    assert await node.transactions.open_block("batch", 9, 60_000) == block
-    one, other = key(block.first), key(block.first + 1)
-    assert await node.transactions.commit(wants((one, {0: 5}), block="batch")) == ()
+def test_an_answer_has_the_correlation_id_of_its_request(node: Node) -> None:
+    first = node.initialize()
+    requests = [
+        InitializeRequest(1, "other", MINUTE_MS),
+        OpenBlockRequest(2, "block", 5, MINUTE_MS),
+        CommitRequest(3, (output(first, {}),), visible_within_ms=1_000),
+        AbortRequest(4, (following(first),)),
+        RetireBlockRequest(5, "block"),
+        RemovePositionRequest(6, "p", 1),
+    ]
+    assert [node.ask(request).response.correlation_id for request in requests] == [1, 2, 3, 4, 5, 6]
+
+
+def test_ids_without_a_name_come_in_blocks(node: Node) -> None:
+    first = node.open_block("batch", 5)
+    assert node.ask(OpenBlockRequest(0, "batch", 9, MINUTE_MS)).response.keys == (first,)
+    other = key(first.producer_id + 1)
+    assert node.ask(wants((first, {0: 5}), block="batch")).response.keys == ()
     assert node.cluster.verdict(other, 0) == ABORTED
-    await node.transactions.retire_block("batch")
-    assert (await node.transactions.open_block("batch", 5, 60_000)).first == block.first + block.count
+    node.ask(RetireBlockRequest(0, "batch"))
+    assert node.open_block("batch", 5).producer_id == first.producer_id + 5
 
 
-async def test_bad_requests_are_refused_before_anything_is_proposed(node: Node) -> None:
-    for asking in (
-        node.transactions.initialize("app", 1),
-        node.transactions.initialize("", 60_000),
-        node.transactions.initialize("\ud800", 60_000),
-        node.transactions.initialize("app", 60_000, b"short"),
-        node.transactions.remove_position("", 1),
-        node.transactions.remove_position("p", -1),
-        node.transactions.open_block("b", 0, 60_000),
-        node.transactions.open_block("b", 10**9, 60_000),
-        node.transactions.retire_block("x" * 1_000),
-        node.transactions.commit(wants((key(2**63), {0: 5}))),
-        node.transactions.commit(wants((key(0), {0: -5}))),
-        node.transactions.commit(wants(positions=(WantedPosition("\ud800", -1, 2),))),
-        node.transactions.commit(wants(positions=(WantedPosition("p", -1, 2**70),))),
-        node.transactions.commit(wants((key(2**70), {0: 5}))),
-        node.transactions.abort([key(2**70)]),
-        node.transactions.abort([key(-1)]),
-        node.transactions.abort([key(0)] * 6_000),
+def test_bad_requests_are_refused_before_anything_is_proposed(node: Node) -> None:
+    moved = GroupMoves("readers", "", 0, 0, (OffsetMove(TOPIC, 1, -1, Offset(7)),))
+    for request in (
+        InitializeRequest(0, "app", 1),
+        InitializeRequest(0, "", MINUTE_MS),
+        InitializeRequest(0, "\ud800", MINUTE_MS),
+        InitializeRequest(0, "two\nlines", MINUTE_MS),
+        InitializeRequest(0, "app", MINUTE_MS, b"short"),
+        RemovePositionRequest(0, "", 1),
+        RemovePositionRequest(0, "p", -1),
+        OpenBlockRequest(0, "b", 0, MINUTE_MS),
+        OpenBlockRequest(0, "b", 10**9, MINUTE_MS),
+        OpenBlockRequest(0, "b\x07", 1, MINUTE_MS),
+        RetireBlockRequest(0, "x" * 1_000),
+        CommitRequest(0, ()),
+        CommitRequest(0, (), (moved,)),
+        wants((key(2**63), {0: 5})),
+        wants((key(0), {0: -5})),
+        wants(positions=(PositionMove("\ud800", -1, 2),)),
+        wants(positions=(PositionMove("p", -1, 2**70),)),
+        wants((key(2**70), {0: 5})),
+        AbortRequest(0, (key(2**70),)),
+        AbortRequest(0, (key(-1),)),
+        AbortRequest(0, (key(0),) * 6_000),
     ):
-        with pytest.raises(InvalidRequest):
-            await asking
+        assert node.ask(request).code in ("invalid_request", "transaction_too_large"), request
     assert node.commands == []
 
 
-async def test_what_is_asked_while_a_command_is_under_way_goes_together(node: Node) -> None:
-    keys = await asyncio.gather(*(node.transactions.initialize(f"app-{n}", 60_000) for n in range(20)))
-    assert len(set(keys)) == 20
+def test_requests_during_a_command_share_the_next_command(node: Node) -> None:
+    asked = [node.begin(InitializeRequest(0, f"app-{n}", MINUTE_MS)) for n in range(20)]
+    node.scheduler.run()
+    assert len({one.response.keys for one in asked}) == 20
     assert [len(c.changes) for c in node.commands if isinstance(c, ChangeTransactions)] == [1, 19]
 
 
-async def test_a_change_below_its_feature_level_is_refused_and_raises_nothing() -> None:
+def test_a_change_below_its_feature_level_is_refused_and_does_not_raise_the_level() -> None:
     node = Node(level=2)
-    with pytest.raises(InvalidRequest, match="raftlog cluster finalize"):
-        await node.transactions.initialize("app", 60_000)
+    refused = node.ask(InitializeRequest(0, "app", MINUTE_MS)).outcome
+    assert "raftlog cluster finalize" in str(refused)
     assert node.commands == []
-    node.transactions.close()
 
 
 @pytest.mark.parametrize(("fate", "code"), [(Fate.REFUSED, "quorum_unavailable"), (Fate.UNKNOWN, "outcome_unknown")])
-async def test_what_the_quorum_did_not_decide_may_be_tried_again_as_it_was(node: Node, fate: Fate, code: str) -> None:
-    first = await node.transactions.initialize("app", 60_000)
+def test_an_undecided_request_may_be_retried_unchanged(node: Node, fate: Fate, code: str) -> None:
+    first = node.initialize()
     node.fates = [fate]
-    with pytest.raises(RetriableError) as undecided:
-        await node.transactions.commit(wants((first, {0: 5})))
-    assert undecided.value.code == code
-    assert await node.transactions.commit(wants((first, {0: 5}))) == (key(first.producer_id, 1),)
+    assert node.ask(wants((first, {0: 5}))).code == code
+    assert node.ask(wants((first, {0: 5}))).response.keys == (following(first),)
 
 
 # --- Before the view shows it ----------------------------------------------------------------------------------------
 
 
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-async def test_an_end_is_told_when_it_is_decided_however_late_the_view_is(
+def test_an_end_is_answered_after_its_decision_even_if_the_view_is_behind(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_batches, "MOST_AHEAD", 1)
-    first = await node.transactions.initialize("app", 60_000)
+    first = node.initialize()
     node.shown = node.cluster.image.index
-    (second,) = await node.transactions.commit(wants((first, {0: 5})))
-    (third,) = await node.transactions.abort([second])
-    assert (second, third) == (key(first.producer_id, 1), key(first.producer_id, 2))
-    # What the view has to take over is bounded: beyond that the next one waits.
-    waiting = asyncio.ensure_future(node.transactions.commit(wants((third, {0: 7}))))
-    await turns()
-    assert not waiting.done() and len(node.changes(Commit)) == 1
+    (second,) = node.ask(wants((first, {0: 5}))).response.keys
+    (third,) = node.ask(AbortRequest(0, (second,))).response.keys
+    assert (second, third) == (following(first), following(first, 2))
+    # The lead over the view is bounded: beyond it the next change waits.
+    waiting = node.ask(wants((third, {0: 7})))
+    assert not waiting.done and len(node.changes(Commit)) == 1
     node.show(node.shown + 1)
-    assert await waiting == (key(first.producer_id, 3),)
+    assert waiting.response.keys == (following(first, 3),)
 
 
-async def test_a_refusal_is_told_as_soon_and_a_beginning_when_the_view_shows_it(node: Node) -> None:
-    first = await node.transactions.initialize("app", 60_000)
+def test_a_refusal_is_answered_at_once_and_an_initialization_after_the_view_shows_it(node: Node) -> None:
+    first = node.initialize()
     node.shown = node.cluster.image.index
-    with pytest.raises(InvalidRequest) as refused:
-        await node.transactions.commit(wants((first, {77: 5})))
-    assert refused.value.code == "unknown_partition"
-    begun = asyncio.ensure_future(node.transactions.initialize("other", 60_000))
-    await turns()
-    assert not begun.done() and len(node.held) == 1, "whoever has the key writes to leaders that look at their views"
+    assert node.ask(wants((first, {77: 5}))).code == "unknown_partition"
+    begun = node.ask(InitializeRequest(0, "other", MINUTE_MS))
+    assert not begun.done and len(node.held) == 1, "with the key the producer writes to leaders that read their views"
     node.show(node.cluster.image.index)
-    assert (await begun).producer_id > first.producer_id
+    assert begun.response.keys[0].producer_id > first.producer_id
 
 
-async def test_nothing_is_called_visible_by_a_view_that_does_not_know_of_the_decision(node: Node) -> None:
-    first = await node.transactions.initialize("app", 60_000)
+def test_a_view_without_the_decision_does_not_make_it_visible(node: Node) -> None:
+    first = node.initialize()
     node.shown = node.cluster.image.index
-    waiting = asyncio.ensure_future(node.transactions.commit(wants((first, {})), visible_within_s=20))
-    await turns()
-    assert not waiting.done()
+    waiting = node.ask(wants((first, {}), visible_within_ms=20_000))
+    assert not waiting.done
     node.show(node.cluster.image.index)
-    assert await waiting == (key(first.producer_id, 1),)
+    assert waiting.response == TransactionResponse(0, (following(first),), visible=True)
 
 
-async def test_of_ids_that_the_view_does_not_know_it_cannot_tell_who_has_a_name(node: Node) -> None:
-    first = await node.transactions.initialize("app", 60_000)
+def test_a_view_that_is_behind_does_not_decide_which_ids_have_names(node: Node) -> None:
+    first = node.initialize()
     node.shown = node.cluster.image.index
     node.cluster.view.transactions.granted_below = first.producer_id
-    waiting = asyncio.ensure_future(node.transactions.commit(wants((first, {0: 5}))))
-    await turns()
-    assert not waiting.done()
+    waiting = node.ask(wants((first, {0: 5})))
+    assert not waiting.done
     node.show(node.cluster.image.index)
-    assert await waiting == (key(first.producer_id, 1),)
+    assert waiting.response.keys == (following(first),)
 
 
-async def test_an_initialisation_that_comes_again_is_answered_as_the_first(node: Node) -> None:
-    first = await node.transactions.initialize("app", 60_000, b"0123456789abcdef")
-    assert await node.transactions.initialize("app", 60_000, b"0123456789abcdef") == first
-    assert await node.transactions.initialize("app", 60_000, b"another one 1234") != first
-    with pytest.raises(InvalidRequest) as fenced:
-        await node.transactions.initialize("app", 60_000, b"0123456789abcdef")
-    assert fenced.value.code == "producer_fenced"
+def test_a_repeated_initialization_gets_the_first_answer(node: Node) -> None:
+    first = node.initialize("app", b"0123456789abcdef")
+    assert node.initialize("app", b"0123456789abcdef") == first
+    assert node.initialize("app", b"another one 1234") != first
+    assert node.ask(InitializeRequest(0, "app", MINUTE_MS, b"0123456789abcdef")).code == "producer_fenced"
 
 
-async def test_a_position_is_removed_where_it_stands(node: Node) -> None:
-    await node.transactions.commit(wants(positions=(WantedPosition("p", -1, 2),)))
-    with pytest.raises(InvalidRequest) as moved:
-        await node.transactions.remove_position("p", 1)
-    assert moved.value.code == "offset_moved"
-    await node.transactions.remove_position("p", 2)
+def test_a_removed_position_must_have_the_given_offset(node: Node) -> None:
+    node.ask(wants(positions=(PositionMove("p", -1, 2),)))
+    assert node.ask(RemovePositionRequest(0, "p", 1)).code == "offset_moved"
+    assert node.ask(RemovePositionRequest(0, "p", 2)).response == TransactionResponse(0)
     assert node.cluster.position("p") == -1
 
 
-# --- Until everybody sees it -----------------------------------------------------------------------------------------
+# --- Until it is visible in all partitions ---------------------------------------------------------------------------
 
 
-async def test_a_commit_may_wait_until_it_is_visible_everywhere(node: Node) -> None:
-    first = await node.transactions.initialize("app", 60_000)
-    waiting = asyncio.ensure_future(node.transactions.commit(wants((first, {0: 5, 1: 6})), visible_within_s=20))
-    while not node.cluster.view.transactions.unmarked_count(first):  # noqa: ASYNC110 - two turns of the loop
-        await asyncio.sleep(0)
+def test_a_commit_may_wait_until_it_is_visible_in_all_partitions(node: Node) -> None:
+    first = node.initialize()
+    waiting = node.ask(wants((first, {0: 5, 1: 6}), visible_within_ms=20_000))
     node.cluster.mark(0, first)
-    await asyncio.sleep(0)
-    assert not waiting.done()
+    node.worker.run_all()
+    assert not waiting.done
     node.cluster.mark(1, first)
-    assert await waiting == (key(first.producer_id, 1),)
+    node.worker.run_all()
+    assert waiting.response == TransactionResponse(0, (following(first),), visible=True)
+    node.scheduler.advance(30)  # the deadline passes without effect
 
 
-async def test_where_markers_do_not_come_in_time_it_is_committed_all_the_same(node: Node) -> None:
-    first = await node.transactions.initialize("app", 60_000)
-    with pytest.raises(NotVisibleYet) as late:
-        await node.transactions.commit(wants((first, {0: 5})), visible_within_s=0.01)
-    assert (late.value.code, late.value.going_on) == ("request_timed_out", (key(first.producer_id, 1),))
+def test_a_commit_with_late_markers_is_committed_and_not_visible(node: Node) -> None:
+    first = node.initialize()
+    late = node.ask(wants((first, {0: 5}), visible_within_ms=100))
+    node.scheduler.advance(0.09)
+    assert not late.done
+    node.scheduler.advance(0.02)
+    assert late.response == TransactionResponse(0, (following(first),), visible=False)
     assert node.cluster.verdict(first, 0) == committed(5)
-    assert await node.transactions.commit(wants((first, {0: 5}))) == (key(first.producer_id, 1),)
+    assert node.ask(wants((first, {0: 5}))).response.keys == (following(first),)
+    node.cluster.mark(0, first)
+    node.worker.run_all()
+
+
+def test_no_transaction_may_ask_for_a_longer_timeout_than_the_node_allows(node: Node) -> None:
+    """S10: for that long an abandoned one holds back readers."""
+    for request in (OpenBlockRequest(0, "", 1, 900_001), InitializeRequest(0, "w", 900_001, b"a" * 16)):
+        asked = node.ask(request)
+        assert asked.code == "invalid_request" and "transaction_max_timeout_ms" in str(asked.outcome)
+    assert node.commands == []
+    assert node.ask(OpenBlockRequest(0, "", 1, 900_000)).done
+
+
+def test_the_timeout_for_markers_includes_the_decision(node: Node) -> None:
+    first = node.initialize()
+    late = node.begin(wants((first, {0: 5}), visible_within_ms=100))
+    node.scheduler.clock.advance(0.2)
+    node.worker.run_all()
+    assert late.response == TransactionResponse(0, (following(first),), visible=False)
+
+
+def test_a_node_that_stops_answers_commits_that_wait_for_markers(node: Node) -> None:
+    first = node.initialize()
+    waiting = node.ask(wants((first, {0: 5}), visible_within_ms=20_000))
+    unanswered = node.begin(wants((following(first), {0: 9}), visible_within_ms=20_000))
+    node.transactions.close()
+    assert waiting.response == TransactionResponse(0, (following(first),), visible=False)
+    node.worker.run_all()
+    assert unanswered.response.keys == (following(first, 2),) and not unanswered.response.visible
+    node.scheduler.advance(30)
+
+
+def test_the_number_of_commits_that_wait_for_markers_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_transactions, "MAX_INVISIBLE", 1)
+    first, other = node.initialize(), node.initialize("other")
+    waiting = node.ask(wants((first, {0: 5}), visible_within_ms=20_000))
+    assert node.ask(wants((other, {0: 5}), visible_within_ms=20_000)).code == "overloaded"
+    assert node.ask(wants((other, {0: 5}))).response.keys == (following(other),)
+    node.cluster.mark(0, first)
+    node.worker.run_all()
+    assert waiting.response.visible
+    assert not node.ask(wants((following(other), {0: 9}), visible_within_ms=20_000)).done
 
 
 # --- Large commits ---------------------------------------------------------------------------------------------------
 
 
-def large(first: int, tasks: int, partitions: int) -> WantedCommit:
+def large(first: int, tasks: int, partitions: int) -> CommitRequest:
     ends = {number: 1_000_000 + number for number in range(partitions)}
-    return wants(*((key(first + task), ends) for task in range(tasks)), positions=(WantedPosition("q", -1, 0),))
+    return wants(*((key(first + task), ends) for task in range(tasks)), positions=(PositionMove("q", -1, 0),))
 
 
-async def test_a_large_commit_is_staged_in_parts_and_decided_at_once() -> None:
+def test_a_large_commit_is_sent_in_parts_and_decided_at_once() -> None:
     node = Node(partitions=20)
-    block = await node.transactions.open_block("", 1_000, 60_000)
-    asked = large(block.first, 1_000, 20)
-    assert await node.transactions.commit(asked) == ()
+    first = node.open_block("", 1_000).producer_id
+    wanted = large(first, 1_000, 20)
+    asked = node.begin(wanted)
+    assert len(node.worker.pending) == 1, "it is divided on another thread"
+    node.worker.run_all()
+    assert asked.response.keys == ()
     parts = node.changes(StagePart)
     assert len(parts) >= 2 and not node.changes(Commit)
     assert all(isinstance(part, StagePart) and len(part.piece) <= MAX_CHANGE_BYTES for part in parts)
-    assert node.cluster.verdict(key(block.first + 999), 19) == committed(1_000_019)
+    assert node.cluster.verdict(key(first + 999), 19) == committed(1_000_019)
     assert node.cluster.view.transactions.ends_count == 20_000
     assert node.cluster.view.transactions.staged() == []
     before = node.cluster.view.transactions.positions()
-    assert await node.transactions.commit(asked) == (), "a retry gets the first answer"
+    assert node.ask(wanted).response.keys == (), "a retry gets the first answer"
     assert node.cluster.view.transactions.positions() == before
-    node.transactions.close()
 
 
-async def test_parts_whose_fate_is_not_known_have_committed_nothing() -> None:
+def test_parts_with_an_unknown_outcome_commit_nothing() -> None:
     node = Node(partitions=20)
-    block = await node.transactions.open_block("", 1_000, 60_000)
-    asked = large(block.first, 1_000, 20)
+    first = node.open_block("", 1_000).producer_id
+    wanted = large(first, 1_000, 20)
     node.fates = [Fate.UNKNOWN]
-    with pytest.raises(RetriableError) as undecided:
-        await node.transactions.commit(asked)
-    assert undecided.value.code == "quorum_unavailable"
+    assert node.ask(wanted).code == "quorum_unavailable"
     assert not node.changes(CommitStaged)
-    assert await node.transactions.commit(asked) == ()
-    node.transactions.close()
+    assert node.ask(wanted).response.keys == ()
 
 
-def test_pieces_are_bounded_and_nothing_is_lost_between_them() -> None:
-    wide = WantedOutput(key(1), tuple((tp(number), Offset(2**40 + number)) for number in range(9_000)))
-    small = [WantedOutput(key(number), ((tp(0), Offset(5)),)) for number in range(2, 2_000)]
-    moves = tuple(WantedMove(tp(number), 0, 1, -1, "é" * 1_000) for number in range(200))
-    wanted = WantedCommit((wide, *small, WantedOutput(key(2_000), ())), (WantedGroupOffsets("g", "m", 1, 2, moves),))
-    pieces = pieces_of(wanted)
+def test_a_commit_that_cannot_be_divided_is_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = dict.fromkeys(range(4), 5)
+    assert node.ask(wants(*((key(2**70), ends) for _ in range(1_000)))).code == "invalid_request"
+    monkeypatch.setattr("raftlog.broker.changes.transaction_pieces.MAX_PARTS", 1)
+    asked = wants(*((key(n), ends) for n in range(3_000)))
+    assert node.ask(asked).code == "transaction_too_large"
+    broken = ZeroDivisionError("a bug")
+    monkeypatch.setattr("raftlog.broker.changes.transaction_pieces.digest_of", lambda _: 1 / 0)
+    monkeypatch.setattr("raftlog.broker.changes.transaction_pieces.MAX_PARTS", 64)
+    unforeseen = node.begin(asked)
+    with pytest.raises(type(broken)):
+        node.worker.run_all()
+    assert unforeseen.code == "internal_error"
+    assert node.commands == []
+
+
+def test_parts_are_bounded_and_complete() -> None:
+    wide = output(key(1), {number: 2**40 + number for number in range(9_000)})
+    small = [output(key(number), {0: 5}) for number in range(2, 2_000)]
+    moves = tuple(OffsetMove(TOPIC, number, 0, Offset(1), -1, "é" * 1_000) for number in range(200))
+    wanted = CommitRequest(0, (wide, *small, output(key(2_000), {})), (GroupMoves("g", "m", 1, 2, moves),))
+    pieces = pieces_of(wanted, MAX_CHANGE_BYTES)
     assert len(pieces) > 5
     assert all(len(encode_piece(piece)) <= MAX_CHANGE_BYTES for piece in pieces)
-    ends = [
-        (output.key, TopicPartition(topic.topic_id, number), end)
-        for piece in pieces
-        for output in piece.outputs
-        for topic in output.topics
-        for number, end in zip(topic.partitions, topic.end_offsets, strict=True)
-    ]
-    assert ends == [(one.key, *named) for one in wanted.outputs for named in one.end_offsets]
-    assert {output.key for piece in pieces for output in piece.outputs} == {one.key for one in wanted.outputs}
+
+    def ends(outputs: tuple[TransactionOutput, ...]) -> list[tuple[TransactionKey, TopicPartition, int]]:
+        return [
+            (one.key, TopicPartition(topic.topic_id, number), end)
+            for one in outputs
+            for topic in one.topics
+            for number, end in zip(topic.partitions, topic.end_offsets, strict=True)
+        ]
+
+    divided = tuple(one for piece in pieces for one in piece.outputs)
+    assert ends(divided) == ends(wanted.outputs)
+    assert {one.key for one in divided} == {one.key for one in wanted.outputs}
     moved = [move.partition for piece in pieces for group in piece.groups for move in group.moves]
     assert moved == list(range(200))
-    assert pieces_of(WantedCommit(())) == [Piece((), ())]
+    assert pieces_of(CommitRequest(0, ()), MAX_CHANGE_BYTES) == [Piece((), ())]
+
+
+@pytest.mark.parametrize("topics", [((0, 1), (5,)), ((), (5,)), (tuple(range(3_000)), (5,) * 2_999)])
+def test_offsets_that_do_not_match_their_partitions_are_refused(
+    node: Node, topics: tuple[tuple[int, ...], tuple[Any, ...]]
+) -> None:
+    """They are refused in a divided output as well."""
+    first = node.initialize()
+    filler = tuple(TopicEnds(TOPIC, (), ()) for _ in range(1_100))
+    for more in ((), filler):
+        wanted = CommitRequest(0, (TransactionOutput(*first, (TopicEnds(TOPIC, *topics), *more)),))
+        assert node.ask(wanted).code == "invalid_request"
 
 
 # --- Expiry ----------------------------------------------------------------------------------------------------------
 
 
-async def test_only_the_quorums_leader_lets_anything_expire(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_expiry, "LOOK_SECONDS", 0.02)
+def test_only_the_leader_of_the_quorum_expires_transactions(node: Node) -> None:
     node.leader = THERE
-    block = await node.transactions.open_block("batch", 5, 100)
+    block = node.open_block("batch", 5, 100)
     node.transactions.wake()
-    async with asyncio.timeout(20):
-        while node.transactions._timer is not None:  # noqa: ASYNC110 - a turn of the loop
-            await asyncio.sleep(0)
+    node.scheduler.advance(10 * transaction_expiry.LOOK_SECONDS)
+    assert node.cluster.view.transactions.block(block.producer_id) is not None
     node.leader = HERE
     node.transactions.wake()
-    async with asyncio.timeout(20):
-        while node.cluster.view.transactions.block(block.first) is not None:  # noqa: ASYNC110 - a timer of its own
-            await asyncio.sleep(0.01)
+    node.scheduler.advance(10 * transaction_expiry.LOOK_SECONDS)
+    assert node.cluster.view.transactions.block(block.producer_id) is None
     assert len(node.changes(Expire)) == 1
     assert TOPIC in node.cluster.image.topics
     assert not isinstance(node.commands[-1], Refused)
+
+
+def test_expiry_continues_after_an_undecided_change(node: Node) -> None:
+    block = node.open_block("batch", 5, 100)
+    node.fates = [Fate.UNKNOWN]
+    node.transactions.wake()
+    node.scheduler.advance(20 * transaction_expiry.LOOK_SECONDS)
+    assert node.cluster.view.transactions.block(block.producer_id) is None
+    assert len(node.changes(Expire)) == 2

@@ -1,4 +1,4 @@
-"""How many descriptors connections may take, and what is said when there are none."""
+"""The number of descriptors that connections may take, and the messages when there are none."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def budget(limit: int | None, replicas: int) -> DescriptorBudget:
     return DescriptorBudget(limit, lambda: replicas, ManualClock(), Lines())
 
 
-def test_connections_get_what_logs_do_not_need() -> None:
+def test_connections_get_the_descriptors_that_logs_do_not_need() -> None:
     few, many = budget(100_000, 10).connections(), budget(100_000, 10_000).connections()
     assert few is not None and many is not None
     assert few - many == 2 * 9_990 // 4
@@ -78,7 +78,7 @@ def test_a_limit_that_is_too_low_for_the_replicas_is_a_problem_and_leaves_some_c
     assert budget(1_024, 100).problems() == []
 
 
-def test_a_shortage_is_told_once_in_a_while_and_is_a_problem_meanwhile() -> None:
+def test_a_shortage_is_logged_now_and_then_and_is_a_problem_meanwhile() -> None:
     clock, lines = ManualClock(), Lines()
     one = DescriptorBudget(2_000, lambda: 1, clock, lines)
     for _ in range(1_000):
@@ -100,7 +100,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatc
     assert limits == [5_000, 5_000]
 
 
-def test_less_than_any_node_needs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_below_any_nodes_need_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 256))
     with pytest.raises(InvalidRequest, match="ulimit -n"):
         raise_descriptor_limit()

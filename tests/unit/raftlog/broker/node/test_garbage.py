@@ -1,4 +1,4 @@
-"""What is made in bulk is put out of the collector's sight."""
+"""Objects that are created in bulk are hidden from the garbage collector."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import gc
 import pytest
 
 from raftlog.broker.node.garbage import REPLICAS_PER_FREEZE, BulkCreation, loading
-from tests.support.replication_cluster import ReplicationCluster
+from tests.support.partitions.replication_cluster import ReplicationCluster
 
 
-def test_every_so_many_new_replicas_are_frozen() -> None:
+def test_new_replicas_are_frozen_in_groups() -> None:
     frozen: list[bool] = []
     bulk = BulkCreation(lambda: frozen.append(True))
     for number in range(3 * REPLICAS_PER_FREEZE + 5):
@@ -18,7 +18,7 @@ def test_every_so_many_new_replicas_are_frozen() -> None:
         bulk.on_new_replica()
 
 
-def test_a_manager_tells_of_each_replica_that_comes_into_service() -> None:
+def test_a_manager_reports_each_replica_that_comes_into_service() -> None:
     cluster, new = ReplicationCluster(), list[bool]()
     manager = cluster.members[1].manager
     manager.on_new_replica = lambda: new.append(True)
@@ -30,7 +30,7 @@ def test_a_manager_tells_of_each_replica_that_comes_into_service() -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_nothing_is_collected_while_much_is_loaded(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
+def test_nothing_is_collected_during_a_large_load(monkeypatch: pytest.MonkeyPatch, enabled: bool) -> None:
     frozen: list[bool] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
     was = gc.isenabled()

@@ -1,4 +1,4 @@
-"""Starts that are refused leave the folder as it was; a stop that hangs ends all the same."""
+"""A refused start leaves the folder unchanged; a stop that hangs ends nevertheless."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from raftlog.broker import replication_links
 from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
 from raftlog.broker.node import main as node_main
 from raftlog.broker.node import node as lifecycle
-from raftlog.config import load_node_config
+from raftlog.config import NodeConfig, load_node_config
 from raftlog.errors import DiskFailed, InvalidRequest
 from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Endpoint, Incarnation
 from raftlog.system.disk import LocalDisk
+from tests.support.recorded import recorded
 
 PATIENCE_S = 60.0
 
@@ -38,7 +39,7 @@ def settings(api_port: int = 0) -> str:
 
 
 async def fail_to_start(folder: str, api_port: int = 0) -> BaseException:
-    """What a node says that cannot start, after it has stopped in order."""
+    """The message of a node that cannot start, after it has stopped in order."""
     interval = sys.getswitchinterval()
     node = lifecycle.Node(load_node_config(settings(api_port)), folder)
     try:
@@ -55,7 +56,7 @@ def is_marked_clean(folder: str) -> bool:
 
 
 async def test_an_unprepared_folder_can_still_be_prepared_after_it_was_refused(tmp_path: Path) -> None:
-    """The refusal says how to go on; it must not stand in the way of that."""
+    """The refusal names the remedy, which must still work."""
     with pytest.raises(InvalidRequest, match="raftlog server init"):
         lifecycle.Node(load_node_config(settings()), str(tmp_path))
     assert os.listdir(tmp_path) == []
@@ -70,7 +71,7 @@ async def test_a_folder_in_use_is_refused_and_no_start_is_counted(folder: str) -
     assert is_marked_clean(folder)
 
 
-async def test_too_few_descriptors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_few_descriptors_are_refused(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
     with pytest.raises(InvalidRequest, match="ulimit"):
         lifecycle.Node(load_node_config(settings()), folder)
@@ -96,7 +97,7 @@ async def test_no_clean_marker_over_logs_that_were_not_recovered(folder: str, mo
 
 
 class Dialing:
-    """A `ReconnectingDialer` that dials nobody."""
+    """A `ReconnectingDialer` that dials no peer."""
 
     made: ClassVar[list[tuple[str, int]]] = []
     closed: ClassVar[list[tuple[str, int]]] = []
@@ -109,11 +110,14 @@ class Dialing:
         self.closed.append(self._where)
 
 
-async def test_a_leader_that_comes_back_elsewhere_is_dialed_there(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leader_that_returns_at_another_address_is_dialed_there(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(replication_links, "ReconnectingDialer", Dialing)
+    dialers: list[replication_links.ReplicationDialer] = recorded(monkeypatch, lifecycle, "ReplicationDialer")
     node = lifecycle.Node(load_node_config(settings()), folder)
     try:
-        node._dialer.connect(BrokerId(1))
+        dialers[0].connect(BrokerId(1))
         assert Dialing.made == [], "nobody knows where it is"
         for index, port in enumerate((7, 7, 8), start=1):
             where = Endpoint("there", port)
@@ -156,14 +160,39 @@ def test_a_stop_that_hangs_ends_the_process() -> None:
     assert "did not stop in time" in done.stdout and "not reached" not in done.stdout
 
 
-def test_relative_files_of_a_node_are_beside_its_settings_and_absolute_ones_where_they_say(tmp_path: Path) -> None:
+class Described:
+    """A node that ends as soon as it has started."""
+
+    made: ClassVar[list[tuple[NodeConfig, str]]] = []
+    """The settings and the data folder of each."""
+    workers: ClassVar[list[object]] = []
+
+    def __init__(self, config: NodeConfig, folder: str, stalls: object) -> None:
+        self.made.append((config, folder))
+
+    def stop_soon(self) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def wait(self) -> int:
+        return 0
+
+    async def stop(self) -> None: ...
+
+
+def test_relative_paths_start_at_the_nodes_settings_and_absolute_ones_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_main, "Node", Described)
     path = tmp_path / "node.toml"
     path.write_text(settings())
-    config, folder = node_main._read_config(str(path))
+    assert node_main.run_node(str(path)) == 0
+    config, folder = Described.made.pop()
     assert (config.tls, folder) == (None, str(tmp_path / "data"))
     tls = '[tls]\ncertificate = "node.pem"\nkey = "/etc/keys/node.key"\nauthority = "tls/authority.pem"\n'
     path.write_text(settings() + tls)
-    config, _ = node_main._read_config(str(path))
+    assert node_main.run_node(str(path)) == 0
+    config, _ = Described.made.pop()
     assert config.tls is not None
     assert config.tls.certificate == str(tmp_path / "node.pem")
     assert config.tls.key == "/etc/keys/node.key"

@@ -1,4 +1,4 @@
-"""A node's threads are scheduled in batches where the system can do that, and as before where it cannot."""
+"""A node's threads use the batch scheduling policy if the system supports it, and the former one otherwise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ linux = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux only")
 
 
 def in_a_thread(work: Callable[[], None]) -> None:
-    """The policy belongs to a thread: these tests' own keeps its."""
+    """The policy belongs to a thread: the tests' own keeps its."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -35,7 +35,7 @@ def in_a_thread(work: Callable[[], None]) -> None:
 
 
 @linux
-async def test_the_loop_its_workers_and_what_they_begin_are_scheduled_in_batches() -> None:
+async def test_the_loop_its_workers_and_their_threads_use_the_batch_policy() -> None:
     worker = ThreadWorker(asyncio.get_running_loop(), threads=2)
     inherited: list[int] = []
 
@@ -55,7 +55,7 @@ async def test_the_loop_its_workers_and_what_they_begin_are_scheduled_in_batches
 
 
 @linux
-def test_where_it_is_forbidden_a_line_says_so_and_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_it_is_forbidden_a_line_says_so_and_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -67,7 +67,7 @@ def test_where_it_is_forbidden_a_line_says_so_and_nothing_else_happens(monkeypat
     ]
 
 
-def test_a_system_without_it_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_it_is_left_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "SCHED_BATCH", raising=False)
     with capture_logs() as lines:
         in_a_thread(lambda: schedule_in_batches(()))

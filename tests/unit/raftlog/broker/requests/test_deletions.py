@@ -1,4 +1,4 @@
-"""`delete-records` among several leaders: `latest` is one offset, however often a leader is asked."""
+"""`delete-records` with several leaders: `latest` is one offset, however often a leader is asked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LATEST = -1
 
 
 class Leader:
-    """Of all partitions, elsewhere: it fails the first times, while records go on coming."""
+    """The leader of all partitions, elsewhere: it fails the first times, while records continue to arrive."""
 
     def __init__(self, *failures: str | RetriableError) -> None:
         self.failures = list(failures)
@@ -67,28 +67,28 @@ async def delete(leader: Leader, *before: int, view: ClusterView | None = None, 
     return [(one.error, one.log_start_offset) for one in answer.partitions]
 
 
-async def test_latest_is_what_it_was_at_the_first_attempt() -> None:
-    """An attempt that is made again after a lost answer must not take what came meanwhile."""
+async def test_latest_is_that_of_the_first_attempt() -> None:
+    """A retry after a lost answer must not include records that arrived meanwhile."""
     leader = Leader("not_leader", RetriableError("outcome_unknown", "the connection broke"))
     assert await delete(leader, LATEST, 4) == [("", 10), ("", 4)]
     assert leader.asked == [[10, 4]] * 3
     assert len(leader.offset_requests) == 1
 
 
-async def test_latest_is_where_open_transactions_begin() -> None:
+async def test_latest_ends_before_open_transactions() -> None:
     leader = Leader()
     await delete(leader, LATEST, 4)
     (asked,) = leader.offset_requests
     assert (asked.isolation, [query.partition for query in asked.partitions]) == (1, [0])
 
 
-async def test_who_names_offsets_needs_no_other_answer() -> None:
+async def test_explicit_offsets_need_no_lookup() -> None:
     leader = Leader()
     assert await delete(leader, 3, 4) == [("", 3), ("", 4)]
     assert not leader.offset_requests
 
 
-async def test_a_partition_whose_latest_offset_nobody_tells_keeps_its_records() -> None:
+async def test_a_partition_whose_latest_offset_is_unknown_keeps_its_records() -> None:
     leader = Leader()
     leader.offset_error = "leader_not_available"
     assert await delete(leader, LATEST, 4) == [("leader_not_available", -1), ("", 4)]
@@ -99,15 +99,15 @@ async def test_a_partition_whose_latest_offset_nobody_tells_keeps_its_records() 
     assert silent.asked == []
 
 
-async def test_of_a_topic_that_does_not_exist_nothing_is_deleted() -> None:
+async def test_nothing_is_deleted_of_a_topic_that_does_not_exist() -> None:
     leader = Leader()
     leader.offset_error = "unknown_topic"
     assert await delete(leader, LATEST, view=ClusterView()) == [("unknown_topic", -1)]
     assert leader.asked == []
 
 
-async def test_the_last_attempts_error_does_not_speak_for_an_earlier_one() -> None:
-    """S11: whoever hears that nothing was changed may rely on records that are gone."""
+async def test_the_last_attempts_error_does_not_determine_the_outcome_of_an_earlier_one() -> None:
+    """S11: a caller that believes that nothing changed may rely on records that are gone."""
     lost = RetriableError("outcome_unknown", "the connection broke")
     assert await delete(Leader(lost, "offset_out_of_range"), 4) == [("outcome_unknown", -1)]
     assert await delete(Leader("request_timed_out", *["not_leader"] * 99), 4, timeout_ms=150) == [

@@ -1,4 +1,4 @@
-"""Requests with many batches: handed over in order, a bounded number a turn of the loop."""
+"""Requests with many batches: passed on in order, a bounded number per turn of the loop."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from partitions.manager import PartitionManager, Produced
-from raftlog.broker.requests.local import BATCHES_A_TURN, LocalRequests
+from raftlog.broker.requests.local import LocalRequests
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Offset
-from raftlog.slices import PER_TURN
+from raftlog.slices import ENTRIES_PER_TURN, PER_TURN
 from raftlog.wire import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -24,13 +24,13 @@ from raftlog.wire import (
     ProduceRequest,
     ProduceResponse,
 )
-from tests.support.manual import ManualScheduler
+from tests.support.partitions.manual import ManualScheduler
 
 TOPIC = bytes(16)
 
 
 class Manager:
-    """Takes batches and answers each at once with its number."""
+    """Accepts batches and answers each at once with its number."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []
@@ -66,25 +66,25 @@ class Local:
         self.local.produce(ProduceRequest(first, -1, 100, targets), [memoryview(b"x")] * count, self.answers.append)
 
 
-def test_a_small_request_is_handed_over_at_once() -> None:
+def test_a_small_request_is_passed_on_at_once() -> None:
     local = Local()
     local.produce(0, 3)
     assert [answer.base_offset for answer in local.answers[0].partitions] == [0, 1, 2]
 
 
-def test_a_great_one_takes_turns_and_whoever_comes_later_waits_behind_it() -> None:
-    """No call holds the event loop, and a producer's batches keep their order (S1)."""
+def test_a_large_one_takes_turns_and_later_ones_wait_behind_it() -> None:
+    """No call blocks the event loop, and a producer's batches keep their order (S1)."""
     local = Local()
-    count = 3 * BATCHES_A_TURN
+    count = 3 * ENTRIES_PER_TURN
     local.produce(0, count)
     local.produce(count, 1)
-    assert len(local.manager.taken) == BATCHES_A_TURN
+    assert len(local.manager.taken) == ENTRIES_PER_TURN
     local.scheduler.run()
     assert local.manager.taken == list(range(count + 1))
     assert [answer.correlation_id for answer in local.answers] == [0, count]
 
 
-def test_who_produces_again_from_an_answer_comes_behind_what_is_there() -> None:
+def test_a_batch_produced_by_a_callback_comes_behind_the_waiting_ones() -> None:
     local = Local()
 
     def again() -> None:
@@ -96,8 +96,8 @@ def test_who_produces_again_from_an_answer_comes_behind_what_is_there() -> None:
     assert local.manager.taken == [0, 1, 2, 1000]
 
 
-def test_a_bug_in_one_stops_neither_those_behind_it_nor_the_answer() -> None:
-    """Nobody waits for ever for what became of it, which is not known (S1)."""
+def test_a_bug_in_one_stops_neither_later_ones_nor_the_answer() -> None:
+    """No caller waits forever for an outcome that is unknown (S1)."""
     local = Local()
     local.manager.fails = True
     with pytest.raises(AssertionError):
@@ -110,7 +110,7 @@ def test_a_bug_in_one_stops_neither_those_behind_it_nor_the_answer() -> None:
     assert [one.error for one in second.partitions] == [""]
 
 
-def test_offsets_of_very_many_are_looked_up_some_a_turn() -> None:
+def test_offsets_of_many_partitions_are_looked_up_in_slices() -> None:
     local, count = Local(), 2 * PER_TURN + 1
     found: list[OffsetsResponse] = []
     local.local.offsets(OffsetsRequest(1, [OffsetQuery(TOPIC, number, -1) for number in range(count)]), found.append)
@@ -119,7 +119,7 @@ def test_offsets_of_very_many_are_looked_up_some_a_turn() -> None:
     assert [one.offset for one in found[0].partitions] == list(range(count))
 
 
-def test_records_of_very_many_are_deleted_some_a_turn() -> None:
+def test_records_of_many_partitions_are_deleted_in_slices() -> None:
     local, count = Local(), 2 * PER_TURN + 1
     done: list[DeleteRecordsResponse] = []
     asked = [DeleteRecordsPartition(TOPIC, number, 1) for number in range(count)]

@@ -1,4 +1,4 @@
-"""A change of voters as the API asks for it: what the quorum is asked, and what its answer becomes."""
+"""A change of voters requested through the API: the request to the quorum, and the answer from its outcome."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from metadata.quorum.protocol import VotersChanged
 from metadata.voters.changes import Action, VoterChange
-from raftlog.broker.changes.voters import TIMEOUT_SECONDS, change_voters
+from raftlog.api.quorum import VotersChange
+from raftlog.broker.changes.quorum import TIMEOUT_SECONDS, QuorumAdministrator
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import VotersChange
 
 
 class Quorum:
-    """Answers in a later turn."""
+    """A quorum that answers in a later turn."""
 
     def __init__(self, answer: VotersChanged) -> None:
         self.answer = answer
@@ -28,13 +28,17 @@ class Quorum:
         asyncio.get_running_loop().call_soon(done, self.answer)
 
 
+def administrator(quorum: Quorum) -> QuorumAdministrator:
+    return QuorumAdministrator(None, quorum, None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("verdict", "plan"), [("applied", False), ("planned", True)])
 @pytest.mark.parametrize("action", ["add", "remove"])
-async def test_a_change_reaches_the_quorum_as_it_was_asked(action: str, verdict: str, plan: bool) -> None:
+async def test_the_quorum_gets_the_requested_change(action: str, verdict: str, plan: bool) -> None:
     quorum = Quorum(VotersChanged(1, verdict, 17, (1, 2), (1, 2, 3)))
-    made = await change_voters(quorum, action, 3, plan=plan)
+    made = await administrator(quorum).change_voters(action, 3, plan=plan)
     assert quorum.asked == [(VoterChange(Action(action), 3), plan, TIMEOUT_SECONDS)]
-    assert made == VotersChange((1, 2), (1, 2, 3), verdict == "applied", 17)  # type: ignore[arg-type]
+    assert made == VotersChange(verdict == "applied", [1, 2], [1, 2, 3], 0, 1, 17)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +49,9 @@ async def test_a_change_reaches_the_quorum_as_it_was_asked(action: str, verdict:
         (VotersChanged(1, "unknown"), RetriableError, "outcome_unknown", "the quorum answered 'unknown'"),
     ],
 )
-async def test_any_other_answer_is_an_error_of_its_own(
+async def test_each_other_outcome_has_its_own_error(
     answer: VotersChanged, kind: type[RaftlogError], code: str, detail: str
 ) -> None:
     with pytest.raises(kind) as told:
-        await change_voters(Quorum(answer), "add", 3, plan=False)
+        await administrator(Quorum(answer)).change_voters("add", 3, plan=False)
     assert (told.value.code, told.value.detail) == (code, detail)

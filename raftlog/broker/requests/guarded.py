@@ -1,0 +1,170 @@
+"""The partition requests of one caller: each partition that it may not use is refused, and the others are served.
+
+Requests that last (long polls, fetch sessions) are checked again when the rules change: if the caller has lost a topic
+that it reads, `on_revoked` is called, and its stream ends before another record is sent (S12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from metadata.view import ClusterView
+from partitions.fetch.session import FetchSession
+from partitions.manager import Cancellable
+from raftlog.broker.security.access import Access
+from raftlog.broker.security.needs import owner_of
+from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.model import NO_PRODUCER_ID
+from raftlog.ports import Part
+from raftlog.records.batch import parse_header
+from raftlog.security.acls import Operation
+from raftlog.security.principals import Caller
+from raftlog.wire import (
+    DeletedPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    FetchedPartition,
+    FetchedSlot,
+    FetchRequest,
+    FetchResponse,
+    FoundOffset,
+    OffsetsRequest,
+    OffsetsResponse,
+    ProducedPartition,
+    ProduceRequest,
+    ProduceResponse,
+    SessionFetchRequest,
+    SessionFetchResponse,
+)
+
+from .leaders import Asked
+from .local import LocalRequests
+from .refusals import Refusals, WatchedTopics
+
+
+class GuardedRequests:
+    """`LocalRequests` for one caller; the same calls, with the same answers."""
+
+    def __init__(
+        self, local: LocalRequests, view: ClusterView, access: Access, caller: Caller, on_revoked: Callable[[], None]
+    ) -> None:
+        self._local = local
+        self._view = view
+        self._access = access
+        self._caller = caller
+        self._reading = WatchedTopics(access, caller, on_revoked)
+        self._in_session: set[bytes] = set()
+        """Topics that the current session has named."""
+
+    def close(self) -> None:
+        """End the watch over the rules."""
+        self._reading.close()
+
+    def produce(
+        self, request: ProduceRequest, batches: Sequence[memoryview], done: Callable[[ProduceResponse], None]
+    ) -> None:
+        refusals = self._refusals(Operation.WRITE, request.partitions, "produce")
+        foreign = {
+            at: error
+            for at, batch in enumerate(batches)
+            if at not in refusals and (error := self._foreign_producer(batch)) is not None
+        }
+        refusals.add(foreign)
+        if not refusals:
+            self._local.produce(request, batches, done)
+            return
+        part = msgspec.structs.replace(request, partitions=refusals.allowed)
+
+        def answered(response: ProduceResponse) -> None:
+            done(ProduceResponse(request.correlation_id, refusals.merged(ProducedPartition, response.partitions)))
+
+        self._local.produce(part, refusals.without(batches), answered)
+
+    def fetch(self, request: FetchRequest, done: Callable[[FetchResponse, list[Part]], None]) -> Cancellable:
+        refusals = self._refusals(Operation.READ, request.partitions, "fetch")
+        if refusals:
+            # Answered at once, as for any other error of a partition.
+            request = msgspec.structs.replace(request, partitions=refusals.allowed, max_wait_ms=0)
+        polled = {one.topic_id for one in request.partitions}
+        self._reading.begin(polled)
+
+        def answered(response: FetchResponse, parts: list[Part]) -> None:
+            self._reading.end(polled)
+            if refusals:
+                merged = refusals.merged(FetchedPartition, response.partitions)
+                response = FetchResponse(response.correlation_id, merged)
+            done(response, parts)
+
+        return self._local.fetch(request, answered)
+
+    def fetch_session(
+        self,
+        current: FetchSession | None,
+        request: SessionFetchRequest,
+        done: Callable[[SessionFetchResponse, list[Part]], None],
+    ) -> FetchSession:
+        added = dict.fromkeys(slot.topic_id for slot in request.added)
+        topics = self._access.refused_topics(self._caller, Operation.READ, added, "session_fetch")
+        refused = [
+            FetchedSlot(slot.slot, topics[slot.topic_id].code, topics[slot.topic_id].detail)
+            for slot in request.added
+            if slot.topic_id in topics
+        ]
+        if refused:
+            allowed = [slot for slot in request.added if slot.topic_id not in topics]
+            request = msgspec.structs.replace(request, added=allowed, max_wait_ms=0)
+        if request.begins:
+            self._reading.end(self._in_session)
+            self._in_session.clear()
+        new = {slot.topic_id for slot in request.added} - self._in_session
+        self._reading.begin(new)
+        self._in_session |= new
+
+        def answered(response: SessionFetchResponse, parts: list[Part]) -> None:
+            slots = [*response.slots, *refused]
+            done(SessionFetchResponse(response.correlation_id, slots), parts)
+
+        return self._local.fetch_session(current, request, answered if refused else done)
+
+    def close_session(self, session: FetchSession | None) -> None:
+        self._local.close_session(session)
+
+    def offsets(self, request: OffsetsRequest, done: Callable[[OffsetsResponse], None]) -> None:
+        refusals = self._refusals(Operation.DESCRIBE, request.partitions, "offsets")
+        if not refusals:
+            self._local.offsets(request, done)
+            return
+        part = msgspec.structs.replace(request, partitions=refusals.allowed)
+
+        def answered(response: OffsetsResponse) -> None:
+            done(OffsetsResponse(request.correlation_id, refusals.merged(FoundOffset, response.partitions)))
+
+        self._local.offsets(part, answered)
+
+    def delete_records(self, request: DeleteRecordsRequest, done: Callable[[DeleteRecordsResponse], None]) -> None:
+        refusals = self._refusals(Operation.DELETE, request.partitions, "delete_records")
+        if not refusals:
+            self._local.delete_records(request, done)
+            return
+        part = msgspec.structs.replace(request, partitions=refusals.allowed)
+
+        def answered(response: DeleteRecordsResponse) -> None:
+            done(DeleteRecordsResponse(request.correlation_id, refusals.merged(DeletedPartition, response.partitions)))
+
+        self._local.delete_records(part, answered)
+
+    def _refusals(self, operation: Operation, asked: Sequence[Asked], action: str) -> Refusals[Asked]:
+        return Refusals.of(self._access, self._caller, operation, asked, action)
+
+    def _foreign_producer(self, batch: memoryview) -> InvalidRequest | None:
+        """Return the error for a batch in the name of a producer under which the caller may not write."""
+        try:
+            header = parse_header(batch)
+        except RaftlogError:
+            return None  # the partition refuses the batch, with the reason
+        if header.producer_id == NO_PRODUCER_ID:
+            return None
+        need = owner_of(header.producer_id, self._view)
+        return None if need is None else self._access.refusal(self._caller, *need, "produce")

@@ -1,0 +1,223 @@
+"""One stream of requests: messages of `raftlog/wire.py`, carried out by this broker.
+
+A fetch may belong to a session (`raftlog/wire.py`); a stream has at most one. Many requests are in flight, within
+bounds. Produce requests are passed to the partitions in the order of arrival; answers are sent as they complete.
+
+A message that cannot be decoded is answered with the reason (correlation id -1), and the stream continues: messages are
+delimited by their length, so the next one is intact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from partitions.fetch.session import FetchSession
+from partitions.manager import Cancellable
+from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.http2 import Http2Stream
+from raftlog.ports import Answer, Part, release_regions
+from raftlog.wire import (
+    DeleteRecordsRequest,
+    ErrorResponse,
+    FetchRequest,
+    FetchResponse,
+    GroupHeartbeatsRequest,
+    GroupHeartbeatsResponse,
+    GroupRequest,
+    GroupResponse,
+    ProduceRequest,
+    ProduceResponse,
+    Request,
+    Response,
+    SessionFetchRequest,
+    SessionFetchResponse,
+    TransactionRequest,
+    TransactionResponse,
+    decode_request,
+    encode,
+    split_body,
+)
+
+from .in_flight import InFlight
+from .local import OwnRequests
+from .pace import Pace
+
+AskTransactions: TypeAlias = Callable[[TransactionRequest, Answer[TransactionResponse]], None]
+
+
+class GroupRequests(Protocol):
+    """The part of `Groups` that is needed here."""
+
+    def ask(self, request: GroupRequest, client_host: str, answer: Answer[GroupResponse]) -> None: ...
+    def hear(self, request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse: ...
+
+
+class StreamRequests(OwnRequests, Protocol):
+    """Requests to this broker's own partitions on one stream: `LocalRequests`, or `GuardedRequests` of one caller."""
+
+    def fetch_session(
+        self,
+        current: FetchSession | None,
+        request: SessionFetchRequest,
+        done: Callable[[SessionFetchResponse, list[Part]], None],
+    ) -> FetchSession: ...
+
+    def close_session(self, session: FetchSession | None) -> None: ...
+
+
+class RequestStream:
+    """One stream of requests: a `StreamHandler`."""
+
+    def __init__(
+        self,
+        stream: Http2Stream,
+        local: StreamRequests,
+        groups: GroupRequests,
+        ask: AskTransactions,
+        kinds: tuple[type[Request], ...],
+        accepting: Callable[[], bool],
+        in_flight: InFlight,
+        pace: Pace | None = None,
+    ) -> None:
+        """`kinds`: the requests that the stream's path serves. `accepting` returns whether this broker accepts requests
+        (not while it stops). `pace`: what is charged to the caller; None: nothing is.
+        """
+        self._stream = stream
+        self._local = local
+        self._groups = groups
+        self._kinds = kinds
+        self._accepting = accepting
+        self._ask = ask
+        self._in_flight = in_flight
+        self._pace = pace
+        self._fetches: dict[int, tuple[int, Cancellable]] = {}
+        """The long polls in progress, each with the correlation id of its request."""
+        self._next_fetch = 0
+        self._session: FetchSession | None = None
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a long poll outside of sessions is in progress."""
+        return bool(self._fetches)
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        try:
+            request, body = decode_request(message)
+        except InvalidRequest as error:
+            stream.send(encode(ErrorResponse(-1, error.code, error.detail)))
+            return
+        size = message.nbytes if isinstance(request, GroupRequest | TransactionRequest) else body.nbytes
+        refusal = self._refusal(request, size)
+        if refusal is not None:
+            stream.send(encode(refusal))
+        elif isinstance(request, ProduceRequest):
+            self._produce(request, body)
+        elif isinstance(request, FetchRequest):
+            self._fetch(request)
+        elif isinstance(request, SessionFetchRequest):
+            self._fetch_in_session(request)
+        elif isinstance(request, GroupRequest | TransactionRequest):
+            self._change(request, size)
+        elif isinstance(request, GroupHeartbeatsRequest):
+            stream.send(encode(self._groups.hear(request)))
+        elif isinstance(request, DeleteRecordsRequest):
+            self._in_flight.begin(0)
+            self._local.delete_records(request, lambda response: self._answer(response, 0))
+        else:
+            self._in_flight.begin(0)
+            self._local.offsets(request, lambda response: self._answer(response, 0))
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        self._in_flight.end()
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        for _, fetch in self._taken_fetches():
+            fetch.cancel()
+        self._local.close_session(self._session)
+
+    def refuse_fetches(self, error: RaftlogError) -> None:
+        """Answer every long poll in progress with an error, and with no record."""
+        for number, fetch in self._taken_fetches():
+            fetch.cancel()
+            self._tell(number, 0, error)
+
+    def _taken_fetches(self) -> list[tuple[int, Cancellable]]:
+        fetches, self._fetches = self._fetches, {}
+        return list(fetches.values())
+
+    def _refusal(self, request: Request, size: int) -> ErrorResponse | None:
+        number = request.correlation_id
+        if not isinstance(request, self._kinds):
+            taken = " and ".join(kind.__name__ for kind in self._kinds)
+            return ErrorResponse(number, "invalid_request", f"{self._stream.path} accepts only {taken}")
+        if not self._accepting():
+            return ErrorResponse(number, "shutting_down", "this broker is stopping")
+        if not self._in_flight.has_room(size):
+            return ErrorResponse(number, "overloaded", "too many requests are in flight on this stream")
+        return None
+
+    def _produce(self, request: ProduceRequest, body: memoryview) -> None:
+        batches = split_body(body, [partition.length for partition in request.partitions])
+        size = body.nbytes
+        self._in_flight.begin(size)
+
+        def done(response: ProduceResponse) -> None:
+            if request.acks == 0:
+                self._in_flight.finish(size)
+            else:
+                self._answer(response, size)
+
+        self._local.produce(request, batches, done)
+
+    def _fetch(self, request: FetchRequest) -> None:
+        self._in_flight.begin(0)
+        number = self._next_fetch
+        self._next_fetch += 1
+        answered = False
+
+        def done(response: FetchResponse, parts: list[Part]) -> None:
+            nonlocal answered
+            answered = True
+            self._fetches.pop(number, None)
+            self._answer(response, 0, parts)
+
+        waiting = self._local.fetch(request, done)
+        if not answered:
+            self._fetches[number] = request.correlation_id, waiting
+
+    def _fetch_in_session(self, request: SessionFetchRequest) -> None:
+        self._in_flight.begin(0)
+        try:
+            self._session = self._local.fetch_session(
+                self._session, request, lambda response, parts: self._answer(response, 0, parts)
+            )
+        except RaftlogError as error:
+            self._tell(request.correlation_id, 0, error)
+
+    def _change(self, request: GroupRequest | TransactionRequest, size: int) -> None:
+        self._in_flight.begin(size)
+        if self._pace is not None:
+            self._pace.changes()
+        done = partial(self._tell, request.correlation_id, size)
+        if isinstance(request, GroupRequest):
+            self._groups.ask(request, self._stream.peer_host, done)
+        else:
+            self._ask(request, done)
+
+    def _tell(self, number: int, size: int, outcome: Response | RaftlogError) -> None:
+        if isinstance(outcome, RaftlogError):
+            outcome = ErrorResponse(number, outcome.code, outcome.detail)
+        self._answer(outcome, size)
+
+    def _answer(self, response: Response, size: int, parts: Sequence[Part] = ()) -> None:
+        try:
+            if self._stream.closed:
+                release_regions(parts)
+            else:
+                told = response if self._pace is None else self._pace.answered(response, parts)
+                self._stream.send(encode(told, parts))
+        except InvalidRequest as error:  # the response is longer than the peer accepts
+            self._stream.send(encode(ErrorResponse(response.correlation_id, error.code, error.detail)))
+        self._in_flight.finish(size)

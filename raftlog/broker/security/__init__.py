@@ -1,0 +1,1 @@
+"""Security of a node: authentication of callers, and the audit log."""
