@@ -6,84 +6,208 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from aiohttp import web
 
 from http_api.routes import (
+    acls,
     cluster,
     deletions,
     fetch,
     group_offsets,
     groups,
+    identity,
     moves,
     offsets,
     produce,
     scrubs,
     topics,
     transactions,
-    voters,
+    users,
 )
+from http_api.service.access import Usage
 from http_api.service.service import BrokerService
-from http_api.web.context import CONTEXT, ApiContext, wall_ms
+from http_api.web.authentication import caller_of
+from http_api.web.call import Call
+from http_api.web.context import CONTEXT, ApiContext, context_of, wall_ms
+from http_api.web.guards import (
+    Guard,
+    by_content,
+    by_entry,
+    for_every_caller,
+    on_any_topic,
+    on_cluster,
+    on_group,
+    on_name,
+    on_own_user,
+    on_topic,
+)
 from http_api.web.hosts import HostPolicy
 from http_api.web.limits import Limits
-from http_api.web.middleware import Handler, add_headers, answer_request
-from http_api.web.server import ApiRunner, ApiSite, expect
+from http_api.web.middleware import Handler, add_headers, answer_request, request_id_of
+from http_api.web.query import Query
+from http_api.web.quotas import spend
+from http_api.web.server import ApiRunner, ApiSite, plain_refusal
+from http_api.web.topics import know_topic
 from raftlog.records.batch import load_arrow
+from raftlog.security.acls import Operation
+from raftlog.system.tls_door import ContextSource, OnRefused, TlsDoor
+from raftlog.wire import TRANSACTIONS_PATH
 
-ROUTES: tuple[tuple[str, str, Handler], ...] = (
-    ("GET", "/v1/topics", topics.list_topics),
-    ("POST", "/v1/topics", topics.create_topic),
-    ("GET", "/v1/topics/{topic}", topics.describe_topic),
-    ("PATCH", "/v1/topics/{topic}", topics.alter_topic),
-    ("DELETE", "/v1/topics/{topic}", topics.delete_topic),
-    ("POST", "/v1/topics/{topic}/partitions", topics.add_partitions),
-    ("POST", "/v1/topics/{topic}/delete-records", deletions.delete_records),
-    ("POST", "/v1/topics/{topic}/records", produce.produce_records),
-    ("GET", "/v1/topics/{topic}/partitions/{partition}/records", fetch.read_records),
-    ("GET", "/v1/topics/{topic}/partitions/{partition}/offsets", offsets.read_offsets),
-    ("POST", "/v1/produce", produce.produce_batches),
-    ("POST", "/v1/fetch", fetch.fetch_batches),
-    ("POST", "/v1/offsets", offsets.find_offsets),
-    ("POST", "/v1/producers", offsets.allocate_producer),
-    ("GET", "/v1/groups", groups.list_groups),
-    ("POST", "/v1/groups/{group}/offsets", group_offsets.commit_offsets),
-    ("GET", "/v1/groups/{group}/offsets", group_offsets.read_offsets),
-    ("POST", "/v1/groups/{group}/members/{member}/heartbeat", groups.heartbeat),
-    ("GET", "/v1/groups/{group}", groups.describe_group),
-    ("DELETE", "/v1/groups/{group}", groups.delete_group),
-    ("POST", "/v1/groups/{group}/members", groups.join_group),
-    ("DELETE", "/v1/groups/{group}/members/{member}", groups.leave_group),
-    ("POST", "/v1/groups/{group}/seek", group_offsets.seek),
-    ("GET", "/v1/transactions", transactions.list_transactions),
-    ("POST", "/v1/transactions/initialize", transactions.initialize),
-    ("POST", "/v1/transactions/blocks", transactions.open_block),
-    ("DELETE", "/v1/transactions/blocks/{name}", transactions.retire_block),
-    ("POST", "/v1/transactions/commit", transactions.commit),
-    ("POST", "/v1/transactions/abort", transactions.abort),
-    ("GET", "/v1/transactions/{transactional_id}", transactions.describe_transaction),
-    ("GET", "/v1/positions", transactions.list_positions),
-    ("GET", "/v1/positions/{name}", transactions.describe_position),
-    ("DELETE", "/v1/positions/{name}", transactions.remove_position),
-    ("GET", "/v1/cluster", cluster.describe_cluster),
-    ("GET", "/v1/cluster/reassignments", moves.list_reassignments),
-    ("POST", "/v1/cluster/reassignments", moves.alter_reassignments),
-    ("POST", "/v1/cluster/plans", moves.plan_moves),
-    ("POST", "/v1/cluster/elections", moves.elect_leaders),
-    ("DELETE", "/v1/cluster/brokers/{broker}", moves.unregister_broker),
-    ("GET", "/v1/replicas", moves.list_replicas),
-    ("GET", "/v1/scrub", scrubs.describe_scrub),
-    ("POST", "/v1/scrub", scrubs.start_scrub),
-    ("GET", "/v1/quorum", cluster.describe_quorum),
-    ("POST", "/v1/cluster/feature-level", cluster.finalize_feature_level),
-    ("POST", "/v1/quorum/voters", voters.change_voters),
-    ("GET", "/v1/health", cluster.health),
-    ("HEAD", "/v1/health", cluster.health),
-    ("GET", "/v1/ready", cluster.ready),
-    ("HEAD", "/v1/ready", cluster.ready),
-    ("GET", "/openapi.json", cluster.openapi),
+Route = tuple[str, str, Handler]
+"""Method, path, handler."""
+
+
+UNDECIDED = (
+    produce.produce_records,
+    produce.produce_batches,
+    fetch.fetch_batches,
+    offsets.find_offsets,
+    deletions.delete_records,
+    moves.plan_moves,
+    scrubs.start_scrub,
+    acls.check_acl,
 )
+"""Requests other than `GET` about which the quorum need not decide."""
+
+
+def route(
+    method: str,
+    path: str,
+    answer: Callable[[Call], Awaitable[web.StreamResponse]],
+    guard: Guard,
+    parameters: Collection[str] = (),
+    *,
+    repeatable: Collection[str] = (),
+) -> Route:
+    """Return a route whose query has only these parameters, of which the `repeatable` ones may be repeated."""
+    action = f"{method} {path}"
+    decided = method not in ("GET", "HEAD") and answer not in UNDECIDED
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        query = Query(request, parameters, repeatable=repeatable)
+        call = Call(request, context_of(request), query, caller_of(request), action, request_id_of(request))
+        # The decision comes first: other refusals tell something about what the caller may not use.
+        guard(call)
+        query.check()
+        if decided:
+            spend(call.caller, call.service.access, {Usage.METADATA_COMMANDS: 1})
+        await know_topic(call)
+        return await answer(call)
+
+    return method, path, handler
+
+
+ROUTES: tuple[Route, ...] = (
+    route("GET", "/v1/topics", topics.list_topics, by_entry, topics.QUERY),
+    route("POST", "/v1/topics", topics.create_topic, by_content),
+    route("GET", "/v1/topics/{topic}", topics.describe_topic, on_topic(Operation.DESCRIBE), topics.DESCRIBE_QUERY),
+    route("PATCH", "/v1/topics/{topic}", topics.alter_topic, on_topic(Operation.ALTER_CONFIGS)),
+    route("DELETE", "/v1/topics/{topic}", topics.delete_topic, on_topic(Operation.DELETE), topics.DELETE_QUERY),
+    route("POST", "/v1/topics/{topic}/partitions", topics.add_partitions, on_topic(Operation.ALTER)),
+    route(
+        "POST",
+        "/v1/topics/{topic}/delete-records",
+        deletions.delete_records,
+        on_topic(Operation.DELETE),
+        deletions.QUERY,
+    ),
+    route(
+        "POST",
+        "/v1/topics/{topic}/records",
+        produce.produce_records,
+        on_topic(Operation.WRITE),
+        produce.QUERY,
+        repeatable=produce.REPEATABLE,
+    ),
+    route(
+        "GET",
+        "/v1/topics/{topic}/partitions/{partition}/records",
+        fetch.read_records,
+        on_topic(Operation.READ),
+        fetch.QUERY,
+    ),
+    route(
+        "GET",
+        "/v1/topics/{topic}/partitions/{partition}/offsets",
+        offsets.read_offsets,
+        on_topic(Operation.DESCRIBE),
+        offsets.QUERY,
+    ),
+    route("POST", "/v1/produce", produce.produce_batches, on_any_topic(Operation.WRITE)),
+    route("POST", "/v1/fetch", fetch.fetch_batches, on_any_topic(Operation.READ)),
+    route("POST", "/v1/offsets", offsets.find_offsets, on_any_topic(Operation.DESCRIBE)),
+    route("POST", "/v1/producers", offsets.allocate_producer, on_cluster(Operation.IDEMPOTENT_WRITE)),
+    route("GET", "/v1/groups", groups.list_groups, by_entry),
+    route("POST", "/v1/groups/{group}/offsets", group_offsets.commit_offsets, on_group(Operation.READ)),
+    route(
+        "GET",
+        "/v1/groups/{group}/offsets",
+        group_offsets.read_offsets,
+        on_group(Operation.DESCRIBE),
+        group_offsets.QUERY,
+    ),
+    route("POST", "/v1/groups/{group}/members/{member}/heartbeat", groups.heartbeat, on_group(Operation.READ)),
+    route("GET", "/v1/groups/{group}", groups.describe_group, on_group(Operation.DESCRIBE)),
+    route("DELETE", "/v1/groups/{group}", groups.delete_group, on_group(Operation.DELETE)),
+    route("POST", "/v1/groups/{group}/members", groups.join_group, on_group(Operation.READ)),
+    route(
+        "DELETE", "/v1/groups/{group}/members/{member}", groups.leave_group, on_group(Operation.READ), ("incarnation",)
+    ),
+    route("POST", "/v1/groups/{group}/seek", group_offsets.seek, on_group(Operation.READ)),
+    route("GET", "/v1/transactions", transactions.list_transactions, by_entry),
+    route("POST", "/v1/transactions/initialize", transactions.initialize, by_content),
+    route("POST", "/v1/transactions/blocks", transactions.open_block, by_content),
+    route("DELETE", "/v1/transactions/blocks/{name}", transactions.retire_block, on_name(Operation.WRITE)),
+    route("POST", "/v1/transactions/commit", transactions.commit, by_content),
+    route("POST", "/v1/transactions/abort", transactions.abort, by_content),
+    route(
+        "GET",
+        "/v1/transactions/{transactional_id}",
+        transactions.describe_transaction,
+        on_name(Operation.DESCRIBE, "transactional_id"),
+    ),
+    route("GET", "/v1/positions", transactions.list_positions, by_entry, ("prefix",)),
+    route("GET", "/v1/positions/{name}", transactions.describe_position, on_name(Operation.DESCRIBE)),
+    route("DELETE", "/v1/positions/{name}", transactions.remove_position, on_name(Operation.WRITE), ("value",)),
+    route("GET", "/v1/cluster", cluster.describe_cluster, for_every_caller),
+    route("GET", "/v1/cluster/reassignments", moves.list_reassignments, on_cluster(Operation.DESCRIBE)),
+    route("POST", "/v1/cluster/reassignments", moves.alter_reassignments, on_cluster(Operation.ALTER)),
+    route("POST", "/v1/cluster/plans", moves.plan_moves, on_cluster(Operation.DESCRIBE)),
+    route("POST", "/v1/cluster/elections", moves.elect_leaders, on_cluster(Operation.ALTER)),
+    route("DELETE", "/v1/cluster/brokers/{broker}", moves.unregister_broker, on_cluster(Operation.ALTER)),
+    route("GET", "/v1/replicas", moves.list_replicas, on_cluster(Operation.DESCRIBE)),
+    route("GET", "/v1/scrub", scrubs.describe_scrub, on_cluster(Operation.DESCRIBE)),
+    route("POST", "/v1/scrub", scrubs.start_scrub, on_cluster(Operation.ALTER)),
+    route("GET", "/v1/quorum", cluster.describe_quorum, on_cluster(Operation.DESCRIBE)),
+    route("POST", "/v1/cluster/feature-level", cluster.finalize_feature_level, on_cluster(Operation.ALTER)),
+    route("POST", "/v1/quorum/voters", cluster.change_voters, on_cluster(Operation.ALTER)),
+    route("GET", "/v1/health", cluster.health, for_every_caller),
+    route("HEAD", "/v1/health", cluster.health, for_every_caller),
+    route("GET", "/v1/ready", cluster.ready, for_every_caller),
+    route("HEAD", "/v1/ready", cluster.ready, for_every_caller),
+    route("GET", "/v1/identity", identity.describe_caller, for_every_caller),
+    route("GET", "/v1/users", users.list_users, on_cluster(Operation.DESCRIBE)),
+    route("POST", "/v1/users", users.create_user, on_cluster(Operation.ALTER)),
+    route("GET", "/v1/users/{user}", users.describe_user, on_own_user(Operation.DESCRIBE)),
+    route("PATCH", "/v1/users/{user}", users.alter_user, on_own_user(Operation.ALTER)),
+    route("DELETE", "/v1/users/{user}", users.remove_user, on_cluster(Operation.ALTER)),
+    route("GET", "/v1/users/{user}/tokens", users.list_tokens, on_own_user(Operation.DESCRIBE)),
+    route("POST", "/v1/users/{user}/tokens", users.create_token, on_own_user(Operation.ALTER)),
+    route("DELETE", "/v1/users/{user}/tokens/{token}", users.revoke_token, on_own_user(Operation.ALTER)),
+    route("GET", "/v1/acls", acls.list_acls, on_cluster(Operation.DESCRIBE)),
+    route("POST", "/v1/acls", acls.create_acls, on_cluster(Operation.ALTER)),
+    route("POST", "/v1/acls/delete", acls.delete_acls, on_cluster(Operation.ALTER)),
+    route("POST", "/v1/acls/check", acls.check_acl, on_cluster(Operation.DESCRIBE)),
+    route("GET", "/v1/quotas", acls.list_quotas, on_cluster(Operation.DESCRIBE)),
+    route("PUT", "/v1/quotas/{entity}", acls.set_quota, on_cluster(Operation.ALTER)),
+    route("DELETE", "/v1/quotas/{entity}", acls.remove_quota, on_cluster(Operation.ALTER)),
+    route("GET", "/openapi.json", cluster.openapi, for_every_caller),
+)
+
+MESSAGE_ROUTES: tuple[Route, ...] = (route("POST", TRANSACTIONS_PATH, transactions.change, by_content),)
+"""Messages of the client protocol from clients that cannot reach the data listener; no part of the JSON API."""
 
 
 def build_app(
@@ -105,8 +229,8 @@ def build_app(
     # Bodies are read and bounded by `http_api/web/bodies.py`; aiohttp's own bound is for calls that are not used here.
     app = web.Application(middlewares=[answer_request], client_max_size=limits.max_body_bytes)
     app[CONTEXT] = context
-    for method, path, handler in ROUTES:
-        app.router.add_route(method, path, handler, expect_handler=expect)
+    for method, path, handler in (*ROUTES, *MESSAGE_ROUTES):
+        app.router.add_route(method, path, handler)
     app.on_response_prepare.append(add_headers)
     app.on_startup.append(_load)
     app.on_shutdown.append(_stop_taking_requests)
@@ -119,7 +243,9 @@ async def start_api(
     host: str,
     port: int,
     *,
-    ssl_context: ssl.SSLContext | None = None,
+    ssl_context: ssl.SSLContext | ContextSource | None = None,
+    accepts_plain: bool = False,
+    on_refused: OnRefused = lambda peer, error: None,
     most_connections: Callable[[], int | None] = lambda: None,
     on_short: Callable[[OSError], None] = lambda error: None,
 ) -> tuple[web.AppRunner, int]:
@@ -127,12 +253,21 @@ async def start_api(
     allowed now, where that is less than the limits say; `on_short` is called with the error of each `accept` that found
     no descriptor or memory, after which accepting pauses.
 
+    With `ssl_context`, which is called for each connection if it is a source, the API speaks TLS. Plain connections are
+    answered with a problem document, or served as well if `accepts_plain`. `on_refused` is called for each connection
+    that ended before or in its handshake.
+
     Raises `OSError` if the address cannot be bound.
     """
+    door = None
+    if ssl_context is not None:
+        given = ssl_context
+        source = (lambda: given) if isinstance(given, ssl.SSLContext) else given
+        door = TlsDoor(source, plain=None if accepts_plain else plain_refusal, on_refused=on_refused)
     runner = ApiRunner(app, most_connections)
     await runner.setup()
     try:
-        site = ApiSite(runner, host, port, ssl_context=ssl_context, on_short=on_short)
+        site = ApiSite(runner, host, port, door=door, on_short=on_short)
         await site.start()
     except BaseException:
         await runner.cleanup()

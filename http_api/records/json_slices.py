@@ -17,6 +17,7 @@ import msgspec
 
 from http_api.web.limits import MAX_RECORD_JSON_BYTES, SLICE_BYTES
 from raftlog.errors import InvalidRequest
+from raftlog.json_values import JSON_ERRORS, json_refused
 
 _HEAD = re.compile(rb'[ \t\r\n]{0,64}\{[ \t\r\n]{0,64}"records"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\[')
 _TAIL = re.compile(rb"\][ \t\r\n]{0,64}\}[ \t\r\n]{0,64}\Z")
@@ -79,12 +80,8 @@ def _records(body: bytes) -> bytes:
     """Return the text of the list. Raises `InvalidRequest`."""
     try:
         records = bytes(_document.decode(body).records)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest("invalid_request", str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest("invalid_json", str(error)) from None
-    except RecursionError:
-        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+    except JSON_ERRORS as error:
+        raise json_refused(error) from None
     if not records.startswith(b"["):
         raise InvalidRequest("invalid_request", "Expected `array` - at `$.records`")
     return records
@@ -95,6 +92,6 @@ def _is_json(text: bytes) -> bool:
         _any.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    except RecursionError:
-        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+    except RecursionError as error:
+        raise json_refused(error) from None
     return True

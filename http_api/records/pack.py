@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
-from http_api.web.query import unknown_partition
+import msgspec
+
+from http_api.web.topics import partition_numbered
 from raftlog.config import MAX_REQUEST_BYTES
 from raftlog.errors import InvalidRequest
 from raftlog.model import TopicRecord
@@ -36,8 +37,7 @@ HEADER_OVERHEAD = 10
 """The same for a header: two 32-bit offsets and some bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedBatch:
+class PackedBatch(msgspec.Struct, frozen=True):
     """A batch for one partition, with the numbers of the request's records in it, in order."""
 
     partition: int
@@ -45,8 +45,7 @@ class PackedBatch:
     batch: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The destination of a request's records."""
 
     topic: TopicRecord
@@ -70,10 +69,14 @@ def pack(columns: RecordColumns, target: Target, now_ms: int) -> list[PackedBatc
             chosen = indexes[start:end]
             packed.append(PackedBatch(partition, chosen, _encode(columns, chosen, now_ms)))
     if len(packed) > MAX_PARTITIONS_PER_REQUEST:
-        raise InvalidRequest("body_too_large", f"the records make {len(packed)} batches, too many for one request")
+        raise InvalidRequest(
+            "body_too_large", f"the records need {len(packed)} batches, more than a request may contain"
+        )
     total = sum(len(batch.batch) for batch in packed)
     if total > MAX_REQUEST_BYTES:
-        raise InvalidRequest("body_too_large", f"the records make {total} bytes of batches, more than a request may")
+        raise InvalidRequest(
+            "body_too_large", f"the records need {total} bytes of batches, more than a request may contain"
+        )
     return packed
 
 
@@ -120,8 +123,7 @@ def _partitions(columns: RecordColumns, target: Target) -> list[int]:
             for named, partition in zip(columns.partitions, partitions, strict=True)
         ]
     for partition in (min(partitions), max(partitions)):
-        if not 0 <= partition < topic.partition_count:
-            raise unknown_partition(topic, partition)
+        partition_numbered(topic, partition)
     return partitions
 
 
@@ -145,7 +147,7 @@ def _cuts(sizes: list[int], indexes: Sequence[int], room: int) -> list[tuple[int
         if end == start:
             raise InvalidRequest(
                 "batch_too_large",
-                f"record {indexes[start]} takes about {sizes[start]} bytes, a batch of the topic has room for {room}",
+                f"record {indexes[start]} takes about {sizes[start]} bytes; a batch of the topic has room for {room}",
             )
         cuts.append((start, end))
         start, before = end, ends[end - 1]

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TypeAlias
 
 import msgspec
 
@@ -21,17 +19,14 @@ from http_api.web.limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
 from raftlog.errors import CorruptBatch, DiskFailed, RaftlogError
 from raftlog.json_values import Show, Shown
 from raftlog.ports import FileRegion, Part
-from raftlog.records.batch import BatchHeader, Codec, RecordBatch, check_crc, parse_header, split_batches
-from raftlog.wire import AbortedRange
+from raftlog.records.batch import Codec, RecordBatch, check_crc, parse_header, split_batches
+from raftlog.wire import AbortedBatches, AbortedRange
 
 _RECORD_COST = 64
 """Encoding a record takes about as long as parsing this number of bytes."""
 _INFLATED_COST = 32
 """The same for a compressed byte."""
 _BYTE_COST = 4
-
-_Ranges: TypeAlias = dict[tuple[int, int], list[tuple[int, int]]]
-"""(producer id, epoch) → the ranges [first, end) of its batches that are aborted."""
 
 
 class ReadHeader(msgspec.Struct, gc=False):
@@ -47,8 +42,7 @@ class ReadRecord(msgspec.Struct, gc=False):
     headers: Sequence[ReadHeader]
 
 
-@dataclass(frozen=True, slots=True)
-class PageOptions:
+class PageOptions(msgspec.Struct, frozen=True):
     """The options of a reader. `max_bytes` counts keys, values and headers; at least one record is always returned."""
 
     max_records: int
@@ -59,15 +53,14 @@ class PageOptions:
     """Whether records are JSON lines; otherwise they are the elements of a JSON array."""
 
 
-@dataclass(slots=True)
-class Page:
+class Page(msgspec.Struct):
     """A page of encoded records. `next_offset`: the offset of the next page."""
 
     next_offset: int
     records: int = 0
     size: int = 0
     """Bytes of keys, values and headers."""
-    chunks: list[bytes] = field(default_factory=list)
+    chunks: list[bytes] = []
 
     def body(self, *, lines: bool) -> bytes:
         """Return the page as JSON lines, or as a JSON array."""
@@ -91,13 +84,6 @@ def read_region(region: FileRegion, start: int = 0, length: int | None = None) -
     return read
 
 
-def release(parts: Sequence[Part]) -> None:
-    """Release the regions."""
-    for part in parts:
-        if isinstance(part, FileRegion):
-            part.release()
-
-
 def weight(batches: bytes) -> int:
     """Return the approximate work of a page in bytes. The count stops once it is enough for a thread, because counting
     thousands of small batches would be work itself. A corrupt batch counts as nothing."""
@@ -118,11 +104,11 @@ def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[Ab
     """Return the records from `offset` on without the `aborted` ones. Raises `RaftlogError("internal_error")` when the
     first batch is corrupt."""
     result = Page(offset)
-    ranges = _by_transaction(aborted)
+    dropped = AbortedBatches(aborted)
     try:
         for batch in split_batches(batches):
             header = parse_header(batch)
-            if header.is_control or header.end_offset <= offset or _is_aborted(header, ranges):
+            if header.is_control or header.end_offset <= offset or header in dropped:
                 result.next_offset = max(result.next_offset, header.end_offset)
                 continue
             check_crc(batch)
@@ -134,20 +120,6 @@ def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[Ab
                 "internal_error", f"the stored batch at offset {offset} is corrupt: {error.detail}"
             ) from None
     return result
-
-
-def _by_transaction(aborted: Sequence[AbortedRange]) -> _Ranges:
-    ranges: _Ranges = {}
-    for one in aborted:
-        ranges.setdefault((one.producer_id, one.producer_epoch), []).append((one.first_offset, one.end_offset))
-    return ranges
-
-
-def _is_aborted(header: BatchHeader, ranges: _Ranges) -> bool:
-    if not header.is_transactional or not ranges:
-        return False
-    of_transaction = ranges.get((header.producer_id, header.producer_epoch), ())
-    return any(first <= header.base_offset < end for first, end in of_transaction)
 
 
 def _add(result: Page, batch: RecordBatch, options: PageOptions) -> bool:

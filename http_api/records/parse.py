@@ -10,7 +10,6 @@ Pure, and safe to run in a thread.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ from http_api.web.limits import MAX_RECORD_JSON_BYTES, MAX_RECORDS_PER_REQUEST, 
 from http_api.web.query import MAX_INT64, check_timestamp
 from raftlog.config import MAX_BATCH_BYTES
 from raftlog.errors import InvalidRequest
-from raftlog.json_values import NULL, value_bytes
+from raftlog.json_values import JSON_ERRORS, RecordIn, json_refused, string_column, value_bytes
 
 from .json_slices import NotSliced, list_slices
 
@@ -29,39 +28,22 @@ _NO_HEADERS: RecordHeaders = ()
 """Shared by all records without headers: a list for each would be work for the garbage collector."""
 
 
-@dataclass(slots=True)
-class RecordColumns:
+class RecordColumns(msgspec.Struct):
     """Records by column, all columns of one length. A timestamp of None stands for the time of the request."""
 
-    values: list[bytes | None] = field(default_factory=list)
-    keys: list[bytes | None] = field(default_factory=list)
-    timestamps_ms: list[int | None] = field(default_factory=list)
-    headers: list[RecordHeaders] = field(default_factory=list)
-    partitions: list[int | None] = field(default_factory=list)
+    values: list[bytes | None] = []
+    keys: list[bytes | None] = []
+    timestamps_ms: list[int | None] = []
+    headers: list[RecordHeaders] = []
+    partitions: list[int | None] = []
     """The partition that the record itself names."""
 
     def __len__(self) -> int:
         return len(self.values)
 
 
-class HeaderIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    key: str
-    value: msgspec.Raw = NULL
-
-
-class RecordIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A record of a JSON body. `gc=False`: it cannot be part of a reference cycle, and there may be very many."""
-
-    value: msgspec.Raw
-    key: msgspec.Raw = NULL
-    timestamp: int | None = None
-    headers: dict[str, msgspec.Raw] | list[HeaderIn] | None = None
-    partition: int | None = None
-
-
 _lines = msgspec.json.Decoder(RecordIn)
 _list = msgspec.json.Decoder(list[RecordIn])
-_decode_strings = msgspec.json.Decoder(list[str | None]).decode
 
 
 def parse_json(body: bytes) -> RecordColumns:
@@ -76,7 +58,7 @@ def parse_json(body: bytes) -> RecordColumns:
             _check_count(len(columns))
     except NotSliced as fault:
         _decode_records(fault.text, len(columns))
-        raise InvalidRequest("invalid_json", "the list of records does not end where the body does") from None
+        raise InvalidRequest("invalid_json", "the body has text after the list of records") from None
     return _checked(columns)
 
 
@@ -102,7 +84,8 @@ def parse_text(body: bytes, record: RecordOptions) -> RecordColumns:
             piece.decode()
         except UnicodeDecodeError as error:
             raise InvalidRequest(
-                "invalid_request", f"the text is not UTF-8 ({error.reason}); octets go as application/octet-stream"
+                "invalid_request",
+                f"the text is not UTF-8 ({error.reason}); send binary data as application/octet-stream",
             ) from None
         lines = piece.replace(b"\r\n", b"\n").split(b"\n")
         if not lines[-1]:
@@ -119,8 +102,7 @@ def parse_octets(body: bytes, record: RecordOptions) -> RecordColumns:
     return columns
 
 
-@dataclass(frozen=True, slots=True)
-class RecordOptions:
+class RecordOptions(msgspec.Struct, frozen=True):
     """The properties of records that query or headers give, because the body cannot."""
 
     key: bytes | None = None
@@ -149,7 +131,7 @@ def _decode_lines(piece: bytes, first_line: int) -> list[RecordIn]:
     """Return the records of some whole lines."""
     try:
         records = _lines.decode_lines(piece)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except JSON_ERRORS:
         records = []
     if len(records) == piece.count(b"\n") + (not piece.endswith(b"\n")):
         return records
@@ -164,12 +146,8 @@ def _decode_lines(piece: bytes, first_line: int) -> list[RecordIn]:
 def _decode_line(line: bytes, number: int) -> RecordIn:
     try:
         return _lines.decode(line)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest("invalid_request", f"line {number}: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest("invalid_json", f"line {number}: {error}") from None
-    except RecursionError:
-        raise InvalidRequest("invalid_json", f"line {number}: JSON is nested too deeply") from None
+    except JSON_ERRORS as error:
+        raise json_refused(error, f"line {number}: ") from None
 
 
 def _decode_records(text: bytes, first: int) -> list[RecordIn]:
@@ -182,14 +160,12 @@ def _decode_records(text: bytes, first: int) -> list[RecordIn]:
         index, _, rest = path.partition("]")
         where = f"records[{first + int(index)}]{rest}" if index.isdigit() else f"records: {path}"
         raise InvalidRequest("invalid_request", f"{before}`{where}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except JSON_ERRORS as error:
         if str(error) == _TRUNCATED:
             raise InvalidRequest(
                 "batch_too_large", f"records[{first}] or one after it has more than {MAX_RECORD_JSON_BYTES} bytes"
             ) from None
-        raise InvalidRequest("invalid_json", f"in the list of records, from records[{first}] on: {error}") from None
-    except RecursionError:
-        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+        raise json_refused(error, f"in the list of records, from records[{first}] on: ") from None
 
 
 def _truncation() -> str:
@@ -210,8 +186,7 @@ def _append(columns: RecordColumns, records: list[RecordIn]) -> None:
     columns.values += _bytes_column(records, "value", base)
     columns.keys += _bytes_column(records, "key", base)
     columns.headers += [
-        _NO_HEADERS if not record.headers else _headers_of(record.headers, base + index)
-        for index, record in enumerate(records)
+        _NO_HEADERS if not record.headers else _headers_of(record, base + index) for index, record in enumerate(records)
     ]
     columns.partitions += [record.partition for record in records]
     timestamps = [record.timestamp for record in records]
@@ -224,12 +199,10 @@ def _append(columns: RecordColumns, records: list[RecordIn]) -> None:
 
 def _bytes_column(records: list[RecordIn], name: str, base: int) -> list[bytes | None]:
     raws: list[Any] = [getattr(record, name) for record in records]
-    try:
-        # Usually all are strings or null: then one call decodes the column.
-        strings = _decode_strings(b"[" + b",".join(raws) + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    column = string_column(raws)  # usually all are strings or null
+    if column is None:
         return [_value_of(raw, f"{name} of record {base + index}") for index, raw in enumerate(raws)]
-    return [None if string is None else string.encode() for string in strings]
+    return column
 
 
 def _value_of(raw: msgspec.Raw, name: str) -> bytes | None:
@@ -239,9 +212,8 @@ def _value_of(raw: msgspec.Raw, name: str) -> bytes | None:
         raise InvalidRequest(error.code, f"{name}: {error.detail}") from None
 
 
-def _headers_of(headers: dict[str, msgspec.Raw] | list[HeaderIn], number: int) -> RecordHeaders:
-    pairs = headers.items() if isinstance(headers, dict) else [(header.key, header.value) for header in headers]
-    return [(name, _value_of(raw, f"header {name[:64]!r} of record {number}")) for name, raw in pairs]
+def _headers_of(record: RecordIn, number: int) -> RecordHeaders:
+    return [(name, _value_of(raw, f"header {name[:64]!r} of record {number}")) for name, raw in record.header_pairs]
 
 
 def _check_length(piece: bytes, first_line: int, most: int) -> None:

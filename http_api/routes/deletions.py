@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aiohttp import web
 
-from http_api.models.topics import DeletedRecords, DeleteRecords, PartitionDeletion
 from http_api.web.bodies import read_json
-from http_api.web.context import context_of
-from http_api.web.problems import ApiError, error_member, partly, worst
-from http_api.web.query import TOPIC_ID, Query, topic_meant, unknown_partition
+from http_api.web.call import Call
+from http_api.web.problems import check_parts, error_member, error_of
 from http_api.web.replies import json_reply
-from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
+from http_api.web.topics import TOPIC_ID, partition_numbered, topic_meant
+from raftlog.api.topics import DeletedRecords, DeleteRecords, PartitionDeletion
+from raftlog.errors import InvalidRequest
 from raftlog.model import TopicRecord
 from raftlog.wire import UP_TO_HIGH_WATERMARK, DeletedPartition, DeleteRecordsPartition, DeleteRecordsRequest
 
@@ -21,21 +19,15 @@ ANSWER_GRACE_S = 5.0
 """Seconds beyond `timeout_ms`, for finding leaders and forwarding the request."""
 
 
-async def delete_records(request: web.Request) -> web.StreamResponse:
+async def delete_records(call: Call) -> web.StreamResponse:
     """Delete records; answers once every in-sync replica of every partition has the deletion on disk. Idempotent."""
-    context = context_of(request)
-    Query(request, QUERY)
-    topic = topic_meant(request, context.service)
-    asked = await read_json(request, context, DeleteRecords)
+    topic = topic_meant(call)
+    asked = await read_json(call, DeleteRecords)
     wanted = DeleteRecordsRequest(0, asked.timeout_ms, _partitions(topic, asked))
-    deletion = context.service.delete_records(wanted)
-    answer = await context.finish(deletion, asked.timeout_ms / 1000 + ANSWER_GRACE_S)
+    deletion = call.partitions.delete_records(wanted)
+    answer = await call.context.finish(deletion, asked.timeout_ms / 1000 + ANSWER_GRACE_S)
     outcomes = [_outcome(one) for one in answer.partitions]
-    errors = [_error(one) for one in answer.partitions if one.error]
-    if errors:
-        detail = f"{len(errors)} of {len(outcomes)} partitions failed: {worst(errors).detail}"
-        members: dict[str, Any] = {"partitions": outcomes, **partly(errors, len(outcomes))}
-        raise ApiError(worst(errors).code, detail, members=members)
+    check_parts("partitions", outcomes, answer.partitions)
     return json_reply(DeletedRecords(topic.name, outcomes))
 
 
@@ -43,8 +35,7 @@ def _partitions(topic: TopicRecord, asked: DeleteRecords) -> list[DeleteRecordsP
     """Raises `InvalidRequest`."""
     found: dict[int, DeleteRecordsPartition] = {}
     for one in asked.partitions:
-        if one.partition >= topic.partition_count:
-            raise unknown_partition(topic, one.partition)
+        partition_numbered(topic, one.partition)
         if one.partition in found:
             raise InvalidRequest("invalid_request", f"partition {one.partition} is named twice")
         before = UP_TO_HIGH_WATERMARK if isinstance(one.before, str) else one.before
@@ -53,10 +44,7 @@ def _partitions(topic: TopicRecord, asked: DeleteRecords) -> list[DeleteRecordsP
 
 
 def _outcome(told: DeletedPartition) -> PartitionDeletion:
-    if told.error:
-        return PartitionDeletion(told.partition, error=error_member(_error(told)))
+    error = error_of(told)
+    if error is not None:
+        return PartitionDeletion(told.partition, error=error_member(error))
     return PartitionDeletion(told.partition, told.log_start_offset)
-
-
-def _error(told: DeletedPartition) -> RaftlogError:
-    return error_from_code(told.error, told.detail, told.leader)

@@ -8,30 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
-from http_api.models.groups import (
-    MAX_OFFSETS_PER_REQUEST,
-    CommitOffsets,
-    GroupOffset,
-    GroupOffsets,
-    OffsetToCommit,
-    SeekGroup,
-    SeekTopic,
-    SoughtGroup,
-    SoughtOffset,
-)
-from http_api.service.groups import WantedOffset
-from http_api.web.bodies import JSON_TYPE, read_json
-from http_api.web.context import DECISION_TIMEOUT_S, ApiContext, context_of
-from http_api.web.query import Query, check_timestamp, unknown_partition
-from http_api.web.replies import bulk_reply, json_reply
+from http_api.web.bodies import read_json
+from http_api.web.call import Call
+from http_api.web.listing import describable
+from http_api.web.query import check_timestamp
+from http_api.web.replies import encoded_reply, json_reply
+from http_api.web.topics import partition_numbered, topic_named
 from metadata.view import ClusterView, CommittedOffset
+from raftlog import wire
+from raftlog.api import groups as documents
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 from raftlog.json_values import encode
 from raftlog.model import TopicId, TopicPartition
-from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FoundOffset, OffsetQuery, OffsetsRequest
+from raftlog.security.acls import Operation, Resource, ResourceType
 
 from .groups import group_name, group_of
 from .offsets import ISOLATION, OFFSETS_TIMEOUT_S, isolation_of
@@ -43,94 +36,87 @@ _ROW_COST = 128
 QUERY = ("lag", "isolation")
 
 
-async def read_offsets(request: web.Request) -> web.StreamResponse:
+async def read_offsets(call: Call) -> web.StreamResponse:
     """Return the offsets of every partition in which the group has committed or that a member owns. Lag counts to the
     last stable offset, or to the high watermark if the group reads uncommitted records."""
-    context = context_of(request)
-    query = Query(request, QUERY)
-    with_lag = query.choice("lag", ("true", "false"), "false") == "true"
-    isolation = isolation_of(query)
-    group = await group_of(request, context)
-    view = context.service.view
+    with_lag = call.query.choice("lag", ("true", "false"), "false") == "true"
+    isolation = isolation_of(call)
+    group = await group_of(call)
+    view = call.view
     committed = dict(view.groups.offsets(group.group_id))
     owners = {partition: member.member_id for member in group.members.values() for partition in member.owned}
-    partitions = [partition for partition in {**committed, **owners} if view.partition(partition) is not None]
-    ranges = await _ranges(context, partitions, isolation) if with_lag else {}
-    body = await context.threads.run(
-        _ROW_COST * len(partitions), _rows, view, group.group_id, partitions, committed, ranges, owners
-    )
-    return await bulk_reply(request, context, body, JSON_TYPE, {})
+    known = [partition for partition in {**committed, **owners} if view.partition(partition) is not None]
+    partitions = await _describable(call, known)
+    ranges = await _ranges(call, partitions, isolation) if with_lag else {}
+
+    def rows() -> bytes:
+        partitions.sort(key=lambda tp: (_topic_name(view, tp), tp.partition))
+        shown = [_row(view, tp, committed.get(tp), ranges.get(tp), owners.get(tp)) for tp in partitions]
+        return encode(documents.GroupOffsets(group.group_id, shown))
+
+    return await encoded_reply(call, _ROW_COST * len(partitions), rows)
 
 
-async def commit_offsets(request: web.Request) -> web.StreamResponse:
+async def commit_offsets(call: Call) -> web.StreamResponse:
     """Commit all offsets or none. An offset lower than the committed one changes nothing and is not an error (S8)."""
-    context = context_of(request)
-    Query(request)
-    asked = await read_json(request, context, CommitOffsets)
-    if context.service.view.index < asked.generation:
-        await context.catch_up("a partition")
-    offsets = await _wanted(context, asked.offsets)
-    commit = context.service.groups.commit(
-        group_name(request), asked.member_id, asked.incarnation, asked.generation, offsets
+    asked = await read_json(call, documents.CommitOffsets)
+    _check_named(call, (one.topic for one in asked.offsets if one.topic_id is None))
+    offsets = await _by_topic_id(call, asked.offsets)
+    commit = wire.CommitOffsetsRequest(
+        0, group_name(call), asked.member_id, asked.incarnation, asked.generation, offsets
     )
-    await context.decisions.wait(commit)
+    call.check_request(commit)
+    await call.context.decided(partial(call.service.groups.commit, commit))
     return web.Response(status=204)
 
 
-async def seek(request: web.Request) -> web.StreamResponse:
+async def seek(call: Call) -> web.StreamResponse:
     """Plan a seek of a group without members and, unless only the plan was requested, carry it out."""
-    context = context_of(request)
-    Query(request)
-    asked = await read_json(request, context, SeekGroup)
-    name = group_name(request)
-    await context.catch_up(f"group {name!r}")
-    view = context.service.view
+    asked = await read_json(call, documents.SeekGroup)
+    name = group_name(call)
+    _check_named(call, (one.topic for one in asked.topics or ()))
+    await call.context.catch_up(f"group {name!r}")
+    view = call.view
+    _check_partitions(call, (TopicPartition(TopicId(bytes.fromhex(one.topic_id)), 0) for one in asked.planned))
     group = view.groups.group(name)
     epoch = group.epoch if group is not None else -1
-    committed = dict(view.groups.offsets(name))
+    committed = {partition: one.offset for partition, one in view.groups.offsets(name).items()}
     if asked.topics is None and group is None and asked.to != "planned":
-        raise InvalidRequest("unknown_group", f"there is no group {name!r}; a new one must be told its topics")
+        raise InvalidRequest("unknown_group", f"there is no group {name!r}: to create it, name the topics")
     if group is not None and group.members:
         detail = f"group {name!r} has {len(group.members)} members: stop them first"
         raise InvalidRequest("group_not_empty", detail)
     if asked.to == "planned":
-        plan = await _as_planned(context, asked, committed)
+        plan = await _as_planned(call, asked, committed)
     else:
-        partitions = sorted(committed) if asked.topics is None else _named(view, asked.topics)
-        plan = await _plan(context, asked, [tp for tp in partitions if view.partition(tp) is not None], committed)
+        if asked.topics is None:
+            partitions = await _describable(call, sorted(committed))
+            _check_partitions(call, partitions)
+        else:
+            partitions = _named(view, asked.topics)
+        plan = await _plan(call, asked, [tp for tp in partitions if view.partition(tp) is not None], committed)
     if not asked.plan:
-        await _carry_out(context, name, epoch, plan)
-    rows = [
-        SoughtOffset(
-            _topic_name(view, one.topic_partition),
-            one.topic_partition.topic_id.hex(),
-            one.topic_partition.partition,
-            one.offset,
-            one.new_offset,
-            one.held.start,
-            one.held.end,
-        )
-        for one in plan
-    ]
-    return json_reply(SoughtGroup(name, not asked.plan, rows))
+        await _carry_out(call, name, epoch, plan)
+    return json_reply(documents.SoughtGroup(name, not asked.plan, plan))
 
 
-async def _carry_out(context: ApiContext, name: str, epoch: int, plan: list[_Planned]) -> None:
+async def _carry_out(call: Call, name: str, epoch: int, plan: list[documents.SoughtOffset]) -> None:
     """Set the planned offsets in parts, because a command is bounded. Raises as `reset`, and `RetriableError`
     (`outcome_unknown`) if a part fails after others: its own error, that nothing was applied, would be false for
     those."""
-    for first in range(0, len(plan), MAX_OFFSETS_PER_REQUEST):
-        part = plan[first : first + MAX_OFFSETS_PER_REQUEST]
-        offsets = [WantedOffset(one.topic_partition, one.new_offset) for one in part]
+    for first in range(0, len(plan), documents.MAX_OFFSETS_PER_REQUEST):
+        part = plan[first : first + documents.MAX_OFFSETS_PER_REQUEST]
+        offsets = [wire.OffsetToCommit(bytes.fromhex(one.topic_id), one.partition, one.new_offset) for one in part]
         expected = [-1 if one.offset is None else one.offset for one in part]
+        reset = partial(call.service.groups.reset, name, epoch, offsets, expected)
         try:
-            await context.finish(context.service.groups.reset(name, epoch, offsets, expected), DECISION_TIMEOUT_S)
+            await call.context.decided(reset)
         except RaftlogError as error:
             if not first:
                 raise
-            done = f"{first} of {len(plan)} offsets of group {name!r} are set, then a part failed"
+            done = f"{first} of {len(plan)} offsets of group {name!r} were set before a part failed"
             raise RetriableError("outcome_unknown", f"{done}: {error.detail}; make a new plan") from None
-        created = context.service.view.groups.group(name)
+        created = call.service.view.groups.group(name)
         epoch = created.epoch if created is not None else epoch
 
 
@@ -142,68 +128,68 @@ class Held:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    topic_partition: TopicPartition
-    offset: int | None
-    new_offset: int
-    held: Held
-
-
 async def _plan(
-    context: ApiContext,
-    asked: SeekGroup,
+    call: Call,
+    asked: documents.SeekGroup,
     partitions: list[TopicPartition],
-    committed: Mapping[TopicPartition, CommittedOffset],
-) -> list[_Planned]:
-    isolation = ISOLATION[asked.isolation]
-    ranges = await _ranges(context, partitions, isolation)
+    committed: Mapping[TopicPartition, int],
+) -> list[documents.SoughtOffset]:
+    view, isolation = call.service.view, ISOLATION[asked.isolation]
+    ranges = await _ranges(call, partitions, isolation)
     times: dict[TopicPartition, int] = {}
     if asked.to in ("timestamp", "duration"):
-        time = asked.value if asked.to == "timestamp" else context.clock_ms() - asked.value
+        time = asked.value if asked.to == "timestamp" else call.context.clock_ms() - asked.value
         time = check_timestamp("value", time)
-        queries = [OffsetQuery(tp.topic_id, tp.partition, time) for tp in partitions]
-        for found in await _find(context, queries, isolation):
+        queries = [wire.OffsetQuery(tp.topic_id, tp.partition, time) for tp in partitions]
+        for found in await _find(call, queries, isolation):
             if found.error:
                 raise error_from_code(found.error, found.detail, found.leader)
             times[TopicPartition(TopicId(found.topic_id), found.partition)] = found.offset
     plan = []
     for partition in partitions:
-        held = ranges.get(partition)
-        if held is None:
-            topic = _topic_name(context.service.view, partition)
-            raise RetriableError("leader_not_available", f"nobody leads {topic}/{partition.partition} now")
-        current = committed[partition].offset if partition in committed else None
+        topic, current = _topic_name(view, partition), committed.get(partition)
+        held = _held(ranges, partition, topic)
         new = new_offset(asked.to, asked.value, current, held, times.get(partition, -1))
-        plan.append(_Planned(partition, current, new, held))
+        plan.append(_sought(topic, partition, current, new, held))
     return plan
 
 
 async def _as_planned(
-    context: ApiContext, asked: SeekGroup, committed: Mapping[TopicPartition, CommittedOffset]
-) -> list[_Planned]:
+    call: Call, asked: documents.SeekGroup, committed: Mapping[TopicPartition, int]
+) -> list[documents.SoughtOffset]:
     """Return the plan that the user confirmed, if it still applies. Raises `InvalidRequest` (`offset_moved`,
     `offset_out_of_range`)."""
     rows = {TopicPartition(TopicId(bytes.fromhex(one.topic_id)), one.partition): one for one in asked.planned}
     if not rows or len(rows) != len(asked.planned):
-        raise InvalidRequest("invalid_request", "a plan names some partitions, each once")
-    ranges = await _ranges(context, rows, ISOLATION[asked.isolation])
+        raise InvalidRequest("invalid_request", "a plan must name at least one partition, and each only once")
+    view = call.service.view
+    ranges = await _ranges(call, rows, ISOLATION[asked.isolation])
     plan = []
     for partition, row in rows.items():
-        where, held = f"{row.topic}/{row.partition}", ranges.get(partition)
-        if context.service.view.partition(partition) is None:
-            raise InvalidRequest("unknown_partition", f"{where} is gone: make a new plan")
-        if held is None:
-            raise RetriableError("leader_not_available", f"nobody leads {where} now")
-        current = committed[partition].offset if partition in committed else None
+        where, current = f"{row.topic}/{row.partition}", committed.get(partition)
+        if view.partition(partition) is None:
+            raise InvalidRequest("unknown_partition", f"{where} no longer exists: make a new plan")
+        held = _held(ranges, partition, row.topic)
         if current != row.offset:
             detail = f"{where}: {current} is committed, but the plan was made at {row.offset}: make a new one"
             raise InvalidRequest("offset_moved", detail)
         if not held.start <= row.new_offset <= held.end:
-            detail = f"{where}: {row.new_offset} is not between {held.start} and {held.end} any more: make a new plan"
+            detail = f"{where}: {row.new_offset} is not between {held.start} and {held.end} now: make a new plan"
             raise InvalidRequest("offset_out_of_range", detail)
-        plan.append(_Planned(partition, current, row.new_offset, held))
+        plan.append(_sought(_topic_name(view, partition), partition, current, row.new_offset, held))
     return plan
+
+
+def _held(ranges: Mapping[TopicPartition, Held], partition: TopicPartition, topic: str) -> Held:
+    """Raises `RetriableError` for a partition without a leader."""
+    if partition not in ranges:
+        raise RetriableError("leader_not_available", f"{topic}/{partition.partition} has no leader now: retry later")
+    return ranges[partition]
+
+
+def _sought(topic: str, partition: TopicPartition, current: int | None, new: int, held: Held) -> documents.SoughtOffset:
+    topic_id = partition.topic_id.hex()
+    return documents.SoughtOffset(topic, topic_id, partition.partition, current, new, held.start, held.end)
 
 
 def new_offset(to: str, value: int, current: int | None, held: Held, at_time: int) -> int:
@@ -225,14 +211,12 @@ def new_offset(to: str, value: int, current: int | None, held: Held, at_time: in
     return min(max(wanted, held.start), held.end)
 
 
-async def _ranges(
-    context: ApiContext, partitions: Iterable[TopicPartition], isolation: int
-) -> dict[TopicPartition, Held]:
+async def _ranges(call: Call, partitions: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, Held]:
     """Return the range of each partition for this isolation; partitions without a leader are left out."""
     asked = list(partitions)
-    both = (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST)
-    queries = [OffsetQuery(tp.topic_id, tp.partition, time) for tp in asked for time in both]
-    found = await _find(context, queries, isolation)
+    both = (wire.TIMESTAMP_EARLIEST, wire.TIMESTAMP_LATEST)
+    queries = [wire.OffsetQuery(tp.topic_id, tp.partition, time) for tp in asked for time in both]
+    found = await _find(call, queries, isolation)
     ranges = {}
     for position, partition in enumerate(asked):
         first, last = found[2 * position], found[2 * position + 1]
@@ -241,67 +225,67 @@ async def _ranges(
     return ranges
 
 
-async def _find(context: ApiContext, queries: list[OffsetQuery], isolation: int) -> list[FoundOffset]:
-    found: list[FoundOffset] = []
-    for first in range(0, len(queries), MAX_OFFSETS_PER_REQUEST):
-        part = OffsetsRequest(0, queries[first : first + MAX_OFFSETS_PER_REQUEST], isolation=isolation)
-        found += (await context.finish(context.service.offsets(part), OFFSETS_TIMEOUT_S)).partitions
+async def _find(call: Call, queries: list[wire.OffsetQuery], isolation: int) -> list[wire.FoundOffset]:
+    found: list[wire.FoundOffset] = []
+    for first in range(0, len(queries), documents.MAX_OFFSETS_PER_REQUEST):
+        part = wire.OffsetsRequest(0, queries[first : first + documents.MAX_OFFSETS_PER_REQUEST], isolation=isolation)
+        found += (await call.context.finish(call.partitions.offsets(part), OFFSETS_TIMEOUT_S)).partitions
     return found
 
 
-async def _wanted(context: ApiContext, asked: Sequence[OffsetToCommit]) -> list[WantedOffset]:
+async def _by_topic_id(call: Call, asked: Sequence[documents.OffsetToCommit]) -> list[wire.OffsetToCommit]:
     """Return the offsets to commit, by topic id. A name means the topic that the quorum knows by it at present (S7):
     this node's view may still have a deleted one. Raises `InvalidRequest`."""
     named = next((one.topic for one in asked if one.topic_id is None), None)
     if named is not None:
-        await context.catch_up(f"topic {named!r}")
-    wanted: list[WantedOffset] = []
+        await call.context.catch_up(f"topic {named!r}")
+    offsets: list[wire.OffsetToCommit] = []
     topic_id, last = TopicId(b""), None
     for one in asked:
         # Most requests repeat one topic.
         name = (one.topic_id, one.topic)
         if name != last:
-            topic_id, last = _topic_id(context.service.view, one), name
-        partition = TopicPartition(topic_id, one.partition)
-        wanted.append(WantedOffset(partition, one.offset, one.leader_epoch, one.metadata))
-    return wanted
+            topic_id, last = _topic_id(call.service.view, one), name
+        offsets.append(wire.OffsetToCommit(topic_id, one.partition, one.offset, one.leader_epoch, one.metadata))
+    return offsets
 
 
-def _topic_id(view: ClusterView, one: OffsetToCommit) -> TopicId:
+def _topic_id(view: ClusterView, one: documents.OffsetToCommit) -> TopicId:
     """Raises `InvalidRequest`."""
     if one.topic_id is not None:
         return TopicId(bytes.fromhex(one.topic_id))
-    topic = view.topic(one.topic)
-    if topic is None:
-        raise InvalidRequest("unknown_topic", f"there is no topic {one.topic!r}")
-    return topic.topic_id
+    return topic_named(view, one.topic).topic_id
 
 
-def _named(view: ClusterView, topics: list[SeekTopic]) -> list[TopicPartition]:
+def _check_named(call: Call, topics: Iterable[str]) -> None:
+    """Raise `InvalidRequest` (`authorization_failed`) for a topic that the caller may not read, whether it exists or
+    not."""
+    for name in dict.fromkeys(topics):
+        call.check(Operation.READ, Resource(ResourceType.TOPIC, name))
+
+
+def _check_partitions(call: Call, partitions: Iterable[TopicPartition]) -> None:
+    """Raise `InvalidRequest` (`authorization_failed`) for a partition of a topic that the caller may not read."""
+    topics = map(call.view.topic_by_id, {partition.topic_id: None for partition in partitions})
+    _check_named(call, (topic.name for topic in topics if topic is not None))
+
+
+async def _describable(call: Call, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions of topics that the caller may describe. The others are left out, like those of topics that
+    do not exist."""
+    topic_ids = {partition.topic_id for partition in partitions}
+    shown = set(await describable(call, ResourceType.TOPIC, topic_ids, partial(_name_of, call.view)))
+    return [partition for partition in partitions if partition.topic_id in shown]
+
+
+def _named(view: ClusterView, topics: list[documents.SeekTopic]) -> list[TopicPartition]:
     """Raises `InvalidRequest`."""
     found: dict[TopicPartition, None] = {}
     for named in topics:
-        topic = view.topic(named.topic)
-        if topic is None:
-            raise InvalidRequest("unknown_topic", f"there is no topic {named.topic!r}")
+        topic = topic_named(view, named.topic)
         for number in range(topic.partition_count) if named.partitions is None else named.partitions:
-            if number >= topic.partition_count:
-                raise unknown_partition(topic, number)
-            found[TopicPartition(topic.topic_id, number)] = None
+            found[partition_numbered(topic, number)] = None
     return list(found)
-
-
-def _rows(
-    view: ClusterView,
-    group_id: str,
-    partitions: list[TopicPartition],
-    committed: Mapping[TopicPartition, CommittedOffset],
-    ranges: Mapping[TopicPartition, Held],
-    owners: Mapping[TopicPartition, str],
-) -> bytes:
-    partitions.sort(key=lambda tp: (_topic_name(view, tp), tp.partition))
-    rows = [_row(view, tp, committed.get(tp), ranges.get(tp), owners.get(tp)) for tp in partitions]
-    return encode(GroupOffsets(group_id, rows))
 
 
 def _row(
@@ -310,9 +294,9 @@ def _row(
     committed: CommittedOffset | None,
     held: Held | None,
     owner: str | None,
-) -> GroupOffset:
+) -> documents.GroupOffsetInfo:
     lag = max(0, held.end - committed.offset) if committed is not None and held is not None else None
-    return GroupOffset(
+    return documents.GroupOffsetInfo(
         _topic_name(view, partition),
         partition.topic_id.hex(),
         partition.partition,
@@ -328,5 +312,9 @@ def _row(
 
 
 def _topic_name(view: ClusterView, partition: TopicPartition) -> str:
-    topic = view.topic_by_id(partition.topic_id)
+    return _name_of(view, partition.topic_id)
+
+
+def _name_of(view: ClusterView, topic_id: TopicId) -> str:
+    topic = view.topic_by_id(topic_id)
     return topic.name if topic is not None else ""

@@ -9,32 +9,26 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+from operator import attrgetter
 
 from aiohttp import web
 
-from http_api.models.groups import (
-    AssignedTopic,
-    GroupDescription,
-    Groups,
-    GroupSummary,
-    Heartbeat,
-    JoinGroup,
-    MemberDescription,
-    Membership,
-    ReleasedTopic,
-)
-from http_api.models.topics import known
-from http_api.service.groups import WantedMembership
-from http_api.web.bodies import JSON_TYPE, read_json
-from http_api.web.context import DECISION_TIMEOUT_S, ApiContext, context_of
-from http_api.web.query import Query, integer
-from http_api.web.replies import bulk_reply, json_reply
+from http_api.service.groups import check_name
+from http_api.web.bodies import read_json
+from http_api.web.call import Call
+from http_api.web.listing import describable
+from http_api.web.query import integer
+from http_api.web.replies import document_of, encoded_reply, json_reply, known
 from metadata.view import ClusterView, GroupRecord, MemberRecord, in_order
+from raftlog import wire
+from raftlog.api import groups as documents
 from raftlog.errors import InvalidRequest
 from raftlog.json_values import encode
 from raftlog.model import TopicId, TopicPartition
+from raftlog.security.acls import ResourceType
 
-MAX_NAME_LENGTH = 255
 MAX_INCARNATION = 2**62
 """The greatest incarnation that a command can carry."""
 _GROUP_COST = 256
@@ -43,167 +37,135 @@ _PARTITION_COST = 32
 """The same for a partition of its assignment."""
 
 
-async def list_groups(request: web.Request) -> web.StreamResponse:
-    context = context_of(request)
-    Query(request)
-    groups = context.service.view.groups.groups()
-    body = await context.threads.run(_GROUP_COST * len(groups), _list, groups)
-    return await bulk_reply(request, context, body, JSON_TYPE, {})
+async def list_groups(call: Call) -> web.StreamResponse:
+    groups = await describable(call, ResourceType.GROUP, call.view.groups.groups(), attrgetter("group_id"))
+    return await encoded_reply(call, _GROUP_COST * len(groups), _list, groups)
 
 
-async def describe_group(request: web.Request) -> web.StreamResponse:
-    context = context_of(request)
-    Query(request)
-    group = await group_of(request, context)
+async def describe_group(call: Call) -> web.StreamResponse:
+    group = await group_of(call)
     partitions = sum(len(member.owned) + len(member.target) for member in group.members.values())
     cost = _GROUP_COST * len(group.members) + _PARTITION_COST * partitions
-    body = await context.threads.run(cost, _describe, context.service.view, group)
-    return await bulk_reply(request, context, body, JSON_TYPE, {})
+    hidden = await _hidden_topics(call, group)
+    return await encoded_reply(call, cost, _describe, call.view, group, hidden)
 
 
-async def delete_group(request: web.Request) -> web.StreamResponse:
+async def delete_group(call: Call) -> web.StreamResponse:
     """Delete the group with its offsets."""
-    context = context_of(request)
-    Query(request)
-    await context.finish(context.service.groups.delete(group_name(request)), DECISION_TIMEOUT_S)
+    name = group_name(call)
+    await call.context.decided(partial(call.service.groups.delete, name))
     return web.Response(status=204)
 
 
-async def join_group(request: web.Request) -> web.StreamResponse:
-    context = context_of(request)
-    Query(request)
-    asked = await read_json(request, context, JoinGroup)
-    member_id = _name("a member", asked.member_id) if asked.member_id else _new_member_id(asked.client_id)
-    wanted = WantedMembership(
-        group_name(request),
+async def join_group(call: Call) -> web.StreamResponse:
+    asked = await read_json(call, documents.JoinGroup)
+    member_id = check_name("a member", asked.member_id) if asked.member_id else _new_member_id(asked.client_id)
+    join = wire.JoinGroupRequest(
+        0,
+        group_name(call),
         member_id,
         asked.instance_id,
         asked.client_id,
-        request.remote or "",
-        tuple(asked.topics),
+        asked.topics,
         asked.pattern,
         asked.assignor,
         asked.session_timeout_ms,
         asked.rebalance_timeout_ms,
     )
-    incarnation = await context.finish(context.service.groups.join(wanted), DECISION_TIMEOUT_S)
-    return json_reply(_membership(context.service.view, wanted.group_id, member_id, incarnation), status=201)
+    call.check_request(join)
+    joined = await call.context.decided(partial(call.service.groups.join, join, call.request.remote or ""))
+    return json_reply(documents.MembershipInfo.of(join.group_id, member_id, joined), status=201)
 
 
-async def heartbeat(request: web.Request) -> web.StreamResponse:
-    """Answer a heartbeat: decide the releases, renew the session at the coordinator, return the present assignment."""
-    context = context_of(request)
-    Query(request)
-    asked = await read_json(request, context, Heartbeat)
-    group_id, member_id = group_name(request), _member_name(request)
-    groups = context.service.groups
-    # A stale node would return an assignment that is no longer valid.
-    if context.service.view.index < max(asked.incarnation, asked.generation):
-        await context.catch_up(f"member {member_id!r}")
-    if asked.released:
-        given_up = _released(asked.released)
-        release = groups.release(group_id, member_id, asked.incarnation, asked.generation, given_up)
-        await context.finish(release, DECISION_TIMEOUT_S)
-    # It has no partial effect, and a deadline of its own.
-    await groups.heartbeat(group_id, member_id, asked.incarnation)
-    return json_reply(_membership(context.service.view, group_id, member_id, asked.incarnation))
+async def heartbeat(call: Call) -> web.StreamResponse:
+    """Answer a heartbeat with the present assignment."""
+    asked = await read_json(call, documents.Heartbeat)
+    group_id, member_id = group_name(call), _member_name(call)
+    released = [wire.ReleasedTopic(bytes.fromhex(one.topic_id), one.partitions) for one in asked.released]
+    beat = wire.MemberHeartbeatRequest(0, group_id, member_id, asked.incarnation, asked.generation, released)
+    heard = await call.context.decided(partial(call.service.groups.heartbeat, beat))
+    return json_reply(documents.MembershipInfo.of(group_id, member_id, heard))
 
 
-async def leave_group(request: web.Request) -> web.StreamResponse:
-    context = context_of(request)
-    text = Query(request, ("incarnation",)).text("incarnation")
+async def leave_group(call: Call) -> web.StreamResponse:
+    text = call.query.text("incarnation")
     if text is None:
-        raise InvalidRequest("invalid_request", "which incarnation leaves must be said: ?incarnation=")
+        raise InvalidRequest(
+            "invalid_request", "the query parameter incarnation is missing: name the incarnation that leaves"
+        )
     incarnation = integer("incarnation", text, 0, MAX_INCARNATION)
-    leave = context.service.groups.leave(group_name(request), _member_name(request), incarnation)
-    await context.finish(leave, DECISION_TIMEOUT_S)
+    leave = wire.LeaveGroupRequest(0, group_name(call), _member_name(call), incarnation)
+    await call.context.decided(partial(call.service.groups.leave, leave))
     return web.Response(status=204)
 
 
-def group_name(request: web.Request) -> str:
+def group_name(call: Call) -> str:
     """Return the group in the path. Raises `InvalidRequest`."""
-    return _name("a group", request.match_info["group"])
+    return check_name("a group", call.segment("group"))
 
 
-async def group_of(request: web.Request, context: ApiContext) -> GroupRecord:
+async def group_of(call: Call) -> GroupRecord:
     """Return the group's present state (S7). Raises `InvalidRequest("unknown_group")`."""
-    name = group_name(request)
-    await context.catch_up(f"group {name!r}")
-    group = context.service.view.groups.group(name)
+    name = group_name(call)
+    await call.context.catch_up(f"group {name!r}")
+    group = call.view.groups.group(name)
     if group is None:
         raise InvalidRequest("unknown_group", f"there is no group {name!r}")
     return group
 
 
-def by_topic(view: ClusterView, partitions: Iterable[TopicPartition]) -> list[AssignedTopic]:
-    """Return the partitions grouped by topic, in their order; deleted topics are left out."""
-    found: dict[TopicId, AssignedTopic] = {}
+async def _hidden_topics(call: Call, group: GroupRecord) -> frozenset[str]:
+    """Return the topics of the group that the caller may not describe. They are left out, like topics that do not
+    exist."""
+    ids = {tp.topic_id for member in group.members.values() for tp in chain(member.owned, member.target)}
+    named = {name for member in group.members.values() for name in member.topics}
+    named |= {topic.name for topic in map(call.view.topic_by_id, ids) if topic is not None}
+    return frozenset(named.difference(await describable(call, ResourceType.TOPIC, named, str)))
+
+
+def by_topic(
+    view: ClusterView, partitions: Iterable[TopicPartition], hidden: frozenset[str]
+) -> list[documents.AssignedTopic]:
+    """Return the partitions grouped by topic, in their order; deleted and hidden topics are left out."""
+    found: dict[TopicId, documents.AssignedTopic] = {}
     for partition in partitions:
         topic = view.topic_by_id(partition.topic_id)
-        if topic is not None:
-            empty = AssignedTopic(topic.name, topic.topic_id.hex(), [])
+        if topic is not None and topic.name not in hidden:
+            empty = documents.AssignedTopic(topic.name, topic.topic_id.hex(), [])
             found.setdefault(topic.topic_id, empty).partitions.append(partition.partition)
     return list(found.values())
 
 
-def _member_name(request: web.Request) -> str:
-    return _name("a member", request.match_info["member"])
-
-
-def _name(what: str, name: str) -> str:
-    if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
-        raise InvalidRequest("invalid_request", f"{what} has a name of 1 to {MAX_NAME_LENGTH} printable characters")
-    return name
+def _member_name(call: Call) -> str:
+    return check_name("a member", call.segment("member"))
 
 
 def _new_member_id(client_id: str) -> str:
     return f"{client_id[:200] or 'consumer'}-{secrets.token_hex(16)}"
 
 
-def _released(released: list[ReleasedTopic]) -> list[TopicPartition]:
-    return [
-        TopicPartition(TopicId(bytes.fromhex(one.topic_id)), number) for one in released for number in one.partitions
-    ]
-
-
-def _membership(view: ClusterView, group_id: str, member_id: str, incarnation: int) -> Membership:
-    """Return the membership. Raises `InvalidRequest` if it is not, or no longer, a member."""
-    group = view.groups.group(group_id)
-    member = None if group is None else group.members.get(member_id)
-    if group is None or member is None:
-        raise InvalidRequest("unknown_member", f"group {group_id!r} has no member {member_id!r}: it must join again")
-    if member.incarnation != incarnation:
-        raise InvalidRequest("member_fenced", f"member {member_id!r} joined again, as {member.incarnation}")
-    assigned, revoking = by_topic(view, member.assigned), by_topic(view, member.revoking)
-    return Membership(group_id, member_id, incarnation, member.generation, group.state.value, assigned, revoking)
-
-
 def _list(groups: list[GroupRecord]) -> bytes:
-    summaries = [GroupSummary(g.group_id, g.state.value, g.assignor, len(g.members)) for g in groups]
-    return encode(Groups(summaries))
+    summaries = [documents.GroupSummary(g.group_id, g.state.value, g.assignor, len(g.members)) for g in groups]
+    return encode(documents.Groups(summaries))
 
 
-def _describe(view: ClusterView, group: GroupRecord) -> bytes:
-    members = [_described(view, group.members[member_id]) for member_id in sorted(group.members)]
+def _describe(view: ClusterView, group: GroupRecord, hidden: frozenset[str]) -> bytes:
+    members = [_described(view, group.members[member_id], hidden) for member_id in sorted(group.members)]
     coordinator, state = known(view.controller), group.state.value
     return encode(
-        GroupDescription(group.group_id, state, group.assignor, group.epoch, group.target_epoch, coordinator, members)
+        document_of(
+            documents.GroupInfo, group, group=group.group_id, state=state, coordinator=coordinator, members=members
+        )
     )
 
 
-def _described(view: ClusterView, member: MemberRecord) -> MemberDescription:
-    return MemberDescription(
-        member.member_id,
-        member.instance_id,
-        member.client_id,
-        member.client_host,
-        member.incarnation,
-        member.generation,
-        member.topics,
-        member.pattern,
-        member.session_timeout_ms,
-        member.rebalance_timeout_ms,
-        by_topic(view, member.assigned),
-        by_topic(view, member.revoking),
-        by_topic(view, in_order(member.target)),
+def _described(view: ClusterView, member: MemberRecord, hidden: frozenset[str]) -> documents.GroupMemberInfo:
+    return document_of(
+        documents.GroupMemberInfo,
+        member,
+        host=member.client_host,
+        topics=[name for name in member.topics if name not in hidden],
+        assigned=by_topic(view, member.assigned, hidden),
+        revoking=by_topic(view, member.revoking, hidden),
+        target=by_topic(view, in_order(member.target), hidden),
     )

@@ -10,27 +10,27 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
 
-from http_api.models.topics import ProducedBatch, ProducedRecords
 from http_api.records.pack import PackedBatch, Target, pack
 from http_api.records.parse import RecordColumns, RecordOptions, parse_json, parse_ndjson, parse_octets, parse_text
-from http_api.web.bodies import JSON_TYPE, content_type, decode_message, raw_reply, read_body
-from http_api.web.context import ApiContext, context_of
-from http_api.web.limits import DEFAULT_PRODUCE_TIMEOUT_MS, OFFSETS_LISTED, SLICE_RECORDS
-from http_api.web.problems import ApiError, error_member, partly, worst
-from http_api.web.query import TOPIC_ID, Query, integer, timestamp, topic_meant, unknown_partition
-from http_api.web.replies import bulk_reply, json_reply
+from http_api.web.bodies import JSON_TYPE, content_type, raw_reply, read_body, read_message
+from http_api.web.call import Call
+from http_api.web.context import ApiContext
+from http_api.web.limits import OFFSETS_LISTED, SLICE_RECORDS
+from http_api.web.problems import check_parts, error_member, error_of
+from http_api.web.query import integer, timestamp
+from http_api.web.replies import encoded_reply, json_reply
+from http_api.web.topics import TOPIC_ID, partition_numbered, topic_meant
 from raftlog import json_values as codec
-from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
-from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
+from raftlog.api.records import ProducedBatch, ProducedRecords, RecordPosition
+from raftlog.config import DEFAULT_PRODUCE_TIMEOUT_MS, MAX_PRODUCE_TIMEOUT_MS
+from raftlog.errors import InvalidRequest
 from raftlog.model import Acks, TopicPartition, TopicRecord
-from raftlog.wire import CONTENT_TYPE, ProducedPartition, ProducePartition, ProduceRequest, split_body
+from raftlog.wire import ProducedPartition, ProducePartition, ProduceRequest, split_body
 
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 TEXT_TYPE = "text/plain"
@@ -42,62 +42,51 @@ REPEATABLE = ("header",)
 _ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
 _POSITION_COST = 64
 """Listing a record's offset takes about as long as parsing this number of bytes."""
-_GRACE_S = 10.0
+GRACE_S = 10.0
 """Seconds beyond `timeout_ms`, the broker's own deadline, before the API gives up."""
 
 
-class _Position(msgspec.Struct, gc=False):
-    partition: int
-    offset: int
-
-
-async def produce_records(request: web.Request) -> web.StreamResponse:
+async def produce_records(call: Call) -> web.StreamResponse:
     """Append records given as JSON, JSON lines, text or octets."""
-    context = context_of(request)
-    query = Query(request, QUERY, repeatable=REPEATABLE)
-    acks = _ACKS[query.choice("acks", _ACKS, "all")]
-    timeout_ms = query.integer("timeout_ms", 1, MAX_PRODUCE_TIMEOUT_MS, DEFAULT_PRODUCE_TIMEOUT_MS)
-    listed = query.choice("offsets", ("auto", "each", "ranges"), "auto")
-    media_type = content_type(request, allowed=RECORD_TYPES)
-    options = _record_options(request, query, media_type)
-    target = _target(request, query, context)
-    body = await read_body(request, context)
+    acks = _ACKS[call.query.choice("acks", _ACKS, "all")]
+    timeout_ms = call.query.integer("timeout_ms", 1, MAX_PRODUCE_TIMEOUT_MS, DEFAULT_PRODUCE_TIMEOUT_MS)
+    listed = call.query.choice("offsets", ("auto", "each", "ranges"), "auto")
+    media_type = content_type(call, allowed=RECORD_TYPES)
+    options = _record_options(call, media_type)
+    target = _target(call)
+    body = await read_body(call)
 
-    packed = await _packed(context, media_type, body, options, target)
+    packed = await _packed(call.context, media_type, body, options, target)
     sent = ProduceRequest(
         correlation_id=0,
         acks=acks,
         timeout_ms=timeout_ms,
         partitions=[ProducePartition(target.topic.topic_id, one.partition, len(one.batch)) for one in packed],
     )
-    answer = await context.finish(
-        context.service.produce(sent, [memoryview(one.batch) for one in packed]),
-        timeout_ms / 1000 + _GRACE_S,
-        holder=request,
+    answer = await call.context.finish(
+        call.partitions.produce(sent, [memoryview(one.batch) for one in packed]),
+        timeout_ms / 1000 + GRACE_S,
+        holder=call.request,
     )
     if acks is Acks.NONE:
         return json_reply(_sent(target.topic, packed), status=202)
     batches = [_outcome(one, told) for one, told in zip(packed, answer.partitions, strict=True)]
-    _raise_failures(answer.partitions, batches)
+    check_parts("batches", batches, answer.partitions)  # a retry of the whole would append the successful ones again
     count = sum(batch.record_count for batch in batches)
     document = ProducedRecords(target.topic.name, count, batches)
     if listed == "ranges" or (listed == "auto" and count > OFFSETS_LISTED):
         return json_reply(document)
-    body = await context.threads.run(_POSITION_COST * count, _with_offsets, document, packed, answer.partitions)
-    return await bulk_reply(request, context, body, JSON_TYPE, {})
+    return await encoded_reply(call, _POSITION_COST * count, _with_offsets, document, packed, answer.partitions)
 
 
-async def produce_batches(request: web.Request) -> web.StreamResponse:
+async def produce_batches(call: Call) -> web.StreamResponse:
     """Append the batches of a `ProduceRequest`."""
-    context = context_of(request)
-    Query(request)
-    content_type(request, allowed=(CONTENT_TYPE,))
-    message, body = decode_message(await read_body(request, context), ProduceRequest)
+    message, body = await read_message(call, ProduceRequest)
     if message.timeout_ms > MAX_PRODUCE_TIMEOUT_MS:
         message = msgspec.structs.replace(message, timeout_ms=MAX_PRODUCE_TIMEOUT_MS)
     batches = split_body(body, [partition.length for partition in message.partitions])
-    answer = await context.finish(
-        context.service.produce(message, batches), message.timeout_ms / 1000 + _GRACE_S, holder=request
+    answer = await call.context.finish(
+        call.partitions.produce(message, batches), message.timeout_ms / 1000 + GRACE_S, holder=call.request
     )
     return raw_reply(answer)
 
@@ -107,11 +96,11 @@ async def _packed(
 ) -> list[PackedBatch]:
     """Return the body's batches. If a record names a partition unknown here, the view catches up first."""
 
-    async def pack_for(target: Target) -> list[PackedBatch]:
-        return await context.threads.run(4 * len(body), _parse_and_pack, media_type, body, options, target, context)
+    def parse_and_pack(target: Target) -> list[PackedBatch]:
+        return pack(_parse(media_type, body, options), target, context.clock_ms())
 
     try:
-        return await pack_for(target)
+        return await context.threads.run(4 * len(body), parse_and_pack, target)
     except InvalidRequest as error:
         if error.code != "unknown_partition":
             raise
@@ -119,14 +108,8 @@ async def _packed(
         topic = context.service.view.topic_by_id(target.topic.topic_id)
         if topic is None or topic.partition_count == target.topic.partition_count:
             raise
-    return await pack_for(replace(target, topic=topic))
-
-
-def _parse_and_pack(
-    media_type: str, body: bytes, options: RecordOptions, target: Target, context: ApiContext
-) -> list[PackedBatch]:
-    columns = _parse(media_type, body, options)
-    return pack(columns, target, context.clock_ms())
+    grown = msgspec.structs.replace(target, topic=topic)
+    return await context.threads.run(4 * len(body), parse_and_pack, grown)
 
 
 def _parse(media_type: str, body: bytes, options: RecordOptions) -> RecordColumns:
@@ -142,16 +125,16 @@ def _parse(media_type: str, body: bytes, options: RecordOptions) -> RecordColumn
 # --- What the request says -------------------------------------------------------------------------------------------
 
 
-def _target(request: web.Request, query: Query, context: ApiContext) -> Target:
-    topic = topic_meant(request, context.service)
-    config = context.service.view.topic_config(topic.topic_id)
+def _target(call: Call) -> Target:
+    topic = topic_meant(call)
+    config = call.view.topic_config(topic.topic_id)
     assert config is not None, "the view has a topic without its settings"
-    named = _either(request, query, "partition", "X-Raftlog-Partition")
+    named = _either(call, "partition", "X-Raftlog-Partition")
     partition = None if named is None else integer("partition", named, 0, 2**31 - 1)
-    if partition is not None and partition >= topic.partition_count:
-        raise unknown_partition(topic, partition)
+    if partition is not None:
+        partition_numbered(topic, partition)
     max_ahead_ms = config.message_timestamp_after_max_ms if config.message_timestamp_type == "CreateTime" else None
-    return Target(topic, config.max_message_bytes, partition, _sticky_partition(context, topic), max_ahead_ms)
+    return Target(topic, config.max_message_bytes, partition, _sticky_partition(call.context, topic), max_ahead_ms)
 
 
 def _sticky_partition(context: ApiContext, topic: TopicRecord) -> int:
@@ -165,15 +148,18 @@ def _sticky_partition(context: ApiContext, topic: TopicRecord) -> int:
     return turn % count
 
 
-def _record_options(request: web.Request, query: Query, media_type: str) -> RecordOptions:
+def _record_options(call: Call, media_type: str) -> RecordOptions:
     """Return key, timestamp and headers of text and octets, from the query or from HTTP headers."""
-    key = _either(request, query, "key", "X-Raftlog-Key")
-    key_base64 = _either(request, query, "key_base64", "X-Raftlog-Key-Base64")
-    time = _either(request, query, "timestamp", "X-Raftlog-Timestamp")
-    headers = [*query.texts("header"), *request.headers.getall("X-Raftlog-Header", [])]
+    key = _either(call, "key", "X-Raftlog-Key")
+    key_base64 = _either(call, "key_base64", "X-Raftlog-Key-Base64")
+    time = _either(call, "timestamp", "X-Raftlog-Timestamp")
+    headers = [*call.query.texts("header"), *call.request.headers.getall("X-Raftlog-Header", [])]
     if media_type not in {TEXT_TYPE, OCTETS_TYPE}:
         if headers or not key is key_base64 is time is None:
-            raise InvalidRequest("invalid_request", "in JSON every record has its own key, timestamp and headers")
+            raise InvalidRequest(
+                "invalid_request",
+                "in JSON, give key, timestamp and headers in each record, not in the query or in HTTP headers",
+            )
         return RecordOptions()
     if key is not None and key_base64 is not None:
         raise InvalidRequest("invalid_request", "key and key_base64 are both given")
@@ -184,9 +170,9 @@ def _record_options(request: web.Request, query: Query, media_type: str) -> Reco
     )
 
 
-def _either(request: web.Request, query: Query, name: str, header: str) -> str | None:
+def _either(call: Call, name: str, header: str) -> str | None:
     """Return a query parameter or the header of the same meaning. Raises `InvalidRequest` if both are given."""
-    given = [*([] if query.text(name) is None else [query.text(name)]), *request.headers.getall(header, [])]
+    given = [*call.query.texts(name), *call.request.headers.getall(header, [])]
     if len(given) > 1:
         raise InvalidRequest("invalid_request", f"{name} is given {len(given)} times (query parameter or {header})")
     return given[0] if given else None
@@ -205,7 +191,7 @@ def _record_header(text: str) -> tuple[str, bytes | None]:
     """Parse `name=value`."""
     name, mark, value = text.partition("=")
     if not mark:
-        raise InvalidRequest("invalid_request", f"a header is written name=value, not {text[:64]!r}")
+        raise InvalidRequest("invalid_request", f"a header must be given as name=value, not {text[:64]!r}")
     return _octets(name).decode(), _octets(value)
 
 
@@ -227,34 +213,22 @@ def _sent(topic: TopicRecord, packed: Sequence[PackedBatch]) -> ProducedRecords:
 
 
 def _outcome(packed: PackedBatch, told: ProducedPartition) -> ProducedBatch:
-    batch = ProducedBatch(packed.partition, len(packed.records))
-    if told.error:
-        batch.error = error_member(error_from_code(told.error, told.detail, told.leader))
-    else:
-        batch.base_offset = told.base_offset
-        batch.log_append_time = told.log_append_time_ms if told.log_append_time_ms >= 0 else None
-    return batch
-
-
-def _raise_failures(told: Iterable[ProducedPartition], batches: list[ProducedBatch]) -> None:
-    """Raise a problem with the worst code and all outcomes if any batch failed."""
-    errors = [error_from_code(one.error, one.detail, one.leader) for one in told if one.error]
-    if not errors:
-        return
-    error: RaftlogError = worst(errors)
-    # A retry of the whole request would append the successful batches again.
-    members: dict[str, Any] = {"batches": batches, **partly(errors, len(batches))}
-    raise ApiError(error.code, f"{len(errors)} of {len(batches)} batches failed: {error.detail}", members=members)
+    count = len(packed.records)
+    error = error_of(told)
+    if error is not None:
+        return ProducedBatch(packed.partition, count, error=error_member(error))
+    appended_at = told.log_append_time_ms if told.log_append_time_ms >= 0 else None
+    return ProducedBatch(packed.partition, count, told.base_offset, appended_at)
 
 
 def _with_offsets(document: ProducedRecords, packed: Sequence[PackedBatch], told: Sequence[ProducedPartition]) -> bytes:
     """Return the answer with partition and offset of every record, in the order of the request."""
     count = document.record_count
-    positions: list[_Position | None] = [None] * count
+    positions: list[RecordPosition | None] = [None] * count
     for one, partition in zip(packed, told, strict=True):
         for offset, index in enumerate(one.records, partition.base_offset):
-            positions[index] = _Position(one.partition, offset)
+            positions[index] = RecordPosition(one.partition, offset)
     # In slices: a call that encodes holds the GIL.
     slices = [codec.encode(positions[start : start + SLICE_RECORDS])[1:-1] for start in range(0, count, SLICE_RECORDS)]
-    document.offsets = msgspec.Raw(b"[" + b",".join(slices) + b"]")
-    return codec.encode(document)
+    offsets = msgspec.Raw(b"[" + b",".join(slices) + b"]")
+    return codec.encode(msgspec.structs.replace(document, offsets=offsets))

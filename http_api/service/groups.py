@@ -6,68 +6,64 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from raftlog.model import TopicPartition
+from raftlog import wire
+from raftlog.errors import InvalidRequest
+from raftlog.ports import Answer
 
-
-@dataclass(frozen=True, slots=True)
-class WantedMembership:
-    """A consumer that asks to join."""
-
-    group_id: str
-    member_id: str
-    instance_id: str
-    client_id: str
-    client_host: str
-    topics: tuple[str, ...]
-    pattern: str
-    assignor: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
+MAX_NAME_LENGTH = 255
 
 
-class WantedOffset(NamedTuple):
-    """The next offset to read in one partition. A tuple, because there are ten thousand a second."""
-
-    topic_partition: TopicPartition
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
+def check_name(what: str, name: str) -> str:
+    """Return the name of a group or member. Raises `InvalidRequest`."""
+    if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+        raise InvalidRequest(
+            "invalid_request", f"the name of {what} must have 1 to {MAX_NAME_LENGTH} printable characters"
+        )
+    return name
 
 
 class GroupService(Protocol):
-    """When a call returns, its change is decided and visible in the view. Every call raises `InvalidRequest` if the
-    change is refused, and `RetriableError` (`outcome_unknown`, `quorum_unavailable`, `overloaded`)."""
+    """When `answer` gets a result, the change is decided and visible in the view. It completes whatever becomes of its
+    caller.
 
-    async def join(self, wanted: WantedMembership) -> int:
-        """Return the member's incarnation."""
-        ...
+    `answer` gets an `InvalidRequest` if the change is refused, or a `RetriableError` (`outcome_unknown`,
+    `quorum_unavailable`, `overloaded`).
+    """
 
-    async def heartbeat(self, group_id: str, member_id: str, incarnation: int) -> None:
-        """Renew the member's session with the coordinator. Raises `unknown_member`, `member_fenced`, or
-        `not_coordinator` if no coordinator answers."""
-        ...
-
-    async def leave(self, group_id: str, member_id: str, incarnation: int) -> None: ...
-
-    async def release(
-        self, group_id: str, member_id: str, incarnation: int, generation: int, given_up: Sequence[TopicPartition]
+    def join(
+        self, request: wire.JoinGroupRequest, client_host: str, answer: Answer[wire.MembershipResponse]
     ) -> None: ...
 
-    def commit(
-        self, group_id: str, member_id: str, incarnation: int, generation: int, offsets: Sequence[WantedOffset]
-    ) -> asyncio.Future[int]:
-        """Commit all of these offsets or none; no offset is lowered. Without a member id the group must have no
-        members. The commit completes even if the caller abandons the returned future."""
-        ...
+    def heartbeat(self, request: wire.MemberHeartbeatRequest, answer: Answer[wire.MembershipResponse]) -> None:
+        """Decide the releases, renew the member's session with the coordinator, and answer its present assignment.
 
-    async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset], expected: Sequence[int]) -> None:
-        """Set all of these offsets or none, lower or higher. The group must have no members and be at `epoch` (-1: must
-        not exist), and its committed offset in each partition must equal `expected` (-1: none)."""
-        ...
+        The errors include `unknown_member`, `member_fenced`, and `not_coordinator` if no coordinator answers.
+        """
 
-    async def delete(self, group_id: str) -> None: ...
+    def leave(self, request: wire.LeaveGroupRequest, answer: Answer[int]) -> None: ...
+
+    def commit(self, request: wire.CommitOffsetsRequest, answer: Answer[int], *, decoded: bool = False) -> None:
+        """Commit all of these offsets or none; no offset is lowered.
+
+        Without a member id the group must have no members. `decoded`: the request was decoded from a message, so all
+        of its fields are within their bounds.
+        """
+
+    def reset(
+        self,
+        group_id: str,
+        epoch: int,
+        offsets: Sequence[wire.OffsetToCommit],
+        expected: Sequence[int],
+        answer: Answer[int],
+    ) -> None:
+        """Set all of these offsets or none, lower or higher.
+
+        The group must have no members and be at `epoch` (-1: must not exist), and its committed offset in each
+        partition must equal `expected` (-1: none).
+        """
+
+    def delete(self, group_id: str, answer: Answer[int]) -> None: ...

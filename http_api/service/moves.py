@@ -6,74 +6,43 @@ answers, and a failure of all is raised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from raftlog.api.moves import MoveInfo, ReplicaInfo
 from raftlog.errors import RaftlogError
 from raftlog.model import BrokerId, ReplicationThrottle, TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class WantedReassignment:
-    """The wanted replicas of a partition, the preferred leader first; None cancels its reassignment."""
-
-    topic_partition: TopicPartition
-    target_replicas: tuple[BrokerId, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class SuggestedMove:
-    """A partition's present replicas and those that a plan suggests, the preferred leader first."""
-
-    topic_partition: TopicPartition
-    replicas: tuple[BrokerId, ...]
-    target_replicas: tuple[BrokerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalReplica:
-    """One replica on this node."""
-
-    topic_partition: TopicPartition
-    size_bytes: int
-    log_end_offset: int
-    role: str
-    """`leader`, `follower`, `idle` or `offline`."""
 
 
 class MoveService(Protocol):
     """Plans, reassignments, elections, and the removal of brokers."""
 
-    async def plan(self, drain: Sequence[BrokerId]) -> list[SuggestedMove]:
+    async def plan(self, drain: Sequence[BrokerId]) -> list[MoveInfo]:
         """Return moves that empty these brokers, or that balance the cluster if none is named. Changes nothing. Raises
         `InvalidRequest` if a broker cannot be drained."""
-        ...
 
     async def reassign(
-        self, wanted: Sequence[WantedReassignment], throttle: ReplicationThrottle | None = None
+        self,
+        wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None],
+        throttle: ReplicationThrottle | None = None,
     ) -> list[RaftlogError | None]:
-        """Start or cancel reassignments; None for a partition means decided. With a `throttle`, all moves copy at its
+        """Start reassignments to the `wanted` replicas, the preferred leader first, or cancel them (None). The answers
+        are in the same order; None for a partition means decided. With a `throttle`, all moves copy at its
         rates until none is left; with nothing wanted, only the rates of the moves in progress change. Raises
         `InvalidRequest` (`no_reassignment_in_progress`) if there are none, and `RetriableError` if the quorum does
         not answer."""
-        ...
 
     async def elect_preferred(self, asked: Sequence[TopicPartition]) -> list[RaftlogError | None]:
         """Elect the first replica of each partition, if it is in sync. None for a partition: it leads."""
-        ...
 
     async def elect_unclean(
         self, asked: Sequence[TopicPartition], candidate: BrokerId | None
     ) -> list[RaftlogError | None]:
         """Elect a live replica of each partition at the risk of losing records: `candidate`, or the one that reported
         the longest log. None for a partition: it leads."""
-        ...
 
     async def unregister(self, broker_id: BrokerId) -> None:
         """Remove a broker that has stopped and holds no replica. Raises `InvalidRequest` or `RetriableError`."""
-        ...
 
-    def replicas(self) -> list[LocalReplica]:
+    def replicas(self) -> list[ReplicaInfo]:
         """Return the replicas on this node, sorted."""
-        ...

@@ -20,17 +20,13 @@ class TopicService(Protocol):
         Raises `InvalidRequest` (`topic_exists`, `invalid_config`, `invalid_topic_name`, `invalid_request`) or
         `RetriableError`.
         """
-        ...
 
     async def delete(self, name: str, meant: TopicId | None = None) -> None:
         """Delete the topic of this name; if `meant` is given, only the topic with that id. Raises `InvalidRequest`
         (`unknown_topic`) or `RetriableError`."""
-        ...
 
     async def alter(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
         """Set some settings and reset others to their defaults."""
-        ...
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Grow the topic to `partition_count` partitions; a smaller number than the present one is refused."""
-        ...

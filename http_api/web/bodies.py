@@ -3,7 +3,7 @@
 A body that is too large is refused (`body_too_large`) before it arrives if its length is announced, otherwise at the
 first byte beyond the bound; so is a decompression bomb, because output is produced in bounded pieces. A body that
 trickles is refused at its deadline (`slow_request`). The deadline moves with the bytes received, so that an honest
-slow connection succeeds.
+slow connection succeeds, unless its caller's credential ends meanwhile.
 
 The binary messages of `raftlog/wire.py` are read here as HTTP/1.1 bodies, too.
 """
@@ -18,11 +18,16 @@ import msgspec
 from aiohttp import web
 
 from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.json_values import JSON_ERRORS, json_refused
 from raftlog.wire import CONTENT_TYPE, FetchRequest, OffsetsRequest, ProduceRequest, Response, decode_request, encode
 
+from .call import Call
 from .context import ApiContext
+from .expectations import let_send
 from .limits import OFFLOAD_BYTES, SMALL_BODY_BYTES
 from .problems import ApiError
+from .quotas import charge_body
+from .revocation import Revocation
 
 T = TypeVar("T")
 
@@ -32,41 +37,41 @@ _MOST_GZIP_MEMBERS = 64
 """Each member copies the rest of the body: thousands of empty members would cost work without any output."""
 
 
-def content_type(request: web.Request, *, allowed: tuple[str, ...]) -> str:
+def content_type(call: Call, *, allowed: tuple[str, ...]) -> str:
     """Return the body's media type, one of `allowed`. Raises `InvalidRequest("unsupported_media_type")`."""
+    request = call.request
     given = request.headers.get("Content-Type")
-    if given is None:
-        raise InvalidRequest("unsupported_media_type", f"Content-Type is missing; it can be {' or '.join(allowed)}")
     # Not `request.content_type`: it reads an invalid media type as `application/octet-stream`.
-    media_type = given.partition(";")[0].strip().lower()
+    media_type = (given or "").partition(";")[0].strip().lower()
     if media_type not in allowed:
-        raise InvalidRequest(
-            "unsupported_media_type", f"Content-Type is {given[:128]!r}; it can be {' or '.join(allowed)}"
-        )
+        found = "missing" if given is None else repr(given[:128])
+        raise InvalidRequest("unsupported_media_type", f"Content-Type is {found}; it must be {' or '.join(allowed)}")
     charset = request.charset or "utf-8"
     if charset.lower() not in {"utf-8", "utf8", "us-ascii", "ascii"}:
-        raise InvalidRequest("unsupported_media_type", f"charset is {charset[:64]!r}; only utf-8 is taken")
+        raise InvalidRequest("unsupported_media_type", f"charset is {charset[:64]!r}; only utf-8 is supported")
     return media_type
 
 
-async def read_body(request: web.Request, context: ApiContext, most: int | None = None) -> bytes:
+async def read_body(call: Call, most: int | None = None) -> bytes:
     """Return the whole body, decompressed, of at most `most` bytes. Raises `InvalidRequest` (`body_too_large`,
     `unsupported_media_type`, `invalid_request`) or `RetriableError` (`slow_request`, `overloaded`)."""
+    request, context = call.request, call.context
     _check_transfer_coding(request)
     encoding = _content_encoding(request)
     limit = min(most or context.limits.max_body_bytes, context.limits.max_body_bytes)
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
-    body = await _read_in_time(request, context, limit)
+    await let_send(request)
+    body = await _read_in_time(call, limit)
     if encoding == "identity":
         return body
     return await _decompress(request, context, Inflater(body, encoding, limit))
 
 
-async def read_json(request: web.Request, context: ApiContext, model: type[T]) -> T:
+async def read_json(call: Call, model: type[T]) -> T:
     """Return the body, a small one, as a `model`. Raises as `read_body` and `decode_json`."""
-    content_type(request, allowed=(JSON_TYPE,))
-    return decode_json(await read_body(request, context, SMALL_BODY_BYTES), model)
+    content_type(call, allowed=(JSON_TYPE,))
+    return decode_json(await read_body(call, SMALL_BODY_BYTES), model)
 
 
 def decode_json(body: bytes, model: type[T]) -> T:
@@ -74,19 +79,17 @@ def decode_json(body: bytes, model: type[T]) -> T:
     has another shape."""
     try:
         return msgspec.json.decode(body, type=model)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest("invalid_request", str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest("invalid_json", str(error)) from None
-    except RecursionError:
-        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+    except JSON_ERRORS as error:
+        raise json_refused(error) from None
 
 
-async def _read_in_time(request: web.Request, context: ApiContext, limit: int) -> bytes:
+async def _read_in_time(call: Call, limit: int) -> bytes:
+    request, context = call.request, call.context
     content = request.content
     if content.is_eof() and content.exception() is None:
         # A small body arrives with the head: there is nothing to wait for.
         body = content.read_nowait()
+        charge_body(call.caller, context, len(body))
         if len(body) > limit:
             raise _too_large(limit)
         context.hold(request, len(body))
@@ -96,21 +99,31 @@ async def _read_in_time(request: web.Request, context: ApiContext, limit: int) -
     started = loop.time()
     chunks: list[bytes] = []
     received = 0
+    timeout = asyncio.timeout_at(started + limits.body_timeout_s)
+    revoked = Revocation(timeout)
+    unwatch = call.watch(revoked)
     try:
-        async with asyncio.timeout_at(started + limits.body_timeout_s) as deadline:
+        async with timeout as deadline:
             while chunk := await content.readany():
                 received += len(chunk)
+                charge_body(call.caller, context, len(chunk))
                 if received > limit:
                     raise _too_large(limit)
                 context.hold(request, len(chunk))
                 chunks.append(chunk)
                 deadline.reschedule(started + limits.body_timeout_s + received / limits.body_min_bytes_per_s)
     except TimeoutError:
+        if revoked.error is not None:
+            raise revoked.error from None
         raise RetriableError(
-            "slow_request", f"after {loop.time() - started:.1f} s only {received} bytes of the body had come"
+            "slow_request", f"after {loop.time() - started:.1f} s only {received} bytes of the body had arrived"
         ) from None
     except web.RequestPayloadError as error:
         raise InvalidRequest("invalid_request", f"the body's framing is broken: {str(error)[:200]}") from None
+    finally:
+        unwatch()
+    if revoked.error is not None:
+        raise revoked.error
     return await context.threads.run(received, b"".join, chunks)
 
 
@@ -119,7 +132,7 @@ def _check_transfer_coding(request: web.Request) -> None:
     the body itself."""
     given = request.headers.get("Transfer-Encoding", "chunked")
     if given.strip().lower() != "chunked":
-        raise InvalidRequest("invalid_request", f"Transfer-Encoding is {given[:64]!r}; only chunked is taken")
+        raise InvalidRequest("invalid_request", f"Transfer-Encoding is {given[:64]!r}; only chunked is supported")
 
 
 def _content_encoding(request: web.Request) -> str:
@@ -130,7 +143,7 @@ def _content_encoding(request: web.Request) -> str:
         return given
     raise ApiError(
         "unsupported_media_type",
-        f"Content-Encoding is {given[:64]!r}; it can be gzip or deflate, once",
+        f"Content-Encoding is {given[:64]!r}; it must be gzip or deflate, once",
         headers={"Accept-Encoding": _ENCODINGS},
     )
 
@@ -177,7 +190,7 @@ class Inflater:
                 if self._inflate.eof:
                     self._next_member()
                 elif not piece and not self._rest:
-                    raise InvalidRequest("invalid_request", f"the {self._encoding} body is cut short")
+                    raise InvalidRequest("invalid_request", f"the {self._encoding} body ends too early")
         except zlib.error as error:
             raise InvalidRequest("invalid_request", f"the {self._encoding} body is broken: {error}") from None
         return b"".join(pieces)
@@ -191,7 +204,7 @@ class Inflater:
             self._members += 1
             self._inflate = self._member()
         else:
-            raise InvalidRequest("invalid_request", f"something follows the {self._encoding} body")
+            raise InvalidRequest("invalid_request", f"there are bytes after the {self._encoding} body")
 
     def _member(self) -> zlib._Decompress:
         if self._encoding == "gzip":
@@ -203,17 +216,23 @@ class Inflater:
 
 
 def _too_large(limit: int) -> InvalidRequest:
-    return InvalidRequest("body_too_large", f"a body has at most {limit} bytes here, compressed and decompressed")
+    return InvalidRequest("body_too_large", f"a body may have at most {limit} bytes here, compressed or decompressed")
 
 
 R = TypeVar("R", ProduceRequest, FetchRequest, OffsetsRequest)
+
+
+async def read_message(call: Call, kind: type[R], most: int | None = None) -> tuple[R, memoryview]:
+    """Return head and body of a request of this kind. Raises as `read_body`, and `InvalidRequest`."""
+    content_type(call, allowed=(CONTENT_TYPE,))
+    return decode_message(await read_body(call, most), kind)
 
 
 def decode_message(body: bytes, kind: type[R]) -> tuple[R, memoryview]:
     """Decode a request of this kind into its head and body. Raises `InvalidRequest`."""
     message, rest = decode_request(body)
     if not isinstance(message, kind):
-        raise InvalidRequest("invalid_request", f"this path takes a {kind.__name__}, not a {type(message).__name__}")
+        raise InvalidRequest("invalid_request", f"this path accepts a {kind.__name__}, not a {type(message).__name__}")
     return message, rest
 
 

@@ -16,6 +16,9 @@ from aiohttp import web
 
 from http_api.service.service import BrokerService
 from raftlog.errors import RaftlogError, RetriableError
+from raftlog.ports import Answer
+from raftlog.system.futures import future_of
+from raftlog.system.runtime import call_on
 
 from .hosts import HostPolicy
 from .limits import OFFLOAD_BYTES, Limits
@@ -62,7 +65,7 @@ class CodecThreads:
         self._under_way += 1
         loop = asyncio.get_running_loop()
         # Counted until the thread is done with it, not until the request is: a cancelled request frees no thread.
-        future.add_done_callback(lambda _: _call_soon(loop, self._done))
+        future.add_done_callback(lambda _: call_on(loop, self._done))
         return await asyncio.wrap_future(future)
 
     def _done(self) -> None:
@@ -71,11 +74,6 @@ class CodecThreads:
     def close(self) -> None:
         """Drop the waiting work and await the running work, which is bounded."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(callback)
 
 
 class ApiContext:
@@ -109,9 +107,9 @@ class ApiContext:
         return self._held_bytes
 
     def hold(self, request: web.Request, count: int) -> None:
-        """Note that `request` holds `count` bytes more, until it is answered. Raises `RetriableError("overloaded")`."""
+        """Count `count` more bytes for `request` until it is answered. Raises `RetriableError("overloaded")`."""
         if self._held_bytes + count > self.limits.max_held_bytes:
-            raise RetriableError("overloaded", "bodies of other requests fill the memory set aside for them")
+            raise RetriableError("overloaded", "the bodies of other requests have used up the memory for bodies")
         self._held_bytes += count
         request[HELD_BYTES] = request.get(HELD_BYTES, 0) + count
 
@@ -134,7 +132,7 @@ class ApiContext:
         """Bring the view up to date before `what` is reported as unknown: another node may just have created it (S7).
         Raises `RetriableError` with this code if the quorum does not answer."""
         if not await self.service.catch_up():
-            raise RetriableError(code, f"{what} is not known here, and the quorum is silent")
+            raise RetriableError(code, f"{what} is not known here, and the quorum does not answer")
 
     def next_turn(self) -> int:
         """Return a number that rises with each call: it spreads records without a key over the partitions."""
@@ -153,7 +151,7 @@ class ApiContext:
         most = self.limits.max_concurrent_requests
         if len(self._writes) >= most:  # There may be more than requests: some have lost their clients.
             write.close()
-            raise RetriableError("overloaded", f"{most} requests are under way, although some clients have left")
+            raise RetriableError("overloaded", f"{most} requests are in progress, some of disconnected clients")
         task = asyncio.get_running_loop().create_task(write)
         self._writes.add(task)
         if holder is not None:
@@ -166,7 +164,15 @@ class ApiContext:
             if task.done():
                 return task.result()  # Both completed in one iteration of the event loop.
             task.cancel()
-            raise RetriableError("request_timed_out", f"no outcome was known after {within_s:.0f} s") from None
+            raise RetriableError("request_timed_out", f"the outcome is unknown after {within_s:.0f} s") from None
+
+    async def decided(self, ask: Callable[[Answer[T]], None]) -> T:
+        """Return what `ask` passes to its callback, or raise it if it is an error. The change completes even if the
+        client disconnects.
+
+        Raises `RetriableError("request_timed_out")` like `finish`.
+        """
+        return await self.decisions.wait(future_of(ask))
 
     def _write_done(self, task: asyncio.Task[Any]) -> None:
         self._writes.discard(task)

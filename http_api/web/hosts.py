@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
+
+import msgspec
 
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 
@@ -41,8 +42,7 @@ def is_loopback(name: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class HostPolicy:
+class HostPolicy(msgspec.Struct, frozen=True):
     """The allowed names and origins. Loopback names are always allowed."""
 
     hosts: frozenset[str]
@@ -56,7 +56,7 @@ class HostPolicy:
         for host in hosts:
             name = host_name(host) or _bare_ipv6(host)
             if name is None:
-                raise ValueError(f"{host!r} is no host name")
+                raise ValueError(f"{host!r} is not a host name")
             names.append(name)
         return cls(frozenset(names), frozenset(origin.rstrip("/").lower() for origin in origins))
 

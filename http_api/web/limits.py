@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from raftlog.config import KIB, MAX_BATCH_BYTES, MAX_FETCH_BYTES, MAX_REQUEST_BYTES, MIB
 
@@ -31,8 +31,6 @@ PIECE_BYTES = 256 * KIB
 SMALL_REGION_BYTES = 16 * KIB
 """Regions of files up to this are read and joined: a `sendfile` of its own costs more than the copy."""
 
-DEFAULT_PRODUCE_TIMEOUT_MS = 30_000
-
 DEFAULT_READ_BYTES = 1 * MIB
 MAX_READ_BYTES = MAX_FETCH_BYTES
 DEFAULT_READ_RECORDS = 10_000
@@ -47,8 +45,7 @@ OFFSETS_LISTED = 1_000
 otherwise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on what one client, and all clients together, may make a node hold. Tests set smaller ones."""
 
     max_body_bytes: int = MAX_REQUEST_BYTES

@@ -19,9 +19,11 @@ from aiohttp.http import HttpVersion11
 
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, RetriableError
 
+from .authentication import authenticate, recognize
 from .context import ApiContext, context_of
+from .expectations import check_expectation, is_body_unsent
 from .problems import error_of_http, problem
-from .query import is_another
+from .quotas import admit, charge_answer
 from .replies import send_in_time
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -34,9 +36,8 @@ ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json"})
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-_PARTITION = re.compile(r"[0-9]{1,10}")
 _EXPOSED = (
-    "X-Request-Id, Retry-After, Location, X-Raftlog-Next-Offset, X-Raftlog-High-Watermark, "
+    "X-Request-Id, Retry-After, WWW-Authenticate, Location, X-Raftlog-Next-Offset, X-Raftlog-High-Watermark, "
     "X-Raftlog-Last-Stable-Offset, X-Raftlog-Log-Start-Offset, X-Raftlog-Leader-Epoch"
 )
 _PREFLIGHT_S = 600
@@ -67,6 +68,7 @@ async def answer_request(request: web.Request, handler: Handler) -> web.StreamRe
     structlog.contextvars.bind_contextvars(request_id=request_id_of(request))
     try:
         response = await _respond(request, handler, context)
+        _close_after(request, response)
         if isinstance(response, web.Response) and not response.prepared:
             response = await send_in_time(request, context, response)
     finally:
@@ -82,9 +84,10 @@ async def _respond(request: web.Request, handler: Handler, context: ApiContext) 
     """Return the handler's answer, or a problem document."""
     try:
         check_sender(request, context)
-        if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+        if _is_preflight(request):
             return _preflight(request)
-        if request.path in ALWAYS_ANSWERED:
+        if _is_always_answered(request):
+            await recognize(request, context)
             return await handler(request)
         return await bounded(request, handler, context)
     except RaftlogError as error:
@@ -108,30 +111,15 @@ async def bounded(request: web.Request, handler: Handler, context: ApiContext) -
         raise RetriableError("quorum_unavailable", "the node has just started and does not know the cluster yet")
     most = context.limits.max_concurrent_requests
     if context.requests_under_way >= most:
-        raise RetriableError("overloaded", f"{most} requests are under way")
+        raise RetriableError("overloaded", f"{most} requests are in progress, the maximum")
     context.requests_under_way += 1
     try:
-        await _know_topic(request, context)
+        caller = await authenticate(request, context)
+        admit(caller, context)
+        check_expectation(request)
         return await handler(request)
     finally:
         context.requests_under_way -= 1
-
-
-async def _know_topic(request: web.Request, context: ApiContext) -> None:
-    """Catch up with the quorum before a topic or partition is reported as unknown: another node may just have created
-    it, and this node's view may be stale. The same holds if the caller knows another topic by this name, because one of
-    the two was deleted. Raises `RetriableError` if the quorum does not answer."""
-    name = request.match_info.get("topic")
-    if name is None:
-        return
-    topic = context.service.view.topic(name)
-    partition = request.match_info.get("partition") or request.query.get("partition", "")
-    if topic is None:
-        await context.catch_up(f"topic {name[:249]!r}")
-    elif is_another(request, topic):
-        await context.catch_up(f"whether topic {name!r} was deleted and created again", code="metadata_behind")
-    elif _PARTITION.fullmatch(partition) and int(partition) >= topic.partition_count:
-        await context.catch_up(f"partition {partition} of topic {name!r}")
 
 
 def check_sender(request: web.BaseRequest, context: ApiContext) -> None:
@@ -142,7 +130,7 @@ def check_sender(request: web.BaseRequest, context: ApiContext) -> None:
     if request.version < HttpVersion11 and not hosts and not origins:
         return  # Health checks of load balancers omit the host; a browser always sends it.
     if len(hosts) != 1:
-        raise InvalidRequest("invalid_request", f"a request has one Host header, not {len(hosts)}")
+        raise InvalidRequest("invalid_request", f"a request must have one Host header, not {len(hosts)}")
     policy = context.policy
     if not policy.allows_host(hosts[0]):
         raise InvalidRequest(
@@ -155,12 +143,34 @@ def check_sender(request: web.BaseRequest, context: ApiContext) -> None:
             )
 
 
+def _is_always_answered(request: web.Request) -> bool:
+    """Return whether everybody gets an answer. Other methods of these paths are refused like any unknown path."""
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical in ALWAYS_ANSWERED
+
+
+def _is_preflight(request: web.Request) -> bool:
+    """Return whether this is a CORS preflight: browsers send it without credentials (Fetch standard), and the answer is
+    the same for every path."""
+    headers = request.headers
+    return request.method == "OPTIONS" and "Origin" in headers and "Access-Control-Request-Method" in headers
+
+
+def _close_after(request: web.Request, response: web.StreamResponse) -> None:
+    """Close the connection after an answer if the rest of it is useless: a body of a caller that is not known, or one
+    that the client was not told to send and may or may not send now."""
+    if response.prepared:
+        return
+    if is_body_unsent(request) or (response.status == 401 and not request.content.is_eof()):
+        response.force_close()
+
+
 def _preflight(request: web.Request) -> web.Response:
     """Answer a CORS preflight of an allowed page (Fetch standard)."""
     return web.Response(
         status=204,
         headers={
-            "Access-Control-Allow-Methods": "GET, HEAD, POST, PATCH, DELETE",
+            "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
             "Access-Control-Allow-Headers": request.headers.get("Access-Control-Request-Headers", ""),
             "Access-Control-Max-Age": str(_PREFLIGHT_S),
         },
@@ -174,6 +184,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     headers.setdefault("Cache-Control", "no-store")
     headers["X-Content-Type-Options"] = "nosniff"
     headers["Server"] = "raftlog"
+    charge_answer(request, context_of(request), response)
     origin = request.headers.get("Origin")
     if origin is not None and context_of(request).policy.allows_origin(origin, request.headers.get("Host", "")):
         headers["Access-Control-Allow-Origin"] = origin

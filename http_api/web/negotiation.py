@@ -18,7 +18,7 @@ def negotiate(request: web.Request, offered: tuple[str, ...]) -> str:
     ranges = [_range(text) for text in accept.lower().split(",") if text.strip()]
     best = max(offered, key=lambda media_type: _quality(media_type, ranges))
     if _quality(best, ranges) <= 0:
-        raise InvalidRequest("not_acceptable", f"Accept is {accept[:128]!r}; here can be {' or '.join(offered)}")
+        raise InvalidRequest("not_acceptable", f"Accept is {accept[:128]!r}; available are {' or '.join(offered)}")
     return best
 
 

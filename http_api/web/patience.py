@@ -53,7 +53,7 @@ class Patience:
         while self._line and (self._line[0][1].done() or self._line[0][0] <= loop.time()):
             _, decided = self._line.popleft()
             if not decided.done():
-                detail = f"no outcome was known after {self._seconds:.0f} s"
+                detail = f"the outcome is unknown after {self._seconds:.0f} s"
                 decided.set_exception(RetriableError("request_timed_out", detail))
         if self._line:
             self._timer = loop.call_at(self._line[0][0], self._look)

@@ -9,17 +9,12 @@ from collections.abc import Collection
 from aiohttp import web
 from multidict import MultiDict, MultiMapping
 
-from http_api.service.service import BrokerService
 from raftlog.errors import InvalidRequest
-from raftlog.model import PartitionRecord, TopicPartition, TopicRecord
 
 MAX_INT64 = 2**63 - 1
 MAX_OFFSET = 2**62
 """The greatest offset that a fetch request can carry."""
 _NO_QUERY: MultiMapping[str] = MultiDict()
-TOPIC_ID = "topic_id"
-"""The query parameter with the id of the topic in the path."""
-_HEXADECIMAL_ID = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,40}", re.ASCII)
 
 
@@ -29,15 +24,19 @@ class Query:
     def __init__(
         self, request: web.Request, allowed: Collection[str] = (), *, repeatable: Collection[str] = ()
     ) -> None:
-        """Raises `InvalidRequest` for a parameter that is in neither list, or that is in the first and repeated."""
         # Most addresses have no query, and need not be parsed.
         self._query = request.query if "?" in request.raw_path else _NO_QUERY
+        self._allowed = allowed
+        self._repeatable = repeatable
+
+    def check(self) -> None:
+        """Raise `InvalidRequest` for a parameter that is in neither list, or that is in the first and repeated."""
         for name in self._query:
-            if name in repeatable:
+            if name in self._repeatable:
                 continue
-            if name not in allowed:
-                known = ", ".join(sorted([*allowed, *repeatable])) or "none"
-                raise InvalidRequest("invalid_request", f"unknown query parameter {name[:64]!r}; here can be {known}")
+            if name not in self._allowed:
+                known = ", ".join(sorted([*self._allowed, *self._repeatable])) or "none"
+                raise InvalidRequest("invalid_request", f"unknown query parameter {name[:64]!r}; known are {known}")
             if len(self._query.getall(name)) > 1:
                 raise InvalidRequest("invalid_request", f"query parameter {name} is given twice")
 
@@ -91,48 +90,3 @@ def check_timestamp(name: str, milliseconds: int) -> int:
             "timestamp_out_of_range", f"{name} must be between 0 and {MAX_INT64} ms since 1970, not {milliseconds}"
         )
     return milliseconds
-
-
-def topic_of(request: web.Request, service: BrokerService) -> TopicRecord:
-    """Return the topic in the path. Raises `InvalidRequest("unknown_topic")`."""
-    name = request.match_info["topic"]
-    topic = service.view.topic(name)
-    if topic is None:
-        raise InvalidRequest("unknown_topic", f"there is no topic {name[:249]!r}")
-    return topic
-
-
-def topic_meant(request: web.Request, service: BrokerService) -> TopicRecord:
-    """Return the topic in the path; if the query has a `topic_id`, it must match. Raises `InvalidRequest`."""
-    topic = topic_of(request, service)
-    if is_another(request, topic):
-        gone = f"topic {topic.name!r} of the id {request.query[TOPIC_ID][:64]} was deleted; the present one is another"
-        raise InvalidRequest("unknown_topic", gone)
-    return topic
-
-
-def is_another(request: web.Request, topic: TopicRecord) -> bool:
-    """Return whether the query's `topic_id` belongs to another topic. Raises `InvalidRequest` if it is not an id."""
-    given = request.query.get(TOPIC_ID) if "?" in request.raw_path else None
-    if given is None:
-        return False
-    if not _HEXADECIMAL_ID.fullmatch(given):
-        raise InvalidRequest("invalid_request", f"{TOPIC_ID} has 32 hexadecimal digits, which {given[:64]!r} has not")
-    return bytes.fromhex(given) != topic.topic_id
-
-
-def partition_of(request: web.Request, service: BrokerService, topic: TopicRecord) -> PartitionRecord:
-    """Return the partition in the path. Raises `InvalidRequest("unknown_partition")`."""
-    text = request.match_info["partition"]
-    number = integer("the partition", text, 0, 2**31 - 1)
-    partition = service.view.partition(TopicPartition(topic.topic_id, number))
-    if partition is None:
-        raise unknown_partition(topic, number)
-    return partition
-
-
-def unknown_partition(topic: TopicRecord, number: int) -> InvalidRequest:
-    """Return the error for an unknown partition."""
-    return InvalidRequest(
-        "unknown_partition", f"topic {topic.name!r} has partitions 0 to {topic.partition_count - 1}, not {number}"
-    )

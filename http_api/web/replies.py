@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from raftlog import json_values as codec
+from raftlog.model import NO_BROKER
 from raftlog.ports import Buffer
 
 from .bodies import JSON_TYPE
+from .call import Call
 from .context import ApiContext
 from .limits import PIECE_BYTES
+from .revocation import cut_when_revoked
+
+D = TypeVar("D", bound=msgspec.Struct)
+P = ParamSpec("P")
 
 GZIP_FROM_BYTES = 1024
 """Smaller bodies fit into one packet uncompressed."""
@@ -29,19 +36,31 @@ def json_reply(document: Any, *, status: int = 200, headers: Mapping[str, str] |
     return web.Response(status=status, body=codec.encode(document), content_type=JSON_TYPE, headers=headers)
 
 
+def known(broker_id: int) -> int | None:
+    """Return the broker id, or None (null in JSON) for no broker."""
+    return None if broker_id == NO_BROKER else broker_id
+
+
+def document_of(kind: type[D], record: object, **members: Any) -> D:
+    """Return the document with these members; the others are the record's attributes of the same names."""
+    taken = {name: getattr(record, name) for name in kind.__struct_fields__ if name not in members}
+    return msgspec.convert(taken | members, kind)
+
+
+async def encoded_reply(
+    call: Call, cost: int, encode: Callable[P, bytes], *arguments: P.args, **named: P.kwargs
+) -> web.Response:
+    """Return what `encode(...)` makes of a larger JSON answer; it takes about as long as parsing `cost` bytes."""
+    return await bulk_reply(call, await call.context.threads.run(cost, encode, *arguments, **named))
+
+
 async def bulk_reply(
-    request: web.Request,
-    context: ApiContext,
-    body: bytes,
-    media_type: str,
-    headers: Mapping[str, str],
-    *,
-    status: int = 200,
+    call: Call, body: bytes, media_type: str = JSON_TYPE, headers: Mapping[str, str] | None = None
 ) -> web.Response:
     """Return a larger answer, compressed if the client accepts that."""
-    response = web.Response(status=status, content_type=media_type, headers={**headers, "Vary": "Accept-Encoding"})
-    if len(body) >= GZIP_FROM_BYTES and accepts_gzip(request.headers.get("Accept-Encoding", "")):
-        body = await context.threads.run(_GZIP_COST * len(body), _gzip, body)
+    response = web.Response(content_type=media_type, headers={**(headers or {}), "Vary": "Accept-Encoding"})
+    if len(body) >= GZIP_FROM_BYTES and accepts_gzip(call.request.headers.get("Accept-Encoding", "")):
+        body = await call.context.threads.run(_GZIP_COST * len(body), _gzip, body)
         response.headers["Content-Encoding"] = "gzip"
     response.body = body
     return response
@@ -65,10 +84,11 @@ async def send_in_time(request: web.Request, context: ApiContext, response: web.
             # In one piece it would be copied twice before its first byte is sent.
             sent = web.StreamResponse(status=response.status, headers=response.headers)
             sent.content_length = len(body)
-            async with asyncio.timeout(write_deadline(context, 0)):
-                await sent.prepare(request)
-            await write_in_time(sent, context, body)
-            await sent.write_eof()
+            with cut_when_revoked(request):
+                async with asyncio.timeout(write_deadline(context, 0)):
+                    await sent.prepare(request)
+                await write_in_time(sent, context, body)
+                await sent.write_eof()
     except TimeoutError:
         if request.transport is not None:
             request.transport.abort()

@@ -8,30 +8,47 @@ decompresses them within bounds.
 from __future__ import annotations
 
 import asyncio
-import ssl
+import re
 from collections.abc import Callable
 from typing import Any
 
 import structlog
 from aiohttp import hdrs, web
-from aiohttp.http import HttpVersion11
+from aiohttp.http import HttpVersion11, RawRequestMessage
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.system.paced_server import PacedServer
+from raftlog.system.tls_door import PlainRefusal, TlsDoor
 
-from .context import CONTEXT, context_of
+from .context import CONTEXT
+from .expectations import EXPECTATION
 from .limits import Limits
-from .middleware import check_sender, request_id_of
+from .middleware import request_id_of
 from .problems import error_of_http, problem
 
 _log = structlog.get_logger(__name__)
 
 BACKLOG = 1024
 
+RequestFactory = Callable[[RawRequestMessage, Any, Any, Any, Any], web.BaseRequest]
+_QUOTED = re.compile(r"(?<!Duplicate)(?<!Missing)(?::?\s+b?['\"]|:?\s*bytearray\().*")
+
 _TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
     b"Connection: close\r\nContent-Length: %d\r\n\r\n%b"
 )
+_NO_TLS = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%b"
+)
+
+
+def plain_refusal() -> PlainRefusal:
+    """Return the protocol of a connection without TLS at an API that requires it."""
+    refused = problem(InvalidRequest("invalid_request", "this API speaks TLS only: use https://"), "none").body
+    assert isinstance(refused, bytes)
+    return PlainRefusal(_NO_TLS % (len(refused), refused))
 
 
 class ApiProtocol(web.RequestHandler):
@@ -63,8 +80,7 @@ class ApiProtocol(web.RequestHandler):
             raise ConnectionError("an answer is on its way already; another cannot follow")
         error: RaftlogError
         if status < 500:
-            lines = (message or "").strip().splitlines() or ["unreadable"]
-            error = InvalidRequest("invalid_request", f"malformed HTTP: {lines[0].rstrip(':')[:200]}")
+            error = InvalidRequest("invalid_request", f"malformed HTTP: {_without_bytes(message or '')}")
             _log.debug("malformed_request", peer=request.remote, detail=error.detail)
         else:
             error = RaftlogError("internal_error", "an unexpected error; the node's log has it under this request id")
@@ -91,7 +107,7 @@ class ApiServer(web.Server):
         allowed at present, if that is less than the limit."""
         super().__init__(
             inner.request_handler,
-            request_factory=inner.request_factory,
+            request_factory=_undecided(inner.request_factory),
             handler_cancellation=True,
             loop=asyncio.get_running_loop(),
         )
@@ -155,7 +171,7 @@ class ApiRunner(web.AppRunner):
 class ApiSite(web.BaseSite):
     """The listening address, on a `PacedServer`."""
 
-    __slots__ = ("_host", "_on_short", "_port")
+    __slots__ = ("_door", "_host", "_on_short", "_port")
 
     def __init__(
         self,
@@ -163,45 +179,43 @@ class ApiSite(web.BaseSite):
         host: str,
         port: int,
         *,
-        ssl_context: ssl.SSLContext | None,
+        door: TlsDoor | None,
         on_short: Callable[[OSError], None],
     ) -> None:
-        super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
-        self._host, self._port, self._on_short = host, port, on_short
+        super().__init__(runner, backlog=BACKLOG)
+        self._host, self._port, self._door, self._on_short = host, port, door, on_short
 
     @property
     def name(self) -> str:
-        return f"{'https' if self._ssl_context else 'http'}://{self._host}:{self._port}"
+        return f"{'https' if self._door else 'http'}://{self._host}:{self._port}"
 
     async def start(self) -> None:
         """Raises `OSError`."""
         await super().start()
         assert self._runner.server is not None
-        server = PacedServer(self._runner.server, backlog=self._backlog, ssl=self._ssl_context, on_short=self._on_short)
+        server = PacedServer(self._runner.server, backlog=self._backlog, door=self._door, on_short=self._on_short)
         self._server = server
         await server.listen(self._host, self._port)
 
 
-async def expect(request: web.Request) -> web.StreamResponse | None:
-    """Handle `Expect: 100-continue`: a body from a foreign page, or announced as too large, is refused before it is
-    sent.
+def _without_bytes(message: str) -> str:
+    """Return the first line of aiohttp's complaint without the bytes that it quotes: they may be a credential."""
+    lines = message.strip().splitlines() or ["unreadable"]
+    return _QUOTED.sub("", lines[0]).rstrip(":")[:200]
 
-    aiohttp calls this before the middleware.
-    """
-    if request.version != HttpVersion11:
-        return None
-    try:
-        check_sender(request, context_of(request))
-    except InvalidRequest as error:
-        return problem(error, request_id_of(request))
-    given = request.headers.get(hdrs.EXPECT, "")
-    if given.lower() != "100-continue":
-        return problem(InvalidRequest("invalid_request", f"Expect {given[:64]!r} is not known"), request_id_of(request))
-    limit = context_of(request).limits.max_body_bytes
-    if (request.content_length or 0) > limit:
-        refusal = problem(InvalidRequest("body_too_large", f"a body has at most {limit} bytes"), request_id_of(request))
-        refusal.force_close()
-        return refusal
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # The answer itself has not started.
-    return None
+
+def _undecided(factory: RequestFactory) -> RequestFactory:
+    """Return a factory of requests whose `Expect` header aiohttp does not see: `expectations.py` handles it."""
+
+    def make(message: RawRequestMessage, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        given = message.headers.get(hdrs.EXPECT)
+        if given is None:
+            return factory(message, payload, protocol, writer, task)
+        headers = CIMultiDict(message.headers)
+        headers.popall(hdrs.EXPECT)
+        request = factory(message._replace(headers=CIMultiDictProxy(headers)), payload, protocol, writer, task)
+        if message.version == HttpVersion11:  # HTTP/1.0 has no expectations, and must not get an answer to one.
+            request[EXPECTATION] = given
+        return request
+
+    return make

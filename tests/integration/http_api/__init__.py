@@ -1,1 +1,1 @@
-""" """
+"""Integration tests of `http_api/`."""

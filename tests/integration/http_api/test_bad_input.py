@@ -17,8 +17,8 @@ import pytest_asyncio
 from http_api.web.limits import SMALL_BODY_BYTES, Limits
 from raftlog.config import MAX_REQUEST_HEAD_BYTES
 from raftlog.wire import CONTENT_TYPE
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Answer, Api, running_api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Answer, Api, running_api
 
 pytestmark = pytest.mark.integration
 
@@ -252,7 +252,7 @@ async def slowly(pieces: int) -> AsyncIterator[bytes]:
 async def test_a_body_that_trickles_is_given_up(api: Api) -> None:
     answer = await api.post(RECORDS, slowly(100))
     told = answer.problem("slow_request")
-    assert "bytes of the body had come" in told["detail"]
+    assert "bytes of the body had arrived" in told["detail"]
 
 
 @pytest.mark.parametrize(

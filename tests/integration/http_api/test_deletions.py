@@ -12,8 +12,8 @@ from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import TopicPartition
 from raftlog.records.batch import encode
 from raftlog.wire import DeleteRecordsRequest, DeleteRecordsResponse
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api
 
 pytestmark = pytest.mark.integration
 

@@ -3,19 +3,22 @@ administrator's own part in front of a real image."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from metadata.commands.cluster import SetFeatureLevel
 from metadata.commands.envelope import Command
 from metadata.commands.results import CommandResult, Refused
 from raftlog import Admin
-from raftlog.broker.changes.feature_levels import finalize
+from raftlog.api.cluster import FeatureLevelFinalized
+from raftlog.broker.changes.quorum import QuorumAdministrator
 from raftlog.errors import InvalidRequest
-from raftlog.model import BrokerId, FeatureLevelChange, QuorumStatus
+from raftlog.model import BrokerId, QuorumStatus
 from raftlog.version import FEATURE_LEVEL
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api
-from tests.support.metadata_cluster import Cluster
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api
+from tests.support.metadata.cluster import Cluster
 
 pytestmark = pytest.mark.integration
 
@@ -59,24 +62,25 @@ class Administrator:
             raise result.error()
         return result
 
-    async def status(self) -> QuorumStatus:
-        return QuorumStatus(BrokerId(0), BrokerId(0), self.cluster.term, 0, 0, 0, self.voters)
+    def leader_status(self, done: Callable[[QuorumStatus], None]) -> None:
+        done(QuorumStatus(BrokerId(0), BrokerId(0), self.cluster.term, 0, 0, 0, self.voters))
 
-    async def finalize(self, level: int | None = None, *, plan: bool = False) -> FeatureLevelChange:
-        return await finalize(self.cluster.view, self, self.status, level, plan=plan)  # type: ignore[arg-type]
+    async def finalize(self, level: int | None = None, *, plan: bool = False) -> FeatureLevelFinalized:
+        quorum = QuorumAdministrator(self.cluster.view, self, self)  # type: ignore[arg-type]
+        return await quorum.finalize_feature_level(level, plan=plan)
 
 
 async def test_it_rises_to_what_every_broker_understands() -> None:
     known = Administrator(5, 4, 5)
-    assert await known.finalize(plan=True) == FeatureLevelChange(1, 4, False)
+    assert await known.finalize(plan=True) == FeatureLevelFinalized(False, 1, 4)
     assert known.cluster.image.feature_level == 1
-    assert await known.finalize() == FeatureLevelChange(1, 4, True)
+    assert await known.finalize() == FeatureLevelFinalized(True, 1, 4)
     assert known.cluster.image.feature_level == 4
     with pytest.raises(InvalidRequest, match="broker 1 supports feature level 4, not 5"):
         await known.finalize(5)
     with pytest.raises(InvalidRequest, match="cannot be lowered"):
         await known.finalize(3)
-    assert await known.finalize() == FeatureLevelChange(4, 4, True)
+    assert await known.finalize() == FeatureLevelFinalized(True, 4, 4)
 
 
 async def test_it_does_not_rise_while_a_voter_or_an_observer_is_of_unknown_version() -> None:

@@ -18,8 +18,8 @@ from raftlog.errors import RetriableError
 from raftlog.ports import Part
 from raftlog.records.batch import Codec, encode, encode_control
 from raftlog.wire import FetchRequest, FetchResponse
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, eventually, running_api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api, eventually, running_api
 
 pytestmark = pytest.mark.integration
 
@@ -251,7 +251,7 @@ async def test_a_broker_that_does_not_answer_in_time_is_told_as_a_timeout(
         await asyncio.Event().wait()
         raise AssertionError("nobody wakes it")
 
-    monkeypatch.setattr(fetch, "_GRACE_S", 0.05)
+    monkeypatch.setattr(fetch, "GRACE_S", 0.05)
     monkeypatch.setattr(api.broker, "fetch", silent)
     (await api.get(READ + "?offset=0&max_wait_ms=0")).problem("request_timed_out")
     assert not api.context.polls

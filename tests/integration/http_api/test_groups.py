@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from http_api.routes import group_offsets
+from raftlog.api import groups as documents
 from raftlog.errors import RetriableError
 from raftlog.model import TopicPartition
 from raftlog.records.batch import encode
 from raftlog.wire import OffsetsRequest, OffsetsResponse
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api
 
 pytestmark = pytest.mark.integration
 
@@ -142,7 +142,7 @@ async def test_seeking_is_planned_and_done(api: Api, asked: dict[str, Any], offs
 
 
 async def test_a_plan_that_was_shown_is_done_or_refused(api: Api) -> None:
-    """What moved meanwhile makes another plan of it: nothing is changed."""
+    """If a committed offset has moved since, the plan no longer applies, and nothing changes."""
     committed = [{"topic": "t", "partition": 0, "offset": 6}]
     assert (await api.post(f"{G}/offsets", {"offsets": committed})).status == 204
     asked = {"to": "latest", "topics": [{"topic": "t", "partitions": [0, 1]}]}
@@ -189,18 +189,19 @@ async def test_lag_counts_to_what_the_group_reads(
 async def test_a_seek_that_fails_after_its_first_part_does_not_say_that_nothing_was_done(
     api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S11: whoever believed that would shift the first part twice."""
+    """S11: a caller that retried the whole would shift the first part twice."""
     offsets = [{"topic": "t", "partition": partition, "offset": 2} for partition in range(4)]
     assert (await api.post(f"{G}/offsets", {"offsets": offsets})).status == 204
-    monkeypatch.setattr(group_offsets, "MAX_OFFSETS_PER_REQUEST", 2)
+    monkeypatch.setattr(documents, "MAX_OFFSETS_PER_REQUEST", 2)
     reset, calls = broker.groups.reset, 0
 
-    async def once(*asked: Any) -> None:
+    def once(*asked: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == 2:
-            raise RetriableError("quorum_unavailable", "the metadata quorum cannot decide")
-        await reset(*asked)
+            asked[-1](RetriableError("quorum_unavailable", "the metadata quorum cannot decide"))
+        else:
+            reset(*asked)
 
     monkeypatch.setattr(broker.groups, "reset", once)
     told = (await api.post(f"{G}/seek", {"to": "shift", "value": 3})).problem("outcome_unknown")
@@ -256,7 +257,7 @@ async def test_bad_names_are_refused_s11(api: Api) -> None:
 
 
 async def test_no_request_is_too_strange_for_the_quorum_s11(api: Api, broker: FakeBroker) -> None:
-    """What is named twice, belongs to nobody or cannot be: refused, or nothing happens."""
+    """Duplicate, unowned and impossible partitions are refused, or have no effect."""
     member = await join(api)
     topic_id = (await beat(api, member))["assigned"][0]["topic_id"]
     strange = [{"topic_id": topic_id, "partitions": [0, 0, 9]}, {"topic_id": "00" * 16, "partitions": [1]}]
@@ -271,7 +272,7 @@ async def test_no_request_is_too_strange_for_the_quorum_s11(api: Api, broker: Fa
 
 
 async def test_a_node_that_is_behind_catches_up_before_it_tells_of_an_assignment(api: Api, broker: FakeBroker) -> None:
-    """Otherwise a member that asks another node would take up again what it gave up."""
+    """Otherwise a member that asks another node would resume partitions that it has released."""
     member = await join(api)
     caught_up: list[int] = []
     broker.unseen.append(lambda: caught_up.append(1))
@@ -282,7 +283,7 @@ async def test_a_node_that_is_behind_catches_up_before_it_tells_of_an_assignment
 
 
 async def test_a_commit_that_names_a_topic_is_of_the_one_that_has_the_name_by_now(api: Api, broker: FakeBroker) -> None:
-    """S7, S8: it was deleted and created again, and this node's view is behind."""
+    """S7, S8: the topic was deleted and created again, and this node's view is stale."""
     asked = {"offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
     created: list[str] = []
     broker.unseen.append(lambda: created.append(broker.create_again("t").topic_id.hex()))

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from http_api.service.service import Health
 from http_api.web.context import ApiContext
 from http_api.web.hosts import HostPolicy
 from http_api.web.limits import OFFLOAD_BYTES, Limits
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Answer, Api, eventually, running_api
+from raftlog.api.cluster import HealthInfo
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Answer, Api, eventually, running_api
 
 pytestmark = pytest.mark.integration
 
@@ -180,7 +180,7 @@ async def test_closing_ends_long_polls_and_refuses_what_comes_after() -> None:
         answer.problem("shutting_down")
         (await api.get("/v1/topics")).problem("shutting_down")
         assert (await api.get("/v1/health")).status == 200
-        assert made.health_now == Health(True, ())
+        assert made.health_now == HealthInfo(True, [])
         ready = await api.get("/v1/ready")
         assert (ready.status, ready.document["ready"]) == (503, False)
 

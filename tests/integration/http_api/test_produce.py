@@ -1,4 +1,4 @@
-"""Producing over a socket: every kind of body, where records go, and what the answer tells."""
+"""Producing over a socket: every kind of body, the placement of records, and the answers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from http_api.routes import produce
 from raftlog.model import TopicPartition
 from raftlog.partitioner import partition_for_key
 from raftlog.records.batch import Record, RecordBatch
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, eventually, running_api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api, eventually, running_api
 
 pytestmark = pytest.mark.integration
 
@@ -213,7 +213,7 @@ async def test_when_some_batches_fail_the_problem_tells_what_was_appended(api: A
 
 
 async def test_no_error_of_one_batch_says_that_another_was_certainly_not_appended(api: Api) -> None:
-    """S1: all batches failed, and of one nobody knows; the code told is that of the other, which no retry mends."""
+    """S1: all batches failed, one of them perhaps applied; the answer's code is the other's, which no retry fixes."""
     api.broker.partition_errors |= {0: "outcome_unknown", 1: "batch_too_large"}
     body = {"records": [{"value": 1, "partition": 0}, {"value": 2, "partition": 1}]}
     told = (await api.post(RECORDS, body)).problem("batch_too_large")

@@ -35,8 +35,8 @@ from raftlog.wire import (
     split_body,
 )
 from raftlog.wire import encode as encode_message
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Answer, Api, eventually, running_api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Answer, Api, eventually, running_api
 
 pytestmark = pytest.mark.integration
 
@@ -251,14 +251,14 @@ async def test_a_file_that_is_too_short_cuts_the_connection_and_not_the_answer(m
     broker.add_topic("t", 1)
     async with running_api(broker) as api:
         broker.append("t", batch(os.urandom(100_000)))
-        part = broker._part
+        part = broker.part
 
         def shortened(stored: bytes) -> Any:
             region = part(stored)
             os.ftruncate(region.file.fileno(), 1000)  # type: ignore[union-attr]
             return region
 
-        monkeypatch.setattr(broker, "_part", shortened)
+        monkeypatch.setattr(broker, "part", shortened)
         body = fetch_request(api, (0, 0))
         head = f"POST /v1/fetch HTTP/1.1\r\nHost: localhost\r\nContent-Type: {CONTENT_TYPE}\r\n"
         request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from http_api.routes.cluster import OPENAPI
-from http_api.service.scrubs import ScrubProgress
-from http_api.service.service import Health
 from http_api.web.limits import PIECE_BYTES
+from raftlog.api.cluster import HealthInfo
+from raftlog.broker.service import Scrubs
 from raftlog.errors import InvalidRequest, InvariantViolation, RetriableError
 from raftlog.model import TopicId, TopicPartition
 from raftlog.records.batch import encode
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Answer, Api, running_api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Answer, Api, running_api
 
 pytestmark = pytest.mark.integration
 
@@ -261,13 +263,13 @@ async def test_cluster_and_quorum(api: Api) -> None:
 @pytest.mark.parametrize(
     ("found", "health", "ready"),
     [
-        (Health(True, ()), 200, 200),
-        (Health(True, ("partition 3 has no leader",)), 503, 200),
-        (Health(False, ("not registered",)), 503, 503),
-        (Health(False, ()), 503, 503),
+        (HealthInfo(True, []), 200, 200),
+        (HealthInfo(True, ["partition 3 has no leader"]), 503, 200),
+        (HealthInfo(False, ["not registered"]), 503, 503),
+        (HealthInfo(False, []), 503, 503),
     ],
 )
-async def test_health_and_readiness(api: Api, found: Health, health: int, ready: int) -> None:
+async def test_health_and_readiness(api: Api, found: HealthInfo, health: int, ready: int) -> None:
     api.broker.health_now = found
     told = await api.get("/v1/health")
     assert told.status == health
@@ -334,13 +336,13 @@ async def test_how_far_a_check_of_this_nodes_disk_is(api: Api, monkeypatch: pyte
     topic = api.broker.view.topic("orders")
     assert topic is not None
     gone = TopicPartition(TopicId(b"g" * 16), 0)
-    found = [(TopicPartition(topic.topic_id, 2), "a file, byte 7: another CRC"), (gone, "of a deleted topic")]
-
-    class Checking:
-        def scrub_progress(self) -> ScrubProgress:
-            return ScrubProgress(True, 3, 1, 4096, 1024, found)
-
-    monkeypatch.setattr(api.broker, "scrubs", Checking(), raising=False)
+    found = [
+        SimpleNamespace(topic_partition=TopicPartition(topic.topic_id, 2), finding="a file, byte 7: another CRC"),
+        SimpleNamespace(topic_partition=gone, finding="of a deleted topic"),
+    ]
+    run = SimpleNamespace(running=True, wanted=3, done=1, total_bytes=4096, bytes_read=1024, findings=found)
+    broker: Any = SimpleNamespace(view=api.broker.view, identity=api.broker, scrubber=SimpleNamespace(run=run))
+    monkeypatch.setattr(api.broker, "scrubs", Scrubs(broker), raising=False)
     answer = await api.get("/v1/scrub")
     assert answer.status == 200
     assert answer.document == {

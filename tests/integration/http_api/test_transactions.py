@@ -1,4 +1,4 @@
-"""`/v1/transactions` in front of a broker in memory: from begin to end, again and again, what is listed, bad input."""
+"""`/v1/transactions` in front of a broker in memory: beginning, ending, retries, listings, bad input."""
 
 from __future__ import annotations
 
@@ -13,10 +13,24 @@ from http_api.service.transactions import OpenTransaction
 from metadata.commands.results import TransactionAnswer
 from metadata.commands.transactions import TransactionChange
 from raftlog.errors import RetriableError
-from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
+from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from raftlog.transactions import TransactionKey
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api
+from raftlog.wire import (
+    CONTENT_TYPE,
+    TRANSACTIONS_PATH,
+    AbortRequest,
+    CommitRequest,
+    InitializeRequest,
+    OffsetsRequest,
+    OpenBlockRequest,
+    Request,
+    TransactionOutput,
+    TransactionResponse,
+    decode_response,
+    encode,
+)
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Answer, Api
 
 pytestmark = pytest.mark.integration
 
@@ -58,14 +72,14 @@ async def test_a_named_producer_from_begin_to_the_next_transaction_s13(api: Api)
     ended = await api.post(f"{T}/commit", asked)
     after = {**first, "producer_epoch": first["producer_epoch"] + 1}
     assert (ended.status, ended.document) == (200, {"producers": [after], "visible": False})
-    # Asked for again, it is answered as the first time; aborted it cannot be.
+    # A retry gets the first answer; an abort is refused.
     assert (await api.post(f"{T}/commit", asked)).document == ended.document
     (await api.post(f"{T}/abort", {"transactions": [first]})).problem("transaction_committed")
     aborted = await api.post(f"{T}/abort", {"transactions": [after]})
     assert [one["producer_epoch"] for one in aborted.document["producers"]] == [after["producer_epoch"] + 1]
     assert (await api.post(f"{T}/abort", {"transactions": [after]})).document == aborted.document
     (await api.post(f"{T}/commit", {"transactions": [output(api, after, (0, 11))]})).problem("transaction_aborted")
-    # Somebody else begins under the name: the older epochs are fenced, and hear nothing of what became of theirs.
+    # Another producer begins under the name: the older epochs are fenced, and learn no outcome.
     await begin(api)
     (await api.post(f"{T}/commit", {"transactions": [output(api, after, (0, 11))]})).problem("producer_fenced")
 
@@ -136,7 +150,7 @@ async def test_a_commit_may_be_waited_for_until_it_is_visible(api: Api, broker: 
 async def test_a_commit_that_is_not_visible_in_time_needs_the_quorum_no_more(
     api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S13: it is committed. Where the quorum is lost meanwhile, nobody may hear that it certainly was not."""
+    """S13: it is committed. If the quorum is lost meanwhile, no answer may claim that it was not."""
     key = await begin(api)
     decide = broker.transactions.change
     decided: list[object] = []
@@ -281,3 +295,40 @@ async def test_what_is_told_of_large_transactions_is_bounded(
     listed = (await api.get(T)).document["transactions"]
     assert [len(one["partitions"]) for one in listed] == [2, 2]
     assert len((await api.get(f"{T}/app-2")).document["partitions"]) == 2
+
+
+# --- Messages of the client protocol ---------------------------------------------------------------------------------
+
+
+async def send(api: Api, request: Request) -> Answer:
+    body = b"".join(map(bytes, encode(request)))  # type: ignore[arg-type]
+    return await api.post(TRANSACTIONS_PATH, body, CONTENT_TYPE)
+
+
+async def test_a_client_without_a_data_connection_sends_messages_s13(api: Api) -> None:
+    async def ask(request: Request) -> TransactionResponse:
+        answer = await send(api, request)
+        assert (answer.status, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)
+        response = decode_response(answer.body)[0]
+        assert isinstance(response, TransactionResponse) and response.correlation_id == request.correlation_id
+        return response
+
+    (first,) = (await ask(InitializeRequest(5, "p", 60_000))).keys
+    block = await ask(OpenBlockRequest(6, "", 3, 60_000))
+    assert block.count == 3 and block.keys[0].producer_id > first.producer_id
+    place = TopicPartition(TopicId(bytes.fromhex(topic_id(api.broker))), 0)
+    commit = CommitRequest(7, (TransactionOutput.of(first, {place: Offset(5)}),))
+    (second,) = (await ask(commit)).keys
+    assert (await ask(commit)).keys == (second,)
+    late = await ask(msgspec.structs.replace(commit, visible_within_ms=20))
+    assert late.keys == (second,) and not late.visible
+    assert len((await ask(AbortRequest(8, (second,)))).keys) == 1
+    (await send(api, AbortRequest(9, (first,)))).problem("producer_fenced")
+
+
+async def test_only_messages_about_transactions_are_taken_s11(api: Api) -> None:
+    (await send(api, OffsetsRequest(1, []))).problem("invalid_request")
+    (await api.post(TRANSACTIONS_PATH, b"\0\0\0\1\xc1", CONTENT_TYPE)).problem("invalid_request")
+    (await api.post(TRANSACTIONS_PATH, {}, "application/json")).problem("unsupported_media_type")
+    (await api.post(TRANSACTIONS_PATH, bytes(3 << 20), CONTENT_TYPE)).problem("body_too_large")
+    (await api.get(TRANSACTIONS_PATH)).problem("method_not_allowed")

@@ -7,8 +7,8 @@ import pytest
 from raftlog import Admin
 from raftlog.client import admin as admin_module
 from raftlog.errors import InvalidRequest, RetriableError
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api
 
 pytestmark = pytest.mark.integration
 

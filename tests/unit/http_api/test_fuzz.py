@@ -8,18 +8,19 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_api.models.topics import AlterTopic, CreateTopic
-from http_api.models.transactions import AbortTransactions, InitializeProducer, OpenBlock
 from http_api.records.pack import Target, pack
 from http_api.records.page import PageOptions, page, weight
 from http_api.records.parse import RecordOptions, parse_json, parse_ndjson, parse_text
 from http_api.routes.transactions import _parse_commit
+from http_api.service.transactions import check_request
 from http_api.web.bodies import Inflater, decode_json, decode_message
+from raftlog.api.topics import AlterTopic, CreateTopic
+from raftlog.api.transactions import AbortTransactions, InitializeProducer, OpenBlock
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.json_values import FORMATS
 from raftlog.model import TopicId, TopicRecord
 from raftlog.records.batch import encode
-from raftlog.wire import FetchRequest, ProducePartition, ProduceRequest
+from raftlog.wire import FetchRequest, ProducePartition, ProduceRequest, decode_request
 from raftlog.wire import encode as encode_message
 
 TARGET = Target(TopicRecord(TopicId(bytes(16)), "t", 3, 1), 4096, None, 0)
@@ -102,9 +103,10 @@ COMMIT = msgspec.json.encode(
 @given(st.one_of(st.binary(max_size=100), damaged(st.just(COMMIT)), damaged(values.map(msgspec.json.encode))))
 def test_bodies_of_transactions(body: bytes) -> None:
     with contextlib.suppress(InvalidRequest):
-        wanted, visible_within_ms = _parse_commit(body)
-        assert wanted.outputs or wanted.group_offsets or wanted.positions or wanted.block
-        assert 0 <= visible_within_ms <= 30_000
+        wanted = _parse_commit(body)
+        check_request(wanted)
+        assert wanted.outputs or wanted.positions or wanted.block
+        assert decode_request(b"".join(encode_message(wanted)))[0] == wanted  # type: ignore[arg-type]
     for model in (InitializeProducer, OpenBlock, AbortTransactions):
         with contextlib.suppress(InvalidRequest):
             decode_json(body, model)

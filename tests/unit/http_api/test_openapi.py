@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from http_api.app import ROUTES, build_app
-from http_api.models import groups as models_groups
-from http_api.models import moves as models_moves
-from http_api.models import scrubs as models_scrubs
-from http_api.models import topics as models
-from http_api.models import transactions as models_transactions
+from http_api.app import MESSAGE_ROUTES, ROUTES, build_app
 from http_api.records import page as records_out
-from http_api.records import parse as records_in
-from http_api.routes import cluster, deletions, fetch, group_offsets, offsets, produce, topics, voters
+from http_api.routes import deletions, fetch, group_offsets, offsets, produce, topics
 from http_api.routes.cluster import OPENAPI
 from http_api.web.limits import (
-    DEFAULT_PRODUCE_TIMEOUT_MS,
     DEFAULT_READ_BYTES,
     DEFAULT_READ_RECORDS,
     MAX_READ_BYTES,
     MAX_READ_RECORDS,
     MAX_RECORDS_PER_REQUEST,
 )
+from http_api.web.middleware import ALWAYS_ANSWERED
 from http_api.web.problems import problem
-from raftlog.config import MAX_FETCH_WAIT_MS, MAX_PARTITIONS_PER_TOPIC, MAX_PRODUCE_TIMEOUT_MS, TOPIC_CONFIG_NAMES
+from raftlog import json_values
+from raftlog.api import cluster as api_cluster
+from raftlog.api import groups as api_groups
+from raftlog.api import moves as api_moves
+from raftlog.api import problems as api_problems
+from raftlog.api import quorum as api_quorum
+from raftlog.api import records as api_records
+from raftlog.api import scrubs as api_scrubs
+from raftlog.api import security as api_security
+from raftlog.api import topics as api_topics
+from raftlog.api import transactions as api_transactions
+from raftlog.config import (
+    DEFAULT_PRODUCE_TIMEOUT_MS,
+    MAX_FETCH_WAIT_MS,
+    MAX_PARTITIONS_PER_TOPIC,
+    MAX_PRODUCE_TIMEOUT_MS,
+    TOPIC_CONFIG_NAMES,
+)
 from raftlog.errors import CODES, RaftlogError
+from raftlog.model import QuorumStatus
+from raftlog.security.acls import Operation, PatternType, Permission, ResourceType
 from raftlog.wire import CONTENT_TYPE
-from tests.support.fake_broker import FakeBroker
+from tests.support.client.fake_broker import FakeBroker
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(OPENAPI)
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
@@ -42,7 +56,7 @@ OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def resolve(node: Any) -> Any:
-    """What a `$ref` names."""
+    """Return the object that a `$ref` names."""
     while "$ref" in node:
         target: Any = DOCUMENT
         for name in node["$ref"].removeprefix("#/").split("/"):
@@ -67,8 +81,13 @@ def test_every_route_is_described_and_every_description_is_a_route() -> None:
 def test_the_application_has_the_routes_of_the_table() -> None:
     app = build_app(FakeBroker())
     assert {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource} == {
-        (method, path) for method, path, _ in ROUTES
+        (method, path) for method, path, _ in (*ROUTES, *MESSAGE_ROUTES)
     }
+
+
+def test_messages_of_the_client_protocol_have_paths_of_their_own() -> None:
+    """These routes are not part of the versioned JSON API."""
+    assert not [path for _, path, _ in MESSAGE_ROUTES if path.startswith("/v1/")]
 
 
 def test_every_problem_code_is_described_with_its_status_and_nothing_else_is() -> None:
@@ -94,10 +113,37 @@ def test_what_is_named_is_there_and_what_is_there_is_named() -> None:
     refs = every_ref(DOCUMENT)
     for ref in refs:
         assert resolve({"$ref": ref})
+    # Requirements name their schemes without a path.
+    refs += [f"#/components/securitySchemes/{name}" for one in DOCUMENT["security"] for name in one]
     for kind, components in DOCUMENT["components"].items():
         for name in components:
             # Only the router itself refuses a method: no operation lists it.
             assert f"#/components/{kind}/{name}" in refs or name == "MethodNotAllowed", name
+
+
+def test_every_operation_needs_a_credential_except_those_for_load_balancers() -> None:
+    schemes = DOCUMENT["components"]["securitySchemes"]
+    assert {(found["type"], found.get("scheme")) for found in schemes.values()} == {
+        ("http", "bearer"), ("http", "basic"), ("mutualTLS", None)
+    }  # fmt: skip
+    assert DOCUMENT["security"] == [{name: []} for name in schemes], "one of them suffices"
+    for (method, path), operation in OPERATIONS.items():
+        refusals = {"401", "429"} & set(operation["responses"])
+        if path in ALWAYS_ANSWERED:
+            assert operation["security"] == [] and not refusals, (method, path)
+        else:
+            assert "security" not in operation and refusals == {"401", "429"}, (method, path)
+            assert "403" in operation["responses"]
+
+
+def test_access_rules_have_the_values_of_the_code() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    for name, kind in (("AclOperation", Operation), ("ResourceType", ResourceType), ("PatternType", PatternType)):
+        assert schemas[name]["enum"] == [member.value for member in kind]
+    assert schemas["Permission"]["enum"] == [member.value for member in Permission]
+    assert schemas["CreateAcls"]["properties"]["acls"]["maxItems"] == api_security.MAX_RULES_PER_REQUEST
+    lifetime = schemas["CreateToken"]["properties"]["expires_in_ms"]
+    assert lifetime["maximum"] == api_security.MAX_TOKEN_LIFETIME_MS
 
 
 def test_operation_ids_are_unique() -> None:
@@ -147,97 +193,58 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
     assert schemas["Records"]["properties"]["records"]["maxItems"] == MAX_RECORDS_PER_REQUEST
     assert set(schemas["Configs"]["propertyNames"]["enum"]) == set(TOPIC_CONFIG_NAMES)
     assert schemas["CreateTopic"]["properties"]["partitions"]["maximum"] == MAX_PARTITIONS_PER_TOPIC
-    assert schemas["CreateTopic"]["properties"]["replication_factor"]["maximum"] == models.MAX_REPLICATION_FACTOR
+    assert schemas["CreateTopic"]["properties"]["replication_factor"]["maximum"] == api_topics.MAX_REPLICATION_FACTOR
 
 
-MODELS: dict[str, type[msgspec.Struct]] = {
-    "CreateTopic": models.CreateTopic,
-    "AlterTopic": models.AlterTopic,
-    "AddPartitions": models.AddPartitions,
-    "DeleteRecords": models.DeleteRecords,
-    "DeleteBefore": models.DeleteBefore,
-    "PartitionDeletion": models.PartitionDeletion,
-    "DeletedRecords": models.DeletedRecords,
-    "TopicSummary": models.TopicSummary,
-    "TopicDescription": models.TopicDescription,
-    "PartitionDescription": models.PartitionDescription,
-    "Node": models.Node,
-    "Cluster": models.Cluster,
-    "Health": models.Health,
-    "OffsetRange": models.OffsetRange,
-    "OffsetOfTime": models.OffsetOfTime,
-    "ProducedBatch": models.ProducedBatch,
-    "ProducedRecords": models.ProducedRecords,
-    "Record": records_in.RecordIn,
-    "Header": records_in.HeaderIn,
-    "ReadRecord": records_out.ReadRecord,
-    "ReadRecords": fetch._Records,
-    "Reassignment": models_moves.Reassignment,
-    "Throttle": models_moves.Throttle,
-    "AlterReassignments": models_moves.AlterReassignments,
-    "Plan": models_moves.Plan,
-    "NamedPartition": models_moves.NamedPartition,
-    "Elect": models_moves.Elect,
-    "PartitionOutcome": models_moves.PartitionOutcome,
-    "PartitionOutcomes": models_moves.PartitionOutcomes,
-    "ReassignmentDescription": models_moves.ReassignmentDescription,
-    "Reassignments": models_moves.Reassignments,
-    "PlannedMove": models_moves.PlannedMove,
-    "PlannedMoves": models_moves.PlannedMoves,
-    "Replica": models_moves.Replica,
-    "Replicas": models_moves.Replicas,
-    "StartScrub": models_scrubs.StartScrub,
-    "ScrubFinding": models_scrubs.ScrubFinding,
-    "Scrub": models_scrubs.Scrub,
-    **{
-        name: getattr(models_groups, name)
-        for name in (
-            "JoinGroup",
-            "AssignedTopic",
-            "ReleasedTopic",
-            "Heartbeat",
-            "Membership",
-            "GroupSummary",
-            "Groups",
-            "MemberDescription",
-            "GroupDescription",
-            "GroupOffset",
-            "GroupOffsets",
-            "OffsetToCommit",
-            "CommitOffsets",
-            "SeekTopic",
-            "SeekGroup",
-            "SoughtOffset",
-            "SoughtGroup",
-        )
-    },
-    **{
-        name: getattr(models_transactions, name)
-        for name in (
-            "InitializeProducer",
-            "OpenBlock",
-            "ProducerIdBlock",
-            "NamedTransaction",
-            "OutputTopic",
-            "TransactionOutput",
-            "ConsumedRange",
-            "ConsumedOffsets",
-            "PositionMove",
-            "CommitTransactions",
-            "AbortTransactions",
-            "ProducerKey",
-            "EndedTransactions",
-            "TransactionPartition",
-            "TransactionDescription",
-            "Transactions",
-            "NamedPosition",
-        )
-    },
-    "ChangeVoters": voters.ChangeVoters,
-    "FinalizeFeatureLevel": cluster.FinalizeFeatureLevel,
-    "FeatureLevelFinalized": cluster.FeatureLevelFinalized,
-    "VotersChanged": voters.VotersChanged,
+SUBJECTS = (
+    api_cluster, api_groups, api_moves, api_problems, api_quorum, api_records, api_scrubs, api_security, api_topics,
+    api_transactions,
+)  # fmt: skip
+SCHEMA_NAMES = {
+    "ClusterInfo": "Cluster",
+    "GroupInfo": "GroupDescription",
+    "GroupMemberInfo": "MemberDescription",
+    "GroupOffsetInfo": "GroupOffset",
+    "HealthInfo": "Health",
+    "MembershipInfo": "Membership",
+    "MoveInfo": "PlannedMove",
+    "NamedPosition": "PositionDescription",
+    "NodeInfo": "Node",
+    "PartitionError": "BatchError",
+    "PartitionInfo": "PartitionDescription",
+    "PositionList": "Positions",
+    "PositionValue": "NamedPosition",
+    "QuotaFields": "QuotaLimits",
+    "QuotaInfo": "Quota",
+    "QuorumInfo": "Quorum",
+    "ReassignmentInfo": "ReassignmentDescription",
+    "ReplicaInfo": "Replica",
+    "TokenInfo": "Token",
+    "TransactionInfo": "TransactionDescription",
+    "UserInfo": "User",
+    "VotersChange": "VotersChanged",
 }
+"""Struct → schema, where the names differ."""
+INLINE = {"AllocateProducer", "Problem", "Producer", "RecordPosition", "ThrottleInfo", "Topics"}
+"""Structs that the document describes where they are used; of `ThrottleInfo` it describes the subclass, and of problems
+the members of every kind as well."""
+MODELS: dict[str, type[msgspec.Struct]] = {
+    "Record": json_values.RecordIn,
+    "Header": json_values.HeaderIn,
+    "ReadRecord": records_out.ReadRecord,
+    **{
+        SCHEMA_NAMES.get(name, name): kind
+        for subject in SUBJECTS
+        for name, kind in vars(subject).items()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == subject.__name__
+        if name not in INLINE
+    },
+}
+
+
+def test_the_status_of_the_quorum_is_answered_as_it_is() -> None:
+    fields = msgspec.structs.fields(api_quorum.QuorumInfo)
+    assert [field.name for field in dataclasses.fields(QuorumStatus)] == [field.name for field in fields]
 
 
 @pytest.mark.parametrize("name", MODELS)

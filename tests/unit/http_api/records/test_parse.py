@@ -1,4 +1,4 @@
-"""Bodies of produce requests → columns: what is taken, and that an error names the record at fault."""
+"""Bodies of produce requests → columns: accepted bodies, and errors that name the invalid record."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_faulty_record_is_named(record: bytes, code: str, named: str) -> None:
 
 @pytest.mark.parametrize("value", [b'{"base64":%b}', b"%b"])
 def test_json_may_be_too_deep_for_a_second_look_only(value: bytes) -> None:
-    """The interpreter counts calls and brackets together, so what one decoder took may be too deep for the next."""
+    """The interpreter counts calls and brackets together, so what one decoder accepted may be too deep for the next."""
     for depth in range(900, 1010):
         record = b'{"value":' + value % (b"[" * depth + b"]" * depth) + b"}"
         for parse, body in ((parse_json, b'{"records":[' + record + b"]}"), (parse_ndjson, record)):

@@ -1,1 +1,1 @@
-""" """
+"""Unit tests of `http_api/routes/`."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_api.models.topics import CreateTopic
 from http_api.web.bodies import Inflater, decode_json
+from raftlog.api.topics import CreateTopic
 from raftlog.errors import InvalidRequest
 
 LIMIT = 1 << 20
@@ -62,7 +62,7 @@ def test_a_bomb_stops_at_the_limit(name: str) -> None:
 
 
 def test_thousands_of_empty_members_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="something follows"):
+    with pytest.raises(InvalidRequest, match="there are bytes after"):
         inflate(gzip.compress(b"") * 1000, "gzip")
 
 

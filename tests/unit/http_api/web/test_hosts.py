@@ -72,7 +72,7 @@ def test_a_name_is_read_without_port_case_and_final_dot() -> None:
 
 @pytest.mark.parametrize("text", ["two words", "http://x", "", "a/b"])
 def test_a_setting_that_is_no_host_name_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no host name"):
+    with pytest.raises(ValueError, match="not a host name"):
         HostPolicy.of([text], [])
 
 

@@ -1,4 +1,4 @@
-"""Writes that outlive their requests: their deadline, and what is told at it."""
+"""Writes that outlive their requests: their deadline, and the answer when it passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from http_api.web.context import ApiContext
 from http_api.web.hosts import HostPolicy
 from http_api.web.limits import Limits
 from raftlog.errors import RetriableError
-from tests.support.fake_broker import FakeBroker
+from tests.support.client.fake_broker import FakeBroker
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def context() -> ApiContext:
 
 
 async def test_a_write_that_is_done_at_its_deadline_is_told_of_as_done(context: ApiContext) -> None:
-    """The loop was held, so both are seen in one turn: what was decided is no fault of ours."""
+    """The loop stalled, so one turn sees the decision and the deadline: the decision is the answer."""
 
     async def write(answer: int) -> int:
         await asyncio.sleep(0)

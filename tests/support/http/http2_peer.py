@@ -1,6 +1,6 @@
-"""The other end of an HTTP/2 connection, made by hand: frames of any kind, legal or not, and what came back.
+"""The other end of an HTTP/2 connection, driven by hand: frames of any kind, legal or not, and the received frames.
 
-Frames are built and read with hyperframe and hpack, not with raftlog's own code, so that both sides cannot share a
+Frames are built and parsed with hyperframe and hpack, not with raftlog's own code, so that both sides cannot share a
 mistake.
 """
 
@@ -25,6 +25,7 @@ from raftlog.http2.core import ConnectionCore
 from raftlog.http2.events import ConnectionFailed, Event, MessageReceived, RequestReceived, StreamClosed
 from raftlog.http2.frames import PREFACE
 from raftlog.http2.limits import Http2Limits
+from raftlog.http2.messages import PartialPool
 from raftlog.http2.stream_table import StreamState
 from raftlog.ports import FileRegion
 
@@ -35,12 +36,12 @@ ROOM = 2**40
 
 
 def prefixed(*messages: bytes) -> bytes:
-    """Messages as they travel."""
+    """Messages in their wire format."""
     return b"".join(len(message).to_bytes(4, "big") + message for message in messages)
 
 
 def parse(data: bytes) -> list[Frame]:
-    """All frames of a byte string that holds whole frames (and perhaps a client's preface)."""
+    """Parse all frames of a byte string of complete frames (possibly with a client's preface)."""
     data = data.removeprefix(PREFACE)
     frames = []
     while data:
@@ -82,7 +83,7 @@ def raw_frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> by
 
 
 class RawPeer:
-    """Drives one `ConnectionCore` by hand. By default the core listens, and the handshake is done."""
+    """A peer of one `ConnectionCore`, driven by hand. By default the core listens, and the handshake is done."""
 
     def __init__(
         self,
@@ -91,9 +92,10 @@ class RawPeer:
         limits: Http2Limits | None = None,
         settings: dict[int, int] | None = None,
         handshake: bool = True,
+        pool: PartialPool | None = None,
     ) -> None:
         self.now = 1000.0
-        self.core = ConnectionCore(client=core_dials, limits=limits or Http2Limits(), now=self.now)
+        self.core = ConnectionCore(client=core_dials, limits=limits or Http2Limits(), now=self.now, pool=pool)
         self.hpack = Encoder()
         if handshake:
             self.feed((b"" if core_dials else PREFACE) + settings_frame(settings) + settings_frame(ack=True))
@@ -114,7 +116,7 @@ class RawPeer:
             position += count
 
     def headers(self, stream_id: int, fields: Iterable[tuple[str, str]], *, end: bool = False, split: int = 0) -> bytes:
-        """HEADERS, cut into frames of `split` bytes where that is given."""
+        """HEADERS, cut into frames of `split` bytes if that is given."""
         block = self.hpack.encode(list(fields))
         pieces = [block[i : i + split] for i in range(0, len(block), split)] if split else [block]
         frames: list[HeadersFrame | ContinuationFrame] = [HeadersFrame(stream_id, pieces[0])]
@@ -146,7 +148,7 @@ class RawPeer:
         return stream
 
     def output(self, room: int = ROOM) -> bytes:
-        """Everything the core wants to send; regions of files are read."""
+        """Return everything that the core wants to send; regions of files are read."""
         pieces = []
         for part in self.core.take_output(room):
             if isinstance(part, FileRegion):
@@ -165,13 +167,13 @@ class RawPeer:
         return events
 
     def messages(self) -> list[bytes]:
-        """Messages told since the last call; nothing else may have been."""
+        """Return the messages delivered since the last call; there must be no other events."""
         events = self.events()
         assert all(isinstance(event, MessageReceived) for event in events), events
         return [bytes(event.message) for event in events if isinstance(event, MessageReceived)]
 
     def goaway(self) -> tuple[int, str]:
-        """Code and text of the GOAWAY with which the core gave up, which it must have done."""
+        """Return code and text of the GOAWAY with which the core must have closed the connection."""
         frames = only(self.frames(), GoAwayFrame)
         assert len(frames) == 1, frames
         failed = only(self.events(), ConnectionFailed)
@@ -180,7 +182,7 @@ class RawPeer:
         return frames[0].error_code, frames[0].additional_data.decode()
 
     def reset_code(self) -> int:
-        """Code of the one stream that the core reset; the connection must live."""
+        """Return the code of the one stream that the core reset; the connection must be alive."""
         frames = only(self.frames(), RstStreamFrame)
         assert len(frames) == 1 and not self.core.failed, frames
         assert len(only(self.events(), StreamClosed)) == 1

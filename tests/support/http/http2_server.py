@@ -1,4 +1,4 @@
-"""A listener with an echo, a handler that keeps what it is told, and raw connections: for tests over real sockets."""
+"""A listener with an echo, a handler that records its calls, and raw connections: for tests over real sockets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE_S = 10.0
 
 
 class Recorder:
-    """A handler that keeps what it is told, and lets a test wait for it."""
+    """A handler that records its calls, and lets a test wait for them."""
 
     def __init__(self, act: Callable[[Http2Stream, memoryview], None] | None = None) -> None:
         self.act = act
@@ -38,7 +38,7 @@ class Recorder:
         stream.end()
 
     def on_closed(self, stream: Http2Stream, reason: str) -> None:
-        self.closed.set_result(reason)  # raises when called twice
+        self.closed.set_result(reason)  # raises if it is called twice
         self._changed.set()
 
     async def wait(self, count: int) -> list[bytes]:
@@ -58,7 +58,7 @@ def echo(stream: Http2Stream, message: memoryview) -> None:
 
 
 class Server:
-    """A listener with an echo at /echo, and whatever else a test adds."""
+    """A listener with an echo at /echo, and the handlers that a test adds."""
 
     def __init__(self, limits: Http2Limits | None = None, **options: Any) -> None:
         self.accepted: list[Recorder] = []

@@ -18,8 +18,8 @@ from http_api.app import build_app, start_api
 from http_api.web.context import CONTEXT, ApiContext
 from http_api.web.limits import Limits
 from raftlog.errors import CODES
-
-from .fake_broker import FakeBroker
+from raftlog.system.tls_door import ContextSource
+from tests.support.client.fake_broker import FakeBroker
 
 PATIENCE_S = 10.0
 
@@ -35,7 +35,7 @@ class Answer:
         return msgspec.json.decode(self.body)
 
     def problem(self, code: str) -> dict[str, Any]:
-        """The problem document, which is well-formed and has this code."""
+        """Check that it is a well-formed problem document with this code, and return it."""
         assert self.headers["Content-Type"].startswith("application/problem+json"), self
         document: dict[str, Any] = self.document
         assert document["code"] == code, document
@@ -61,12 +61,12 @@ class Api:
 
     @property
     def connections(self) -> int:
-        """Open, as the server sees it."""
+        """Open connections, in the server's view."""
         assert self.runner.server is not None
         return len(self.runner.server.connections)
 
     async def call(self, method: str, path: str, **options: Any) -> Answer:
-        """One request, with aiohttp's options; the whole answer."""
+        """Send one request, with aiohttp's options; returns the whole answer."""
         async with self.session.request(method, path, **options) as response:
             return Answer(response.status, response.headers, await response.read())
 
@@ -74,7 +74,7 @@ class Api:
         return await self.call("GET", path, **options)
 
     async def post(self, path: str, body: Any = None, content_type: str = "application/json", **options: Any) -> Answer:
-        """`body`: bytes as they are, anything else as JSON."""
+        """`body`: bytes are sent as they are, everything else as JSON."""
         data: Any = body
         if body is not None and not hasattr(body, "__aiter__"):
             # A file, since aiohttp warns of large bytes.
@@ -83,7 +83,7 @@ class Api:
         return await self.call("POST", path, data=data, headers=headers, **options)
 
     async def raw(self, request: bytes, *, patience_s: float = PATIENCE_S) -> bytes:
-        """Bytes to the port, and all that comes back until the server closes."""
+        """Send bytes to the port, and return everything that arrives until the server closes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             writer.write(request)
@@ -93,7 +93,7 @@ class Api:
             writer.transport.abort()
 
     async def is_well(self) -> None:
-        """The server goes on, and holds nothing of requests that are over."""
+        """Check that the server works, and holds nothing of completed requests."""
         assert (await self.get("/v1/ready")).status == 200
         await eventually(lambda: self.context.held_bytes == 0 and self.context.requests_under_way == 0)
 
@@ -103,7 +103,7 @@ async def running_api(
     broker: FakeBroker,
     *,
     limits: Limits | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    ssl_context: ssl.SSLContext | ContextSource | None = None,
     client_ssl: ssl.SSLContext | bool = True,
     **options: Any,
 ) -> AsyncIterator[Api]:

@@ -1,0 +1,74 @@
+"""One request on its way through a handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from http_api.service.service import BrokerService, PartitionService
+from metadata.view import ClusterView
+from raftlog.errors import RaftlogError
+from raftlog.security.acls import CLUSTER, Operation, Resource, ResourceType
+from raftlog.security.principals import Caller
+from raftlog.wire import GroupRequest, TransactionRequest
+
+from .authentication import AUTHENTICATED
+from .context import ApiContext
+from .query import Query
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request with the API that received it, its caller and its checked query."""
+
+    request: web.Request
+    context: ApiContext
+    query: Query
+    caller: Caller
+    action: str
+    """Method and route, for the audit log."""
+    request_id: str
+
+    @property
+    def service(self) -> BrokerService:
+        """The broker behind the API."""
+        return self.context.service
+
+    @property
+    def view(self) -> ClusterView:
+        """The cluster as the broker knows it."""
+        return self.context.service.view
+
+    @property
+    def partitions(self) -> PartitionService:
+        """The partitions as the caller may use them."""
+        return self.context.service.as_caller(self.caller)
+
+    def segment(self, name: str) -> str:
+        """Return a variable segment of the path."""
+        return self.request.match_info[name]
+
+    # --- What the caller may do (S12) --------------------------------------------------------------------------------
+
+    def check(self, operation: Operation, resource: Resource = CLUSTER) -> None:
+        """Raise `InvalidRequest` (`authorization_failed`) if the caller may not do this."""
+        self.service.access.check(self.caller, operation, resource, self.action, self.request_id)
+
+    def check_any(self, operation: Operation, kind: ResourceType) -> None:
+        """Raise `InvalidRequest` (`authorization_failed`) if the caller may do this to no resource of the type."""
+        self.service.access.check_any(self.caller, operation, kind, self.action, self.request_id)
+
+    def check_request(self, request: GroupRequest | TransactionRequest) -> None:
+        """Raise `InvalidRequest` (`authorization_failed`) if the caller may not do what the request asks."""
+        self.service.access.check_request(self.caller, request, self.action, self.request_id)
+
+    def watch(self, ended: Callable[[RaftlogError], None]) -> Callable[[], None]:
+        """Call `ended` at most once, in an event of its own, when the caller's credential is revoked or expires. Return
+        the function that ends the watch. Raises `InvalidRequest` (`unauthenticated`) if that has happened already."""
+        return self.request[AUTHENTICATED].watch(ended)
+
+    def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+        """Return whether the caller may do this, for the entries of a list."""
+        return self.service.access.allows(self.caller, operation, Resource(kind, name))

@@ -1,0 +1,258 @@
+"""Every route and verb, of the router and of the OpenAPI document: no answer without a credential, none without a right
+(S12)."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from http_api.app import MESSAGE_ROUTES, ROUTES
+from http_api.routes.cluster import OPENAPI
+from http_api.web.middleware import ALWAYS_ANSWERED
+from raftlog.errors import InvalidRequest
+from raftlog.security.acls import OPERATIONS_OF, Operation, ResourceType
+from tests.support.client.secured_broker import Headers, SecuredBroker, basic
+from tests.support.http.api_client import Answer, Api, running_api
+from tests.support.http.route_rights import Case, Right, cases, content_type_of, filled, ways_to
+from tests.support.security.rules import allow
+
+pytestmark = pytest.mark.integration
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
+DOCUMENT: dict[str, Any] = msgspec.json.decode(OPENAPI)
+DOCUMENTED = {
+    (method.upper(), path) for path, item in DOCUMENT["paths"].items() for method in item if method.upper() in METHODS
+}
+ROUTED = {(method, path) for method, path, _ in (*ROUTES, *MESSAGE_ROUTES)}
+PATHS = sorted({path for _, path in ROUTED | DOCUMENTED})
+STRANGE_PATHS = (
+    "/", "/v1", "/v2/topics", "/v1/topics/", "/v1/health/", "/V1/health", "/v1/health/x",
+    "/v1/users/a/b", "/v1/topics/t/secrets", "/v1/topics/%00", "/v1/topics/..%2f..%2fhealth", "/favicon.ico",
+    "/raftlog.forward", "/v1/" + "x" * 4_000,
+)  # fmt: skip
+REQUEST_ID = {"X-Request-Id": "the-same"}
+
+
+class Idle:
+    """Moves and scrubs of a broker that has none."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*arguments: object) -> Any:
+            raise InvalidRequest("invalid_request", "nothing to do")
+
+        return refuse
+
+
+class Counting(SecuredBroker):
+    """A broker that counts what requests cost it."""
+
+    catch_ups = 0
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.moves = self.scrubs = Idle()
+
+    def _catch_up(self) -> bool:
+        self.catch_ups += 1
+        return super()._catch_up()
+
+
+@pytest_asyncio.fixture
+async def broker() -> Counting:
+    broker = Counting()
+    await broker.user("bob", password="a long password")
+    return broker
+
+
+@pytest_asyncio.fixture
+async def api(broker: Counting) -> AsyncIterator[Api]:
+    async with running_api(broker) as running:
+        yield running
+
+
+def is_open(method: str, path: str) -> bool:
+    return method in ("GET", "HEAD") and path in ALWAYS_ANSWERED
+
+
+def refused(answer: Answer, method: str) -> bytes:
+    """Check that an answer is the one refusal of all requests without a valid credential, and return its body."""
+    assert answer.status == 401, (method, answer)
+    assert answer.headers.getall("WWW-Authenticate") == [  # type: ignore[attr-defined]
+        'Bearer realm="raftlog"', 'Basic realm="raftlog", charset="UTF-8"'
+    ]  # fmt: skip
+    if method != "HEAD":
+        answer.problem("unauthenticated")
+    return answer.body
+
+
+def test_the_table_of_rights_has_every_route() -> None:
+    assert set(cases(bytes(16))) == ROUTED
+    assert {key for key in ROUTED if key[1].startswith("/v1/") or key[1] == "/openapi.json"} == DOCUMENTED
+
+
+CREDENTIALS: dict[str, list[tuple[str, str]]] = {
+    "none": [],
+    "an unknown token": [("Authorization", "Bearer rlt_abcdefghijkl_" + "A" * 43)],
+    "half a token": [("Authorization", "Bearer rlt_abc")],
+    "an unknown access token": [("Authorization", "Bearer eyJhbGciOiJub25lIn0.e30.")],
+    "an empty bearer": [("Authorization", "Bearer")],
+    "a wrong password": [*basic("bob", "another password").items()],
+    "an unknown name": [*basic("eve", "a long password").items()],
+    "a reserved name": [*basic("ANONYMOUS", "x").items()],
+    "broken base64": [("Authorization", "Basic !!!")],
+    "another scheme": [("Authorization", 'Digest username="bob"')],
+    "an empty header": [("Authorization", "")],
+    "two headers": [*basic("bob", "a long password").items(), *basic("bob", "a long password").items()],
+}
+
+
+@pytest.mark.parametrize("credential", CREDENTIALS)
+async def test_nothing_is_answered_without_a_valid_credential(api: Api, broker: Counting, credential: str) -> None:
+    broker.add_topic("t")
+    headers = [*REQUEST_ID.items(), *CREDENTIALS[credential]]
+    costs, bodies = broker.catch_ups, set()
+    for path in (*PATHS, *STRANGE_PATHS):
+        for method in METHODS if credential in ("none", "a wrong password") else ("GET", "POST", "PROPFIND"):
+            answer = await api.call(method, filled(path), headers=headers)
+            if is_open(method, path):
+                assert answer.status == 200, (method, path)
+            elif method == "HEAD":
+                assert refused(answer, method) == b""
+            else:
+                bodies.add(refused(answer, method))
+    assert len(bodies) == 1, "every cause and every path have the same answer"
+    assert broker.catch_ups == costs, "nothing was asked of the quorum"
+
+
+async def test_all_causes_have_the_same_answer(api: Api) -> None:
+    answers = [await api.get("/v1/topics", headers=[*REQUEST_ID.items(), *one]) for one in CREDENTIALS.values()]
+    assert len({refused(answer, "GET") for answer in answers}) == 1
+    assert len({tuple(sorted((k, v) for k, v in answer.headers.items() if k != "Date")) for answer in answers}) == 1
+
+
+BODIES: dict[str, bytes] = {
+    "noise": os.urandom(200),
+    "broken JSON": b'{"name": ',
+    "another shape": b"[1, 2]",
+    "nesting": b"[" * 100_000,
+    "large": b" " * 2_000_000,
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_bodies_are_not_looked_at_before_the_decision(api: Api, broker: Counting, body: str) -> None:
+    nobody = await broker.user("nobody")
+    topic = broker.add_topic("t")
+    table = cases(topic.topic_id)
+    for (method, path), case in table.items():
+        if method == "HEAD" or is_open(method, path):
+            continue
+        for content_type in ("application/json", "text/html", content_type_of(case.body)):
+            given = {**REQUEST_ID, "Content-Type": content_type}
+            where = f"{filled(path)}?topic_id=1&unknown=1"
+            refused(await api.call(method, where, headers=given, data=io.BytesIO(BODIES[body])), method)
+            if isinstance(case.needs, str) or case.names_in_body:
+                continue
+            told = await api.call(method, where, headers={**given, **nobody}, data=io.BytesIO(BODIES[body]))
+            told.problem("authorization_failed")
+    assert broker.produced == []
+    await api.is_well()
+
+
+async def test_a_caller_without_rights_learns_nothing(api: Api, broker: Counting) -> None:
+    nobody = {**REQUEST_ID, **await broker.user("nobody")}
+
+    async def all_answers() -> dict[tuple[str, str], Answer]:
+        topic = broker.view.topic("t")
+        table = cases(topic.topic_id if topic is not None else bytes(16))
+        return {key: await send(api, key, case, nobody) for key, case in table.items()}
+
+    costs = broker.catch_ups
+    absent = await all_answers()
+    for key, case in cases(bytes(16)).items():
+        answer = absent[key]
+        if isinstance(case.needs, tuple):
+            document = answer.problem("authorization_failed")
+            assert document["detail"].startswith("User:nobody may not "), key
+            assert "exist" not in document["detail"]
+        elif case.needs == "list":
+            assert set(map(str, answer.document.values())) <= {"[]", "False"}, key
+        elif case.needs == "everybody":
+            assert answer.status == 200 and (key[0] == "HEAD" or answer.document == {"ready": True, "problems": []})
+        else:
+            assert answer.status == 200, key
+    lists = sum(case.needs == "list" for case in cases(bytes(16)).values())
+    assert broker.catch_ups - costs <= lists, "only lists may cost a round trip to the quorum"
+
+    broker.add_topic("t")
+    await api.post("/v1/groups/g/offsets", {"offsets": [{"topic": "t", "partition": 0, "offset": 0}]}, headers=nobody)
+    await broker.security.create_user("carol", None, superuser=True)
+    present = await all_answers()
+    for key in absent:
+        if key != ("POST", "/v1/cluster/feature-level") and absent[key].status == 403:
+            assert absent[key].body == present[key].body, f"{key} tells whether something exists"
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_other_methods_and_paths_are_not_found_by_those_who_are_known(
+    api: Api, broker: Counting, method: str
+) -> None:
+    nobody = await broker.user("nobody")
+    for path in PATHS:
+        if (method, path) in ROUTED:
+            continue
+        answer = await api.call(method, filled(path), headers=nobody)
+        # `/v1/transactions/commit` is also the path of a transactional id of that name.
+        is_a_name = method == "GET" and path.startswith("/v1/transactions/") and path.count("/") == 3
+        assert answer.status == (403 if is_a_name else 405), (method, path)
+    for path in STRANGE_PATHS:
+        assert (await api.call(method, path, headers=nobody)).status in (403, 404, 405), (method, path)
+
+
+async def send(api: Api, key: tuple[str, str], case: Case, headers: Headers) -> Answer:
+    method, path = key
+    options: dict[str, Any] = {}
+    if case.body is not None:
+        headers = {**headers, "Content-Type": content_type_of(case.body)}
+        options["data"] = case.body if isinstance(case.body, bytes) else msgspec.json.encode(case.body)
+    return await api.call(method, f"{filled(path)}{'?' if case.query else ''}{case.query}", headers=headers, **options)
+
+
+EVERY_RIGHT: list[Right] = [
+    (operation, kind) for kind in ResourceType for operation in OPERATIONS_OF[kind] if operation is not Operation.ALL
+]
+
+
+@pytest.mark.parametrize("key", [key for key, case in cases(bytes(16)).items() if isinstance(case.needs, tuple)])
+async def test_a_route_needs_its_rights_and_no_others(api: Api, broker: Counting, key: tuple[str, str]) -> None:
+    topic = broker.add_topic("t")
+    case = cases(topic.topic_id)[key]
+    assert isinstance(case.needs, tuple)
+
+    for number, missing in enumerate(case.needs):
+        name = f"without-{number}"
+        headers = await broker.user(name)
+        others = [right for right in EVERY_RIGHT if right not in ways_to(missing)]
+        await broker.allow(*(allow(*right, named(right), principal=f"User:{name}") for right in others))
+        answer = await send(api, key, case, headers)
+        if answer.status == 200:  # Other topics, or the operation on any of them, let the request itself through.
+            assert b"authorization_failed" in answer.body, (key, missing)
+        else:
+            answer.problem("authorization_failed")
+    assert broker.produced == [] or broker.appended("t") == 0
+
+    headers = await broker.user("entitled")
+    await broker.allow(*(allow(*right, named(right), principal="User:entitled") for right in case.needs))
+    answer = await send(api, key, case, headers)
+    assert answer.status not in (401, 403, 500), (key, answer)
+    assert b"authorization_failed" not in answer.body
+
+
+def named(right: Right) -> str:
+    return "raftlog-cluster" if right[1] is ResourceType.CLUSTER else "*"

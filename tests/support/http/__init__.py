@@ -1,0 +1,1 @@
+"""HTTP peers, servers and clients that tests drive by hand."""
