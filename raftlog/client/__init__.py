@@ -6,38 +6,39 @@ return.
 
 from __future__ import annotations
 
-from raftlog.client.consuming.consumer import Consumer
+from raftlog.api.groups import GroupPartition
+from raftlog.api.transactions import ConsumedOffsets, ConsumedRange, NamedPosition, ProducerIdBlock, TransactionInfo
 from raftlog.client.consuming.records import ConsumedBatch, ConsumerRecord
-from raftlog.client.groups.api import GroupPartition
+from raftlog.client.credentials import Credentials
 from raftlog.client.groups.consumer import GroupConsumer
 from raftlog.client.producing.delivery import Delivery, DeliveryFuture, RecordMetadata
-from raftlog.client.transactions.api import (
-    ConsumedOffsets,
-    ConsumedRange,
-    NamedPosition,
-    ProducerIdBlock,
-    TransactionInfo,
-    TransactionOutput,
-)
+from raftlog.client.settings import AdminSettings, ConsumerSettings, GroupConsumerSettings, ProducerSettings
 from raftlog.client.transactions.transaction import Transaction, TransactionState, commit_together
+from raftlog.wire import TransactionOutput
 
 from .admin import Admin
+from .consumer import Consumer
 from .producer import Producer
 
 __all__ = [
     "Admin",
+    "AdminSettings",
     "ConsumedBatch",
     "ConsumedOffsets",
     "ConsumedRange",
     "Consumer",
     "ConsumerRecord",
+    "ConsumerSettings",
+    "Credentials",
     "Delivery",
     "DeliveryFuture",
     "GroupConsumer",
+    "GroupConsumerSettings",
     "GroupPartition",
     "NamedPosition",
     "Producer",
     "ProducerIdBlock",
+    "ProducerSettings",
     "RecordMetadata",
     "Transaction",
     "TransactionInfo",

@@ -1,9 +1,9 @@
-"""`Admin`: topics, cluster, quorum, offsets, reassignments, groups and transactions, over the HTTP API.
+"""`Admin`: topics, cluster, quorum, offsets, reassignments, groups, transactions and security, over the HTTP API.
 
 Reads go to any node, and to the next one if the answer is late. Changes are sent once: if the answer is lost, the error
 is `outcome_unknown`, and only a read shows what happened. Repeating a reassignment is idempotent.
 
-A plan is read-only. A request for several partitions is answered for each of them: look at `error`.
+Plans change nothing. A request for several partitions has an answer for each of them: check its `error`.
 
 Each node knows the decided transactions, and the open ones only in partitions that it leads. So all nodes are asked and
 their answers about one transaction are merged; nodes that did not answer are listed.
@@ -13,300 +13,113 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal
+from typing import Literal, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
 
-from raftlog.client.cluster.api import HttpApi
-from raftlog.client.cluster.metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
+from raftlog.api.cluster import ClusterInfo, FeatureLevelFinalized, FinalizeFeatureLevel, HealthInfo
+from raftlog.api.groups import (
+    GroupInfo,
+    GroupOffsetInfo,
+    GroupOffsets,
+    Groups,
+    GroupSummary,
+    PlannedOffset,
+    SeekGroup,
+    SeekTopic,
+    SoughtGroup,
+    SoughtOffset,
+)
+from raftlog.api.moves import (
+    AlterReassignments,
+    Elect,
+    MoveInfo,
+    NamedPartition,
+    PartitionOutcome,
+    PartitionOutcomes,
+    Plan,
+    PlannedMoves,
+    Reassignment,
+    ReassignmentInfo,
+    Reassignments,
+    ReplicaInfo,
+    Replicas,
+    Throttle,
+    ThrottleInfo,
+)
+from raftlog.api.quorum import ChangeVoters, QuorumInfo, VotersChange
+from raftlog.api.records import OffsetRange
+from raftlog.api.security import (
+    Acl,
+    AclDecision,
+    Acls,
+    AlterUser,
+    CheckAcl,
+    CreateAcls,
+    CreatedToken,
+    CreateToken,
+    CreateUser,
+    DeleteAcls,
+    Identity,
+    QuotaFields,
+    QuotaInfo,
+    Quotas,
+    TokenInfo,
+    Tokens,
+    UserInfo,
+    Users,
+)
+from raftlog.api.topics import (
+    AddPartitions,
+    AlterTopic,
+    CreateTopic,
+    DeleteBefore,
+    DeletedRecords,
+    DeleteRecords,
+    PartitionDeletion,
+    TopicDescription,
+    Topics,
+    TopicSummary,
+)
+from raftlog.api.transactions import PositionList, TransactionInfo, TransactionPartition, Transactions
+from raftlog.client.cluster.api import CHANGE_TIMEOUT, READ_TIMEOUT, HttpApi, in_parts
+from raftlog.client.cluster.connection_security import ConnectionSecurity, blames_credential
+from raftlog.client.cluster.metadata import topic_path
 from raftlog.client.consuming.offsets import query_offsets
-from raftlog.client.groups.api import AssignedTopic, GroupApi, GroupOffsetInfo, group_path
-from raftlog.client.transactions.api import NamedPosition, TransactionApi, TransactionInfo, TransactionPartition
+from raftlog.client.groups.api import group_path
+from raftlog.client.keywords import AdminKeywords
+from raftlog.client.settings import AdminSettings, takes
+from raftlog.client.transactions.api import HEDGE_AFTER, TransactionApi
 from raftlog.config import check_topic_name
-from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
-from raftlog.model import ProducerEpoch, ProducerId
-from raftlog.transactions import TransactionKey
+from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.security.secrets import Secret
 from raftlog.wire import TIMESTAMP_LATEST
 
-__all__ = [
-    "Admin",
-    "ClusterInfo",
-    "FeatureLevelFinalized",
-    "GroupInfo",
-    "GroupSummary",
-    "HealthInfo",
-    "MoveInfo",
-    "NodeInfo",
-    "OffsetRange",
-    "PartitionDeletion",
-    "PartitionError",
-    "PartitionInfo",
-    "PartitionOutcome",
-    "PositionList",
-    "QuorumInfo",
-    "ReassignmentInfo",
-    "ReplicaInfo",
-    "SoughtOffset",
-    "ThrottleInfo",
-    "TopicDescription",
-    "TopicSummary",
-    "TransactionList",
-    "VotersChange",
-]
-
-CHANGE_TIMEOUT = 15.0
 ANSWER_GRACE = 6.0
 """Seconds that a node may take beyond the timeout in the request."""
 SEEK_TIMEOUT = 60.0
 
-MAX_PLANNED = 1_000
-"""Partitions in one request."""
+T = TypeVar("T")
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 SeekTo = Literal["earliest", "latest", "offset", "timestamp", "shift", "duration"]
 MOVES_TIMEOUT = 60.0
 PARTITIONS_PER_REQUEST = 1_000
+"""Partitions in one request to move, elect or seek."""
 REPLICAS_TIMEOUT = 5.0
+TRANSACTIONS_TIMEOUT = 10.0
+SECURITY_TIMEOUT = 60.0
+"""Seconds for the quorum's decision, and for a password to be hashed."""
 ABORT_TIMEOUT = 30.0
 _STATES = ("PrepareCommit", "PrepareAbort", "Ongoing", "CompleteCommit", "CompleteAbort", "Empty")
 """States, the most conclusive first: some nodes may not have seen the decision or the end of a transaction yet."""
 
 
-class TopicSummary(msgspec.Struct, frozen=True):
-    """One topic in a list."""
-
-    name: str
-    id: str
-    partition_count: int
-    replication_factor: int
-
-
-class _Topics(msgspec.Struct, frozen=True):
-    topics: list[TopicSummary]
-
-
 async def find_topics(api: HttpApi, pattern: str | None, *, timeout: float = 5.0) -> list[TopicSummary]:
     """Return the topics as `Admin.list_topics` does."""
     path = "/v1/topics" if pattern is None else f"/v1/topics?pattern={quote(pattern, safe='')}"
-    return sorted((await api.get(path, _Topics, timeout=timeout)).topics, key=lambda topic: topic.name)
-
-
-class OffsetRange(msgspec.Struct, frozen=True):
-    """The readable offsets of a partition: `[earliest, latest)`."""
-
-    earliest: int
-    latest: int
-    leader_epoch: int = -1
-
-
-class PartitionDeletion(msgspec.Struct, frozen=True):
-    """The new log start offset of a partition."""
-
-    partition: int
-    log_start_offset: int
-
-
-class _Deletions(msgspec.Struct, frozen=True):
-    partitions: list[PartitionDeletion]
-
-
-class QuorumInfo(msgspec.Struct, frozen=True):
-    """The metadata quorum as one of its nodes sees it."""
-
-    node_id: int
-    leader: int
-    """Node id of the leader; -1 if there is none."""
-    term: int
-    commit_index: int
-    applied_index: int
-    last_index: int
-    voters: list[int]
-    match_index: dict[str, int] = {}
-    """Index up to which each voter's and connected observer's log matches; only the leader knows it."""
-    forgetful: list[int] = []
-    """Nodes whose disks lost acknowledged entries: they do not take part and must be replaced."""
-
-
-class FeatureLevelFinalized(msgspec.Struct, frozen=True):
-    """The outcome of raising the cluster's feature level, or, if it is not `applied`, of the plan."""
-
-    applied: bool
-    feature_level_before: int
-    feature_level: int
-
-
-class VotersChange(msgspec.Struct, frozen=True):
-    """A change of the quorum's voters: made or, if it is not `applied`, planned."""
-
-    applied: bool
-    voters_before: list[int]
-    voters: list[int]
-    failures_survived_before: int
-    failures_survived: int
-    """Number of voters that may fail at the same time."""
-    index: int | None = None
-    """Metadata index of the change; None if there was nothing to change."""
-
-
-class HealthInfo(msgspec.Struct, frozen=True):
-    """A node's report on itself and the cluster; `problems` is empty if all is well."""
-
-    ready: bool
-    problems: list[str] = []
-
-
-class ReassignmentInfo(msgspec.Struct, frozen=True):
-    """A partition that is being moved or is queued for it."""
-
-    topic: str
-    partition: int
-    replicas: list[int]
-    target_replicas: list[int]
-    adding_replicas: list[int] = []
-    removing_replicas: list[int] = []
-    isr: list[int] = []
-    leader: int | None = None
-    moving: bool = False
-    """False while it is queued."""
-
-
-class ThrottleInfo(
-    msgspec.Struct,
-    frozen=True,
-    rename={
-        "leader_rate": "leader.replication.throttled.rate",
-        "follower_rate": "follower.replication.throttled.rate",
-    },
-):
-    """Limits for reassignment traffic, in bytes per second per broker; None: unlimited."""
-
-    leader_rate: int | None = None
-    """Limit of what a broker sends, to all receivers together."""
-    follower_rate: int | None = None
-    """Limit of what a broker receives, from all senders together."""
-
-
-class MoveInfo(msgspec.Struct, frozen=True):
-    """A partition's current and planned replicas, the preferred leader first."""
-
-    topic: str
-    partition: int
-    replicas: list[int]
-    target_replicas: list[int]
-    leader: int | None = None
-
-    @property
-    def adding(self) -> list[int]:
-        """Brokers that would receive a copy."""
-        return [broker for broker in self.target_replicas if broker not in self.replicas]
-
-
-class PartitionError(msgspec.Struct, frozen=True):
-    """The reason why one partition of a request was refused."""
-
-    code: str
-    detail: str
-    retriable: bool = False
-
-    def error(self) -> RaftlogError:
-        """Return it as an exception."""
-        return error_from_code(self.code, self.detail)
-
-
-class PartitionOutcome(msgspec.Struct, frozen=True):
-    """The outcome of one partition of a request; `error` is None if it succeeded."""
-
-    topic: str
-    partition: int
-    error: PartitionError | None = None
-
-
-class ReplicaInfo(msgspec.Struct, frozen=True):
-    """One replica on one node."""
-
-    topic: str
-    partition: int
-    size_bytes: int
-    log_end_offset: int
-    role: str
-
-
-class _Reassignments(msgspec.Struct, frozen=True):
-    reassignments: list[ReassignmentInfo]
-    throttle: ThrottleInfo = ThrottleInfo()
-
-
-class _Moves(msgspec.Struct, frozen=True):
-    moves: list[MoveInfo]
-
-
-class _Outcomes(msgspec.Struct, frozen=True):
-    partitions: list[PartitionOutcome]
-
-
-class _Replicas(msgspec.Struct, frozen=True):
-    replicas: list[ReplicaInfo]
-
-
-class GroupSummary(msgspec.Struct, frozen=True):
-    """One group in a list."""
-
-    group: str
-    state: str
-    assignor: str
-    member_count: int
-
-
-class GroupMemberInfo(msgspec.Struct, frozen=True):
-    """A group member with its assigned partitions, those that it must release, and its target assignment."""
-
-    member_id: str
-    instance_id: str
-    client_id: str
-    host: str
-    incarnation: int
-    generation: int
-    topics: list[str]
-    pattern: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    assigned: list[AssignedTopic]
-    revoking: list[AssignedTopic]
-    target: list[AssignedTopic]
-
-
-class GroupInfo(msgspec.Struct, frozen=True):
-    """A group with its members."""
-
-    group: str
-    state: str
-    assignor: str
-    epoch: int
-    target_epoch: int
-    coordinator: int | None
-    members: list[GroupMemberInfo]
-
-
-class SoughtOffset(msgspec.Struct, frozen=True):
-    """A group's previous and new (or planned) committed offset in a partition."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    offset: int | None
-    new_offset: int
-    log_start_offset: int
-    log_end_offset: int
-
-
-class _Groups(msgspec.Struct, frozen=True):
-    groups: list[GroupSummary]
-
-
-class _Sought(msgspec.Struct, frozen=True):
-    offsets: list[SoughtOffset]
+    return sorted((await api.get(path, Topics, timeout=timeout)).topics, key=lambda topic: topic.name)
 
 
 class TransactionList(msgspec.Struct, frozen=True):
@@ -317,14 +130,6 @@ class TransactionList(msgspec.Struct, frozen=True):
     """Nodes that did not answer: open transactions in partitions that they lead are missing."""
 
 
-class PositionList(msgspec.Struct, frozen=True):
-    """Named positions, ordered by name."""
-
-    positions: list[NamedPosition]
-    more: bool
-    """Whether the list was cut off: use a longer prefix."""
-
-
 class Admin:
     """Administers a cluster.
 
@@ -332,9 +137,20 @@ class Admin:
     `RaftlogError`.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str]) -> None:
-        """`bootstrap`: API addresses, `"host:port,host:port"`."""
-        self._api = HttpApi(bootstrap)
+    @takes(AdminSettings)
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        *,
+        settings: AdminSettings | None = None,
+        **keywords: Unpack[AdminKeywords],
+    ) -> None:
+        """Configure the client; nothing is connected yet.
+
+        `bootstrap`: API addresses, `"host:port,host:port"`, or `"https://host:port"` if the API uses TLS. The keywords
+        are the fields of `AdminSettings`; they replace those of `settings`. Raises `InvalidRequest`.
+        """
+        self._api = HttpApi(bootstrap, ConnectionSecurity(AdminSettings.of(settings, keywords)))
 
     # --- Topics -------------------------------------------------------------------------------------------------------
 
@@ -349,12 +165,8 @@ class Admin:
 
         Raises `InvalidRequest` (`topic_exists`, `invalid_topic_name`, `invalid_config`, `invalid_request`).
         """
-        body: dict[str, object] = {"name": check_topic_name(name), "partitions": partitions}
-        if replication_factor is not None:
-            body["replication_factor"] = replication_factor
-        if configs:
-            body["configs"] = dict(configs)
-        return await self._api.change("POST", "/v1/topics", TopicDescription, body, timeout=CHANGE_TIMEOUT)
+        body = CreateTopic(check_topic_name(name), partitions, replication_factor, dict(configs or {}))
+        return await self._api.change("POST", "/v1/topics", TopicDescription, body)
 
     async def list_topics(self, pattern: str | None = None) -> list[TopicSummary]:
         """Return all topics, or those whose whole names match `pattern` (RE2), ordered by name."""
@@ -369,7 +181,7 @@ class Admin:
 
         `topic_id`: delete this topic, but no other that has taken its name. Raises `InvalidRequest` (`unknown_topic`).
         """
-        await self._api.change("DELETE", topic_path(check_topic_name(name), topic_id), None, timeout=CHANGE_TIMEOUT)
+        await self._api.change("DELETE", topic_path(check_topic_name(name), topic_id), None)
 
     async def alter_topic(
         self, name: str, assign: Mapping[str, str] | None = None, remove: Sequence[str] = ()
@@ -378,10 +190,8 @@ class Admin:
 
         Raises `InvalidRequest` (`invalid_config`).
         """
-        body = {"set": dict(assign or {}), "remove": list(remove)}
-        return await self._api.change(
-            "PATCH", topic_path(check_topic_name(name)), TopicDescription, body, timeout=CHANGE_TIMEOUT
-        )
+        body = AlterTopic(dict(assign or {}), list(remove))
+        return await self._api.change("PATCH", topic_path(check_topic_name(name)), TopicDescription, body)
 
     async def add_partitions(self, name: str, count: int) -> TopicDescription:
         """Grow the topic to `count` partitions in total.
@@ -389,7 +199,7 @@ class Admin:
         From then on, keys map to other partitions. Raises `InvalidRequest`.
         """
         path = f"{topic_path(check_topic_name(name))}/partitions"
-        return await self._api.change("POST", path, TopicDescription, {"count": count}, timeout=CHANGE_TIMEOUT)
+        return await self._api.change("POST", path, TopicDescription, AddPartitions(count))
 
     async def delete_records(
         self,
@@ -413,9 +223,9 @@ class Admin:
         if open_ended:
             topic_id, latest = await self._latest_offsets(name, topic_id, open_ended)
         path = topic_path(check_topic_name(name), topic_id, below="/delete-records")
-        asked = [{"partition": number, "before": latest.get(number, offset)} for number, offset in before.items()]
-        body = {"partitions": asked, "timeout_ms": max(int(timeout * 1000), 1)}
-        return (await self._api.change("POST", path, _Deletions, body, timeout=timeout + ANSWER_GRACE)).partitions
+        asked = [DeleteBefore(number, latest.get(number, offset)) for number, offset in before.items()]
+        body = DeleteRecords(asked, max(int(timeout * 1000), 1))
+        return (await self._api.change("POST", path, DeletedRecords, body, timeout=timeout + ANSWER_GRACE)).partitions
 
     async def _latest_offsets(self, name: str, topic_id: str, partitions: Sequence[int]) -> tuple[str, dict[int, int]]:
         """Return the topic's id and the last stable offset of each partition.
@@ -449,18 +259,17 @@ class Admin:
         Returns once the voters after the change have agreed to it. Raises `InvalidRequest` (`quorum_majority_at_risk`,
         `invalid_request`) or `RetriableError` (`voter_not_caught_up`, `quorum_change_in_progress`).
         """
-        return await self._change_voters("add", node, plan)
+        return await self._change_voters(ChangeVoters("add", node, plan))
 
     async def remove_voter(self, node: int, *, plan: bool = False) -> VotersChange:
         """Make a voter of the metadata quorum an observer; with `plan`, only report the outcome.
 
         Raises as `add_voter`, and `not_a_voter`.
         """
-        return await self._change_voters("remove", node, plan)
+        return await self._change_voters(ChangeVoters("remove", node, plan))
 
-    async def _change_voters(self, action: str, node: int, plan: bool) -> VotersChange:
-        body = {"action": action, "node": node, "plan": plan}
-        return await self._api.change("POST", "/v1/quorum/voters", VotersChange, body, timeout=CHANGE_TIMEOUT)
+    async def _change_voters(self, body: ChangeVoters) -> VotersChange:
+        return await self._api.change("POST", "/v1/quorum/voters", VotersChange, body)
 
     async def finalize_feature_level(self, level: int | None = None, *, plan: bool = False) -> FeatureLevelFinalized:
         """Raise the cluster's feature level permanently: to `level`, or to the highest that all nodes support.
@@ -468,9 +277,8 @@ class Admin:
         Call it after an upgrade of all nodes. With `plan`, only report the outcome. Raises `InvalidRequest`
         (`unsupported_version`), which names a node that is too old.
         """
-        body = {"level": level, "plan": plan}
-        path = "/v1/cluster/feature-level"
-        return await self._api.change("POST", path, FeatureLevelFinalized, body, timeout=CHANGE_TIMEOUT)
+        body, path = FinalizeFeatureLevel(level, plan), "/v1/cluster/feature-level"
+        return await self._api.change("POST", path, FeatureLevelFinalized, body)
 
     async def health(self) -> HealthInfo:
         """Return the report of the first node that answers. Raises `RetriableError` if none does."""
@@ -481,7 +289,7 @@ class Admin:
     async def offsets(self, topic: str, partition: int, *, topic_id: str = "") -> OffsetRange:
         """Return the readable offsets of one partition.
 
-        `topic_id`: of this topic, and of no other of the same name. Raises `InvalidRequest` (`unknown_topic`,
+        `topic_id`: only of this topic, never of another one of the same name. Raises `InvalidRequest` (`unknown_topic`,
         `unknown_partition`).
         """
         path = topic_path(check_topic_name(topic), topic_id, below=f"/partitions/{partition}/offsets")
@@ -496,12 +304,12 @@ class Admin:
     # --- Reassignments of replicas and leaders ------------------------------------------------------------------------
 
     async def list_reassignments(self) -> list[ReassignmentInfo]:
-        """Return the partitions that are being moved or are queued for it."""
-        return (await self._api.get("/v1/cluster/reassignments", _Reassignments)).reassignments
+        """Return the partitions that are being moved or are queued for a move."""
+        return (await self._api.get("/v1/cluster/reassignments", Reassignments)).reassignments
 
     async def throttle(self) -> ThrottleInfo:
         """Return the current limits for reassignment traffic."""
-        return (await self._api.get("/v1/cluster/reassignments", _Reassignments)).throttle
+        return (await self._api.get("/v1/cluster/reassignments", Reassignments)).throttle
 
     async def alter_reassignments(
         self, wanted: Mapping[tuple[str, int], Sequence[int] | None], *, throttle: int | None = None
@@ -515,26 +323,23 @@ class Admin:
         progress. Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`, `no_reassignment_in_progress`).
         """
         asked = [
-            {"topic": check_topic_name(topic), "partition": partition, "replicas": None if to is None else list(to)}
+            Reassignment(check_topic_name(topic), partition, None if to is None else list(to))
             for (topic, partition), to in wanted.items()
         ]
-        outcomes: list[PartitionOutcome] = []
-        rates = {} if throttle is None else {"throttle": ThrottleInfo(throttle or None, throttle or None)}
-        for start in range(0, max(1, len(asked)), PARTITIONS_PER_REQUEST):
-            body = {"reassignments": asked[start : start + PARTITIONS_PER_REQUEST], **rates}
-            outcomes += await self._outcomes("/v1/cluster/reassignments", body)
-        return outcomes
+        rates = None if throttle is None else Throttle(throttle or None, throttle or None)
+        parts = in_parts(asked, PARTITIONS_PER_REQUEST) or [[]]
+        return await self._outcomes("/v1/cluster/reassignments", [AlterReassignments(part, rates) for part in parts])
 
     async def plan_moves(self, drain: Sequence[int] = ()) -> list[MoveInfo]:
         """Return moves that drain these brokers or, if none is named, that balance the cluster.
 
         Raises `InvalidRequest` if a broker cannot be drained.
         """
-        return (await self._api.post("/v1/cluster/plans", _Moves, {"drain": list(drain)}, timeout=MOVES_TIMEOUT)).moves
+        return (await self._api.post("/v1/cluster/plans", PlannedMoves, Plan(list(drain)), timeout=MOVES_TIMEOUT)).moves
 
     async def elect_leaders(self, partitions: Sequence[tuple[str, int]]) -> list[PartitionOutcome]:
         """Move the leadership of each partition to its preferred leader, if that is in sync."""
-        return await self._elect(partitions, {})
+        return await self._outcomes("/v1/cluster/elections", [Elect(part) for part in _named(partitions)])
 
     async def elect_unclean(
         self, partitions: Sequence[tuple[str, int]], *, accept_data_loss: bool, candidate: int | None = None
@@ -549,8 +354,8 @@ class Admin:
                 "invalid_request",
                 "an unclean election may lose acknowledged records: pass accept_data_loss=True to accept that",
             )
-        more: dict[str, object] = {"kind": "unclean", "accept_data_loss": True}
-        return await self._elect(partitions, more if candidate is None else {**more, "candidate": candidate})
+        asked = [Elect(part, "unclean", candidate, accept_data_loss) for part in _named(partitions)]
+        return await self._outcomes("/v1/cluster/elections", asked)
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Unregister a broker that has stopped and holds no replica. Raises `InvalidRequest` (`not_found`)."""
@@ -558,26 +363,37 @@ class Admin:
 
     async def replicas(self) -> dict[int, list[ReplicaInfo]]:
         """Return the replicas on each node that answers within `REPLICAS_TIMEOUT`, by node id."""
-        nodes = (await self._api.get("/v1/cluster", ClusterInfo)).nodes
-        found = await asyncio.gather(*(_replicas_of(node.api) for node in nodes))
-        return {node.id: held for node, held in zip(nodes, found, strict=True) if held is not None}
+        answers = await self._ask_nodes("/v1/replicas", Replicas, REPLICAS_TIMEOUT)
+        return {node_id: answer.replicas for node_id, answer in answers.items() if answer is not None}
 
-    async def _elect(self, partitions: Sequence[tuple[str, int]], more: Mapping[str, object]) -> list[PartitionOutcome]:
-        asked = [{"topic": check_topic_name(topic), "partition": partition} for topic, partition in partitions]
-        outcomes: list[PartitionOutcome] = []
-        for start in range(0, len(asked), PARTITIONS_PER_REQUEST):
-            body = {"partitions": asked[start : start + PARTITIONS_PER_REQUEST], **more}
-            outcomes += await self._outcomes("/v1/cluster/elections", body)
-        return outcomes
+    async def _ask_nodes(self, path: str, kind: type[T], timeout: float) -> dict[int, T | None]:
+        """Return the answer of each node about itself, by node id; None if there is none.
 
-    async def _outcomes(self, path: str, body: Mapping[str, object]) -> list[PartitionOutcome]:
-        return (await self._api.change("POST", path, _Outcomes, body, timeout=MOVES_TIMEOUT)).partitions
+        Raises `InvalidRequest` (`unauthenticated`, `authorization_failed`).
+        """
+        nodes = (await self.cluster()).nodes
+        answers = await asyncio.gather(*(self._ask_node(node.api, path, kind, timeout) for node in nodes))
+        return {node.id: answer for node, answer in zip(nodes, answers, strict=True)}
+
+    async def _ask_node(self, address: str, path: str, kind: type[T], timeout: float) -> T | None:
+        try:
+            async with self._api.of(address) as api:
+                return await api.get(path, kind, timeout=timeout)
+        except RaftlogError as error:
+            if blames_credential(error):
+                raise
+            return None
+
+    async def _outcomes(self, path: str, bodies: Iterable[AlterReassignments | Elect]) -> list[PartitionOutcome]:
+        """Send the requests one after the other."""
+        answers = [await self._api.change("POST", path, PartitionOutcomes, it, timeout=MOVES_TIMEOUT) for it in bodies]
+        return [outcome for answer in answers for outcome in answer.partitions]
 
     # --- Groups -------------------------------------------------------------------------------------------------------
 
     async def list_groups(self) -> list[GroupSummary]:
         """Return all groups, ordered by name."""
-        return (await self._api.get("/v1/groups", _Groups)).groups
+        return (await self._api.get("/v1/groups", Groups)).groups
 
     async def describe_group(self, group: str) -> GroupInfo:
         """Return a group with its members. Raises `InvalidRequest` (`unknown_group`)."""
@@ -589,7 +405,8 @@ class Admin:
         The lag counts to the last stable offset or, with `read_uncommitted`, to the high watermark. Raises
         `InvalidRequest` (`unknown_group`).
         """
-        return await GroupApi(self._api, group).committed(lag=True, isolation=isolation)
+        path = f"{group_path(group)}/offsets?lag=true&isolation={isolation}"
+        return (await self._api.get(path, GroupOffsets, timeout=READ_TIMEOUT)).offsets
 
     async def seek_group(
         self,
@@ -611,14 +428,10 @@ class Admin:
 
         Raises `InvalidRequest` (`unknown_group`, `group_not_empty`, `unknown_topic`, `unknown_partition`).
         """
-        body: dict[str, Any] = {"to": to, "value": value, "plan": plan, "isolation": isolation}
+        named = None
         if topics is not None:
-            body["topics"] = [
-                {"topic": topic, "partitions": None if numbers is None else list(numbers)}
-                for topic, numbers in topics.items()
-            ]
-        answer = await self._api.change("POST", f"{group_path(group)}/seek", _Sought, body, timeout=SEEK_TIMEOUT)
-        return answer.offsets
+            named = [SeekTopic(topic, None if some is None else list(some)) for topic, some in topics.items()]
+        return await self._seek(group, SeekGroup(to, value, named, plan, isolation=isolation))
 
     async def seek_group_as_planned(
         self, group: str, planned: Sequence[SoughtOffset], isolation: Isolation = "read_committed"
@@ -630,21 +443,14 @@ class Admin:
         in order; if one part is refused, the parts before it remain applied.
         """
         done: list[SoughtOffset] = []
-        for first in range(0, len(planned), MAX_PLANNED):
-            rows = [
-                {
-                    "topic": one.topic,
-                    "topic_id": one.topic_id,
-                    "partition": one.partition,
-                    "offset": one.offset,
-                    "new_offset": one.new_offset,
-                }
-                for one in planned[first : first + MAX_PLANNED]
-            ]
-            body = {"to": "planned", "planned": rows, "isolation": isolation}
-            path = f"{group_path(group)}/seek"
-            done += (await self._api.change("POST", path, _Sought, body, timeout=SEEK_TIMEOUT)).offsets
+        for part in in_parts(planned, PARTITIONS_PER_REQUEST):
+            rows = [PlannedOffset(one.topic, one.topic_id, one.partition, one.offset, one.new_offset) for one in part]
+            done += await self._seek(group, SeekGroup("planned", planned=rows, isolation=isolation))
         return done
+
+    async def _seek(self, group: str, body: SeekGroup) -> list[SoughtOffset]:
+        path = f"{group_path(group)}/seek"
+        return (await self._api.change("POST", path, SoughtGroup, body, timeout=SEEK_TIMEOUT)).offsets
 
     async def delete_group(self, group: str) -> None:
         """Delete a group with its offsets. Raises `InvalidRequest` (`unknown_group`, `group_not_empty`)."""
@@ -654,15 +460,14 @@ class Admin:
 
     async def list_transactions(self) -> TransactionList:
         """Return open transactions, and decided ones that are not visible in every partition yet."""
-        nodes = (await self.cluster()).nodes
-        answers = await asyncio.gather(*map(_ask, nodes))
-        told = [one for answer in answers for one in answer or ()]
-        silent = [node.id for node, answer in zip(nodes, answers, strict=True) if answer is None]
-        return TransactionList(_merged(told), silent)
+        answers = await self._ask_nodes("/v1/transactions", Transactions, TRANSACTIONS_TIMEOUT)
+        told = [one for answer in answers.values() if answer is not None for one in answer.transactions]
+        return TransactionList(_merged(told), [node_id for node_id, answer in answers.items() if answer is None])
 
     async def describe_transaction(self, transactional_id: str) -> TransactionInfo:
         """Return the state of a named producer's transaction. Raises `InvalidRequest` (`unknown_transaction`)."""
-        known = await TransactionApi(self._api).describe(transactional_id)
+        path = f"/v1/transactions/{quote(transactional_id, safe='')}"
+        known = await self._api.get(path, TransactionInfo, timeout=READ_TIMEOUT)
         found = await self.list_transactions()
         key = (known.producer_id, known.producer_epoch)
         same = [one for one in found.transactions if (one.producer_id, one.producer_epoch) == key]
@@ -673,8 +478,9 @@ class Admin:
 
         Raises `InvalidRequest` (`transaction_committed`, `producer_fenced`: it has ended already).
         """
-        key = TransactionKey(ProducerId(producer_id), ProducerEpoch(producer_epoch))
-        await TransactionApi(self._api).abort([key], timeout=ABORT_TIMEOUT)
+        key = {"producer_id": producer_id, "producer_epoch": producer_epoch}
+        path, body = "/v1/transactions/abort", {"transactions": [key]}
+        await self._api.repeatable("POST", path, body=body, timeout=ABORT_TIMEOUT, hedge_after=HEDGE_AFTER)
 
     async def position(self, name: str) -> int | None:
         """Return a named position as the quorum has it now; None if nothing was ever committed under that name."""
@@ -682,52 +488,136 @@ class Admin:
 
     async def list_positions(self, prefix: str = "") -> PositionList:
         """Return up to 10,000 named positions that begin with `prefix`, by name, as the quorum has them now."""
-        return PositionList(*await TransactionApi(self._api).positions(prefix))
+        return await self._api.get(f"/v1/positions?prefix={quote(prefix, safe='')}", PositionList, timeout=READ_TIMEOUT)
 
     async def delete_position(self, name: str, value: int) -> None:
         """Delete a named position permanently: the work that it protects may then be published again.
 
         Idempotent if it does not exist. Raises `InvalidRequest` (`offset_moved`: it is not at `value`).
         """
-        await TransactionApi(self._api).remove_position(name, value)
+        await self._api.change("DELETE", f"/v1/positions/{quote(name, safe='')}?value={value}", None)
+
+    # --- Users and their tokens ---------------------------------------------------------------------------------------
+
+    async def identity(self) -> Identity:
+        """Return the caller as a node authenticates it."""
+        return await self._api.get("/v1/identity", Identity)
+
+    async def list_users(self) -> list[UserInfo]:
+        """Return all users, ordered by name."""
+        return (await self._api.get("/v1/users", Users, timeout=READ_TIMEOUT)).users
+
+    async def describe_user(self, name: str) -> UserInfo:
+        """Return one user. Raises `InvalidRequest` (`unknown_user`)."""
+        return await self._api.get(_user_path(name), UserInfo, timeout=READ_TIMEOUT)
+
+    async def create_user(
+        self, name: str, password: str | Secret | None = None, *, superuser: bool = False
+    ) -> UserInfo:
+        """Create a user; without a password it authenticates by tokens or a certificate.
+
+        Raises `InvalidRequest` (`user_exists`, `invalid_request` for a name or a password that is not allowed).
+        """
+        body = CreateUser(name, _revealed(password), superuser)
+        return await self._api.change("POST", "/v1/users", UserInfo, body, timeout=SECURITY_TIMEOUT)
+
+    async def alter_user(
+        self,
+        name: str,
+        *,
+        password: str | Secret | None = None,
+        remove_password: bool = False,
+        superuser: bool | None = None,
+    ) -> UserInfo:
+        """Change a user; None leaves a value as it is. Its open connections end.
+
+        Raises `InvalidRequest` (`unknown_user`, `user_changed` if it was changed meanwhile).
+        """
+        body = AlterUser(_revealed(password), remove_password, superuser)
+        return await self._api.change("PATCH", _user_path(name), UserInfo, body, timeout=SECURITY_TIMEOUT)
+
+    async def delete_user(self, name: str) -> None:
+        """Delete a user with its tokens; its open connections end. Raises `InvalidRequest` (`unknown_user`)."""
+        await self._api.change("DELETE", _user_path(name), None, timeout=SECURITY_TIMEOUT)
+
+    async def list_tokens(self, user: str) -> list[TokenInfo]:
+        """Return the tokens of a user, without their texts."""
+        return (await self._api.get(f"{_user_path(user)}/tokens", Tokens, timeout=READ_TIMEOUT)).tokens
+
+    async def create_token(self, user: str, description: str = "", *, expires_in_ms: int | None = None) -> CreatedToken:
+        """Create a token of a user; None: it does not expire. Only this result has its text.
+
+        Raises `InvalidRequest` (`unknown_user`).
+        """
+        body = CreateToken(description, expires_in_ms)
+        path = f"{_user_path(user)}/tokens"
+        return await self._api.change("POST", path, CreatedToken, body, timeout=SECURITY_TIMEOUT)
+
+    async def revoke_token(self, user: str, token_id: str) -> None:
+        """Revoke a token by its id; connections that use it end. Raises `InvalidRequest` (`unknown_token`)."""
+        path = f"{_user_path(user)}/tokens/{quote(token_id, safe='')}"
+        await self._api.change("DELETE", path, None, timeout=SECURITY_TIMEOUT)
+
+    # --- Access rules and quotas --------------------------------------------------------------------------------------
+
+    async def list_acls(self) -> list[Acl]:
+        """Return all access rules."""
+        return (await self._api.get("/v1/acls", Acls, timeout=READ_TIMEOUT)).acls
+
+    async def create_acls(self, acls: Iterable[Acl]) -> list[Acl]:
+        """Add access rules, at most 1,000, all or none; return them in canonical form. Raises `InvalidRequest`."""
+        body = CreateAcls(list(acls))
+        return (await self._api.change("POST", "/v1/acls", Acls, body, timeout=SECURITY_TIMEOUT)).acls
+
+    async def delete_acls(self, wanted: DeleteAcls) -> list[Acl]:
+        """Delete the access rules that match a filter, all or none; with its `dry_run` only return them."""
+        return (await self._api.change("POST", "/v1/acls/delete", Acls, wanted, timeout=SECURITY_TIMEOUT)).acls
+
+    async def check_acl(self, question: CheckAcl) -> AclDecision:
+        """Return whether a principal may do something, and the rule that decides."""
+        return await self._api.post("/v1/acls/check", AclDecision, question, timeout=READ_TIMEOUT)
+
+    async def list_quotas(self) -> list[QuotaInfo]:
+        """Return the quotas of all users and addresses that have any."""
+        return (await self._api.get("/v1/quotas", Quotas, timeout=READ_TIMEOUT)).quotas
+
+    async def set_quota(self, entity: str, limits: QuotaFields) -> QuotaInfo:
+        """Set all limits of `User:alice`, `User:*`, `Address:10.1.2.3` or `Address:*`; absent ones are removed."""
+        return await self._api.change("PUT", _quota_path(entity), QuotaInfo, limits, timeout=SECURITY_TIMEOUT)
+
+    async def delete_quota(self, entity: str) -> None:
+        """Remove the limits of a user or address."""
+        await self._api.change("DELETE", _quota_path(entity), None, timeout=SECURITY_TIMEOUT)
 
     # --- End ----------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
+        """Close all connections. Closing twice is allowed."""
         await self._api.close()
 
     async def __aenter__(self) -> Admin:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         await self.close()
 
 
-async def _replicas_of(address: str) -> list[ReplicaInfo] | None:
-    """Return the replicas on a node, or None if it does not answer."""
-    api = HttpApi(address)
-    try:
-        return (await api.get("/v1/replicas", _Replicas, timeout=REPLICAS_TIMEOUT)).replicas
-    except RaftlogError:
-        return None
-    finally:
-        await api.close()
+def _user_path(name: str) -> str:
+    return f"/v1/users/{quote(name, safe='')}"
 
 
-async def _ask(node: NodeInfo) -> list[TransactionInfo] | None:
-    """Return the transactions that one node knows, or None if it does not answer."""
-    try:
-        api = HttpApi(node.api)
-    except InvalidRequest:
-        return None
-    try:
-        return await TransactionApi(api).list()
-    except RaftlogError:
-        return None
-    finally:
-        await api.close()
+def _quota_path(entity: str) -> str:
+    return f"/v1/quotas/{quote(entity, safe='')}"
+
+
+def _revealed(secret: str | Secret | None) -> str | None:
+    return secret.reveal() if isinstance(secret, Secret) else secret
+
+
+def _named(partitions: Iterable[tuple[str, int]]) -> list[list[NamedPartition]]:
+    """Return the partitions in parts, one for each request."""
+    named = [NamedPartition(check_topic_name(topic), partition) for topic, partition in partitions]
+    return in_parts(named, PARTITIONS_PER_REQUEST)
 
 
 def _merged(told: Iterable[TransactionInfo]) -> list[TransactionInfo]:

@@ -17,30 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from ssl import SSLContext
-from types import TracebackType
+from typing import Unpack
 
 from raftlog.client.cluster.api import HttpApi
-from raftlog.client.producing.sender import Mending, Sender
+from raftlog.client.cluster.connection_security import ConnectionSecurity
+from raftlog.client.keywords import ProducerKeywords
+from raftlog.client.producing.sender import Sender, SendingPolicy
 from raftlog.client.producing.sending import HeadersArgument, KeyPartitions, RecordSending
-from raftlog.client.producing.settings import (
-    DEFAULT_BATCH_BYTES,
-    DEFAULT_BUFFER_BYTES,
-    DEFAULT_DELIVERY_TIMEOUT_MS,
-    DEFAULT_REQUEST_TIMEOUT_MS,
-    DEFAULT_TRANSACTION_TIMEOUT_MS,
-    ProducerSettings,
-    TransactionSettings,
-    parse_acks,
-    parse_codec,
-    parse_idempotent,
-)
+from raftlog.client.settings import ProducerSettings, takes
 from raftlog.client.transactions.decision import DECISION_TIMEOUT, Wait
 from raftlog.client.transactions.manager import TransactionManager
 from raftlog.client.transactions.transaction import Transaction
 from raftlog.config import check_topic_name
 from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.model import Acks
 
 __all__ = ["HeadersArgument", "Producer"]
 
@@ -51,61 +40,24 @@ class Producer(RecordSending):
     A producer belongs to one event loop. `close` it, or use it with `async with`.
     """
 
+    @takes(ProducerSettings)
     def __init__(
         self,
         bootstrap: str | Sequence[str],
         *,
-        acks: Acks | int | str = Acks.ALL,
-        compression: str = "none",
-        linger_ms: float = 5.0,
-        batch_bytes: int = DEFAULT_BATCH_BYTES,
-        max_in_flight: int = 5,
-        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        delivery_timeout_ms: float = DEFAULT_DELIVERY_TIMEOUT_MS,
-        request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
-        idempotent: bool | None = None,
-        transactional_id: str | None = None,
-        transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
-        ssl: SSLContext | None = None,
+        settings: ProducerSettings | None = None,
+        **keywords: Unpack[ProducerKeywords],
     ) -> None:
         """Configure the producer; nothing is connected yet.
 
-        * `bootstrap`: API addresses, `"host:port,host:port"`.
-        * `acks`: `"all"`, 1 or 0.
-        * `compression`: `"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`.
-        * `linger_ms`: how long a batch waits for more records. With 0, a batch waits only while its broker has a
-          request in flight, and 5 ms at most.
-        * `batch_bytes`: the size at which a batch is full.
-        * `max_in_flight`: requests in flight per broker.
-        * `buffer_bytes`: memory for records that are not acknowledged yet.
-        * `delivery_timeout_ms`: the time after which a batch fails.
-        * `idempotent`: None means True with acks=all.
-        * `transactional_id`: the name under which the producer's transactions fence those of earlier producers of the
-          same name. Such a producer sends only in transactions.
-        * `transaction_timeout_ms`: the time after which the cluster aborts a transaction that is still open.
-        * `ssl`: for a cluster whose data listeners speak TLS, such as
-          `ssl.create_default_context(cafile="authority.pem")`.
-
-        Raises `InvalidRequest` for an invalid setting or combination of settings.
+        `bootstrap`: API addresses, `"host:port,host:port"`, or `"https://host:port"` if the API uses TLS. The keywords
+        are the fields of `ProducerSettings`; they replace those of `settings`. Raises `InvalidRequest` for an invalid
+        setting or combination of settings.
         """
-        level = parse_acks(acks)
-        self._settings = ProducerSettings(
-            acks=level,
-            codec=parse_codec(compression),
-            linger=linger_ms / 1000,
-            batch_bytes=batch_bytes,
-            max_in_flight=max_in_flight,
-            buffer_bytes=buffer_bytes,
-            delivery_timeout=delivery_timeout_ms / 1000,
-            request_timeout=request_timeout_ms / 1000,
-            idempotent=parse_idempotent(idempotent, level),
-        )
+        self._settings = ProducerSettings.of(settings, keywords)
         super().__init__(self._settings.linger, KeyPartitions())
-        self._named = transactional_id is not None
-        self._transactional = TransactionSettings(transactional_id, transaction_timeout_ms)
-        if self._named:
-            self._transactional.check(self._settings)
-        self._api = HttpApi(bootstrap, ssl)
+        self._named = self._settings.transactional_id is not None
+        self._api = HttpApi(bootstrap, ConnectionSecurity(self._settings))
         self._sender: Sender | None = None
         self._transactions: TransactionManager | None = None
         self._closed = False
@@ -138,10 +90,7 @@ class Producer(RecordSending):
         """
         if self._sender is not None:
             sender = self._sender
-            sender.accumulator.seal_all()
-            sender.pump()
-            for delivery in sender.unfinished():
-                await delivery.settled()
+            await sender.settled()
             failed = [delivery for delivery in sender.failed if not delivery.observed]
             sender.failed.clear()
             if failed:
@@ -182,9 +131,7 @@ class Producer(RecordSending):
             self._started()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         await self.close(flush=kind is None)
 
     @property
@@ -202,8 +149,7 @@ class Producer(RecordSending):
         if self._closed:
             raise RetriableError("shutting_down", "the producer is closed")
         if self._transactions is None:
-            self._transactional.check(self._settings)
-            self._transactions = TransactionManager(self._api, self._settings, self._transactional)
+            self._transactions = TransactionManager(self._api, self._settings)
         return self._transactions
 
     def _started(self) -> Sender:
@@ -213,6 +159,6 @@ class Producer(RecordSending):
             told = "a producer with a transactional id sends only in transactions: `async with producer.transaction()`"
             raise InvalidRequest("invalid_request", told)
         if self._sender is None:
-            self._sender = Sender(self._api, self._settings, Mending())
+            self._sender = Sender(self._api, self._settings, SendingPolicy())
             self._open = self._sender.accumulator.open
         return self._sender

@@ -38,13 +38,16 @@ class SentRecord:
     Any thread may wait for its result, at any time, or never.
     """
 
-    __slots__ = ("_delivery", "_error", "_observed", "_owner")
+    __slots__ = ("_delivery", "_error", "_observed", "_taken", "_thread")
 
-    def __init__(self, owner: Handover) -> None:
-        self._owner = owner
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
+        # Only the loop's thread uses these:
         self._delivery: RecordDelivery | None = None
         self._error: Exception | None = None
         self._observed = False
+        self._taken: asyncio.Event | None = None
+        """Set once the record was taken or refused; made by the first that waits for it."""
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Return the record's place in the log once it is acknowledged.
@@ -52,24 +55,36 @@ class SentRecord:
         Raises the error that ended it, as awaiting `Producer.send_and_wait` does, or `TimeoutError` after `timeout`
         seconds; the record stays in flight after a timeout.
         """
-        return self._owner.thread.run(self._acknowledged, timeout)
+        return self._thread.run(self._acknowledged, timeout)
 
     async def _acknowledged(self) -> RecordMetadata:
         if self._delivery is None and self._error is None:
-            await self._owner.reached()
+            self._taken = self._taken or asyncio.Event()
+            await self._taken.wait()
         if self._delivery is None:
             self._observed = True
             assert self._error is not None
             raise self._error
         return await self._delivery
 
+    def _decide(self, outcome: RecordDelivery | Exception) -> None:
+        """Record that the producer took or refused the record."""
+        if isinstance(outcome, Exception):
+            self._error = outcome
+        else:
+            self._delivery = outcome
+        if self._taken is not None:
+            self._taken.set()
+
 
 class _Queued(NamedTuple):
-    """The arguments of one `send`, and the record and producer or transaction that they belong to."""
+    """The arguments of one `send`, and the record and producer or transaction that they belong to.
 
-    target: AsyncProducer | AsyncTransaction
+    Plain tuples: a `partial` for each record would keep the garbage collector busy.
+    """
+
     sent: SentRecord
-    bytes: int
+    target: AsyncProducer | AsyncTransaction
     arguments: tuple[Any, ...]
 
 
@@ -89,12 +104,12 @@ class Handover:
 
     # --- Callers' threads ---
 
-    def put(self, arguments: tuple[Any, ...], size: int, target: AsyncProducer | AsyncTransaction) -> SentRecord:
-        """Queue arguments for the target's `send_and_wait`; wait for room.
+    def put(self, target: AsyncProducer | AsyncTransaction, size: int, arguments: tuple[Any, ...]) -> SentRecord:
+        """Queue arguments for the target's `send_and_wait`, a record of `size` bytes; wait for room.
 
         Raises `RetriableError` (`shutting_down`).
         """
-        sent = SentRecord(self)
+        sent = SentRecord(self.thread)
         with self._room:
             # A thread that died does not notify the waiters.
             while self._queued_bytes >= QUEUE_BYTES and not (self._closed or self.thread.closed):
@@ -102,7 +117,7 @@ class Handover:
             if self._closed or self.thread.closed:
                 raise RetriableError("shutting_down", "the producer is closed")
             first = not self._queue
-            self._queue.append(_Queued(target, sent, size, arguments))
+            self._queue.append(_Queued(sent, target, arguments))
             self._queued_bytes += size
             if first:
                 self.thread.call_soon(self._wake)
@@ -113,12 +128,13 @@ class Handover:
 
         Raises as `LoopThread.run` does.
         """
+        return self.thread.run(lambda: self.in_turn(call), timeout)
 
-        async def later() -> Result:
-            await self.reached()
-            return await call()
-
-        return self.thread.run(later, timeout)
+    async def in_turn(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Do the same, for a caller on the thread."""
+        if not self._closed:
+            await self._reached()
+        return await call()
 
     def close(self) -> None:
         """Close the queue, and wake the threads that wait for room."""
@@ -155,19 +171,19 @@ class Handover:
             while True:
                 delivery = queued.target.send_and_wait(*queued.arguments)
                 if isinstance(delivery, RecordDelivery):
-                    sent._delivery = delivery
+                    sent._decide(delivery)
                     return
                 delivery.close()  # the buffer is full: awaiting it would send it after the records queued behind it
                 await queued.target.drain()
         except Exception as error:  # noqa: BLE001  any error is this record's alone; the records behind it continue
-            sent._error = error
+            sent._decide(error)
             if isinstance(queued.target, AsyncProducer):
                 self._refused.append(sent)
             else:
                 broken = InvalidRequest("invalid_request", f"a record could not be sent: {error!r}")
                 queued.target.doom(error if isinstance(error, RaftlogError) else broken)
 
-    async def reached(self) -> None:
+    async def _reached(self) -> None:
         """Wait until everything queued before this call has been taken."""
         here = asyncio.Event()
         with self._room:

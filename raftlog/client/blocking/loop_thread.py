@@ -15,15 +15,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from raftlog.errors import RetriableError
 
-Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-Wrapped = TypeVar("Wrapped")
-WrappedHere = TypeVar("WrappedHere", covariant=True)
 
 START_SECONDS = 30.0
 
@@ -42,15 +38,20 @@ class LoopThread:
         self._what = what
         self._process = os.getpid()
         self._closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
-        self._failed: Exception | None = None
-        """The error that kept the loop from starting."""
-        self._running = threading.Event()
+        self._loop: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+        """The running loop, or the error that kept it from starting."""
         self._lock = threading.Lock()
         """Serializes submitting a call with the end of the loop."""
         self._thread = threading.Thread(target=self._run, name=f"raftlog-{what}", daemon=True)
-        self._start()
+        try:
+            self._thread.start()
+            self._loop.result(START_SECONDS)
+        except Exception as error:
+            with self._lock:
+                self._closed = True
+            why = str(error) or f"it did not start within {START_SECONDS:g} s"
+            raise RetriableError("overloaded", f"no thread could be started for this {what}: {why}") from error
         weakref.finalize(owner, self.stop)
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> concurrent.futures.Future[Result]:
@@ -97,23 +98,10 @@ class LoopThread:
             if self._closed:
                 return
             self._closed = True
-            loop, stop = self._loop, self._stop
-            if loop is not None and stop is not None:
-                loop.call_soon_threadsafe(stop.set)
+            if self._stop is not None:
+                self._loop.result().call_soon_threadsafe(self._stop.set)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-    def _start(self) -> None:
-        try:
-            self._thread.start()
-            self._running.wait(START_SECONDS)
-        except RuntimeError as error:  # raised by the interpreter if the system has no thread left
-            self._failed = error
-        with self._lock:
-            if self._loop is None:
-                self._closed = True
-                why = self._failed or f"it did not start within {START_SECONDS:g} s"
-                raise RetriableError("overloaded", f"no thread could be started for this {self._what}: {why}")
 
     def _check_thread(self) -> None:
         """Refuse a call from a forked process or from the loop's own thread.
@@ -126,49 +114,26 @@ class LoopThread:
             raise RuntimeError(f"a blocking {self._what} was called from its own thread, which would wait for itself")
 
     def _usable(self) -> asyncio.AbstractEventLoop:
-        if self._closed or self._loop is None:
+        if self._closed:
             raise RetriableError("shutting_down", f"the {self._what} is closed")
-        return self._loop
+        return self._loop.result()
 
     def _run(self) -> None:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._main())
         except Exception as error:
-            if self._running.is_set():
+            if self._loop.done():
                 raise
-            self._failed = error  # reported to the constructor, which waits for the start
+            self._loop.set_exception(error)  # raised in the constructor, which waits for the start
         finally:
             with self._lock:
                 self._closed = True
-            self._running.set()
 
     async def _main(self) -> None:
         with self._lock:
             if self._closed:
                 return  # the constructor gave up waiting
-            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._running.set()
+            self._stop = asyncio.Event()
+            self._loop.set_result(asyncio.get_running_loop())
         await self._stop.wait()
-
-
-class OnThread(Protocol[WrappedHere]):
-    """An object of the blocking client: the wrapped asyncio object and its thread."""
-
-    @property
-    def _thread(self) -> LoopThread: ...
-
-    @property
-    def _wrapped(self) -> WrappedHere: ...
-
-
-def blocking(
-    method: Callable[Concatenate[Wrapped, Parameters], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[OnThread[Wrapped], Parameters], Result]:
-    """Return the blocking version of an asyncio method, with its arguments, result, errors and docstring."""
-
-    @wraps(method)
-    def call(own: OnThread[Wrapped], /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        return own._thread.run(lambda: method(own._wrapped, *args, **kwargs))
-
-    return call

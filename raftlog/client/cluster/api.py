@@ -1,29 +1,22 @@
 """The HTTP API as a client calls it: any node answers, and a node that is slow or dead costs little time.
 
-A call goes to the node that answered last. If repeating it is harmless, the next node is asked as well after
-`HEDGE_AFTER` without an answer (a stopped process still accepts connections, so waiting for it would take longer than
-failing over), then the others, round by round until the deadline. A node that answers other calls meanwhile is slow,
-not stopped: it gets `PATIENCE` times as long, because doubling late requests overloads a busy cluster.
-
-If repeating is not harmless (creating or deleting a topic), nodes are tried one after the other, and only while it is
-certain that nothing was applied; a lost answer is `outcome_unknown`.
-
-The first calls go to the bootstrap addresses; the nodes that the cluster lists (`learn`) are asked, too.
+`any_node.py` decides which nodes are asked, and when. The first calls go to the bootstrap addresses; the nodes that the
+cluster lists (`learn`) are asked, too. All of them speak HTTPS if a bootstrap address begins with `https://`, or if
+no address has a scheme and there are both a credential and TLS settings. Every request carries the user's credential
+(`connection_security.py`); redirections are not followed, since a credential goes only to addresses of the cluster.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from ssl import SSLContext
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import aiohttp
 import msgspec
 
+from raftlog.api.problems import Problem
 from raftlog.errors import (
-    Applied,
     InvalidRequest,
     RaftlogError,
     RemoteProtocolError,
@@ -32,28 +25,29 @@ from raftlog.errors import (
     is_shortage,
 )
 from raftlog.model import Endpoint
+from raftlog.security.secrets import Secret
 from raftlog.version import __version__
+
+from .any_node import THROTTLED, AnyNode, NotSent, Throttled
+from .connection_security import AUTHORIZATION, ConnectionSecurity
 
 T = TypeVar("T")
 
-HEDGE_AFTER = 0.2
-PATIENCE = 5
 CONNECT_TIMEOUT = 1.0
-ROUND_PAUSE = 0.05
+READ_TIMEOUT = 10.0
+"""Seconds for reads that the quorum confirms."""
+CHANGE_TIMEOUT = 15.0
 MAX_ADDRESSES = 64
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+PLAIN, SECURE = "http://", "https://"
+UNAUTHORIZED = 401
+"""The status of `unauthenticated`: nothing was done, so the request may be repeated."""
 
 
-class _Problem(msgspec.Struct):
-    """An RFC 9457 problem document."""
+class Companion(Protocol):
+    """Connections that belong to the same user as an `HttpApi`."""
 
-    code: str
-    detail: str = ""
-    title: str = ""
-
-
-class NotSent(Exception):
-    """The request never reached the node."""
+    async def close(self) -> None: ...
 
 
 class _Unanswered(aiohttp.ClientError):
@@ -84,8 +78,27 @@ class Call:
     """Whether to use a new connection."""
     accept: tuple[int, ...] = ()
     """Statuses above 299 that count as an answer."""
-    hedge_after: float | None = None
-    """Seconds after which the next node is asked as well; None: `HEDGE_AFTER`."""
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    retry_after: float = 0.0
+    """Seconds that the node asks to wait (`Retry-After`); 0: it does not say."""
+
+
+def speaks_https(bootstrap: str | Sequence[str]) -> bool | None:
+    """Return whether bootstrap addresses are of an API with TLS; None if no address begins with a scheme.
+
+    Raises `InvalidRequest` if one begins with `https://` and another with `http://`.
+    """
+    texts = [text.strip() for text in (bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap)]
+    secure = [text for text in texts if text.startswith(SECURE)]
+    plain = [text for text in texts if text.startswith(PLAIN)]
+    if secure and plain:
+        told = f"the bootstrap addresses {secure[0]!r} and {plain[0]!r} differ in TLS: all must be https:// or none"
+        raise InvalidRequest("invalid_request", told)
+    return bool(secure) if secure or plain else None
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Endpoint]:
@@ -98,8 +111,8 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Endpoint]:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Parse `host:port`, `[::1]:port` or `http://host:port`. Raises `InvalidRequest`."""
-    address = text.strip().removeprefix("http://").rstrip("/")
+    """Parse `host:port`, `[::1]:port`, `http://host:port` or `https://host:port`. Raises `InvalidRequest`."""
+    address = text.strip().removeprefix(PLAIN).removeprefix(SECURE).rstrip("/")
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -107,20 +120,9 @@ def parse_endpoint(text: str) -> Endpoint:
     return Endpoint(host, int(port))
 
 
-def blames_caller(error: RaftlogError) -> bool:
-    """Whether the request itself is wrong, so that every node would refuse it.
-
-    Failures of the cluster and bugs of a node do not count.
-    """
-    return not error.retriable and error.status < 500
-
-
-def is_busy(silent: float, waited: float, hedge_after: float) -> bool:
-    """Whether a node is slow rather than stopped.
-
-    `silent`: seconds since it last answered any call; `waited`: seconds that this call has waited.
-    """
-    return silent < hedge_after and waited < PATIENCE * hedge_after
+def in_parts(rows: Sequence[T], size: int) -> list[list[T]]:
+    """Return the rows in parts of the size that one request may have."""
+    return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
 
 
 class HttpApi:
@@ -129,21 +131,37 @@ class HttpApi:
     Belongs to one event loop; `close` it.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str], data_ssl: SSLContext | None = None) -> None:
-        """`data_ssl` is for data listeners, whose connections are made elsewhere; the API itself is plain HTTP."""
-        self.data_ssl = data_ssl
+    def __init__(
+        self, bootstrap: str | Sequence[str], security: ConnectionSecurity | None = None, *, https: bool | None = None
+    ) -> None:
+        """`security` None: without TLS files, and with the credential of the environment, if there is one.
+
+        `https` None: as the addresses say. Raises `InvalidRequest`, also for a credential that must not be sent there.
+        """
+        self.security = security or ConnectionSecurity()
+        named = speaks_https(bootstrap) if https is None else https
+        self.https = self.security.prefers_https if named is None else named
+        """Whether the API speaks TLS."""
+        self.data_tls = self.security.data_tls(self.https)
+        """The TLS of data connections, which are made elsewhere; None: they are plain."""
+        self._ssl = self.security.api_context if self.https else True
         self._bootstrap = parse_bootstrap(bootstrap)
-        self._addresses = list(self._bootstrap)
-        """Nodes to ask; the one that answered last is first."""
-        self._answered: dict[Endpoint, float] = {}
-        """Loop time of each node's last answer that was not its own failure."""
+        for endpoint in self._bootstrap:
+            self.security.check(endpoint, tls=self.https)
+        self._nodes = AnyNode(self._bootstrap)
         self._session: aiohttp.ClientSession | None = None
         self._fresh_session: aiohttp.ClientSession | None = None
         """The session for requests that must not be sent twice: a kept connection may close as it is reused.
         """
         self._closed = False
+        self.companions: dict[type, Companion] = {}
+        """Other connections of this user by their class; they are closed with these."""
         self.last_error: RaftlogError | None = None
         """Error of the last attempt, if it failed; shown to callers that wait."""
+
+    def of(self, *addresses: str) -> HttpApi:
+        """Return other connections of the same user, to these addresses of the cluster; without any, to all nodes."""
+        return HttpApi(addresses or [str(one) for one in self.addresses], self.security, https=self.https)
 
     # --- Calls --------------------------------------------------------------------------------------------------------
 
@@ -162,7 +180,7 @@ class HttpApi:
         return self._decode(answer, kind)
 
     async def change(
-        self, method: str, path: str, kind: type[T] | None, body: Any = None, *, timeout: float = 15.0
+        self, method: str, path: str, kind: type[T] | None, body: Any = None, *, timeout: float = CHANGE_TIMEOUT
     ) -> T:
         """Send a request that must not happen twice. `kind` None: the answer has no body.
 
@@ -185,18 +203,10 @@ class HttpApi:
     ) -> bytes:
         """Return the body of the first node's answer. `raw` is an encoded request body."""
         sent = raw if raw is not None else _encode(body)
-        call = Call(method, path, sent, content_type, timeout, accept=accept, hedge_after=hedge_after)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        last: RaftlogError | None = None
-        while True:
-            try:
-                return await self._any_node(call, deadline, last)
-            except RaftlogError as error:
-                last = self._more_telling(last, error)
-                if not error.retriable or loop.time() + ROUND_PAUSE >= deadline:
-                    raise last from None
-            await asyncio.sleep(ROUND_PAUSE)
+        call = Call(method, path, sent, content_type, timeout, accept=accept)
+        return await self._nodes.repeatable(
+            lambda node: self._attempt(node, call), timeout=timeout, hedge_after=hedge_after
+        )
 
     async def once(self, path: str, body: bytes, content_type: str, timeout: float) -> bytes:
         """POST a request that is resent only if it certainly was not processed; return the answer's body.
@@ -212,133 +222,74 @@ class HttpApi:
 
         If there are too many, nodes that the cluster no longer lists are dropped.
         """
-        named = list(dict.fromkeys(endpoints))
-        wanted = [endpoint for endpoint in named if endpoint not in self._addresses]
-        former = [known for known in self._addresses if known not in self._bootstrap and known not in named]
-        too_many = len(self._addresses) + len(wanted) - MAX_ADDRESSES
+        named, asked = list(dict.fromkeys(endpoints)), self._nodes.nodes
+        wanted = [endpoint for endpoint in named if endpoint not in asked]
+        former = [known for known in asked if known not in self._bootstrap and known not in named]
+        too_many = len(asked) + len(wanted) - MAX_ADDRESSES
         for endpoint in former[: max(0, too_many)]:
-            self._addresses.remove(endpoint)
-            self._answered.pop(endpoint, None)
-        self._addresses += wanted[: max(0, MAX_ADDRESSES - len(self._addresses))]
+            self._nodes.remove(endpoint)
+        asked += wanted[: max(0, MAX_ADDRESSES - len(asked))]
 
     def prefer_another(self) -> None:
         """Start the next calls at another node: the preferred one may be stale, cut off from the quorum."""
-        self._addresses.append(self._addresses.pop(0))
+        self._nodes.prefer_another()
 
     @property
     def addresses(self) -> tuple[Endpoint, ...]:
-        return tuple(self._addresses)
+        return tuple(self._nodes.nodes)
 
     async def close(self) -> None:
+        for companion in self.companions.values():
+            await companion.close()
         self._closed = True
         for session in (self._session, self._fresh_session):
             if session is not None:
                 await session.close()
         self._session = self._fresh_session = None
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
     # --- Inside -------------------------------------------------------------------------------------------------------
 
-    async def _any_node(self, call: Call, deadline: float, last: RaftlogError | None) -> bytes:
-        """Ask all nodes in one round: the next one whenever an answer is late or failed.
-
-        `last`: the error of the previous round, which says more than that this one ran out of time.
-        """
-        loop = asyncio.get_running_loop()
-        hedge_after = HEDGE_AFTER if call.hedge_after is None else call.hedge_after
-        waiting = list(self._addresses)
-        running: dict[asyncio.Task[bytes], Endpoint] = {}
-        asked, asked_at, busy = waiting[0], loop.time(), False
-        try:
-            while waiting or running:
-                if waiting and not busy:
-                    asked, asked_at = waiting.pop(0), loop.time()
-                    running[asyncio.create_task(self._attempt(asked, call))] = asked
-                left = deadline - loop.time()
-                if left <= 0:
-                    break
-                patience = min(hedge_after, left) if waiting else left
-                done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-                busy = not done and self._is_busy(asked, hedge_after, loop.time() - asked_at)
-                for task in [one for one in running if one in done]:  # a set has no order
-                    node = running.pop(task)
-                    try:
-                        answer = task.result()
-                    except NotSent as error:
-                        last = self._more_telling(last, RetriableError("connection_lost", str(error)))
-                    except RaftlogError as error:
-                        if blames_caller(error):
-                            raise
-                        last = self._more_telling(last, error)
-                    else:
-                        self._prefer(node)
-                        return answer
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-        shown = ", ".join(map(str, self._addresses[:8]))
-        raise last or RetriableError("connection_lost", f"no answer from {shown} within {call.timeout:g} s")
-
-    def _is_busy(self, node: Endpoint, hedge_after: float, waited: float) -> bool:
-        silent = asyncio.get_running_loop().time() - self._answered.get(node, float("-inf"))
-        return is_busy(silent, waited, hedge_after)
-
     async def _once(self, call: Call) -> bytes:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + call.timeout
-        while True:
-            last: RaftlogError | None = None
-            for node in list(self._addresses):
-                try:
-                    answer = await self._attempt(node, call)
-                except NotSent as error:
-                    last = self._more_telling(last, RetriableError("connection_lost", str(error)))
-                except RaftlogError as error:
-                    if error.code == "connection_lost":
-                        unknown = (
-                            f"{node} received the request and did not answer: {error.detail}. It may have been applied"
-                        )
-                        raise RetriableError("outcome_unknown", unknown) from None
-                    if not error.retriable or error.applied is not Applied.NO:
-                        raise
-                    last = self._more_telling(last, error)
-                else:
-                    self._prefer(node)
-                    return answer
-            assert last is not None
-            if loop.time() + ROUND_PAUSE >= deadline:
-                raise last
-            await asyncio.sleep(ROUND_PAUSE)
+        return await self._nodes.once(lambda node: self._attempt(node, call), timeout=call.timeout)
 
     async def _attempt(self, node: Endpoint, call: Call) -> bytes:
-        """Raise `NotSent`, the `RaftlogError` of the answer, or `connection_lost` if there is none."""
+        """Return the answer. Raises `NotSent`, its `RaftlogError`, or `connection_lost` if there is none."""
         try:
-            status, body = await self._exchange(node, call)
-        except NotSent as error:
-            self.last_error = RetriableError("connection_lost", str(error))
-            raise
+            credential = self.security.credential(node, tls=self.https)
+            answer = await self._exchange(node, call, credential)
+            if answer.status == UNAUTHORIZED and self.security.renewed(credential):
+                answer = await self._exchange(node, call, self.security.credential(node, tls=self.https))
         except RaftlogError as error:
             self.last_error = error
             raise
-        if status < 500:
-            self._answered[node] = asyncio.get_running_loop().time()
-        if status >= 300 and status not in call.accept:
-            self.last_error = self._problem(node, status, body)
+        if answer.status < 500:
+            self._nodes.heard_from(node)
+        if answer.status >= 300 and answer.status not in call.accept:
+            self.last_error = self._problem(node, answer)
             raise self.last_error
-        return body
+        self.last_error = None
+        return answer.body
 
-    async def _exchange(self, node: Endpoint, call: Call) -> tuple[int, bytes]:
-        """Send one request to this node over HTTP, and return the answer's status and body.
+    async def _exchange(self, node: Endpoint, call: Call, credential: Secret | None) -> Answer:
+        """Send one request to this node over HTTP, and return the answer.
 
         Raises `NotSent`, or a `RaftlogError` (`connection_lost`) if there is no answer. The simulator replaces this
         method with its own network.
         """
-        url = f"http://{node}{call.path}"
+        url = f"{SECURE if self.https else PLAIN}{node}{call.path}"
         headers = {} if call.body is None else {"Content-Type": call.content_type}
+        if credential is not None:
+            headers[AUTHORIZATION] = credential.reveal()
         timeout = aiohttp.ClientTimeout(total=call.timeout, sock_connect=CONNECT_TIMEOUT)
         try:
             async with self._session_for(call).request(
-                call.method, url, data=call.body, headers=headers, timeout=timeout
+                call.method, url, data=call.body, headers=headers, timeout=timeout, allow_redirects=False, ssl=self._ssl
             ) as response:
                 body = await response.content.read(MAX_ANSWER_BYTES)
                 while not response.content.at_eof():
@@ -346,13 +297,15 @@ class HttpApi:
                     body += more
                     if len(body) > MAX_ANSWER_BYTES:
                         raise RemoteProtocolError(f"the answer of {node} is longer than {MAX_ANSWER_BYTES} bytes")
-                return response.status, body
+                return Answer(response.status, body, _seconds(response.headers.get("Retry-After", "")))
+        except aiohttp.ClientConnectorCertificateError as error:
+            told = f"{node} has a certificate that is not accepted here: {error.certificate_error}"
+            raise NotSent(f"{told}. Check tls_authority, and that the certificate names this host") from None
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NotSent(f"cannot connect to {node}: {error}") from None
-        except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:  # the last: an invalid host name
-            raise RetriableError("connection_lost", f"{node}: {error or type(error).__name__}") from None
-        except (RuntimeError, MemoryError) as error:
-            if not is_shortage(error):
+        except Exception as error:
+            lost = (aiohttp.ClientError, TimeoutError, OSError, UnicodeError)  # the last: an invalid host name
+            if not (isinstance(error, lost) or is_shortage(error)):
                 raise
             raise RetriableError("connection_lost", f"{node}: {error or type(error).__name__}") from None
 
@@ -371,28 +324,19 @@ class HttpApi:
             self._session = aiohttp.ClientSession(headers=headers)
         return self._session
 
-    def _prefer(self, node: Endpoint) -> None:
-        self.last_error = None
-        if self._addresses[0] != node and node in self._addresses:  # it may have been dropped meanwhile
-            self._addresses.remove(node)
-            self._addresses.insert(0, node)
-
-    @staticmethod
-    def _more_telling(known: RaftlogError | None, error: RaftlogError) -> RaftlogError:
-        """Return the error to report: a node's answer rather than a failure to reach another node."""
-        if known is not None and error.code == "connection_lost" and known.code != "connection_lost":
-            return known
-        return error
-
-    @staticmethod
-    def _problem(node: Endpoint, status: int, body: bytes) -> RaftlogError:
+    def _problem(self, node: Endpoint, answer: Answer) -> RaftlogError:
+        status, body = answer.status, answer.body
         try:
-            problem = msgspec.json.decode(body, type=_Problem)
+            problem = msgspec.json.decode(body, type=Problem)
         except (msgspec.MsgspecError, ValueError):
-            told = f"{node} answered {status}, not as raftlog does: {body[:200].decode('utf-8', 'replace').strip()}"
+            told = (
+                f"{node} answered {status}, but not as a raftlog node: {body[:200].decode('utf-8', 'replace').strip()}"
+            )
             # A 5xx may be a proxy's that lost the node, perhaps after it had forwarded the request.
             return RetriableError("connection_lost", told) if status >= 500 else RemoteProtocolError(told)
-        return error_from_code(problem.code, problem.detail or problem.title)
+        if problem.code == THROTTLED:
+            return Throttled(problem.detail or problem.title, answer.retry_after)
+        return self.security.explained(error_from_code(problem.code, problem.detail or problem.title))
 
     @staticmethod
     def _decode(body: bytes, kind: type[T]) -> T:
@@ -400,6 +344,11 @@ class HttpApi:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.MsgspecError, ValueError) as error:
             raise RemoteProtocolError(f"the answer has an unexpected format: {error}") from None
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of a `Retry-After` field; 0 for none, or for a date, which raftlog's nodes do not send."""
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0
 
 
 def _encode(body: Any) -> bytes | None:

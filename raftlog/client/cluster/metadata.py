@@ -5,8 +5,6 @@ although a node that is cut off from the quorum answers from a stale view: of tw
 with the higher leader epoch counts, and of two topics with the same name, the one created later, whichever answer came
 last. (The order of creation is known from feature level 5 on; of two topics created before that, the last answer
 counts.)
-
-`Admin` returns the structs of this module, too; fields that a newer cluster adds are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from raftlog.config import MAX_BATCH_BYTES
+from raftlog.api.cluster import ClusterInfo, NodeInfo
+from raftlog.api.topics import TopicDescription
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
 
@@ -27,86 +26,6 @@ from .api import HttpApi, parse_endpoint
 CONCURRENT_REQUESTS = 8
 
 TOPIC_ID = re.compile("[0-9a-f]{32}", re.IGNORECASE)
-
-
-class NodeInfo(msgspec.Struct, frozen=True):
-    """One node as the cluster knows it."""
-
-    id: int
-    api: str
-    """`host:port` of its HTTP API."""
-    data: str
-    """`host:port` of its HTTP/2 data listener."""
-    rack: str | None = None
-    fenced: bool = False
-    """Whether the broker is fenced: not alive as far as the controller knows."""
-    incarnation: int = -1
-
-
-class ClusterInfo(msgspec.Struct, frozen=True):
-    """The cluster; `controller` is None while there is none."""
-
-    cluster_id: str
-    nodes: list[NodeInfo]
-    version: str = ""
-    feature_level: int = 0
-    controller: int | None = None
-
-
-class PartitionInfo(msgspec.Struct, frozen=True):
-    """One partition; `leader` is None while there is none."""
-
-    partition: int
-    leader: int | None = None
-    leader_epoch: int = -1
-    partition_epoch: int = -1
-    replicas: list[int] = []
-    isr: list[int] = []
-    commit_set: list[int] = []
-    not_eligible: list[int] = []
-    min_insync_replicas: int = 0
-    adding_replicas: list[int] = []
-    """Those of `replicas` that a reassignment added."""
-    removing_replicas: list[int] = []
-    """Those of `replicas` that will be removed at the end of the reassignment."""
-    unclean_leader_epochs: list[int] = []
-    """Leader epochs that began with an operator's unclean election, so records may have been lost."""
-
-
-class TopicDescription(msgspec.Struct, frozen=True):
-    """One topic with its partitions, in order."""
-
-    name: str
-    id: str
-    """Topic id, as 32 hexadecimal digits."""
-    partition_count: int
-    replication_factor: int
-    partitions: list[PartitionInfo]
-    configs: dict[str, str] = {}
-    """All settings in effect."""
-    overrides: list[str] | None = None
-    """Names of the settings that this topic overrides."""
-    created_index: int = 0
-    """Metadata index of the topic's creation: of two topics with the same name, the later one has the greater.
-
-    0: the topic was created below feature level 5, or the node that described it does not know.
-    """
-
-    def is_older_than(self, other: TopicDescription) -> bool:
-        """Whether this topic has the same name and was deleted before `other` was created."""
-        return self.id != other.id and self.created_index < other.created_index
-
-    @property
-    def id_bytes(self) -> bytes:
-        return bytes.fromhex(self.id)
-
-    @property
-    def max_message_bytes(self) -> int:
-        """Size limit of a batch in this topic, in bytes."""
-        try:
-            return min(int(self.configs.get("max.message.bytes", MAX_BATCH_BYTES)), MAX_BATCH_BYTES)
-        except ValueError:
-            return MAX_BATCH_BYTES
 
 
 def topic_path(topic: str, topic_id: str = "", *, below: str = "") -> str:

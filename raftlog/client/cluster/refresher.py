@@ -7,19 +7,17 @@ another node, since the one that answered may be cut off from the quorum.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeAlias
 
+from raftlog.api.topics import TopicDescription
 from raftlog.errors import RaftlogError
 
 from .api import HttpApi
-from .metadata import ClusterMetadata, TopicDescription
-
-logger = logging.getLogger("raftlog.client")
-
-AFTER_A_BUG_SECONDS = 1.0
-"""Seconds before the retry after an unexpected exception."""
+from .attempts import attempt, cancel
+from .connection_security import blames_credential
+from .metadata import ClusterMetadata
 
 PAUSE_MIN = 0.02
 PAUSE_MAX = 0.1
@@ -42,7 +40,7 @@ class MetadataRefresher:
         """Configure the callbacks.
 
         `refreshed` gets what is known of the requested topics; `failed` gets the error if no node answered, which is
-        retried.
+        retried unless the credential is the reason.
         """
         self._api = api
         self._metadata = metadata
@@ -64,9 +62,7 @@ class MetadataRefresher:
 
     async def close(self) -> None:
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await cancel(self._task)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -74,22 +70,19 @@ class MetadataRefresher:
             while self._nodes_wanted and not self._closed:
                 await self._pause(loop.time())
                 topics, self._wanted, self._nodes_wanted = list(self._wanted), {}, False
-                try:
-                    answers = await self._metadata.refresh(topics, timeout=REFRESH_TIMEOUT)
-                    self._refreshed(answers)
-                except RaftlogError as error:
-                    self._ask_again(topics, error)
-                except Exception as error:  # the waiters for these topics would wait forever
-                    logger.exception("refreshing the cluster's metadata failed")
-                    self._ask_again(
-                        topics, RaftlogError("internal_error", f"the client failed because of a bug: {error!r}")
-                    )
-                    await asyncio.sleep(AFTER_A_BUG_SECONDS)
+                again = partial(self._ask_again, topics)
+                await attempt(self._refresh(topics), "refreshing the cluster's metadata", again)
                 self._last_end = loop.time()
         finally:
             self._task = None
 
+    async def _refresh(self, topics: list[str]) -> None:
+        self._refreshed(await self._metadata.refresh(topics, timeout=REFRESH_TIMEOUT))
+
     def _ask_again(self, topics: list[str], error: RaftlogError) -> None:
+        if blames_credential(error):
+            self._failed(error)
+            return
         self._wanted.update(dict.fromkeys(topics))
         self._nodes_wanted = True
         self._failed(error)

@@ -2,40 +2,49 @@
 
 A stream lives as long as its connection. Requests go out on it in order, any number ahead of their answers, and reach
 the broker in that order; answers are matched by correlation id. Each request ends in exactly one of two calls:
-`answered`, or `lost` with a `connection_lost` error, after which its outcome is unknown. If a request has no answer by
+`answered`, or `lost` with a `connection_lost` error, after which its outcome is unknown (`unsupported_version` if the
+broker does not serve requests of that kind; then the request had no effect). If a request has no answer by
 its deadline, the connection is aborted, since the outcome of the requests behind it is unknown, too.
 
 A broker that sends GOAWAY (it is shutting down) gets no new requests; those in flight are still answered.
 
 If no data listener was ever reached although the API is reachable, requests go through the API (`transport_http1.py`),
-and HTTP/2 is retried from time to time. This never happens if the client or the data listener requires TLS: the API is
-plain HTTP.
+and HTTP/2 is retried from time to time. This never happens if the client or the data listener requires TLS and the API
+is plain HTTP.
+
+Every stream carries the user's credential. A broker checks it before it reads requests, so a refused stream has carried
+out nothing, and its requests are answered with the refusal. A stream whose credential ends meanwhile is ended by the
+broker, and the next request opens another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from raftlog.config import MIB
-from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
+from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError, error_from_code
 from raftlog.http2.connection import Http2Connection, Http2Stream
 from raftlog.http2.dialer import connect
 from raftlog.http2.limits import Http2Limits
-from raftlog.http2.tls import DialTls
 from raftlog.http2.tls_accept import PLAIN_REFUSED
 from raftlog.model import Endpoint
-from raftlog.ports import Buffer
-from raftlog.wire import ErrorResponse, Request, Response, decode_response, encode
+from raftlog.security.secrets import Secret
+from raftlog.wire import ErrorResponse, decode_response, encode
 
 from .api import HttpApi
+from .attempts import failed_by_bug
+from .broker_request import BrokerRequest
+from .connection_security import AUTHORIZATION, UNAUTHENTICATED, UNAUTHORIZED, ConnectionSecurity
 from .transport_http1 import ApiConnection
 
 logger = logging.getLogger("raftlog.client")
 
+LOST = "connection_lost"
+NOT_SERVED = 404
 DIAL_BACKOFF_MIN = 0.02
 DIAL_BACKOFF_MAX = 0.5
 CONGESTED_BYTES = 1 * MIB
@@ -49,19 +58,23 @@ HTTP2_AGAIN_FIRST, HTTP2_AGAIN_LAST = 1.0, 30.0
 
 @dataclass(slots=True)
 class _Pending:
-    path: str
+    request: BrokerRequest
     sent_at: float
-    deadline: float
-    answered: Callable[[Response, memoryview], None]
-    lost: Callable[[RaftlogError], None]
 
 
 class BrokerConnection:
     """A connection to one broker."""
 
-    def __init__(self, node_id: int, endpoint: Endpoint, connection: Http2Connection) -> None:
+    def __init__(
+        self, node_id: int, endpoint: Endpoint, connection: Http2Connection, security: ConnectionSecurity, *, tls: bool
+    ) -> None:
+        """`tls`: whether the connection uses TLS."""
         self.node_id = node_id
         self.endpoint = endpoint
+        self._security = security
+        self._tls = tls
+        self._credentials: dict[str, Secret | None] = {}
+        """The credential of the newest stream, by path."""
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._streams: dict[str, Http2Stream] = {}
@@ -90,32 +103,21 @@ class BrokerConnection:
         """Loop time at which the longest waiting request was sent."""
         return next((pending.sent_at for pending in self._pending.values()), None)
 
-    def request(
-        self,
-        path: str,
-        make: Callable[[int], Request],
-        body: Sequence[Buffer],
-        *,
-        timeout: float,
-        answered: Callable[[Response, memoryview], None],
-        lost: Callable[[RaftlogError], None],
-        answer_expected: bool = True,
-    ) -> None:
-        """Send `make(correlation_id)` and the body. If no answer is expected, neither callback is called.
+    def request(self, request: BrokerRequest) -> None:
+        """Send a request.
 
         Raises a `RaftlogError` (`connection_lost`, `overloaded`, `body_too_large`) if nothing was sent.
         """
         if not self.usable:
             raise RetriableError("connection_lost", f"the connection to node {self.node_id} is closed")
-        stream = self._streams.get(path)
+        stream = self._streams.get(request.path)
         if stream is None or stream.closed:
-            stream = self._streams[path] = self._connection.open_stream(path, {}, self)
+            stream = self._streams[request.path] = self._open(request.path)
         correlation_id = self._next_id
         self._next_id += 1
-        stream.send(encode(make(correlation_id), body))  # callbacks come in later iterations of the loop
-        if answer_expected:
-            now = self._loop.time()
-            self._pending[correlation_id] = _Pending(path, now, now + timeout, answered, lost)
+        stream.send(encode(request.make(correlation_id), request.body))  # callbacks come in later turns of the loop
+        if request.answer_expected:
+            self._pending[correlation_id] = _Pending(request, self._loop.time())
             if self._timer is None:
                 self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines)
 
@@ -128,13 +130,17 @@ class BrokerConnection:
     def on_message(self, stream: Http2Stream, message: memoryview) -> None:
         response, body = decode_response(message)
         if isinstance(response, ErrorResponse) and response.correlation_id < 0:
+            if response.error in (UNAUTHENTICATED, UNAUTHORIZED):
+                logger.info("node %d ended the stream %s: %s", self.node_id, stream.path, response.error)
+                stream.reset()
+                return
             raise RemoteProtocolError(
                 f"node {self.node_id} could not read a request: {response.error}: {response.detail}"
             )
         pending = self._pending.pop(response.correlation_id, None)
-        if pending is None or pending.path != stream.path:
+        if pending is None or pending.request.path != stream.path:
             raise RemoteProtocolError(f"an answer without a request: {response.correlation_id} on {stream.path}")
-        pending.answered(response, body)
+        pending.request.answered(response, body)
         self._close_if_finished()
 
     def on_ended(self, stream: Http2Stream) -> None:
@@ -143,9 +149,38 @@ class BrokerConnection:
     def on_closed(self, stream: Http2Stream, reason: str) -> None:
         if self._streams.get(stream.path) is stream:
             del self._streams[stream.path]
-        self._lose(lambda pending: pending.path == stream.path, reason)
+        if stream.refusal is not None and stream.status != NOT_SERVED:
+            self._refuse(stream.path, self._why_refused(stream.path, stream.refusal))
+            return
+        refused = stream.status == NOT_SERVED
+        self._lose(lambda request: request.path == stream.path, reason, "unsupported_version" if refused else LOST)
 
     # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _open(self, path: str) -> Http2Stream:
+        credential = self._security.credential(self.endpoint, tls=self._tls)
+        headers = {} if credential is None else {AUTHORIZATION: credential.reveal()}
+        self._credentials[path] = credential
+        return self._connection.open_stream(path, headers, self)
+
+    def _why_refused(self, path: str, refusal: RaftlogError) -> RaftlogError:
+        """Return the refusal as requests get it: temporary, if there is another credential to try."""
+        if refusal.code == UNAUTHENTICATED:
+            try:
+                if self._security.renewed(self._credentials.get(path)):
+                    return RetriableError(LOST, "the token file has another token, which is used from now on")
+            except InvalidRequest as error:
+                return error
+        return self._security.explained(refusal)
+
+    def _refuse(self, path: str, error: RaftlogError) -> None:
+        """Answer the requests of a stream that the broker did not accept."""
+        for number, pending in list(self._pending.items()):
+            if pending.request.path == path:
+                del self._pending[number]
+                refused = ErrorResponse(number, error.code, f"node {self.node_id} at {self.endpoint}: {error.detail}")
+                pending.request.answered(refused, memoryview(b""))
+        self._close_if_finished()
 
     def gone(self, reason: str) -> None:
         """Fail the requests in flight after the end of the connection."""
@@ -154,12 +189,10 @@ class BrokerConnection:
             self._timer = None
         self._lose(lambda _: True, reason)
 
-    def _lose(self, concerned: Callable[[_Pending], bool], reason: str) -> None:
-        lost = [(number, pending) for number, pending in self._pending.items() if concerned(pending)]
-        for number, _ in lost:
-            del self._pending[number]
-        for _, pending in lost:
-            pending.lost(RetriableError("connection_lost", f"node {self.node_id} at {self.endpoint}: {reason}"))
+    def _lose(self, concerned: Callable[[BrokerRequest], bool], reason: str, code: str = LOST) -> None:
+        lost = [number for number, pending in self._pending.items() if concerned(pending.request)]
+        for pending in [self._pending.pop(number) for number in lost]:
+            pending.request.lost(error_from_code(code, f"node {self.node_id} at {self.endpoint}: {reason}"))
 
     def _on_goaway(self, connection: Http2Connection, reason: str) -> None:
         self._going_away = True
@@ -172,9 +205,9 @@ class BrokerConnection:
     def _check_deadlines(self) -> None:
         now = self._loop.time()
         self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines) if self._pending else None
-        late = next((pending for pending in self._pending.values() if pending.deadline <= now), None)
+        late = next((one for one in self._pending.values() if now - one.sent_at >= one.request.timeout), None)
         if late is not None:
-            self._connection.abort(f"no answer on {late.path} for {now - late.sent_at:.1f} s")
+            self._connection.abort(f"no answer on {late.request.path} for {now - late.sent_at:.1f} s")
 
 
 Connection: TypeAlias = BrokerConnection | ApiConnection
@@ -195,12 +228,11 @@ class Transport:
         """Configure the callbacks.
 
         `on_change(node_id)` is called when a connection is established, could not be established, has drained its send
-        queue, or is closed; `on_failed` is called before it with the error of a failed attempt. The API's `data_ssl`:
-        use TLS, and trust what this context trusts.
+        queue, or is closed; `on_failed` is called before it with the error of a failed attempt.
         """
         self._on_change = on_change
         self._api = api
-        self._tls = None if api.data_ssl is None else DialTls.of(api.data_ssl)
+        self._tls = api.data_tls
         self._on_failed = on_failed
         self._connections: dict[int, Connection] = {}
         """The newest connection to each broker."""
@@ -261,19 +293,24 @@ class Transport:
         except RetriableError as error:
             self._failures[node_id] = failures + 1
             self._on_failed(error)
-            unreachable = self._tls is None and PLAIN_REFUSED not in error.detail  # no fallback from TLS to plain HTTP
+            # No fallback from TLS to plain HTTP.
+            unreachable = self._api.https or (self._tls is None and PLAIN_REFUSED not in error.detail)
             if failures + 1 >= FALL_BACK_AFTER and not self._http2_works and unreachable:
                 self._fall_back(node_id, endpoint)
+        except InvalidRequest as error:
+            self._failures[node_id] = failures + 1
+            self._on_failed(error)
         except Exception as error:  # without this, the missing connection would be reported to no caller
             logger.exception("connecting to node %d failed", node_id)
             self._failures[node_id] = failures + 1
-            self._on_failed(RaftlogError("internal_error", f"the client failed because of a bug: {error!r}"))
+            self._on_failed(failed_by_bug(error))
         finally:
             self._dialing.pop(node_id, None)
         self._on_change(node_id)
 
     async def _connect(self, node_id: int, endpoint: Endpoint) -> BrokerConnection:
-        """Connect over HTTP/2. Raises `RetriableError`."""
+        """Connect over HTTP/2. Raises `RetriableError`, or `InvalidRequest` for a credential that must not go there."""
+        self._api.security.check(endpoint, tls=self._tls is not None)
         made: list[BrokerConnection] = []
 
         def on_closed(_: Http2Connection, reason: str) -> None:
@@ -285,7 +322,8 @@ class Transport:
         )
         if connection.closed:
             raise RetriableError("connection_lost", "closed at once")
-        made.append(BrokerConnection(node_id, endpoint, connection))
+        tls = self._tls is not None
+        made.append(BrokerConnection(node_id, endpoint, connection, self._api.security, tls=tls))
         connection.on_drained = lambda: self._on_change(node_id)
         self._http2_works = True
         return made[0]

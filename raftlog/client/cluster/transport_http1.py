@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
-from raftlog.ports import Buffer
-from raftlog.wire import CONTENT_TYPE, ErrorResponse, Request, Response, decode_response, encode
+from raftlog.wire import CONTENT_TYPE, ErrorResponse, Response, decode_response, encode
 
 from .api import HttpApi
+from .broker_request import BrokerRequest
 
 CONGESTED_BYTES = 1 * MIB
 
@@ -30,6 +30,7 @@ logger = logging.getLogger("raftlog.client")
 
 
 class _Sent(NamedTuple):
+    request: BrokerRequest
     task: asyncio.Task[tuple[Response, memoryview]]
     sent_at: float
     size: int
@@ -74,30 +75,20 @@ class ApiConnection:
         """Loop time at which the longest waiting request was sent."""
         return next((sent.sent_at for sent in self._sent.values()), None)
 
-    def request(
-        self,
-        path: str,
-        make: Callable[[int], Request],
-        body: Sequence[Buffer],
-        *,
-        timeout: float,
-        answered: Callable[[Response, memoryview], None],
-        lost: Callable[[RaftlogError], None],
-        answer_expected: bool = True,
-    ) -> None:
+    def request(self, request: BrokerRequest) -> None:
         """Send a request, as `BrokerConnection.request` does."""
         if self._retired:
             raise RetriableError("connection_lost", f"requests to node {self.node_id} no longer go through the API")
         correlation_id = self._next_id
         self._next_id += 1
-        head, *_ = encode(make(correlation_id))
+        head, *_ = encode(request.make(correlation_id))
         assert isinstance(head, bytes)
-        message = b"".join([head, *body])
+        message = b"".join([head, *request.body])
 
-        asking = self._loop.create_task(self._ask(path, message, correlation_id, timeout))
-        self._sent[correlation_id] = _Sent(asking, self._loop.time(), len(message))
+        asking = self._loop.create_task(self._ask(request.path, message, correlation_id, request.timeout))
+        self._sent[correlation_id] = _Sent(request, asking, self._loop.time(), len(message))
         self._waiting_bytes += len(message)
-        asking.add_done_callback(lambda _: self._over(correlation_id, answered, lost, answer_expected))
+        asking.add_done_callback(lambda _: self._over(correlation_id))
 
     def retire(self) -> None:
         """Take no new requests; those in flight are still answered."""
@@ -127,13 +118,7 @@ class ApiConnection:
             )
         return response, batches
 
-    def _over(
-        self,
-        correlation_id: int,
-        answered: Callable[[Response, memoryview], None],
-        lost: Callable[[RaftlogError], None],
-        answer_expected: bool,
-    ) -> None:
+    def _over(self, correlation_id: int) -> None:
         congested_before = self.congested
         sent = self._sent.pop(correlation_id)
         self._waiting_bytes -= sent.size
@@ -143,12 +128,12 @@ class ApiConnection:
             logger.error("a request to node %d failed", self.node_id, exc_info=failed)
             failed = RetriableError("connection_lost", f"{type(failed).__name__}: {failed}")
         try:
-            if not answer_expected:
+            if not sent.request.answer_expected:
                 pass
             elif failed is None:
-                answered(*sent.task.result())
+                sent.request.answered(*sent.task.result())
             else:
-                lost(failed)
+                sent.request.lost(failed)
         finally:  # if a callback raises, waiters for room or for the end must not wait forever
             if congested_before and not self.congested:
                 self._on_drained()

@@ -16,10 +16,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
+from raftlog.client.cluster.broker_request import BrokerRequest
 from raftlog.client.cluster.transport import Connection
 from raftlog.client.cluster.transport_http1 import ApiConnection
+from raftlog.client.settings import ConsumerSettings
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.wire import (
     FETCH_PATH,
@@ -35,10 +37,10 @@ from raftlog.wire import (
     SessionFetchRequest,
     SessionFetchResponse,
     SlotToFetch,
+    split_body,
 )
 
 from .reader import PartitionReader
-from .settings import FetcherSettings
 
 ANSWER_GRACE = 10.0
 """Seconds beyond the long poll after which the connection is aborted."""
@@ -70,17 +72,23 @@ class Calls:
     on_failed: Callable[[PartitionReader, RaftlogError], None]
     """Called if the request was not answered."""
     on_poll_over: Callable[[int, RaftlogError | None], None]
-    """Called with the bytes granted to a poll when it is over, after its answers."""
+    """Called with the bytes granted to a poll when it ends, after its answers."""
 
 
 class Channel:
     """The common part of both kinds of channel."""
 
-    def __init__(self, connection: Connection, settings: FetcherSettings, calls: Calls) -> None:
+    max_polls: ClassVar[int] = MAX_POLLS
+
+    def __init__(self, connection: Connection, settings: ConsumerSettings, calls: Calls) -> None:
         self.connection = connection
         self.open_polls = 0
         self.open_bytes = 0
         """Sum of the bytes granted to open polls."""
+        self.waiting_bytes = 0
+        """Bytes that earlier requests could still bring, with any poll."""
+        self.refused = False
+        """Whether the broker has no room for sessions."""
         self._settings = settings
         self._calls = calls
 
@@ -91,18 +99,8 @@ class Channel:
 
     @property
     def is_full(self) -> bool:
-        """Whether no poll can be sent until one is over."""
-        return self.open_polls >= MAX_POLLS
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes that earlier requests could still bring, with any poll."""
-        return 0
-
-    @property
-    def refused(self) -> bool:
-        """Whether the broker has no room for sessions."""
-        return False
+        """Whether no poll can be sent until one ends."""
+        return self.open_polls >= self.max_polls
 
     def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
         """Request these partitions, with a limit of bytes each, and those that are still waiting.
@@ -129,7 +127,7 @@ class Channel:
         self.open_bytes += max_bytes
         try:
             timeout = self._settings.max_wait + ANSWER_GRACE
-            self.connection.request(FETCH_PATH, make, (), timeout=timeout, answered=answered, lost=lost)
+            self.connection.request(BrokerRequest(FETCH_PATH, make, timeout, answered, lost))
         except RaftlogError as error:
             lost(error)
 
@@ -154,11 +152,11 @@ class PlainChannel(Channel):
         ]
         make = partial(
             FetchRequest,
-            max_wait_ms=int(self._settings.max_wait * 1000),
-            min_bytes=self._settings.min_bytes,
+            max_wait_ms=self._settings.max_wait_ms,
+            min_bytes=max(1, self._settings.min_bytes),
             max_bytes=max_bytes,
             partitions=partitions,
-            isolation=self._settings.isolation,
+            isolation=self._settings.isolation_level,
         )
         answered = partial(self._answered, question, max_bytes)
         self._send(make, max_bytes, answered, partial(self._lost, question, max_bytes))
@@ -170,10 +168,8 @@ class PlainChannel(Channel):
         if not isinstance(response, FetchResponse) or len(response.partitions) != len(question):
             self._lost(question, max_bytes, self._nonsense())
             return
-        start = 0
-        for (reader, number), answer in zip(question, response.partitions, strict=True):
-            piece = body[start : start + answer.length]
-            start += answer.length
+        pieces = split_body(body, [answer.length for answer in response.partitions])
+        for (reader, number), answer, piece in zip(question, response.partitions, pieces, strict=True):
             if reader.answered(number):
                 self._calls.on_answer(reader, answer, piece)
         self._over(max_bytes)
@@ -195,44 +191,33 @@ class _Slot(NamedTuple):
 class SessionChannel(Channel):
     """A channel with a fetch session.
 
-    Invariant: every reader in `_slots` has a slot at the broker, or will have one with a request in flight.
+    Invariant: every reader in `_slots` has a slot at the broker, or will have one with a request in flight, and
+    `waiting_bytes` is the sum of their `max_bytes`.
     """
 
-    def __init__(self, connection: Connection, settings: FetcherSettings, calls: Calls) -> None:
+    max_polls = MAX_POLLS + MAX_AT_ONCE
+
+    def __init__(self, connection: Connection, settings: ConsumerSettings, calls: Calls) -> None:
         super().__init__(connection, settings, calls)
         self._session = 0
         """Number of the session; 0: the next poll begins one."""
-        self._begun = 0
+        self.begun = 0
+        """Number of sessions so far."""
         self._numbers = itertools.count(1)
         self._slots: dict[int, _Slot] = {}
-        self._waiting_bytes = 0
-        """Sum of `max_bytes` over the slots."""
         self._slot_of: dict[PartitionReader, int] = {}
         self._dropped: list[int] = []
-        self._refused = False
 
     @property
     def needs_poll(self) -> bool:
         return bool(self._slots) and not self.open_polls
 
-    @property
-    def is_full(self) -> bool:
-        return self.open_polls >= MAX_POLLS + MAX_AT_ONCE
-
-    @property
-    def waiting_bytes(self) -> int:
-        return self._waiting_bytes
-
-    @property
-    def refused(self) -> bool:
-        return self._refused
-
     def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
         dropped, self._dropped = self._dropped[:MAX_PARTITIONS_PER_REQUEST], self._dropped[MAX_PARTITIONS_PER_REQUEST:]
         begins = not self._session
         if begins:
-            self._begun += 1
-            self._session = self._begun
+            self.begun += 1
+            self._session = self.begun
         # With all long polls open, perhaps for idle partitions, this one only names slots: the open polls bring the
         # data.
         wait = self._settings.max_wait if self.open_polls < MAX_POLLS else 0.0
@@ -241,11 +226,11 @@ class SessionChannel(Channel):
             session=self._session,
             begins=begins,
             max_wait_ms=int(wait * 1000),
-            min_bytes=self._settings.min_bytes,
+            min_bytes=max(1, self._settings.min_bytes),
             max_bytes=max_bytes,
             added=[self._slot(topic_id, reader, most) for reader, most in asked],
             dropped=dropped,
-            isolation=self._settings.isolation,
+            isolation=self._settings.isolation_level,
         )
         answered = partial(self._answered, self._session, max_bytes)
         self._send(make, max_bytes, answered, partial(self._lost, self._session, max_bytes))
@@ -254,14 +239,14 @@ class SessionChannel(Channel):
         self.drop(reader)
         number = next(self._numbers)
         self._slots[number] = _Slot(reader, reader.ask(), most)
-        self._waiting_bytes += most
+        self.waiting_bytes += most
         self._slot_of[reader] = number
         return SlotToFetch(number, topic_id, reader.partition, reader.fetch_offset, most, reader.leader_epoch)
 
     def drop(self, reader: PartitionReader) -> None:
         number = self._slot_of.pop(reader, None)
         if number is not None:
-            self._waiting_bytes -= self._slots.pop(number).max_bytes
+            self.waiting_bytes -= self._slots.pop(number).max_bytes
             self._dropped.append(number)
 
     def give_up(self) -> list[PartitionReader]:
@@ -269,7 +254,7 @@ class SessionChannel(Channel):
         self._slot_of = {}
         self._dropped = []
         self._session = 0
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         return [slot.reader for slot in slots.values() if slot.reader.answered(slot.number)]
 
     def _answered(self, session: int, max_bytes: int, response: Response, body: memoryview) -> None:
@@ -277,24 +262,22 @@ class SessionChannel(Channel):
             if isinstance(response, SessionFetchResponse):
                 self._take(response, body)
             elif isinstance(response, ErrorResponse):
-                self._refused = response.error == "overloaded"
+                self.refused = response.error == "overloaded"
                 self._fail(error_from_code(response.error, response.detail))
             else:
                 self._fail(self._nonsense())
         self._over(max_bytes)
 
     def _take(self, response: SessionFetchResponse, body: memoryview) -> None:
-        start = 0
-        for answer in response.slots:
-            piece = body[start : start + answer.length]
-            start += answer.length
+        pieces = split_body(body, [answer.length for answer in response.slots])
+        for answer, piece in zip(response.slots, pieces, strict=True):
             slot = self._slots.get(answer.slot)
             if slot is None:
                 continue  # it was dropped
             reader = slot.reader
             if answer.error or answer.length:
                 del self._slots[answer.slot], self._slot_of[reader]
-                self._waiting_bytes -= slot.max_bytes
+                self.waiting_bytes -= slot.max_bytes
                 if reader.answered(slot.number):
                     self._calls.on_answer(reader, answer, piece)
             elif reader.asked == slot.number:
@@ -316,7 +299,7 @@ class Channels:
     Belongs to one event loop.
     """
 
-    def __init__(self, settings: FetcherSettings, calls: Calls, now: Callable[[], float]) -> None:
+    def __init__(self, settings: ConsumerSettings, calls: Calls, now: Callable[[], float]) -> None:
         """`now` returns the loop's time."""
         self._settings = settings
         self._calls = calls

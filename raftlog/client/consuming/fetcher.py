@@ -19,20 +19,24 @@ import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
-from raftlog.client.cluster.api import HttpApi, blames_caller
-from raftlog.client.cluster.metadata import ClusterMetadata, TopicDescription
+from raftlog.api.topics import TopicDescription
+from raftlog.client.cluster.any_node import blames_caller
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.connection_security import blames_credential
+from raftlog.client.cluster.metadata import ClusterMetadata
 from raftlog.client.cluster.refresher import MetadataRefresher
 from raftlog.client.cluster.transport import Transport
 from raftlog.client.cluster.waiters import Waiters
+from raftlog.client.settings import ConsumerSettings
 from raftlog.errors import CODES, CorruptBatch, RaftlogError
 
 from .channels import Answer, Calls, Channel, Channels
 from .fetch_budget import PARTITION_BYTES, FetchBudget
 from .offsets import StartFinder
 from .reader import PartitionReader, Start
-from .reader_index import ReaderBooks
-from .settings import FetcherSettings
+from .reader_index import ReaderIndex
 from .topic_readers import UNKNOWN_TOPIC_GRACE, TopicReaders, take_refusal
 
 logger = logging.getLogger("raftlog.client")
@@ -50,6 +54,19 @@ NEW_PARTITIONS_INTERVAL = 60.0
 """Seconds between checks for added partitions."""
 
 
+@dataclass(frozen=True, slots=True)
+class FetcherFacts:
+    """Counts of a fetcher."""
+
+    buffered_bytes: int
+    """Bytes fetched ahead of the program."""
+    requested_bytes: int
+    """Bytes that the budget has granted to open polls."""
+    open_bytes: int
+    """Bytes that the channels count for their open polls."""
+    open_polls: int
+
+
 class Fetcher:
     """Fetches one topic's partitions.
 
@@ -62,7 +79,7 @@ class Fetcher:
         topic: str,
         partitions: Sequence[int] | None,
         start: Mapping[int, Start] | Start,
-        settings: FetcherSettings,
+        settings: ConsumerSettings,
         topic_id: bytes = b"",
     ) -> None:
         """`partitions`, `start` and `topic_id` are those of `TopicReaders`."""
@@ -79,8 +96,8 @@ class Fetcher:
         """The last failure, for error texts."""
         self._transport = Transport(self._connection_changed, api, self._world_failed)
         self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
-        self._finder = StartFinder(api, self._found, self._finding_failed, settings.isolation)
-        self._books = ReaderBooks()
+        self._finder = StartFinder(api, self._found, self._finding_failed, settings.isolation_level)
+        self._books = ReaderIndex()
         self._seeking: dict[PartitionReader, None] = {}
         """Readers that look up their start offset."""
         self._resting: dict[PartitionReader, None] = {}
@@ -102,6 +119,16 @@ class Fetcher:
         self._watch = self._loop.call_later(WATCH_INTERVAL, self._on_watch)
         self._refresher.ask([topic])
 
+    def facts(self) -> FetcherFacts:
+        """Return what is buffered and requested now, for status and tests."""
+        channels = self._channels.all()
+        return FetcherFacts(
+            buffered_bytes=self._books.buffered_bytes,
+            requested_bytes=self._budget.asked_bytes,
+            open_bytes=sum(channel.open_bytes for channel in channels),
+            open_polls=sum(channel.open_polls for channel in channels),
+        )
+
     # --- For the consumer ---------------------------------------------------------------------------------------------
 
     @property
@@ -122,9 +149,9 @@ class Fetcher:
         return self._books.next_ready(self.topic.paused)
 
     def took(self, reader: PartitionReader | None = None) -> None:
-        """Note that data was taken or a seek happened, in this reader or (None) in any; then request more."""
+        """Record that data was taken or a seek happened, in this reader or (None) in any; then request more."""
         if reader is None:
-            self._notice_all()
+            self._notice_each(self.readers.values())
         elif self.readers.get(reader.partition) is reader:
             self._books.notice(reader)
             if reader.error is None and self._has_enough(reader, self._share) and not self._short:
@@ -139,11 +166,11 @@ class Fetcher:
         if again:
             self._refresher.ask([self._topic])
         self.error = self.error or self.topic.error
-        self._notice_all()
+        self._notice_each(self.readers.values())
         self.pump()
 
     def pauses_changed(self, partitions: Iterable[int]) -> None:
-        """Note that these partitions were paused or resumed."""
+        """Record that these partitions were paused or resumed."""
         self._notice_each(self.readers[partition] for partition in partitions if partition in self.readers)
         self.changed.wake()
         self.pump()
@@ -294,7 +321,7 @@ class Fetcher:
 
     def _accept(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
         try:
-            end = answer.last_stable_offset if self._settings.isolation else answer.high_watermark
+            end = answer.last_stable_offset if self._settings.isolation_level else answer.high_watermark
             reader.accept(body, answer.high_watermark, answer.log_start_offset, end, answer.aborted)
             reader.failures = 0
             if body.nbytes:
@@ -332,13 +359,9 @@ class Fetcher:
                     self.error = answer
                 else:
                     self._refresher.ask([self._topic])
-        self._notice_all()
+        self._notice_each(self.readers.values())
         self.changed.wake()
         self.pump()
-
-    def _notice_all(self) -> None:
-        for reader in self.readers.values():
-            self._books.notice(reader)
 
     def _forget(self, reader: PartitionReader) -> None:
         self._books.forget(reader)
@@ -352,6 +375,9 @@ class Fetcher:
 
     def _world_failed(self, error: RaftlogError) -> None:
         self.last_error = error
+        if blames_credential(error):
+            self.error = self.error or error
+            self.changed.wake()
 
     def _finding_failed(self, error: RaftlogError) -> None:
         self._world_failed(error)
@@ -378,11 +404,7 @@ class Fetcher:
     def _on_watch(self) -> None:
         self._watch = self._loop.call_later(WATCH_INTERVAL, self._on_watch)
         now = self._loop.time()
-        late = self._settings.max_wait + LATE_ANSWER
-        silent = any(
-            connection.oldest_sent_at is not None and now - connection.oldest_sent_at >= late
-            for connection in self._transport.connections()
-        )
+        silent = self._transport.late(now - self._settings.max_wait - LATE_ANSWER)
         if silent and now - self._asked_late_at >= LATE_AGAIN:
             self._asked_late_at = now
             self._refresher.ask([self._topic])

@@ -6,10 +6,10 @@ Any node takes the request and forwards it to the leaders.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.attempts import attempt, cancel
 from raftlog.errors import RaftlogError, RemoteProtocolError, error_from_code
 from raftlog.wire import (
     CONTENT_TYPE,
@@ -25,11 +25,24 @@ from raftlog.wire import (
 
 from .reader import PartitionReader, query_timestamp
 
-logger = logging.getLogger("raftlog.client")
-
 PAUSE = 0.1
-AFTER_A_BUG_SECONDS = 1.0
-"""Seconds before the retry after an unexpected exception."""
+
+
+async def request_offsets(
+    api: HttpApi, asked: Sequence[OffsetQuery], isolation: int, *, timeout: float
+) -> list[FoundOffset]:
+    """Have any node look up offsets, and return the answers in order, some of which may be errors."""
+    message = b"".join(map(bytes, encode(OffsetsRequest(0, list(asked), isolation=isolation))))  # type: ignore[arg-type]
+    answer = await api.repeatable("POST", "/v1/offsets", raw=message, content_type=CONTENT_TYPE, timeout=timeout)
+    response, _ = decode_response(answer)
+    if isinstance(response, ErrorResponse):
+        raise error_from_code(response.error, response.detail)
+    answered = response.partitions if isinstance(response, OffsetsResponse) else []
+    if [(one.topic_id, one.partition) for one in answered] != [(one.topic_id, one.partition) for one in asked]:
+        raise RemoteProtocolError("the answer does not match the offsets request")
+    if any(found.error == "metadata_behind" for found in answered):
+        api.prefer_another()
+    return answered
 
 
 async def query_offsets(
@@ -41,17 +54,8 @@ async def query_offsets(
     stable offset, and no record beyond it is found. Raises the error of the first partition that has one.
     """
     asked = [OffsetQuery(topic_id, partition, timestamp_ms) for partition, timestamp_ms in queries]
-    message = b"".join(map(bytes, encode(OffsetsRequest(0, asked, isolation=isolation))))  # type: ignore[arg-type]
-    answer = await api.repeatable("POST", "/v1/offsets", raw=message, content_type=CONTENT_TYPE, timeout=timeout)
-    response, _ = decode_response(answer)
-    if isinstance(response, ErrorResponse):
-        raise error_from_code(response.error, response.detail)
-    answered = response.partitions if isinstance(response, OffsetsResponse) else []
-    if [found.partition for found in answered] != [query.partition for query in asked]:
-        raise RemoteProtocolError("the answer does not match the offsets request")
+    answered = await request_offsets(api, asked, isolation, timeout=timeout)
     for found in answered:
-        if found.error == "metadata_behind":
-            api.prefer_another()
         if found.error:
             raise error_from_code(found.error, found.detail, found.leader)
     return answered
@@ -93,26 +97,16 @@ class StartFinder:
             self._task = asyncio.get_running_loop().create_task(self._run(topic_id, lost))
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await cancel(self._task)
 
     async def _run(self, topic_id: bytes, readers: list[PartitionReader]) -> None:
         asked = [(reader, reader.version, str(reader.looking_for)) for reader in readers]
         queries = [(reader.partition, query_timestamp(start)) for reader, _, start in asked]
-        try:
-            offsets = await find_offsets(self._api, topic_id, queries, self._isolation)
-        except RaftlogError as error:
-            self._failed(error)
-            await asyncio.sleep(PAUSE)
-        except Exception as error:  # without this, these readers would wait forever
-            logger.exception("looking for offsets failed")
-            self._failed(RaftlogError("internal_error", f"the client failed because of a bug: {error!r}"))
-            await asyncio.sleep(AFTER_A_BUG_SECONDS)
-        else:
+        finding = find_offsets(self._api, topic_id, queries, self._isolation)
+        offsets = await attempt(finding, "looking for offsets", self._failed, pause=PAUSE)
+        self._task = None
+        if offsets is not None:
             for reader, version, _ in asked:
                 if reader.version == version:
                     reader.found(offsets[reader.partition])
-        finally:
-            self._task = None
         self._found()

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import InitVar, dataclass, field
 from typing import TypeAlias
 
 from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError
 from raftlog.model import EARLIEST, LATEST
 from raftlog.records.batch import BatchHeader, check_crc, split_batches
-from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, AbortedRange
+from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, AbortedBatches, AbortedRange
 
 from .records import ConsumedBatch
 
@@ -31,18 +32,6 @@ Start: TypeAlias = str | int
 
 CORRUPT_ATTEMPTS = 3
 """Attempts at a batch that arrives with a wrong CRC: the damage may have happened in transit."""
-
-
-READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
-_ISOLATION = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
-
-
-def parse_isolation(isolation: str) -> int:
-    """Return the isolation level as requests encode it. Raises `InvalidRequest`."""
-    if isolation not in _ISOLATION:
-        known = f"{READ_COMMITTED} or {READ_UNCOMMITTED}"
-        raise InvalidRequest("invalid_config", f"isolation must be {known}, not {isolation!r}")
-    return _ISOLATION[isolation]
 
 
 def parse_start(start: Start) -> Start:
@@ -66,6 +55,7 @@ def query_timestamp(start: str) -> int:
     return {EARLIEST: TIMESTAMP_EARLIEST, LATEST: TIMESTAMP_LATEST}.get(start) or int(start[1:])
 
 
+@dataclass(slots=True, eq=False)
 class PartitionReader:
     """Reads one partition.
 
@@ -73,43 +63,39 @@ class PartitionReader:
     out cover the range between them, except for offsets without records. If there is neither, the two are equal.
     """
 
-    __slots__ = (
-        "_corrupt", "_handing_out", "_questions", "asked", "buffered", "buffered_bytes", "error", "failures",
-        "fetch_offset", "high_watermark", "leader", "leader_epoch", "log_start_offset", "looking_for", "not_before",
-        "partition", "position", "readable_end", "served", "topic", "version",
-    )  # fmt: skip
+    topic: str
+    partition: int
+    start: InitVar[Start]
+    version: int = 0
+    """Counts seeks: data taken before a seek must not be handed out."""
+    asked: int | None = None
+    """Number of the open request."""
+    _questions: int = 0
+    position: int = -1
+    fetch_offset: int = -1
+    looking_for: str | None = None
+    """Start whose offset has to be looked up first."""
+    buffered: deque[ConsumedBatch] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    high_watermark: int = -1
+    """The leader's high watermark; -1 until an answer has arrived."""
+    readable_end: int = -1
+    """End of what this reader may read: the high watermark or the last stable offset; -1: not known yet."""
+    log_start_offset: int = -1
+    error: RaftlogError | None = None
+    """The error that stopped reading; `seek` clears it."""
+    _corrupt: int = 0
+    _handing_out: bool = False
+    """Whether a batch was taken and not completely handed out."""
+    # Fields of the fetcher:
+    leader: int = -1
+    leader_epoch: int = -1
+    failures: int = 0
+    not_before: float = 0.0
+    served: int = 0
+    """The fetcher's answer count when this reader last got batches."""
 
-    def __init__(self, topic: str, partition: int, start: Start) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.version = 0
-        """Counts seeks: data taken before a seek must not be handed out."""
-        self.asked: int | None = None
-        """Number of the open request."""
-        self._questions = 0
-        self.position = -1
-        self.fetch_offset = -1
-        self.looking_for: str | None = None
-        """Start whose offset has to be looked up first."""
-        self.buffered: deque[ConsumedBatch] = deque()
-        self.buffered_bytes = 0
-        self.high_watermark = -1
-        """The leader's high watermark; -1 until an answer has arrived."""
-        self.readable_end = -1
-        """End of what this reader may read: the high watermark or the last stable offset; -1: not known yet."""
-        self.log_start_offset = -1
-        self.error: RaftlogError | None = None
-        """The error that stopped reading; `seek` clears it."""
-        self._corrupt = 0
-        self._handing_out = False
-        """Whether a batch was taken and not completely handed out."""
-        # Fields of the fetcher:
-        self.leader = -1
-        self.leader_epoch = -1
-        self.failures = 0
-        self.not_before = 0.0
-        self.served = 0
-        """The fetcher's answer count when this reader last got batches."""
+    def __post_init__(self, start: Start) -> None:
         self.seek(start)
 
     def seek(self, start: Start) -> None:
@@ -160,7 +146,7 @@ class PartitionReader:
         self.high_watermark = max(self.high_watermark, high_watermark)
         self.readable_end = max(self.readable_end, readable_end)
         self.log_start_offset = log_start_offset
-        ranges = _by_transaction(aborted)
+        dropped = AbortedBatches(aborted)
         sound: list[tuple[memoryview, BatchHeader]] = []
         damage: CorruptBatch | None = None
         try:
@@ -172,7 +158,7 @@ class PartitionReader:
         for batch, header in sound:
             start = max(self.fetch_offset, header.base_offset)
             self.fetch_offset = header.end_offset
-            if not header.is_control and not _is_aborted(header, ranges):
+            if not header.is_control and header not in dropped:
                 self.buffered.append(
                     ConsumedBatch(self.topic, self.partition, start, batch, header, self.high_watermark)
                 )
@@ -195,7 +181,7 @@ class PartitionReader:
             expected = header.end_offset
 
     def corrupt(self, error: RaftlogError) -> None:
-        """Note an invalid answer; after `CORRUPT_ATTEMPTS` of them, stop reading."""
+        """Record an invalid answer; after `CORRUPT_ATTEMPTS` of them, stop reading."""
         self._corrupt += 1
         if self._corrupt >= CORRUPT_ATTEMPTS:
             self.error = error
@@ -210,11 +196,11 @@ class PartitionReader:
         return batch
 
     def handed_out(self, end_offset: int) -> None:
-        """Note that everything below `end_offset`, within the batch that was taken, was handed out."""
+        """Record that everything below `end_offset`, within the batch that was taken, was handed out."""
         self.position = end_offset
 
     def finished(self, batch: ConsumedBatch) -> None:
-        """Note that the batch taken last was completely handed out."""
+        """Record that the batch taken last was completely handed out."""
         self._handing_out = False
         self.position = batch.end_offset if self.buffered else self.fetch_offset
 
@@ -245,20 +231,3 @@ class PartitionReader:
             f"{self.topic}/{self.partition} leader={self.leader} epoch={self.leader_epoch} position={self.position} "
             f"fetch_offset={self.fetch_offset} hw={self.high_watermark} buffered={self.buffered_bytes}"
         )
-
-
-_Ranges: TypeAlias = dict[tuple[int, int], list[tuple[int, int]]]
-
-
-def _by_transaction(aborted: Iterable[AbortedRange]) -> _Ranges:
-    ranges: _Ranges = {}
-    for one in aborted:
-        ranges.setdefault((one.producer_id, one.producer_epoch), []).append((one.first_offset, one.end_offset))
-    return ranges
-
-
-def _is_aborted(header: BatchHeader, ranges: _Ranges) -> bool:
-    if not ranges or not header.is_transactional:
-        return False
-    of_transaction = ranges.get((header.producer_id, header.producer_epoch), ())
-    return any(first <= header.base_offset < end for first, end in of_transaction)

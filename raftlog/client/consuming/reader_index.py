@@ -13,7 +13,7 @@ from itertools import islice
 from .reader import PartitionReader
 
 
-class ReaderBooks:
+class ReaderIndex:
     """The index.
 
     Invariant, for readers noticed since their last change: `ready` are those with prefetched data, `failed` those with

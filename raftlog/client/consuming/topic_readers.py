@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from raftlog.client.cluster.metadata import PartitionInfo, TopicDescription
+from raftlog.api.topics import PartitionInfo, TopicDescription
 from raftlog.errors import CODES, InvalidRequest, RaftlogError, error_from_code
 from raftlog.model import EARLIEST
 

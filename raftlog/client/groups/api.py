@@ -7,15 +7,25 @@ repeated commit as one, and never lowers an offset.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import msgspec
+from raftlog.api import groups
+from raftlog.api.groups import (
+    MAX_OFFSETS_PER_REQUEST,
+    AssignedTopic,
+    CommitOffsets,
+    GroupInfo,
+    GroupOffsetInfo,
+    GroupOffsets,
+    GroupPartition,
+    Heartbeat,
+    JoinGroup,
+    MembershipInfo,
+    OffsetToCommit,
+)
+from raftlog.client.cluster.api import CHANGE_TIMEOUT, READ_TIMEOUT, HttpApi, in_parts
+from raftlog.wire import ReleasedTopic
 
-from raftlog.client.cluster.api import HttpApi
-
-OFFSETS_PER_REQUEST = 1_000
-CHANGE_TIMEOUT = 15.0
 HEDGE_AFTER = 1.5
 """Seconds before another node is asked as well.
 
@@ -24,59 +34,12 @@ cluster that is behind would fall back further.
 """
 
 
-class GroupPartition(NamedTuple):
-    """A partition as a group's members identify it.
-
-    The same name with another id is another topic's partition.
-    """
-
-    topic: str
-    partition: int
-    topic_id: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}"
-
-
-class AssignedTopic(msgspec.Struct, frozen=True):
-    topic: str
-    topic_id: str
-    partitions: list[int]
-
-
-class MembershipInfo(msgspec.Struct, frozen=True):
-    """A member's state in its group."""
-
-    member_id: str
-    incarnation: int
-    generation: int
-    state: str
-    assigned: list[AssignedTopic]
-    revoking: list[AssignedTopic]
-
-
-class GroupOffsetInfo(msgspec.Struct, frozen=True):
-    """A group's committed offset in one partition, its lag and its owner."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    offset: int | None = None
-    leader_epoch: int = -1
-    metadata: str = ""
-    committed_at_ms: int | None = None
-    log_start_offset: int | None = None
-    log_end_offset: int | None = None
-    lag: int | None = None
-    member_id: str | None = None
-
-    @property
-    def group_partition(self) -> GroupPartition:
-        return GroupPartition(self.topic, self.partition, self.topic_id)
-
-
-class _Offsets(msgspec.Struct, frozen=True):
-    offsets: list[GroupOffsetInfo]
+def released_topics(partitions: Iterable[GroupPartition]) -> list[ReleasedTopic]:
+    """Return released partitions as a heartbeat names them."""
+    by_topic: dict[str, list[int]] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic_id, []).append(partition.partition)
+    return [ReleasedTopic(bytes.fromhex(topic_id), numbers) for topic_id, numbers in by_topic.items()]
 
 
 def unpack(assigned: Iterable[AssignedTopic]) -> list[GroupPartition]:
@@ -95,23 +58,15 @@ class GroupApi:
         self._api = api
         self._path = group_path(group)
 
-    async def join(self, asked: Mapping[str, Any]) -> MembershipInfo:
+    async def join(self, wanted: JoinGroup) -> MembershipInfo:
         """Join the group. If it raises `outcome_unknown`, the answer was lost: join again with the same member id."""
-        return await self._api.change(
-            "POST", f"{self._path}/members", MembershipInfo, dict(asked), timeout=CHANGE_TIMEOUT
-        )
+        return await self._api.change("POST", f"{self._path}/members", MembershipInfo, wanted)
 
     async def heartbeat(
         self, member_id: str, incarnation: int, generation: int, released: Iterable[GroupPartition], *, timeout: float
     ) -> MembershipInfo:
-        by_topic: dict[str, list[int]] = {}
-        for partition in released:
-            by_topic.setdefault(partition.topic_id, []).append(partition.partition)
-        body = {
-            "incarnation": incarnation,
-            "generation": generation,
-            "released": [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in by_topic.items()],
-        }
+        named = [groups.ReleasedTopic(one.topic_id.hex(), one.partitions) for one in released_topics(released)]
+        body = Heartbeat(incarnation, generation, named)
         path = f"{self._path}/members/{quote(member_id, safe='')}/heartbeat"
         return await self._api.post(path, MembershipInfo, body, timeout=timeout, hedge_after=HEDGE_AFTER)
 
@@ -121,18 +76,12 @@ class GroupApi:
 
     async def member_of_instance(self, instance_id: str) -> str | None:
         """Return the id of the member that holds this static instance now."""
-        described = await self._api.get(self._path, _Description)
+        described = await self._api.get(self._path, GroupInfo)
         return next((m.member_id for m in described.members if m.instance_id == instance_id), None)
 
-    async def committed(
-        self, *, lag: bool = False, isolation: str = "read_committed", timeout: float = 10.0
-    ) -> list[GroupOffsetInfo]:
-        """Return the group's committed offsets and partition owners; linearizable (S7).
-
-        `isolation`: the level for which the lag is computed.
-        """
-        path = f"{self._path}/offsets?lag={'true' if lag else 'false'}&isolation={isolation}"
-        return (await self._api.get(path, _Offsets, timeout=timeout)).offsets
+    async def committed(self, timeout: float = READ_TIMEOUT) -> list[GroupOffsetInfo]:
+        """Return the group's committed offsets and partition owners; linearizable (S7)."""
+        return (await self._api.get(f"{self._path}/offsets", GroupOffsets, timeout=timeout)).offsets
 
     async def commit(
         self,
@@ -143,29 +92,20 @@ class GroupApi:
         *,
         timeout: float = CHANGE_TIMEOUT,
     ) -> None:
-        """Commit offsets. With more than `OFFSETS_PER_REQUEST` partitions, some may be committed when others fail."""
-        packed: Sequence[dict[str, Any]] = [_to_commit(partition, offset) for partition, offset in offsets.items()]
-        for first in range(0, len(packed), OFFSETS_PER_REQUEST):
-            body = {
-                "member_id": member_id,
-                "incarnation": incarnation,
-                "generation": generation,
-                "offsets": packed[first : first + OFFSETS_PER_REQUEST],
-            }
-            await self._api.repeatable(
-                "POST", f"{self._path}/offsets", body=body, timeout=timeout, hedge_after=HEDGE_AFTER
-            )
+        """Commit offsets. Of more than `MAX_OFFSETS_PER_REQUEST`, some may be committed when others fail."""
+        for part in in_parts(list(offsets.items()), MAX_OFFSETS_PER_REQUEST):
+            await self.commit_part(part, (member_id, incarnation, generation), timeout)
 
+    async def commit_part(
+        self, offsets: Sequence[tuple[GroupPartition, int]], member: tuple[str, int, int], timeout: float
+    ) -> None:
+        """Commit at most `MAX_OFFSETS_PER_REQUEST` offsets, all or none.
 
-class _Member(msgspec.Struct, frozen=True):
-    member_id: str
-    instance_id: str = ""
-
-
-class _Description(msgspec.Struct, frozen=True):
-    members: list[_Member]
-
-
-def _to_commit(partition: GroupPartition, offset: int) -> dict[str, Any]:
-    where = {"topic_id": partition.topic_id} if partition.topic_id else {"topic": partition.topic}
-    return {**where, "partition": partition.partition, "offset": offset}
+        `member`: its id, incarnation and generation.
+        """
+        packed = [
+            OffsetToCommit(one.partition, offset, "" if one.topic_id else one.topic, one.topic_id or None)
+            for one, offset in offsets
+        ]
+        path, body = f"{self._path}/offsets", CommitOffsets(packed, *member)
+        await self._api.repeatable("POST", path, body=body, timeout=timeout, hedge_after=HEDGE_AFTER)

@@ -20,26 +20,28 @@ Positions are the offsets after the last record that was *handed out*.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from ssl import SSLContext
-from types import TracebackType
+from typing import TypeAlias, Unpack
 
+from raftlog.api.groups import GroupPartition, JoinGroup
+from raftlog.api.transactions import ConsumedOffsets
 from raftlog.client.cluster.api import HttpApi
-from raftlog.client.consuming.consumer import Consumer
-from raftlog.client.consuming.reader import READ_COMMITTED, Start, parse_isolation
+from raftlog.client.cluster.attempts import failed_by_bug
+from raftlog.client.cluster.connection_security import ConnectionSecurity
+from raftlog.client.consuming.reader import Start
 from raftlog.client.consuming.records import ConsumerRecord
-from raftlog.client.consuming.settings import DEFAULT_PREFETCH_BYTES
-from raftlog.client.transactions.api import ConsumedOffsets
+from raftlog.client.keywords import GroupConsumerKeywords
+from raftlog.client.settings import GroupConsumerSettings, takes
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import EARLIEST, LATEST
 
-from .api import GroupApi, GroupPartition
+from .calls import MemberCalls
 from .membership import GroupMembership, no_member
 from .progress import GroupProgress
 from .reading import READ_AGAIN_SECONDS, GroupReading
-from .starts import RebalanceCallback, call_back, find_start, find_starts
+from .starts import find_start, find_starts
 
 logger = logging.getLogger("raftlog.client")
 
@@ -47,23 +49,17 @@ REVOKED_COMMIT_TIMEOUT = 5.0
 MAX_COMMITS_UNDER_WAY = 1_000
 MIN_REBALANCE_TIMEOUT_MS, MAX_REBALANCE_TIMEOUT_MS = 1_000, 1_800_000
 
+RebalanceCallback: TypeAlias = Callable[[list[GroupPartition]], Awaitable[None] | None]
+
 
 class GroupConsumer:
     """A member of a consumer group.
 
     A group consumer belongs to one event loop, and only one task at a time may poll. `close` it, or use it with `async
     with`.
-
-    * `pattern`: subscribes to every topic whose whole name matches (RE2), including topics created later.
-    * `auto_offset_reset`: where to begin if no offset is committed or the committed one is no longer in the log:
-      `"latest"`, `"earliest"` or `"error"`.
-    * `max_poll_interval_ms`: the time without a `poll` after which the member leaves the group.
-    * `rebalance_timeout_ms`: the time allowed for releasing a partition; by default `max_poll_interval_ms`.
-    * `instance_id`: the name of a static member.
-    * `prefetch_bytes`: the limit of bytes fetched ahead, for all topics together.
-    * `isolation`, `ssl`: as for a `Consumer`.
     """
 
+    @takes(GroupConsumerSettings)
     def __init__(
         self,
         bootstrap: str | Sequence[str],
@@ -71,55 +67,46 @@ class GroupConsumer:
         topics: Sequence[str] = (),
         *,
         pattern: str = "",
-        instance_id: str = "",
-        client_id: str = "",
-        assignor: str = "uniform",
-        auto_offset_reset: str = LATEST,
-        enable_auto_commit: bool = True,
-        auto_commit_interval_ms: int = 5_000,
-        session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 3_000,
-        max_poll_interval_ms: int = 300_000,
-        rebalance_timeout_ms: int | None = None,
-        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-        isolation: str = READ_COMMITTED,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
-        ssl: SSLContext | None = None,
+        settings: GroupConsumerSettings | None = None,
+        **keywords: Unpack[GroupConsumerKeywords],
     ) -> None:
-        """Configure the consumer; the first `poll` joins the group. Raises `InvalidRequest`."""
+        """Configure the consumer; the first `poll` joins the group.
+
+        `pattern` subscribes to every topic whose whole name matches (RE2), including topics created later. The
+        callbacks get lists of partitions: new ones, ones about to be released, and ones that were lost. The other
+        keywords are the fields of `GroupConsumerSettings`; they replace those of `settings`. Raises `InvalidRequest`.
+        """
+        own = GroupConsumerSettings.of(settings, keywords)
         if not topics and not pattern:
             raise InvalidRequest("invalid_request", "a group consumer needs topics or a pattern to subscribe to")
-        if auto_offset_reset not in (EARLIEST, LATEST, "error"):
-            raise InvalidRequest("invalid_config", "auto_offset_reset must be earliest, latest or error")
-        _check_times(heartbeat_interval_ms, session_timeout_ms, max_poll_interval_ms)
-        self._reset = auto_offset_reset
+        self._reset = own.auto_offset_reset
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._on_lost = on_lost
-        self._auto_commit = auto_commit_interval_ms / 1000 if enable_auto_commit else None
-        self._api = HttpApi(bootstrap, ssl)
+        self._auto_commit = own.auto_commit_interval_ms / 1000 if own.enable_auto_commit else None
+        self._api = HttpApi(bootstrap, ConnectionSecurity(own))
         self._group_id = group
-        self._group = GroupApi(self._api, group)
-        wanted = {
-            "topics": list(dict.fromkeys(topics)),
-            "pattern": pattern,
-            "instance_id": instance_id,
-            "client_id": client_id,
-            "assignor": assignor,
-            "session_timeout_ms": session_timeout_ms,
-            "rebalance_timeout_ms": rebalance_timeout_ms
-            or min(max(max_poll_interval_ms, MIN_REBALANCE_TIMEOUT_MS), MAX_REBALANCE_TIMEOUT_MS),
-        }
+        self._group = MemberCalls(self._api, group)
+        wanted = JoinGroup(
+            topics=list(dict.fromkeys(topics)),
+            pattern=pattern,
+            instance_id=own.instance_id,
+            client_id=own.client_id,
+            assignor=own.assignor,  # type: ignore[arg-type]  # the node checks it
+            session_timeout_ms=own.session_timeout_ms,
+            rebalance_timeout_ms=own.rebalance_timeout_ms
+            or min(max(int(own.max_poll_interval_ms), MIN_REBALANCE_TIMEOUT_MS), MAX_REBALANCE_TIMEOUT_MS),
+        )
         self._membership = GroupMembership(
             self._group,
             wanted,
-            heartbeat_interval=heartbeat_interval_ms / 1000,
-            max_poll_interval=max_poll_interval_ms / 1000,
+            heartbeat_interval=own.heartbeat_interval_ms / 1000,
+            max_poll_interval=own.max_poll_interval_ms / 1000,
         )
-        parse_isolation(isolation)
-        self._reading = GroupReading(bootstrap, prefetch_bytes, auto_offset_reset, isolation, ssl)
+        self._reading = GroupReading(bootstrap, own)
         self._progress = GroupProgress()
         self._session = 0
         self._generation = 0
@@ -135,9 +122,13 @@ class GroupConsumer:
         """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
 
         The records of the previous call count as processed. Raises `InvalidRequest` for an error that a retry cannot
-        cure (a bad pattern, an offset that is no longer in the log), and `RetriableError` only if partitions were
+        fix (a bad pattern, an offset that is no longer in the log), and `RetriableError` only if partitions were
         assigned and the quorum does not return their committed offsets.
         """
+        return self._reading.hand_out(len(await self.look_ahead(max_records, timeout)))
+
+    async def look_ahead(self, max_records: int, timeout: float) -> list[ConsumerRecord]:
+        """Do what `poll` does, and return the records, but do not hand them out yet."""
         self._check_open()
         if self._closing:
             raise RetriableError("shutting_down", "the consumer is being closed")
@@ -149,11 +140,18 @@ class GroupConsumer:
             while True:
                 await self._reconcile()
                 self._commit_when_due()
-                records = self._reading.hand_out(max_records)
+                records = self._reading.look_ahead(max_records)
                 if records or max_records <= 0:
                     return records
                 if not await self._reading.wait(max_records, deadline, self._membership.changed):
                     return records
+
+    def iterated(self, count: int) -> None:
+        """Hand out the first `count` records of `look_ahead`, one by one: all but the last count as processed."""
+        if count:
+            self._reading.hand_out(count - 1)
+            self._progress.processed = dict(self._reading.positions)
+            self._reading.hand_out(1)
 
     def __aiter__(self) -> GroupConsumer:
         """Iterate over the records without end."""
@@ -169,7 +167,7 @@ class GroupConsumer:
 
     @property
     def assignment(self) -> list[GroupPartition]:
-        """Partitions that it reads now."""
+        """Partitions that are assigned to this consumer and that it reads now."""
         return sorted(self._reading.positions)
 
     @property
@@ -179,7 +177,7 @@ class GroupConsumer:
 
     @property
     def lag(self) -> dict[GroupPartition, int]:
-        """Number of offsets between the position and the readable end, by partition, where a leader has reported it."""
+        """Number of offsets between position and readable end, by partition, if a leader has reported that end."""
         return self._reading.lag
 
     async def committed(self) -> dict[GroupPartition, int]:
@@ -221,7 +219,7 @@ class GroupConsumer:
                     logger.warning("committing offsets failed: %s", error)
             except Exception as error:  # without a call, the owner of `done` would wait forever
                 logger.exception("committing offsets failed")
-                failed = RaftlogError("internal_error", f"the client failed because of a bug: {error!r}")
+                failed = failed_by_bug(error)
             if done is not None:
                 done(failed)
 
@@ -253,7 +251,7 @@ class GroupConsumer:
         )
 
     def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
-        """Note that a transaction has committed `offsets`."""
+        """Record that a transaction has committed `offsets`."""
         self._progress.consumed_is_committed(offsets, self._reading.positions)
 
     async def seek_to_committed(self) -> None:
@@ -287,7 +285,7 @@ class GroupConsumer:
         """Neither hand out nor fetch these partitions until `resume`.
 
         They stay assigned, with their positions; `poll` must still be called. A partition that is released is no longer
-        paused when it comes back. Raises `InvalidRequest` if one of them is not assigned; then none is paused.
+        paused when it is assigned again. Raises `InvalidRequest` if one of them is not assigned; then none is paused.
         """
         self._check_open()
         self._reading.pause([self._assigned(one.topic, one.partition) for one in partitions])
@@ -335,9 +333,7 @@ class GroupConsumer:
     async def __aenter__(self) -> GroupConsumer:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         await self.close(processed=kind is None)
 
     # --- Assignment changes ------------------------------------------------------------------------------------------
@@ -413,9 +409,12 @@ class GroupConsumer:
         await self._call_back(self._on_assigned, list(starts))
 
     async def _call_back(self, callback: RebalanceCallback | None, partitions: Sequence[GroupPartition]) -> None:
+        """Call it with the sorted partitions; await the result if it is a coroutine."""
         if callback is not None:
             with self._membership.calling():
-                await call_back(callback, partitions)
+                told = callback(sorted(partitions))
+                if inspect.isawaitable(told):
+                    await told
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
@@ -455,13 +454,3 @@ class GroupConsumer:
             if (one.topic, one.partition) == (topic, partition):
                 return one
         raise InvalidRequest("unknown_partition", f"{topic}/{partition} is not assigned to this consumer")
-
-
-def _check_times(heartbeat_interval_ms: int, session_timeout_ms: int, max_poll_interval_ms: int) -> None:
-    if not 0 < heartbeat_interval_ms < session_timeout_ms:
-        raise InvalidRequest("invalid_config", "heartbeat_interval_ms must be shorter than session_timeout_ms")
-    if max_poll_interval_ms <= 0:
-        raise InvalidRequest("invalid_config", "max_poll_interval_ms must be positive")
-
-
-Consumer.make_group_consumer = GroupConsumer  # the factory of `Consumer.subscribe`

@@ -4,7 +4,7 @@ A pure core without network; `membership.py` is its shell, and the simulator run
 
 Three rules keep two members from reading the same partition:
 
-* **Only newer answers count.** Any node answers a heartbeat, and a stale one reports an assignment that is over.
+* **Only newer answers count.** Any node answers a heartbeat, and a stale one reports an outdated assignment.
   Generations are indexes of the quorum's log, so within one incarnation the greater one is the later one.
 * **A partition that is being released is not taken up again** before the group has confirmed the release, even if it is
   assigned again meanwhile: the release may be in flight, and by then the partition may belong to another member.
@@ -23,7 +23,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from .api import GroupPartition, MembershipInfo, unpack
+from raftlog.api.groups import GroupPartition, MembershipInfo
+
+from .api import unpack
 
 HURRY_INTERVAL = 0.1
 """Seconds between heartbeats when a rebalance begins; at most the heartbeat interval."""
@@ -136,12 +138,12 @@ class Member:
         return changed or not set(named).isdisjoint(unpack(self.current.assigned if self.current else ()))
 
     def silence(self, now: float) -> None:
-        """Note that a heartbeat got no answer; only the coordinator can tell whether the membership still holds."""
+        """Record that a heartbeat got no answer; only the coordinator can tell whether the membership still holds."""
         self.failing = True
         self._heard_at = now
 
     def lost(self) -> None:
-        """Note the loss of the membership."""
+        """Record the loss of the membership."""
         self.current = None
         self.session += 1
         self._released.clear()
@@ -172,7 +174,7 @@ class Member:
         )
 
     def release(self, given_up: Iterable[GroupPartition]) -> None:
-        """Note that these partitions are no longer read, and will not be committed any further."""
+        """Record that these partitions are no longer read, and will not be committed any further."""
         self._released.update(dict.fromkeys(given_up))
 
     @property

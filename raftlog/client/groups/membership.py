@@ -11,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any
 
-from raftlog.client.cluster.api import blames_caller
+import msgspec
+
+from raftlog.api.groups import GroupPartition, JoinGroup, MembershipInfo
+from raftlog.client.cluster.any_node import blames_caller
 from raftlog.errors import InvalidRequest, RaftlogError
 
-from .api import GroupApi, GroupPartition, MembershipInfo
+from .api import GroupApi
 from .member import Member
 
 logger = logging.getLogger("raftlog.client")
@@ -37,16 +39,21 @@ class GroupMembership:
     """
 
     def __init__(
-        self, api: GroupApi, wanted: Mapping[str, Any], *, heartbeat_interval: float, max_poll_interval: float = 300.0
+        self,
+        api: GroupApi,
+        wanted: JoinGroup,
+        *,
+        heartbeat_interval: float,
+        max_poll_interval: float = 300.0,
     ) -> None:
-        """`wanted`: the body of the join request. Times are in seconds."""
+        """`wanted`: the join request, without a member id. Times are in seconds."""
         self._api = api
-        self._wanted = dict(wanted)
-        self._instance_id = str(wanted.get("instance_id") or "")
-        self._timeout = max(1.0, wanted["session_timeout_ms"] / 3000)
-        self._max_poll_interval = max_poll_interval
         # A fixed id from the first attempt on: if the answer to a join is lost, the retry finds the same member.
-        self._member_id = f"{str(wanted.get('client_id') or 'consumer')[:200]}-{secrets.token_hex(16)}"
+        member_id = f"{(wanted.client_id or 'consumer')[:200]}-{secrets.token_hex(16)}"
+        self._wanted = msgspec.structs.replace(wanted, member_id=member_id)
+        self._instance_id = wanted.instance_id
+        self._timeout = max(1.0, wanted.session_timeout_ms / 3000)
+        self._max_poll_interval = max_poll_interval
         self.member = Member(
             heartbeat_interval=heartbeat_interval, max_poll_interval=max_poll_interval, now=monotonic()
         )
@@ -156,9 +163,7 @@ class GroupMembership:
 
     async def _join(self) -> MembershipInfo:
         """Join in a task that outlives this one: `close` has to learn whether the join succeeded."""
-        joining = self._joining = asyncio.get_running_loop().create_task(
-            self._api.join({**self._wanted, "member_id": self._member_id})
-        )
+        joining = self._joining = asyncio.get_running_loop().create_task(self._api.join(self._wanted))
         answer = await asyncio.shield(joining)
         self._joining = None
         return answer
@@ -191,7 +196,7 @@ class GroupMembership:
             if error.code != "unknown_group":
                 raise
             return
-        if holder not in (None, self._member_id):
+        if holder not in (None, self._wanted.member_id):
             raise InvalidRequest(
                 "invalid_request",
                 f"another process is instance {self._instance_id!r} of the group: give each its own instance_id",

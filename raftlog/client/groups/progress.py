@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from raftlog.client.transactions.api import ConsumedOffsets, ConsumedRange
+from raftlog.api.groups import GroupPartition
+from raftlog.api.transactions import ConsumedOffsets, ConsumedRange
 from raftlog.errors import InvalidRequest
-
-from .api import GroupPartition
 
 NOTHING_COMMITTED = -1
 
@@ -54,7 +53,7 @@ class GroupProgress:
         """Raise `InvalidRequest` (`stale_generation`) if a partition with uncommitted records was taken away."""
         if self.left:
             gone = ", ".join(map(str, sorted(self.left)[:5]))
-            told = f"{gone} was taken from this consumer before what it had handed out was committed"
+            told = f"{gone} was revoked from this consumer before its last records were committed"
             raise InvalidRequest("stale_generation", f"{told}: abort, then call `seek_to_committed` before reading on")
 
     def ranges(self, positions: Mapping[GroupPartition, int]) -> tuple[ConsumedRange, ...]:
@@ -66,7 +65,7 @@ class GroupProgress:
         )
 
     def consumed_is_committed(self, offsets: ConsumedOffsets, positions: Iterable[GroupPartition]) -> None:
-        """Note that a transaction has committed `offsets`."""
+        """Record that a transaction has committed `offsets`."""
         ends = {(one.topic_id, one.partition): one.end for one in offsets.ranges}
         for partition in positions:
             end = ends.get((partition.topic_id, partition.partition))

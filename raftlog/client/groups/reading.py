@@ -1,4 +1,4 @@
-"""The topics that a group member reads: one `Consumer` per topic, and the offsets after the records handed out.
+"""The topics that a group member reads: one `TopicConsumer` per topic, and the offsets after the records handed out.
 
 Topics are identified by their ids, under which positions are committed. So records of a deleted topic are never handed
 out as those of a new topic with the same name, nor the reverse, even if a node is stale; both may be assigned for a
@@ -17,15 +17,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from ssl import SSLContext
+from itertools import islice
 from typing import NamedTuple
 
-from raftlog.client.consuming.consumer import Consumer
+from raftlog.api.groups import GroupPartition
 from raftlog.client.consuming.records import ConsumerRecord
+from raftlog.client.consuming.topic_consumer import TopicConsumer
+from raftlog.client.settings import ConsumerSettings, GroupConsumerSettings
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError
 
-from .api import GroupPartition
 from .starts import GONE
 
 READ_AGAIN_SECONDS = 1.0
@@ -49,25 +50,14 @@ class GroupReading:
     It belongs to one event loop; `close` it.
     """
 
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str],
-        prefetch_bytes: int,
-        on_out_of_range: str,
-        isolation: str,
-        ssl: SSLContext | None,
-    ) -> None:
-        """`prefetch_bytes`: for all topics together; each gets an equal share, and at least one MiB."""
+    def __init__(self, bootstrap: str | Sequence[str], settings: GroupConsumerSettings) -> None:
         self._bootstrap = bootstrap
-        self._prefetch_bytes = prefetch_bytes
-        self._on_out_of_range = on_out_of_range
-        self._isolation = isolation
-        self._ssl = ssl
+        self._settings = settings
         self.positions: dict[GroupPartition, int] = {}
         """Next offset to hand out, by partition that is read."""
         self.paused: set[GroupPartition] = set()
         """Partitions among them that are paused."""
-        self._readers: dict[Topic, Consumer] = {}
+        self._readers: dict[Topic, TopicConsumer] = {}
         self._again_at: dict[Topic, float] = {}
         """Topics whose reader failed, with the loop time at which they get a new one."""
         self._former: set[asyncio.Task[None]] = set()
@@ -76,6 +66,12 @@ class GroupReading:
         """Records that were fetched together with others that were handed out."""
 
     # --- Records -----------------------------------------------------------------------------------------------------
+
+    def look_ahead(self, max_records: int) -> list[ConsumerRecord]:
+        """Return up to `max_records` of the records that are here, without handing them out."""
+        if not self._ahead:
+            self._move_over_holes()
+        return [record for _, record in islice(self._ahead, max_records)]
 
     def hand_out(self, max_records: int) -> list[ConsumerRecord]:
         """Return up to `max_records` of the records that are here."""
@@ -187,7 +183,7 @@ class GroupReading:
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
-    async def _read(self, topic: Topic, reader: Consumer, max_records: int, timeout: float) -> None:
+    async def _read(self, topic: Topic, reader: TopicConsumer, max_records: int, timeout: float) -> None:
         """Poll one reader, and queue its records without waiting in between.
 
         The caller may be cancelled at any time, and more than once.
@@ -209,19 +205,21 @@ class GroupReading:
                 self._open(topic, starts)
 
     def _open(self, topic: Topic, starts: Mapping[int, int]) -> None:
-        share = self._prefetch_bytes // len({topic_of(partition) for partition in self.positions})
-        self._readers[topic] = Consumer(
-            self._bootstrap,
-            topic.name,
-            sorted(starts),
-            starts,
-            prefetch_bytes=max(MIB, share),
-            on_out_of_range=self._on_out_of_range,
-            isolation=self._isolation,
-            topic_id=topic.topic_id,
-            ssl=self._ssl,
+        self._readers[topic] = TopicConsumer(
+            self._bootstrap, topic.name, sorted(starts), starts, topic_id=topic.topic_id, settings=self._of_one_topic()
         )
         self._pause_readers(partition for partition in self.paused if topic_of(partition) == topic)
+
+    def _of_one_topic(self) -> ConsumerSettings:
+        """Return the settings of one topic's consumer, with an equal share of `prefetch_bytes`, at least one MiB."""
+        own = self._settings
+        share = own.prefetch_bytes // len({topic_of(partition) for partition in self.positions})
+        return ConsumerSettings(
+            prefetch_bytes=max(MIB, share),
+            on_out_of_range=own.auto_offset_reset,
+            isolation=own.isolation,
+            **own.connection,
+        )
 
     def _close(self, topic: Topic) -> None:
         reader = self._readers.pop(topic, None)

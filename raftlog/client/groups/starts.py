@@ -1,11 +1,10 @@
-"""Start offsets of newly assigned partitions, and the call of rebalance callbacks."""
+"""Start offsets of newly assigned partitions."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
+from raftlog.api.groups import GroupOffsetInfo, GroupPartition
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.consuming.offsets import find_offsets
 from raftlog.client.consuming.reader import Start, parse_start, query_timestamp
@@ -13,12 +12,8 @@ from raftlog.errors import InvalidRequest
 from raftlog.model import EARLIEST
 from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST
 
-from .api import GroupOffsetInfo, GroupPartition
-
 GONE = ("unknown_topic", "unknown_partition")
 """Error codes of a topic that was deleted; the group will take its partitions away."""
-
-RebalanceCallback: TypeAlias = Callable[[list[GroupPartition]], Awaitable[None] | None]
 
 
 async def find_starts(
@@ -62,11 +57,3 @@ async def find_start(api: HttpApi, partition: GroupPartition, start: Start) -> i
         return place
     queries = [(partition.partition, query_timestamp(place))]
     return (await find_offsets(api, bytes.fromhex(partition.topic_id), queries))[partition.partition]
-
-
-async def call_back(callback: RebalanceCallback | None, partitions: Sequence[GroupPartition]) -> None:
-    """Call it with the sorted partitions; await the result if it is a coroutine."""
-    if callback is not None:
-        told = callback(sorted(partitions))
-        if inspect.isawaitable(told):
-            await told

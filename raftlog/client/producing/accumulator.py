@@ -15,24 +15,23 @@ out; it is at most `buffer_bytes` plus one grant per batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic
+from collections.abc import Callable, Iterator
+from typing import Generic
 
 from raftlog.errors import InvalidRequest, RetriableError
 
 from .batch import (
     FRAME_BYTES,
-    KEY_ROW_BYTES,
-    TIMESTAMP_ROW_BYTES,
     UNASSIGNED,
-    VALUE_ROW_BYTES,
     Batch,
+    Columns,
     D,
     Headers,
     ParkedRecord,
     Slot,
     payload_bytes,
     payload_lengths,
+    row_bytes_of,
     rows_that_fit,
 )
 
@@ -106,69 +105,41 @@ class Accumulator(Generic[D]):
         Raises `InvalidRequest` (`batch_too_large`) and `RetriableError` (`overloaded`: the buffer is full).
         """
         payload = payload_bytes(value, key, headers)
-        slot: Slot = topic if partition == UNASSIGNED else (topic, partition)
+        slot = _slot(topic, partition)
         shape = (key is not None, timestamp_ms is not None, bool(headers))
         batch = self._batch_with_room(slot, payload, shape, now, wall_ms, force)
         batch.add(value, key, timestamp_ms, headers)
         return batch
 
-    def extend(
-        self,
-        topic: str,
-        partition: int,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        timestamps: Sequence[int] | None,
-        start: int,
-        now: float,
-        wall_ms: int,
-    ) -> tuple[Batch[D], int]:
+    def extend(self, topic: str, columns: Columns, start: int, now: float, wall_ms: int) -> tuple[Batch[D], int]:
         """Append as many records from position `start` on as fit into the open batch, at least one.
 
         Returns the batch and the number of records; raises as `append` does, without having appended any.
         """
-        one = slice(start, start + 1)
-        (first,) = payload_lengths(values[one], None if keys is None else keys[one])
-        slot: Slot = topic if partition == UNASSIGNED else (topic, partition)
-        shape = (keys is not None, timestamps is not None, False)
-        batch = self._batch_with_room(slot, first, shape, now, wall_ms, False, spend=False)
-        row_bytes = batch.row_bytes
+        one = columns.part(start, start + 1)
+        (first,) = payload_lengths(one.values, one.keys)
+        shape = (columns.keys is not None, columns.timestamps is not None, False)
+        batch = self._batch_with_room(_slot(topic, columns.partition), first, shape, now, wall_ms, False, spend=False)
         memory = batch.ungranted + (batch.count - batch.counted) * RECORD_MEMORY_BYTES
         affordable = self.buffered_bytes + memory <= self.buffer_bytes
-        count, payload = rows_that_fit(
-            values, keys, start, batch.room + (batch.ungranted if affordable else 0), row_bytes
-        )
+        room = batch.room + (batch.ungranted if affordable else 0)
+        count, payload = rows_that_fit(columns, start, room, batch.row_bytes)
         assert count
-        stop = start + count
-        cost = payload + count * row_bytes
+        cost = payload + count * batch.row_bytes
         if cost > batch.room:
             self._grant(batch, cost - batch.room, False)
         batch.room -= cost
-        batch.add_many(
-            values[start:stop],
-            None if keys is None else keys[start:stop],
-            None if timestamps is None else timestamps[start:stop],
-        )
+        batch.add_many(columns.part(start, start + count))
         return batch, count
 
-    def add_columns(
-        self,
-        topic: str,
-        partition: int,
-        values: Any,
-        keys: Any,
-        timestamps: list[int] | None,
-        payload: int,
-        now: float,
-        wall_ms: int,
-    ) -> Batch[D]:
+    def add_columns(self, topic: str, columns: Columns, payload: int, now: float, wall_ms: int) -> Batch[D]:
         """Make a sealed batch of whole columns (pyarrow arrays) with `payload` bytes of values and keys.
 
         An open batch for the same destination is sealed first. Raises as `append` does, without having taken anything.
         """
-        slot: Slot = topic if partition == UNASSIGNED else (topic, partition)
-        rows = VALUE_ROW_BYTES + (keys is not None) * KEY_ROW_BYTES + (timestamps is not None) * TIMESTAMP_ROW_BYTES
-        size = payload + rows * len(values)
+        partition, values, keys, timestamps = columns
+        slot = _slot(topic, partition)
+        size = payload + columns.rows * row_bytes_of(columns)
         limit = self.limits(topic)[1]
         if size > limit:
             raise _too_large(topic, size, limit)
@@ -176,9 +147,8 @@ class Accumulator(Generic[D]):
             raise self._overloaded()
         if slot in self.open:
             self._seal(slot)
-        batch = Batch(topic, partition, size, self._new_delivery(), now, wall_ms)
-        batch.values, batch.keys, batch.timestamps = values, keys, timestamps
-        batch.counted = len(values)
+        batch = Batch(topic, partition, size, self._new_delivery(), now, wall_ms, values, keys, timestamps)
+        batch.counted = columns.rows
         batch.ungranted = 0
         self._reserve(batch, size)
         self._sealed.append(batch)
@@ -398,6 +368,10 @@ class Accumulator(Generic[D]):
             "overloaded",
             f"the producer's buffer of {self.buffer_bytes} bytes is full: await drain() or use send_when_room()",
         )
+
+
+def _slot(topic: str, partition: int) -> Slot:
+    return topic if partition == UNASSIGNED else (topic, partition)
 
 
 def _too_large(topic: str, size: int, limit: int) -> InvalidRequest:

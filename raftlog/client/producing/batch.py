@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import add
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 D = TypeVar("D")
 """Type of the object that a producer returns for a batch."""
@@ -41,47 +41,65 @@ memory costs as much as everything else that is done to it.
 """
 
 
+class Columns(NamedTuple):
+    """Records for one partition (`UNASSIGNED`: any), as lists or pyarrow arrays.
+
+    Keys and timestamps may be None, for all records.
+    """
+
+    partition: int
+    values: Any
+    keys: Any
+    timestamps: Any
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+    def part(self, start: int, stop: int) -> Columns:
+        """Return the records in `[start, stop)`."""
+        partition, *columns = self
+        return Columns(partition, *(None if column is None else column[start:stop] for column in columns))
+
+
+@dataclass(slots=True, eq=False)
 class Batch(Generic[D]):
     """Records for one partition.
 
     Invariant: optional columns are None or no longer than `values`; `columns()` pads the missing end.
     """
 
-    __slots__ = (
-        "attempt", "base_sequence", "capacity", "counted", "delivery", "expires_at", "headers", "keys",
-        "maybe_applied", "number", "opened_at", "partition", "producer_epoch", "producer_id", "resent", "reserved",
-        "room", "row_bytes", "timestamp_ms", "timestamps", "topic", "ungranted", "values",
-    )  # fmt: skip
+    topic: str
+    partition: int
+    capacity: int
+    """Bytes of its records: spent + `room` + `ungranted`."""
+    delivery: D
+    opened_at: float
+    timestamp_ms: int
+    values: Any = field(default_factory=list)
+    """A list of `bytes | None`, or a pyarrow array (then `keys` is one, too)."""
+    keys: Any = None
+    timestamps: list[int] | None = None
+    headers: list[Headers | None] | None = None
+    room: int = 0
+    ungranted: int = field(init=False)
+    row_bytes: int = VALUE_ROW_BYTES
+    # Memory:
+    reserved: int = 0
+    counted: int = 0
+    # Fields of the sequencer:
+    expires_at: float = 0.0
+    attempt: int = 0
+    number: int = -1
+    maybe_applied: bool = False
+    resent: bool = False
+    """Whether this attempt is marked as a resend: an earlier one may have been applied."""
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
 
-    def __init__(self, topic: str, partition: int, capacity: int, delivery: D, now: float, wall_ms: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.values: Any = []
-        """A list of `bytes | None`, or a pyarrow array (then `keys` is one, too)."""
-        self.keys: Any = None
-        self.timestamps: list[int] | None = None
-        self.headers: list[Headers | None] | None = None
-        self.timestamp_ms = wall_ms
-        self.opened_at = now
-        self.delivery = delivery
-        # Encoded size: capacity = spent + room + ungranted.
-        self.capacity = capacity
-        self.room = 0
-        self.ungranted = capacity
-        self.row_bytes = VALUE_ROW_BYTES
-        # Memory:
-        self.reserved = 0
-        self.counted = 0
-        # Fields of the sequencer:
-        self.expires_at = 0.0
-        self.attempt = 0
-        self.number = -1
-        self.maybe_applied = False
-        self.resent = False
-        """Whether this attempt is marked as a resend: an earlier one may have been applied."""
-        self.producer_id = -1
-        self.producer_epoch = -1
-        self.base_sequence = -1
+    def __post_init__(self) -> None:
+        self.ungranted = self.capacity
 
     @property
     def count(self) -> int:
@@ -118,21 +136,16 @@ class Batch(Generic[D]):
             self.headers.append(headers)
         self.values.append(value)
 
-    def add_many(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        timestamps: Sequence[int] | None,
-    ) -> None:
+    def add_many(self, columns: Columns) -> None:
         """Add records by the column."""
         count = self.count
-        if keys is not None:
+        if columns.keys is not None:
             self.keys = _padded(self.keys, count, None)
-            self.keys.extend(keys)
-        if timestamps is not None:
+            self.keys.extend(columns.keys)
+        if columns.timestamps is not None:
             self.timestamps = _padded(self.timestamps, count, self.timestamp_ms)
-            self.timestamps.extend(timestamps)
-        self.values.extend(values)
+            self.timestamps.extend(columns.timestamps)
+        self.values.extend(columns.values)
 
     def columns(self) -> tuple[Any, Any, list[int] | None, list[Headers | None] | None]:
         """Return values, keys, timestamps and headers, each of full length or None."""
@@ -195,14 +208,18 @@ def payload_lengths(values: Sequence[bytes | None], keys: Sequence[bytes | None]
     return _lengths(values) if keys is None else list(map(add, _lengths(values), _lengths(keys)))
 
 
-def rows_that_fit(
-    values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, start: int, room: int, row_bytes: int
-) -> tuple[int, int]:
+def row_bytes_of(columns: Columns) -> int:
+    """Return the bytes of each record beside its value and key."""
+    keys = KEY_ROW_BYTES if columns.keys is not None else 0
+    return VALUE_ROW_BYTES + keys + (TIMESTAMP_ROW_BYTES if columns.timestamps is not None else 0)
+
+
+def rows_that_fit(columns: Columns, start: int, room: int, row_bytes: int) -> tuple[int, int]:
     """Return how many records from `start` on fit into `room` bytes, and the bytes of their values and keys."""
     count = payload = 0
-    while start + count < len(values):
-        part = slice(start + count, start + count + ROWS_A_LOOK)
-        lengths = payload_lengths(values[part], None if keys is None else keys[part])
+    while start + count < columns.rows:
+        part = columns.part(start + count, start + count + ROWS_A_LOOK)
+        lengths = payload_lengths(part.values, part.keys)
         size = sum(lengths)
         left = room - payload - count * row_bytes
         if size + len(lengths) * row_bytes > left:

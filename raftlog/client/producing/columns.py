@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import index
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from raftlog.client.cluster.metadata import check_partition
 from raftlog.config import KIB
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.partitioner import partitions_for_keys
 from raftlog.records.columns import MAX_TIMESTAMP, NO_TIMESTAMP, timestamp_refused
+from raftlog.slices import turns
 
 from .batch import (
     KEY_ROW_BYTES,
@@ -27,7 +28,9 @@ from .batch import (
     TIMESTAMP_ROW_BYTES,
     UNASSIGNED,
     VALUE_ROW_BYTES,
+    Columns,
     payload_lengths,
+    row_bytes_of,
 )
 from .delivery import DeliveryFuture
 from .sender import Sender
@@ -45,22 +48,6 @@ FEW_BYTES = 16 * KIB
 """Size below which Arrow columns join the open batch, in bytes."""
 
 
-class Columns(NamedTuple):
-    """Records for one partition (`UNASSIGNED`: any).
-
-    Keys and timestamps may be None, for all records.
-    """
-
-    partition: int
-    values: Any
-    keys: Any
-    timestamps: list[int] | None
-
-    @property
-    def rows(self) -> int:
-        return len(self.values)
-
-
 def is_arrow(column: Any) -> bool:
     """Whether this is a pyarrow array; does not import pyarrow."""
     return type(column).__module__.partition(".")[0] == "pyarrow"
@@ -68,12 +55,7 @@ def is_arrow(column: Any) -> bool:
 
 async def gradually(rows: int, step: int, work: Callable[[slice], T]) -> list[T]:
     """Return the results of `work` for each slice of the rows; yield to the event loop in between."""
-    done: list[T] = []
-    for start in range(0, rows, step):
-        if start:
-            await asyncio.sleep(0)
-        done.append(work(slice(start, start + step)))
-    return done
+    return [work(part) async for part in turns(rows, step)]
 
 
 async def check_columns(values: Any, keys: Any, timestamps: Any) -> int:
@@ -124,19 +106,6 @@ def check_largest(largest: int, limit: int) -> None:
         raise InvalidRequest("batch_too_large", f"a record of {largest} bytes exceeds the batch limit: {limit}")
 
 
-def pieces(columns: Columns) -> Iterator[Columns]:
-    """Split the records into pieces of bounded size."""
-    for start in range(0, columns.rows, PIECE_ROWS):
-        part = slice(start, start + PIECE_ROWS)
-        keys, timestamps = columns.keys, columns.timestamps
-        yield Columns(
-            columns.partition,
-            columns.values[part],
-            None if keys is None else keys[part],
-            None if timestamps is None else timestamps[part],
-        )
-
-
 def by_partition(columns: Columns, partition_count: int) -> list[Columns]:
     """Split records by their keys' partitions, in order.
 
@@ -164,44 +133,34 @@ def by_partition(columns: Columns, partition_count: int) -> list[Columns]:
     ]
 
 
-def arrow_slices(values: Any, keys: Any, timestamps: list[int] | None) -> Iterator[tuple[Any, Any, list[int] | None]]:
-    """Slice Arrow columns as binary arrays (lists are converted) and a list of timestamps, in bounded sizes."""
-    for start in range(0, len(values), ARROW_ROWS):
-        yield (
-            _binary(values[start : start + ARROW_ROWS]),
-            None if keys is None else _binary(keys[start : start + ARROW_ROWS]),
-            None if timestamps is None else timestamps[start : start + ARROW_ROWS],
-        )
+def arrow_slices(columns: Columns) -> Iterator[Columns]:
+    """Slice columns in bounded sizes, with values and keys as binary Arrow arrays (lists are converted)."""
+    for start in range(0, columns.rows, ARROW_ROWS):
+        part = columns.part(start, start + ARROW_ROWS)
+        yield part._replace(values=_binary(part.values), keys=None if part.keys is None else _binary(part.keys))
 
 
-def arrow_batches(
-    values: Any, keys: Any, timestamps: list[int] | None, limit: int, largest: int
-) -> Iterator[tuple[Any, Any, list[int] | None, int]]:
-    """Cut a slice so that each cut has at most `limit` bytes as a batch; the last element is its payload bytes.
+def arrow_batches(columns: Columns, limit: int, largest: int) -> Iterator[tuple[Columns, int]]:
+    """Cut a slice so that each cut has at most `limit` bytes as a batch; the number is that of its payload bytes.
 
     A larger record gets a cut of its own; raises `InvalidRequest` (`batch_too_large`) if it exceeds `largest`.
     """
     import pyarrow.compute as pc
 
-    lengths = pc.binary_length(values).fill_null(0)
-    if keys is not None:
-        lengths = pc.add(lengths, pc.binary_length(keys).fill_null(0))
-    row = VALUE_ROW_BYTES + (keys is not None) * KEY_ROW_BYTES + (timestamps is not None) * TIMESTAMP_ROW_BYTES
+    lengths = pc.binary_length(columns.values).fill_null(0)
+    if columns.keys is not None:
+        lengths = pc.add(lengths, pc.binary_length(columns.keys).fill_null(0))
+    row = row_bytes_of(columns)
     longest = pc.max(lengths).as_py() or 0
     if longest + row > largest:
         raise InvalidRequest("batch_too_large", f"a record of {longest} bytes exceeds the batch limit: {largest}")
-    average = (pc.sum(lengths).as_py() or 0) / max(1, len(values)) + row
+    average = (pc.sum(lengths).as_py() or 0) / max(1, columns.rows) + row
     start = 0
-    while start < len(values):
-        count = min(len(values) - start, max(1, int(limit / average)))
+    while start < columns.rows:
+        count = min(columns.rows - start, max(1, int(limit / average)))
         while (payload := pc.sum(lengths.slice(start, count)).as_py() or 0) + count * row > limit and count > 1:
             count = count * 9 // 10 if count > 10 else count - 1
-        yield (
-            values.slice(start, count),
-            None if keys is None else keys.slice(start, count),
-            None if timestamps is None else timestamps[start : start + count],
-            payload,
-        )
+        yield columns.part(start, start + count), payload
         start += count
 
 
@@ -279,9 +238,9 @@ class ColumnQueue:
         place = UNASSIGNED if partition is None else partition
         split = keys is not None and partition is None
         if (is_arrow(values) or is_arrow(keys)) and not split:
-            for slice_values, slice_keys, slice_timestamps in arrow_slices(values, keys, timestamps):
-                for cut in arrow_batches(slice_values, slice_keys, slice_timestamps, limit, most):
-                    await self._put_arrow(Columns(place, *cut[:3]), cut[3])
+            for part in arrow_slices(Columns(place, values, keys, timestamps)):
+                for cut, payload in arrow_batches(part, limit, most):
+                    await self._put_arrow(cut, payload)
             return
         listed = Columns(place, await _listed_gradually(values), await _listed_gradually(keys), timestamps)
         if largest < 0:
@@ -290,26 +249,17 @@ class ColumnQueue:
         if not split:
             await self._put_list(listed)
             return
-        for number, piece in enumerate(pieces(listed)):
-            await self._turn(number)
-            for columns in by_partition(piece, count):
+        async for rows in turns(listed.rows, PIECE_ROWS):
+            self._sender.check_open()
+            for columns in by_partition(listed.part(rows.start, rows.stop), count):
                 await self._put_list(columns)
 
-    async def _turn(self, pieces_done: int) -> None:
-        """Yield to the event loop between pieces."""
-        if pieces_done:
-            await asyncio.sleep(0)
-            self._sender.check_open()
-
     async def _put_list(self, columns: Columns) -> None:
-        place, values, keys, timestamps = columns
         start = 0
         while start < columns.rows:
             now, wall_ms = self._sender.now(), time.time_ns() // 1_000_000
             try:
-                batch, taken = self._sender.accumulator.extend(
-                    self._topic, place, values, keys, timestamps, start, now, wall_ms
-                )
+                batch, taken = self._sender.accumulator.extend(self._topic, columns, start, now, wall_ms)
             except RetriableError as error:
                 await self._make_room(error)
             else:
@@ -317,16 +267,13 @@ class ColumnQueue:
                 await self._queued(batch.delivery)
 
     async def _put_arrow(self, columns: Columns, payload: int) -> None:
-        place, values, keys, timestamps = columns
         if payload < FEW_BYTES:
-            await self._put_list(Columns(place, values.to_pylist(), _listed(keys), timestamps))
+            await self._put_list(columns._replace(values=_listed(columns.values), keys=_listed(columns.keys)))
             return
         while True:
             now, wall_ms = self._sender.now(), time.time_ns() // 1_000_000
             try:
-                batch = self._sender.accumulator.add_columns(
-                    self._topic, place, values, keys, timestamps, payload, now, wall_ms
-                )
+                batch = self._sender.accumulator.add_columns(self._topic, columns, payload, now, wall_ms)
             except RetriableError as error:
                 await self._make_room(error)
             else:

@@ -7,7 +7,7 @@ batch whose outcome it does not know (S1), and rests on three rules kept here:
 
 * **A batch is resent under the same name** as long as any attempt may have been applied (*maybe applied*: its answer
   never arrived, or reported an unknown outcome). Such a resend is marked, so that a leader that has evicted the name,
-  or never saw it, knows that it cannot tell.
+  or never saw it, reports that it cannot tell.
 * **After an error, all later batches are taken back, too**, and sent again in order, once nothing of the partition is
   in flight. An answer to an attempt that was taken back has no effect.
 * **A batch that fails permanently breaks the chain of names.** If it was certainly not applied, nothing after it can
@@ -21,7 +21,7 @@ Without idempotence there are no names: a failed batch is resent alone, may over
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic, TypeAlias
 
@@ -59,6 +59,7 @@ class Undelivered(Generic[D]):
 Outcome: TypeAlias = Delivered[D] | Undelivered[D]
 
 
+@dataclass(slots=True, eq=False)
 class PartitionQueue(Generic[D]):
     """The batches in flight, followed by those that are ready.
 
@@ -66,31 +67,25 @@ class PartitionQueue(Generic[D]):
     sequence numbers.
     """
 
-    __slots__ = (
-        "failures", "idempotent", "in_flight", "last_error", "launches", "leader", "leader_epoch", "next_sequence",
-        "not_before", "partition", "producer_epoch", "producer_id", "ready", "rewound", "topic",
-    )  # fmt: skip
-
-    def __init__(self, topic: str, partition: int, idempotent: bool) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.idempotent = idempotent
-        self.in_flight: list[Batch[D]] = []
-        self.ready: deque[Batch[D]] = deque()
-        self.producer_id = -1
-        """-1: the next batch without a name waits for a new producer id."""
-        self.producer_epoch = -1
-        self.next_sequence = 0
-        self.launches = 0
-        """Number of batches that got a name: the number of the next one."""
-        self.rewound = False
-        """Whether batches were taken back: nothing is sent until everything in flight is answered."""
-        # Fields of the sequencer:
-        self.leader = -1
-        self.leader_epoch = -1
-        self.failures = 0
-        self.not_before = 0.0
-        self.last_error: RaftlogError | None = None
+    topic: str
+    partition: int
+    idempotent: bool
+    in_flight: list[Batch[D]] = field(default_factory=list)
+    ready: deque[Batch[D]] = field(default_factory=deque)
+    producer_id: int = -1
+    """-1: the next batch without a name waits for a new producer id."""
+    producer_epoch: int = -1
+    next_sequence: int = 0
+    launches: int = 0
+    """Number of batches that got a name: the number of the next one."""
+    rewound: bool = False
+    """Whether batches were taken back: nothing is sent until everything in flight is answered."""
+    # Fields of the sequencer:
+    leader: int = -1
+    leader_epoch: int = -1
+    failures: int = 0
+    not_before: float = 0.0
+    last_error: RaftlogError | None = None
 
     @property
     def backlog(self) -> int:

@@ -6,24 +6,15 @@ The request is harmless to repeat (only an id is lost), so it is retried until i
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
-import msgspec
-
+from raftlog.api.records import Producer
 from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.attempts import attempt, cancel
+from raftlog.client.cluster.connection_security import blames_credential
 from raftlog.errors import RaftlogError
 
-logger = logging.getLogger("raftlog.client")
-
 PAUSE = 0.1
-AFTER_A_BUG_SECONDS = 1.0
-"""Seconds before the retry after an unexpected exception."""
-
-
-class _Granted(msgspec.Struct):
-    producer_id: int
-    producer_epoch: int
 
 
 class IdentitySource:
@@ -35,7 +26,10 @@ class IdentitySource:
     def __init__(
         self, api: HttpApi, granted: Callable[[int, int], None], failed: Callable[[RaftlogError], None]
     ) -> None:
-        """`granted(producer_id, producer_epoch)` answers each `ask`; `failed` gets the error of each failed attempt."""
+        """`granted(producer_id, producer_epoch)` answers each `ask`; `failed` gets the error of each failed attempt.
+
+        An error of the credential ends the attempts: then `granted` is not called.
+        """
         self._api = api
         self._granted = granted
         self._failed = failed
@@ -47,22 +41,19 @@ class IdentitySource:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await cancel(self._task)
 
     async def _run(self) -> None:
-        while True:
-            try:
-                granted = await self._api.post("/v1/producers", _Granted)
-            except RaftlogError as error:
-                self._failed(error)
-                await asyncio.sleep(PAUSE)
-            except Exception as error:  # without this task, no id would be requested again
-                logger.exception("requesting a producer id failed")
-                self._failed(RaftlogError("internal_error", f"the client failed because of a bug: {error!r}"))
-                await asyncio.sleep(AFTER_A_BUG_SECONDS)
-            else:
-                self._task = None
-                self._granted(granted.producer_id, granted.producer_epoch)
-                return
+        granted, refused = None, False
+
+        def failed(error: RaftlogError) -> None:
+            nonlocal refused
+            refused = blames_credential(error)
+            self._failed(error)
+
+        while granted is None and not refused:
+            asking = self._api.post("/v1/producers", Producer)
+            granted = await attempt(asking, "requesting a producer id", failed, pause=PAUSE)
+        self._task = None
+        if granted is not None:
+            self._granted(granted.producer_id, granted.producer_epoch)

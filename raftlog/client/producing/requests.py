@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, TypeAlias
 
+from raftlog.client.cluster.broker_request import BrokerRequest
 from raftlog.client.cluster.transport import Connection
+from raftlog.client.settings import ProducerSettings
 from raftlog.config import KIB
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Acks
@@ -34,7 +36,6 @@ from raftlog.wire import (
 from .batch import Batch
 from .delivery import DeliveryFuture
 from .sequencer import Sequencer
-from .settings import ProducerSettings
 
 ANSWER_GRACE = 5.0
 """Seconds that a broker has beyond the timeout in the request."""
@@ -59,7 +60,7 @@ class _Outgoing:
     payloads: list[Encoded] | None = None
 
 
-class Lane:
+class ProduceRequests:
     """Requests to one broker, over one connection after the other."""
 
     _arrow_loaded: ClassVar[bool] = False
@@ -69,26 +70,25 @@ class Lane:
         self,
         topic_ids: Mapping[str, bytes],
         settings: ProducerSettings,
+        transactional: bool,
         *,
         answered: Callable[[Sequence[tuple[Attempt, ProducedPartition]]], None],
         lost: Callable[[Sequence[Attempt], RaftlogError], None],
-        unencodable: Callable[[Attempt, RaftlogError], None],
-        sent_unanswered: Callable[[Sequence[Attempt]], None],
     ) -> None:
         """Configure the callbacks. The caller keeps `topic_ids` current.
 
-        Every attempt given to a lane ends in one of the four calls, unless it was taken back before it was sent.
-        `sent_unanswered`: with acks=0, the requests were sent, and nothing more will be known.
+        `transactional`: every batch belongs to a transaction.
+
+        Every attempt given to a lane ends in one of the two calls, unless it was taken back before it was sent. A batch
+        that could not be sent, or, with acks=0, was sent, counts as answered: nothing more will be known.
         """
         self._topic_ids = topic_ids
         self._on_answered = answered
         self._on_lost = lost
-        self._on_unencodable = unencodable
-        self._on_sent_unanswered = sent_unanswered
-        self._acks = settings.acks
+        self._acks = settings.level
         self._codec = settings.codec
-        self._request_timeout = settings.request_timeout
-        self._transactional = settings.transactional
+        self._request_timeout = settings.request_timeout_ms / 1000
+        self._transactional = transactional
         self._outgoing: deque[_Outgoing] = deque()
         self.requests = 0
         """Number of requests given to this lane and not answered."""
@@ -100,13 +100,13 @@ class Lane:
         self._outgoing.append(outgoing)
         work = [_encoding(batch, self._codec, self._transactional) for batch in batches]
         small = self._codec is Codec.NONE or sum(batch.size_bytes for batch in batches) <= INLINE_COMPRESSION_BYTES
-        loads = not Lane._arrow_loaded and any(batch.count >= ARROW_FROM for batch in batches)
+        loads = not ProduceRequests._arrow_loaded and any(batch.count >= ARROW_FROM for batch in batches)
         if small and not loads:
             self._encoded(outgoing, _run(work))
             return
 
         def done(future: asyncio.Future[list[Encoded]]) -> None:
-            Lane._arrow_loaded = Lane._arrow_loaded or loads
+            ProduceRequests._arrow_loaded = ProduceRequests._arrow_loaded or loads
             if not future.cancelled():
                 self._encoded(outgoing, future.result())
 
@@ -128,8 +128,8 @@ class Lane:
 
     def _to_wire(self, connection: Connection, attempts: list[Attempt], encoded: list[Encoded]) -> None:
         for attempt, result in zip(attempts, encoded, strict=True):
-            if isinstance(result, RaftlogError):
-                self._on_unencodable(attempt, result)  # attempts that depend on it no longer count
+            if isinstance(result, RaftlogError):  # attempts that depend on it will no longer count
+                self._on_answered([(attempt, ProducedPartition(bytes(16), 0, result.code, result.detail))])
         current = [
             (attempt, payload)
             for attempt, payload in zip(attempts, encoded, strict=True)
@@ -144,22 +144,23 @@ class Lane:
             for (batch, _), payload in zip(attempts, payloads, strict=True)
         ]
         timeout_ms = int(self._request_timeout * 1000)
+        request = BrokerRequest(
+            PRODUCE_PATH,
+            lambda correlation_id: ProduceRequest(correlation_id, int(self._acks), timeout_ms, partitions),
+            self._request_timeout + ANSWER_GRACE,
+            answered=partial(self._answered, connection, attempts),
+            lost=partial(self._lost, attempts),
+            body=payloads,
+            answer_expected=self._acks is not Acks.NONE,
+        )
         try:
-            connection.request(
-                PRODUCE_PATH,
-                lambda correlation_id: ProduceRequest(correlation_id, int(self._acks), timeout_ms, partitions),
-                payloads,
-                timeout=self._request_timeout + ANSWER_GRACE,
-                answered=partial(self._answered, connection, attempts),
-                lost=partial(self._lost, attempts),
-                answer_expected=self._acks is not Acks.NONE,
-            )
+            connection.request(request)
         except RaftlogError as error:
             self._refused(attempts, error.code, error.detail)  # nothing was sent
             return
         if self._acks is Acks.NONE:
             self.requests -= 1
-            self._on_sent_unanswered(attempts)
+            self._on_answered([(attempt, ProducedPartition(bytes(16), 0)) for attempt in attempts])
 
     def _answered(self, connection: Connection, attempts: list[Attempt], response: Response, body: memoryview) -> None:
         if isinstance(response, ErrorResponse):
@@ -182,7 +183,7 @@ class Lane:
         self._on_lost(attempts, error)
 
 
-def sequencer_of(lanes: Mapping[int, Lane], settings: ProducerSettings) -> Sequencer[DeliveryFuture]:
+def sequencer_of(lanes: Mapping[int, ProduceRequests], settings: ProducerSettings) -> Sequencer[DeliveryFuture]:
     """Return a sequencer that serves these lanes.
 
     A producer that lingers has gathered records by the time that a batch is due. One that does not (`linger` 0) would
@@ -196,7 +197,7 @@ def sequencer_of(lanes: Mapping[int, Lane], settings: ProducerSettings) -> Seque
         return lane is not None and lane.requests > 0
 
     return Sequencer(
-        idempotent=settings.idempotent,
+        idempotent=settings.is_idempotent,
         delivery_timeout=settings.delivery_timeout,
         random=random.Random(),
         busy=(lambda leader: False) if settings.linger > 0 else busy,

@@ -19,14 +19,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
-from raftlog.client.cluster.api import HttpApi, blames_caller
-from raftlog.client.cluster.metadata import ClusterMetadata, TopicDescription, check_partition, no_partition
+from raftlog.api.topics import TopicDescription
+from raftlog.client.cluster.any_node import blames_caller
+from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.connection_security import blames_credential
+from raftlog.client.cluster.metadata import ClusterMetadata, check_partition, no_partition
 from raftlog.client.cluster.refresher import MetadataRefresher
 from raftlog.client.cluster.transport import Transport
 from raftlog.client.cluster.waiters import Waiters
+from raftlog.client.settings import ProducerSettings
 from raftlog.config import MAX_BATCH_BYTES, MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 from raftlog.model import Acks
@@ -40,9 +44,8 @@ from .batch import UNASSIGNED, Batch, ParkedRecord
 from .delivery import Delivery, DeliveryFuture
 from .partition_queue import Delivered, Outcome, Undelivered
 from .producer_ids import IdentitySource
-from .requests import Attempt, Lane, sequencer_of
+from .requests import Attempt, ProduceRequests, sequencer_of
 from .sequencer import Sequencer
-from .settings import ProducerSettings
 
 logger = logging.getLogger("raftlog.client")
 
@@ -51,7 +54,7 @@ REQUEST_BYTES = 1 * MIB
 WATCH_INTERVAL = 0.1
 """Seconds between checks of deadlines and late answers."""
 UNKNOWN_TOPIC_GRACE = 2.0
-"""Seconds for which every node has to deny that a topic exists before that is believed."""
+"""Seconds for which every node must report a topic as unknown before it counts as unknown."""
 LATE_ANSWER = 0.5
 """Seconds after which an answer is late, so metadata is refreshed."""
 LATE_AGAIN = 0.2
@@ -60,74 +63,58 @@ METADATA_INTERVAL = 60.0
 """Seconds between a busy producer's checks for changed partitions and limits."""
 
 
-class SendingPolicy(Protocol):
-    """Decides about failures.
+class SendingPolicy:
+    """Decides about failures; the sender acts.
 
-    The policy decides; the sender acts.
+    This one is the policy of a plain producer: each record succeeds or fails independently.
     """
 
-    @property
-    def mends(self) -> bool:
-        """Whether batches without a producer id get a new one from the cluster.
+    mends = True
+    """Whether batches without a producer id get a new one from the cluster.
 
-        If False, the lack of one breaks what is being sent.
-        """
-        ...
+    If False, the lack of one breaks what is being sent.
+    """
 
     @property
     def key(self) -> TransactionKey | None:
         """Producer id and epoch of everything that is sent, if it does not mend; None: nothing may be sent."""
-        ...
+        return None
 
     def check(self) -> None:
         """Raise the error that keeps records from being accepted."""
-        ...
 
     def delivered(
         self, batch: Batch[DeliveryFuture], base_offset: int, topic_ids: Mapping[str, bytes]
     ) -> RaftlogError | None:
-        """Note that this batch is in the log.
+        """Record that this batch is in the log.
 
         Returns an error if it is useless there, which breaks what is being sent.
         """
-        ...
+        return None
 
     def has_written(self, topic: str) -> bool:
         """Whether records were delivered to the topic that what is being sent depends on."""
-        ...
+        return False
 
     def breaks(self, error: RaftlogError) -> bool:
         """Whether this error loses everything else that is unfinished.
 
         Asked for each error; true at most once per transaction.
         """
-        ...
-
-    def tell(self, error: RaftlogError) -> None:
-        """Note that everything unfinished was dropped because of this error."""
-        ...
-
-
-class Mending:
-    """The policy of a plain producer: each record stands for itself."""
-
-    mends = True
-    key = None
-
-    def check(self) -> None:
-        pass
-
-    def delivered(self, batch: Batch[DeliveryFuture], base_offset: int, topic_ids: Mapping[str, bytes]) -> None:
-        pass
-
-    def has_written(self, topic: str) -> bool:
-        return False
-
-    def breaks(self, error: RaftlogError) -> bool:
         return False
 
     def tell(self, error: RaftlogError) -> None:
-        pass
+        """Receive the error because of which everything unfinished was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderFacts:
+    """The state of a sender's shell."""
+
+    due_at: float | None
+    """When the next batch is sealed, by the loop's clock; None if none waits for that."""
+    requests: int
+    """Requests in flight."""
 
 
 class Sender:
@@ -149,7 +136,7 @@ class Sender:
             linger=settings.linger,
             new_delivery=DeliveryFuture,
         )
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, ProduceRequests] = {}
         self.sequencer: Sequencer[DeliveryFuture] = sequencer_of(self._lanes, settings)
         self.metadata = ClusterMetadata(api)
         self.failed: deque[DeliveryFuture] = deque(maxlen=1000)
@@ -169,7 +156,7 @@ class Sender:
         self._watch: asyncio.TimerHandle | None = None
         self._asked_late_at = self._looked_at = self._loop.time()
         self._pumping = self._pump_due = self._closed = False
-        if settings.idempotent and policy.mends:
+        if settings.is_idempotent and policy.mends:
             self._identities.ask()
 
     # --- For the producer ---------------------------------------------------------------------------------------------
@@ -242,6 +229,13 @@ class Sender:
         waiting = [*self.accumulator.waiting(), *self.sequencer.unfinished()]
         return [batch.delivery for batch in waiting] + [record.delivery for record in self.accumulator.parked()]
 
+    async def settled(self) -> None:
+        """Send everything now, and wait until every delivery of what was sent before is decided."""
+        self.accumulator.seal_all()
+        self.pump()
+        for delivery in self.unfinished():
+            await delivery.settled()
+
     def drop(self, error: RaftlogError) -> None:
         """Drop everything that was sent: it fails as `outcome_unknown`, or with this error if certainly not applied."""
         batches, parked = self.accumulator.drop_all()
@@ -285,16 +279,15 @@ class Sender:
             return
         lane = self._lanes.get(leader)
         if lane is None:
-            lane = self._lanes[leader] = Lane(
+            lane = self._lanes[leader] = ProduceRequests(
                 self._topic_ids,
                 self._settings,
+                not self._policy.mends,
                 answered=self._answered,
                 lost=self._lost,
-                unencodable=self._unencodable,
-                sent_unanswered=self._sent_unanswered,
             )
         while lane.requests < self._settings.max_in_flight:
-            if self._settings.acks is Acks.NONE and connection.congested:
+            if self._settings.level is Acks.NONE and connection.congested:
                 return  # without answers, nothing else limits what is in flight
             batches = self.sequencer.take(leader, now, REQUEST_BYTES)
             if not batches:
@@ -319,14 +312,6 @@ class Sender:
         for batch, attempt in attempts:
             self.sequencer.lost(batch, attempt, error, now)
         self._loop.call_soon(self.pump)
-
-    def _unencodable(self, attempt: Attempt, error: RaftlogError) -> None:
-        self._decide(self.sequencer.refused(*attempt, error, self._loop.time()))
-        self._loop.call_soon(self.pump)
-
-    def _sent_unanswered(self, attempts: Sequence[Attempt]) -> None:
-        for batch, attempt in attempts:
-            self._decide(self.sequencer.acknowledged(batch, attempt, -1, -1))
 
     def _decide(self, outcomes: list[Outcome[DeliveryFuture]]) -> None:
         for outcome in outcomes:
@@ -476,7 +461,17 @@ class Sender:
         self._name_again()
 
     def _world_failed(self, error: RaftlogError) -> None:
-        """Note that the cluster could not be reached; the request is retried until deliveries time out."""
+        """Handle that the cluster could not be reached; the request is retried until deliveries time out.
+
+        Without a valid credential, no retry helps: everything unfinished fails at once.
+        """
+        self._blame(error)
+        if blames_credential(error):
+            self.stop(error)
+            self.drop(error)
+
+    def _blame(self, error: RaftlogError) -> None:
+        """Record the last error, for error texts."""
         self._last_error = error
         self.sequencer.blame(error)
 
@@ -499,6 +494,11 @@ class Sender:
         if self.accumulator.buffered_bytes:
             self._watch_on()
 
+    def facts(self) -> SenderFacts:
+        """Return the state of the sender's shell, for status and tests."""
+        due = self._timer.when() if self._timer is not None else None
+        return SenderFacts(due, sum(lane.requests for lane in self._lanes.values()))
+
     def _set_timer(self, due: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -520,7 +520,7 @@ class Sender:
 
     def _look_at_deadlines(self, now: float) -> None:
         if self._api.last_error is not None:
-            self._world_failed(self._api.last_error)
+            self._blame(self._api.last_error)  # perhaps of one topic alone
         self._decide(self.sequencer.expire(now))
         for topic in [*self.accumulator.topics_wanted(), *self._topic_waiters]:
             if now - self._waiting_since.setdefault(topic, now) >= self._settings.delivery_timeout:

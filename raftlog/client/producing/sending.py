@@ -3,13 +3,18 @@
 `send` is a plain call: it puts the record into the open batch and returns that batch's delivery, without waiting. Two
 things follow. It must be called on the event loop that its object belongs to, and a program that only sends never lets
 its loop process answers: it has to await something now and then (`drain`, a delivery, anything).
+
+The ways to send one record repeat its parameters: passing them on as `*args` and `**kwargs` would take half as long as
+the whole rest of a send.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from operator import index
 from typing import Any, TypeAlias
 
@@ -30,6 +35,9 @@ REMEMBERED_KEYS = 50_000
 """Limit of remembered keys per topic."""
 
 
+Queued: TypeAlias = Batch[DeliveryFuture] | ParkedRecord[DeliveryFuture]
+
+
 class RecordSending:
     """Base of classes that send records.
 
@@ -47,6 +55,11 @@ class RecordSending:
     def _started(self) -> Sender:
         """Return the sender. Raises the `RaftlogError` for which nothing may be sent."""
         raise NotImplementedError
+
+    @contextmanager
+    def _sending_columns(self) -> Iterator[None]:
+        """Enclose each call of `send_many`."""
+        yield
 
     # --- One record ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +142,8 @@ class RecordSending:
         except RetriableError as error:
             if error.code != "overloaded":
                 raise
-            return self._send_later(topic, value, key, partition, timestamp_ms, headers)
+            queue = partial(self._queue, topic, value, key, partition, timestamp_ms, headers)
+            return self._send_later(queue, timestamp_ms)
         return RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
 
     # --- Many records -------------------------------------------------------------------------------------------------
@@ -151,13 +165,14 @@ class RecordSending:
         Columns are checked before anything is queued. Raises `InvalidRequest` (`batch_too_large`, `unknown_partition`,
         lengths that differ, an unknown topic) and `TypeError`; waits for room without a time limit.
         """
-        largest = await check_columns(values, keys, timestamps)
-        sender = self._started()
-        if not sender.accumulator.partition_count(topic):
-            await sender.topic_known(check_topic_name(topic))
-        queue = ColumnQueue(sender, topic, self._linger)
-        await queue.put(values, keys, timestamps, partition, largest)
-        return list(queue.deliveries)
+        with self._sending_columns():
+            largest = await check_columns(values, keys, timestamps)
+            sender = self._started()
+            if not sender.accumulator.partition_count(topic):
+                await sender.topic_known(check_topic_name(topic))
+            queue = ColumnQueue(sender, topic, self._linger)
+            await queue.put(values, keys, timestamps, partition, largest)
+            return list(queue.deliveries)
 
     async def drain(self) -> None:
         """Let the loop process answers; return when less than half of the buffer is in use."""
@@ -174,7 +189,7 @@ class RecordSending:
         partition: int | None,
         timestamp_ms: int | None,
         headers: HeadersArgument | None,
-    ) -> Batch[DeliveryFuture] | ParkedRecord[DeliveryFuture]:
+    ) -> Queued:
         """Send without the shortcut. Return the batch or parked record that contains the record as its last one."""
         sender = self._started()
         accumulator = sender.accumulator
@@ -208,35 +223,17 @@ class RecordSending:
             sender.arm(now + self._linger)
         return batch
 
-    async def _send_later(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: HeadersArgument | None,
-    ) -> RecordMetadata:
+    async def _send_later(self, queue: Callable[[], Queued], timestamp_ms: int | None) -> RecordMetadata:
         """Send a record of `send_and_wait` that found the buffer full."""
-        took = await self._queue_when_room(topic, value, key, partition, timestamp_ms, headers)
-        return await RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
-
-    async def _queue_when_room(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: HeadersArgument | None,
-    ) -> Batch[DeliveryFuture] | ParkedRecord[DeliveryFuture]:
         while True:
             await self._started().room()
             try:
-                return self._queue(topic, value, key, partition, timestamp_ms, headers)
+                took = queue()
             except RetriableError as error:
                 if error.code != "overloaded":
                     raise
+            else:
+                return await RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
 
 
 class KeyPartitions:

@@ -25,7 +25,7 @@ BACKOFF_MIN = 0.02
 MOVING_BACKOFF_MAX = 0.1
 BUSY_BACKOFF_MAX = 1.0
 
-_BUSY = ("overloaded", "disk_full", "not_enough_replicas", "not_enough_replicas_after_append")
+_BUSY = ("overloaded", "throttled", "disk_full", "not_enough_replicas", "not_enough_replicas_after_append")
 _CHAIN_BROKEN = ("out_of_order_sequence", "unknown_producer_id")
 _SETTLED_BY_DESCRIPTION = ("unknown_topic", "unknown_partition")
 """Error codes of a leader that may be stale.
@@ -135,7 +135,7 @@ class Sequencer(Generic[D]):
         return [number for number, queue in queues.items() if number >= partition_count and queue.backlog]
 
     def set_missing(self, topic: str, partition: int, error: RaftlogError) -> None:
-        """Note that metadata does not have this partition.
+        """Record that metadata does not have this partition.
 
         Its batches wait, as for one without a leader: topics grow, and nodes may be stale.
         """
@@ -264,7 +264,7 @@ class Sequencer(Generic[D]):
         for queue in self._queues.pop(topic, {}).values():
             outcomes += queue.abandon(error)
             self._unlist(queue)
-        # If the topic comes back, its new queues count from 0: never again under a producer id used before.
+        # If the topic is created again, its new queues count from 0: never again under a producer id used before.
         self._identity = (-1, -1)
         self.stale_topics.pop(topic, None)
         return outcomes
@@ -278,7 +278,7 @@ class Sequencer(Generic[D]):
         return outcomes
 
     def blame(self, error: RaftlogError) -> None:
-        """Note why batches are waiting, for the error if they expire."""
+        """Record why batches are waiting, for the error if they expire."""
         for queue in self.queues():
             if queue.ready and (queue.last_error is None or queue.leader < 0):
                 queue.last_error = error
@@ -286,7 +286,7 @@ class Sequencer(Generic[D]):
     # --- Time ---------------------------------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:
-        """List the queues again whose pause is over."""
+        """List the queues again whose pause has ended."""
         for queue in [queue for queue in self._sleeping if queue.not_before <= now]:
             del self._sleeping[queue]
             self._mark(queue)

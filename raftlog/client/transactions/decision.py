@@ -8,22 +8,17 @@ answer, and every retry gets it. A refusal is an answer: then none of it becomes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from raftlog.api.transactions import ConsumedOffsets
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.transactions import TransactionKey
+from raftlog.wire import CommitRequest, PositionMove, TransactionOutput
 
-from .api import (
-    CommitRequest,
-    ConsumedOffsets,
-    Offsets,
-    PositionMove,
-    TransactionApi,
-    TransactionOutput,
-)
+from .api import Offsets, TransactionApi
 from .manager import TransactionManager
 
 Wait: TypeAlias = Literal["decided", "visible"]
@@ -75,21 +70,21 @@ class Writer(Protocol):
 class Decision:
     """One commit."""
 
-    def __init__(self, writers: Sequence[Writer]) -> None:
+    def __init__(
+        self,
+        writers: Iterable[Writer],
+        outputs: Iterable[TransactionOutput] = (),
+        positions: Mapping[str, tuple[int, int]] | None = None,
+        offsets: Iterable[Offsets] = (),
+        block: str = "",
+    ) -> None:
+        """`outputs`: those of writers in other processes; `offsets`: as for `Transaction.send_offsets`."""
         self.writers = list(writers)
-        self.outputs: list[TransactionOutput] = []
-        """Outputs of writers in other processes."""
-        self.positions: list[PositionMove] = []
-        self.block = ""
-        self._offsets: list[ConsumedOffsets] = []
-        self._sources: list[tuple[Offsets, ConsumedOffsets]] = []
-
-    def take_offsets(self, offsets: Iterable[Offsets]) -> None:
-        """Add offsets to commit, as `Transaction.send_offsets` does."""
-        for one in offsets:
-            taken = one if isinstance(one, ConsumedOffsets) else one.consumed()
-            self._offsets.append(taken)
-            self._sources.append((one, taken))
+        self.outputs = list(outputs)
+        self.positions = [PositionMove(name, *move) for name, move in (positions or {}).items()]
+        self.block = block
+        self._sources = [(one, one if isinstance(one, ConsumedOffsets) else one.consumed()) for one in offsets]
+        """Offsets to commit, with their sources."""
 
     async def commit(self, wait: Wait, timeout: float, asking: TransactionManager) -> None:
         """Commit local writers' transactions, one of which belongs to the manager `asking`.
@@ -131,16 +126,14 @@ class Decision:
             keys, seen = await api.commit(request, timeout=timeout)
         except InvalidRequest as error:
             await self._refused(error)
-            keys, seen = [], not visible
-        except RaftlogError as error:
+            keys, seen = (), not visible
+        except BaseException as error:
             for writer in self.writers:
                 writer.unanswered()
+            if not isinstance(error, RaftlogError):
+                raise
             told = f"no answer in {timeout:g} s, so it may be committed or not: retry. The last error was {error}"
             raise RetriableError("outcome_unknown", told) from error
-        except BaseException:
-            for writer in self.writers:
-                writer.unanswered()
-            raise
         self._committed(keys)
         while visible and not seen:
             seen = await self._seen(api, request, deadline, timeout)
@@ -175,7 +168,7 @@ class Decision:
             raise RetriableError("outcome_unknown", told) from error
         raise error
 
-    def _committed(self, keys: list[TransactionKey]) -> None:
+    def _committed(self, keys: Iterable[TransactionKey]) -> None:
         named = iter(keys)
         for writer in self.writers:
             writer.committed(next(named, None) if writer.is_named else None)
@@ -195,13 +188,13 @@ class Decision:
         except RetriableError:
             return False
         except InvalidRequest as error:
-            # One of the writers has gone on, so the answer is no longer remembered.
+            # One of the writers has begun another transaction, so the answer is no longer kept.
             told = f"it is committed, but whether it is visible everywhere is no longer known: {error.detail}"
             raise RetriableError("request_timed_out", told) from error
 
     def _request(self) -> CommitRequest | None:
         """Return the request, or None if there is nothing to decide."""
-        offsets = [*self._offsets, *(one for writer in self.writers for one in writer.offsets)]
+        offsets = [*(taken for _, taken in self._sources), *(one for writer in self.writers for one in writer.offsets)]
         positions = [*self.positions, *(one for writer in self.writers for one in writer.positions)]
         used = self.outputs or self.block or any(writer.is_used for writer in self.writers)
         if not (used or positions or any(one.ranges for one in offsets)):
@@ -211,11 +204,10 @@ class Decision:
             groups[one.group] = one if one.group not in groups else one.over(groups[one.group])
         # A writer without output is named nevertheless: this fences a writer that was replaced.
         outputs = [*(writer.output for writer in self.writers), *self.outputs]
-        moved = tuple(one for one in groups.values() if one.ranges)
-        return CommitRequest(tuple(outputs), moved, tuple(positions), self.block)
+        moved = tuple(one.packed() for one in groups.values() if one.ranges)
+        return CommitRequest(0, tuple(outputs), moved, tuple(positions), self.block)
 
 
 def _in_order(request: CommitRequest) -> CommitRequest:
     """Return the request with its transactions in a canonical order."""
-    ordered = sorted(request.transactions, key=lambda one: one.key)
-    return msgspec.structs.replace(request, transactions=tuple(ordered))
+    return msgspec.structs.replace(request, outputs=tuple(sorted(request.outputs, key=lambda one: one.key)))

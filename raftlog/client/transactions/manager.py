@@ -1,7 +1,7 @@
 """One producer's transactions, one after the other: their keys and the outcome of the last one.
 
-A **named** producer initialises its transactional id once, with its first transaction: from then on, the answer to
-every end includes the key of the next transaction. If that answer is not available, it initialises again as the holder
+A **named** producer initializes its transactional id once, with its first transaction: from then on, the answer to
+every end includes the key of the next transaction. If that answer is not available, it initializes again as the holder
 of the last transaction. So a producer that was replaced learns of it (`producer_fenced`) and can never fence its
 replacement. A commit whose answer was lost is retried before anything else begins, and gets the first answer. A
 producer **without a transactional id** takes a fresh producer id for each transaction, from blocks that it requests now
@@ -21,12 +21,12 @@ from typing import Any, Protocol, TypeVar
 
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.producing.sender import Sender
-from raftlog.client.producing.settings import ProducerSettings, TransactionSettings
+from raftlog.client.settings import ProducerSettings
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import ProducerEpoch, ProducerId
-from raftlog.transactions import TransactionKey
+from raftlog.transactions import ATTEMPT_BYTES, TransactionKey
 
-from .api import ATTEMPT_BYTES, TransactionApi
+from .api import DECIDED_BY_REFUSAL, TransactionApi
 from .sender import TransactionSender
 
 logger = logging.getLogger("raftlog.client")
@@ -59,7 +59,7 @@ class OpenTransaction(Protocol):
     """The interface of the open transaction to its manager."""
 
     def broken(self, error: RaftlogError) -> None:
-        """Note that it cannot be committed."""
+        """Record that it cannot be committed."""
         ...
 
     async def abandon(self, error: RaftlogError) -> None:
@@ -73,14 +73,13 @@ class TransactionManager:
     Belongs to one event loop; `close` it.
     """
 
-    def __init__(self, api: HttpApi, settings: ProducerSettings, wanted: TransactionSettings) -> None:
+    def __init__(self, api: HttpApi, settings: ProducerSettings) -> None:
+        settings.check_transactions()
         self.http = api
         self.api = TransactionApi(api)
-        timeout = wanted.timeout_ms / 1000
         # A record that is sent after its transaction's timeout is useless.
-        patience = min(settings.delivery_timeout, timeout)
-        self._settings = replace(settings, transactional=True, delivery_timeout=patience)
-        self._wanted = wanted
+        patience = min(settings.delivery_timeout_ms, settings.transaction_timeout_ms)
+        self._settings = replace(settings, delivery_timeout_ms=patience)
         self._sending: TransactionSender | None = None
         self._current: OpenTransaction | None = None
         self._key: TransactionKey | None = None
@@ -90,7 +89,7 @@ class TransactionManager:
         self._last_key: TransactionKey | None = None
         """Key of a named producer's last transaction, whatever its outcome."""
         self._attempt: bytes | None = None
-        """Random id of an unanswered initialisation; a retry uses it again."""
+        """Random id of an unanswered initialization; a retry uses it again."""
         self._fenced: RaftlogError | None = None
         self._block: _Block | None = None
         self._ends: set[asyncio.Task[Any]] = set()
@@ -99,7 +98,7 @@ class TransactionManager:
     @property
     def is_named(self) -> bool:
         """Whether the producer has a transactional id."""
-        return self._wanted.transactional_id is not None
+        return self._settings.transactional_id is not None
 
     @property
     def buffered_bytes(self) -> int:
@@ -143,39 +142,40 @@ class TransactionManager:
         return key
 
     def leave(self, transaction: OpenTransaction) -> None:
-        """Note that `transaction` no longer needs the producer, so that another may begin."""
+        """Record that `transaction` no longer needs the producer, so that another may begin."""
         if self._current is transaction:
             self._current = None
 
     def go_on(self, key: TransactionKey | None) -> None:
-        """Note the end of the last transaction, whose key is used up.
+        """Record the end of the last transaction, whose key is used up.
 
-        `key`: the next key of a named producer; None if the answer had none, so the producer initialises again.
+        `key`: the next key of a named producer; None if the answer had none, so the producer initializes again.
         """
         self._unknown = None
         self._key = key
 
     def lost(self, key: TransactionKey) -> None:
-        """Note that the outcome of the commit of `key` is unknown."""
+        """Record that the outcome of the commit of `key` is unknown."""
         if self.is_named:
             self._unknown = key
 
     async def end(self, key: TransactionKey) -> bool:
-        """Abort a transaction. Return False if no node answered.
+        """Abort a transaction. Return False if the quorum did not answer.
 
         In that case the cluster aborts it at its timeout, unless a commit was requested. Raises `InvalidRequest`
-        (`producer_fenced`, `transaction_committed`).
+        (`producer_fenced`, `transaction_committed`, or another of `DECIDED_BY_REFUSAL`).
         """
         self._unknown = self._key = None
         try:
-            await self._end(key, ABORT_TIMEOUT)
-        except InvalidRequest:
-            raise
+            keys = await self.api.abort([key], timeout=ABORT_TIMEOUT)
         except RaftlogError as error:
-            logger.warning(
-                "aborting a transaction was not answered, so the cluster aborts it at its timeout: %s", error
-            )
+            if self.is_named and error.code == "producer_fenced":
+                self._fenced = error  # permanently
+            if error.code in DECIDED_BY_REFUSAL:
+                raise
+            logger.warning("an abort was not decided, so the cluster aborts the transaction at its timeout: %s", error)
             return False
+        self.go_on(keys[0] if keys else None)
         return True
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
@@ -215,7 +215,7 @@ class TransactionManager:
     # --- Keys ---------------------------------------------------------------------------------------------------------
 
     async def _next_key(self) -> TransactionKey:
-        if self._wanted.transactional_id is None:
+        if self._settings.transactional_id is None:
             return await self._unnamed_key()
         if self._fenced is not None:
             raise self._fenced
@@ -226,7 +226,7 @@ class TransactionManager:
             )
             raise RetriableError("outcome_unknown", told)
         if self._key is None:
-            self._key = await self._initialize(self._wanted.transactional_id)
+            self._key = await self._initialize(self._settings.transactional_id)
         return self._key
 
     async def _initialize(self, name: str) -> TransactionKey:
@@ -234,30 +234,22 @@ class TransactionManager:
             self._attempt = secrets.token_bytes(ATTEMPT_BYTES)
         try:
             key = await self.api.initialize(
-                name, self._wanted.timeout_ms, self._attempt, self._last_key, timeout=BEGIN_TIMEOUT
+                name, self._settings.transaction_timeout_ms, self._attempt, self._last_key, timeout=BEGIN_TIMEOUT
             )
         except InvalidRequest as error:
-            # Another producer initialised after this one did, or after an earlier attempt that succeeded.
+            # Another producer initialized after this one did, or after an earlier attempt that succeeded.
             self._fenced = error if error.code == "producer_fenced" else None
             raise
         self._attempt = None
         return key
 
-    async def _end(self, key: TransactionKey, timeout: float) -> None:
-        try:
-            keys = await self.api.abort([key], timeout=timeout)
-        except InvalidRequest as error:
-            if self.is_named and error.code == "producer_fenced":
-                self._fenced = error  # permanently
-            raise
-        self.go_on(keys[0] if keys else None)
-
     async def _unnamed_key(self) -> TransactionKey:
         loop = asyncio.get_running_loop()
         block = self._block
         if block is None or block.next >= block.end or loop.time() >= block.good_until:
-            good_until = loop.time() + self._wanted.timeout_ms / 1000
-            got = await self.api.open_block("", IDS_PER_BLOCK, self._wanted.timeout_ms, timeout=BEGIN_TIMEOUT)
+            timeout_ms = self._settings.transaction_timeout_ms
+            good_until = loop.time() + timeout_ms / 1000
+            got = await self.api.open_block("", IDS_PER_BLOCK, timeout_ms, timeout=BEGIN_TIMEOUT)
             end = got.first_producer_id + got.count
             block = self._block = _Block(got.first_producer_id, end, good_until)
         key = TransactionKey(ProducerId(block.next), ProducerEpoch(0))

@@ -12,34 +12,34 @@ Records beyond it are not part of the commit, so a delayed write cannot ride alo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.producing.batch import Batch
 from raftlog.client.producing.delivery import DeliveryFuture
-from raftlog.client.producing.sender import Sender
-from raftlog.client.producing.settings import ProducerSettings
+from raftlog.client.producing.sender import Sender, SendingPolicy
+from raftlog.client.settings import ProducerSettings
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import Offset, TopicId, TopicPartition
 from raftlog.transactions import TransactionKey
+from raftlog.wire import TransactionOutput
 
-from .api import TransactionOutput, pack_output
 
-
+@dataclass(slots=True, eq=False)
 class _Progress:
     """Progress of the open transaction.
 
     Invariant: once it is broken, none of its records is unsent or awaited.
     """
 
-    def __init__(self, key: TransactionKey, broken: Callable[[RaftlogError], None]) -> None:
-        self.key = key
-        self.tell = broken
-        self.broken: RaftlogError | None = None
-        self.topics: set[str] = set()
-        self.end_offsets: dict[TopicPartition, Offset] = {}
+    key: TransactionKey
+    tell: Callable[[RaftlogError], None]
+    broken: RaftlogError | None = None
+    topics: set[str] = field(default_factory=set)
+    end_offsets: dict[TopicPartition, Offset] = field(default_factory=dict)
 
 
-class Breaking:
+class Breaking(SendingPolicy):
     """The policy of a transactional sender: deliver everything of the open transaction, or break it."""
 
     mends = False
@@ -122,7 +122,7 @@ class TransactionSender:
         self.sender.drop(InvalidRequest("transaction_aborted", "the transaction has ended"))
         self._policy.progress = None
         self.sender.failed.clear()
-        return pack_output(progress.key, progress.end_offsets)
+        return TransactionOutput.of(progress.key, progress.end_offsets)
 
 
 def aborted_because(error: RaftlogError) -> InvalidRequest:

@@ -21,29 +21,24 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
-from types import TracebackType
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Unpack
 
+from raftlog.api.transactions import ConsumedOffsets
 from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.connection_security import ConnectionSecurity
 from raftlog.client.cluster.waiters import Waiters
-from raftlog.client.producing.delivery import DeliveryFuture, RecordDelivery, RecordMetadata
+from raftlog.client.keywords import AdminKeywords
+from raftlog.client.producing.delivery import RecordMetadata
 from raftlog.client.producing.sender import Sender
-from raftlog.client.producing.sending import KeyPartitions, RecordSending
+from raftlog.client.producing.sending import KeyPartitions, Queued, RecordSending
+from raftlog.client.settings import AdminSettings, takes
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.transactions import TransactionKey
+from raftlog.wire import CommitRequest, PositionMove, TransactionOutput
 
-from .api import (
-    ABORTED_BY_REFUSAL,
-    CommitRequest,
-    ConsumedOffsets,
-    Offsets,
-    OffsetsSource,
-    PositionMove,
-    TransactionApi,
-    TransactionOutput,
-)
+from .api import ABORTED_BY_REFUSAL, Offsets, OffsetsSource, TransactionApi
 from .decision import DECISION_TIMEOUT, Decision, Wait
 from .manager import TransactionManager
 from .sender import aborted_because
@@ -80,7 +75,7 @@ class Transaction(RecordSending):
         self._timeout = timeout
         self._state = TransactionState.NEW
         self._key: TransactionKey | None = None
-        self._used = False
+        self.is_used = False
         """Whether something was sent, or a send was attempted."""
         self._error: RaftlogError | None = None
         """The error that broke or ended it."""
@@ -112,31 +107,22 @@ class Transaction(RecordSending):
 
     # --- Contents -----------------------------------------------------------------------------------------------------
 
-    async def send_many(
-        self,
-        topic: str,
-        values: Sequence[bytes | None] | Any,
-        *,
-        keys: Sequence[bytes | None] | Any = None,
-        partition: int | None = None,
-        timestamps: Sequence[int] | Any = None,
-    ) -> list[DeliveryFuture]:
+    @contextmanager
+    def _sending_columns(self) -> Iterator[None]:
         self._sending += 1
         try:
-            return await super().send_many(topic, values, keys=keys, partition=partition, timestamps=timestamps)
+            yield
         finally:
             self._sending -= 1
             self._idle.wake()
 
-    send_many.__doc__ = RecordSending.send_many.__doc__
-
-    def _send_later(self, *record: Any) -> Coroutine[Any, Any, RecordMetadata]:
-        async def send() -> RecordMetadata:
-            took = await self._queue_when_room(*record)
+    def _send_later(self, queue: Callable[[], Queued], timestamp_ms: int | None) -> Coroutine[Any, Any, RecordMetadata]:
+        def send() -> Queued:
+            took = queue()
             del self._unsent[sending]
-            return await RecordDelivery(took.delivery, took.count - 1, record[4])
+            return took
 
-        sending = send()
+        sending = super()._send_later(send, timestamp_ms)
         self._unsent[sending] = None
         return sending
 
@@ -222,9 +208,7 @@ class Transaction(RecordSending):
         self._state = TransactionState.OPEN
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if self._state is not TransactionState.OPEN:
             return
         if error is None:
@@ -266,11 +250,6 @@ class Transaction(RecordSending):
         assert self._output is not None
         return self._output
 
-    @property
-    def is_used(self) -> bool:
-        """Whether it has written something, or may have."""
-        return self._used
-
     async def settle(self) -> None:
         """Stop sending, wait until everything is acknowledged, and become prepared.
 
@@ -283,14 +262,10 @@ class Transaction(RecordSending):
         self._open = {}
         self._state = TransactionState.ENDING
         sending = self.manager.sending
-        sender = sending.sender
         try:
             self._check_all_sent()
             await self._until_idle()
-            sender.accumulator.seal_all()
-            sender.pump()
-            for delivery in sender.unfinished():
-                await delivery.settled()
+            await sending.sender.settled()
             if self._error is not None:
                 raise aborted_because(self._error)
         except RaftlogError as error:
@@ -310,7 +285,7 @@ class Transaction(RecordSending):
         return self._asked if self._state is TransactionState.UNKNOWN else None
 
     def deciding(self, request: CommitRequest) -> None:
-        """Note that `request`, which includes this transaction, is about to be sent."""
+        """Record that `request`, which includes this transaction, is about to be sent."""
         self._asked = request
         self._state = TransactionState.ENDING
 
@@ -320,7 +295,7 @@ class Transaction(RecordSending):
         self.manager.leave(self)
 
     def committed(self, next_key: TransactionKey | None) -> None:
-        """Note the commit. `next_key`: the key of a named producer's next transaction."""
+        """Record the commit. `next_key`: the key of a named producer's next transaction."""
         self._state = TransactionState.COMMITTED
         self.manager.go_on(next_key)
         self.manager.leave(self)
@@ -328,7 +303,7 @@ class Transaction(RecordSending):
             source.consumed_is_committed(offsets)
 
     def unanswered(self) -> None:
-        """Note that the outcome of the commit is unknown."""
+        """Record that the outcome of the commit is unknown."""
         self._state = TransactionState.UNKNOWN
         self.manager.lost(self.key)
         self.manager.leave(self)
@@ -365,10 +340,6 @@ class Transaction(RecordSending):
 
     # --- Inside -------------------------------------------------------------------------------------------------------
 
-    @property
-    def _sender(self) -> Sender:
-        return self.manager.sender
-
     def _check_open(self) -> None:
         if self._state is not TransactionState.OPEN:
             raise self._over()
@@ -377,8 +348,8 @@ class Transaction(RecordSending):
 
     def _started(self) -> Sender:
         self._check_open()
-        self._used = True
-        sender = self._sender
+        self.is_used = True
+        sender = self.manager.sender
         self._open = sender.accumulator.open
         return sender
 
@@ -415,7 +386,7 @@ class Transaction(RecordSending):
             await self._until_idle()
             sending.finish()
         try:
-            if self._used or not was_open:
+            if self.is_used or not was_open:
                 answered = await self.manager.end(self.key)
                 if may_be_committed and not answered:
                     self.manager.lost(self.key)
@@ -430,6 +401,7 @@ class Transaction(RecordSending):
             self.manager.leave(self)
 
 
+@takes(AdminSettings)
 async def commit_together(
     transactions: Sequence[Transaction | TransactionOutput],
     *,
@@ -439,6 +411,7 @@ async def commit_together(
     wait: Wait = "decided",
     timeout: float = DECISION_TIMEOUT,
     bootstrap: str | Sequence[str] = "",
+    **keywords: Unpack[AdminKeywords],
 ) -> None:
     """Commit all of these transactions, or none of them (S13).
 
@@ -446,21 +419,16 @@ async def commit_together(
     * `positions`: name → (current, new); `offsets`: as for `Transaction.send_offsets`. Both are added to the
       transactions' own.
     * `block`: a named block of producer ids that is retired by the same decision.
-    * `bootstrap`: API addresses; needed if none of the transactions belongs to a producer of this program.
+    * `bootstrap`, and the keywords for TLS and the credential: as for `Admin`; needed if none of the transactions
+      belongs to a producer of this program.
 
     Raises as `Transaction.commit` does, for all of them: if the commit is refused, all are aborted.
     """
     writers = dict.fromkeys(one for one in transactions if not isinstance(one, TransactionOutput))
-    decision = Decision(list(writers))
-    decision.outputs = [one for one in transactions if isinstance(one, TransactionOutput)]
-    decision.positions = [PositionMove(name, *move) for name, move in (positions or {}).items()]
-    decision.take_offsets(offsets)
-    decision.block = block
+    outputs = (one for one in transactions if isinstance(one, TransactionOutput))
+    decision = Decision(writers, outputs, positions, offsets, block)
     if writers:
         await decision.commit(wait, timeout, next(iter(writers)).manager)
         return
-    api = HttpApi(bootstrap)
-    try:
+    async with HttpApi(bootstrap, ConnectionSecurity(AdminSettings(**keywords))) as api:
         await decision.decide(TransactionApi(api), wait, timeout)
-    finally:
-        await api.close()

@@ -1,4 +1,4 @@
-"""`Admin` against the real HTTP API (in front of a broker in memory): both speak of the same things."""
+"""`Admin` against the real HTTP API (in front of a broker in memory): both agree on requests and answers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from http_api.service.service import Health
 from raftlog import Admin
+from raftlog.api.cluster import HealthInfo
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.records.batch import encode
-from tests.support.fake_broker import CLUSTER_ID, FakeBroker
-from tests.support.http_api_client import running_api
+from tests.support.client.fake_broker import CLUSTER_ID, FakeBroker
+from tests.support.http.api_client import running_api
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +28,7 @@ async def admin(broker: FakeBroker) -> AsyncIterator[Admin]:
         yield started
 
 
-async def test_a_topic_from_its_making_to_its_end(admin: Admin) -> None:
+async def test_a_topic_from_creation_to_deletion(admin: Admin) -> None:
     made = await admin.create_topic("orders", 3, 1, {"retention.ms": "1000"})
     assert (made.name, made.partition_count, made.replication_factor, len(made.id_bytes)) == ("orders", 3, 1, 16)
     assert made.configs["retention.ms"] == "1000" and made.overrides == ["retention.ms"]
@@ -46,7 +46,7 @@ async def test_a_topic_from_its_making_to_its_end(admin: Admin) -> None:
     assert gone.value.code == "unknown_topic"
 
 
-async def test_what_the_cluster_refuses(admin: Admin) -> None:
+async def test_refusals_of_the_cluster(admin: Admin) -> None:
     await admin.create_topic("t")
     for code, call in {
         "topic_exists": lambda: admin.create_topic("t"),
@@ -61,7 +61,7 @@ async def test_what_the_cluster_refuses(admin: Admin) -> None:
         assert refused.value.code == code
 
 
-async def test_what_the_cluster_cannot_do_now(admin: Admin, broker: FakeBroker) -> None:
+async def test_requests_that_the_cluster_cannot_serve_now(admin: Admin, broker: FakeBroker) -> None:
     broker.fail["create_topic"] = RetriableError("outcome_unknown", "the quorum did not answer in time")
     with pytest.raises(RetriableError) as unknown:
         await admin.create_topic("t")
@@ -90,5 +90,5 @@ async def test_cluster_quorum_and_health(admin: Admin, broker: FakeBroker) -> No
     quorum = await admin.quorum()
     assert (quorum.leader, quorum.term, quorum.voters, quorum.match_index) == (1, 4, [1, 2], {"1": 11, "2": 10})
     assert (await admin.health()).ready
-    broker.health_now = Health(False, ("disk 1 is on fire",))
+    broker.health_now = HealthInfo(False, ["disk 1 is on fire"])
     assert (await admin.health()).problems == ["disk 1 is on fire"]

@@ -1,4 +1,6 @@
-"""The client and a cluster of real processes: every way to write and to read, and a leader that stops without dying."""
+"""The client and a cluster of real processes: every way to write and to read, and a leader that is stopped without
+dying.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ import pytest
 
 from raftlog import Admin, Consumer, Producer
 from raftlog.cli.nodes.local_cluster import LocalCluster, is_ready
+from raftlog.client.consuming import channels
 from raftlog.client.consuming.channels import SessionChannel
 from raftlog.errors import InvalidRequest
 from raftlog.partitioner import partition_for_key
-from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
+from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
+from tests.support.recorded import recorded
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +31,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 async def values_by_partition(cluster: LocalCluster, topic: str, count: int) -> dict[int, list[bytes | None]]:
-    """The first `count` records of a topic, as whoever comes later reads them."""
+    """Read the first `count` records of a topic, as a later reader would."""
     found: dict[int, list[bytes | None]] = {}
     async with Consumer(cluster.bootstrap, topic) as consumer, asyncio.timeout(PATIENCE_S):
         while sum(map(len, found.values())) < count:
@@ -90,9 +94,9 @@ async def test_every_way_to_read(cluster: LocalCluster) -> None:
             await consumer.poll(timeout=10)
 
 
-async def test_a_leader_that_stops_without_dying(cluster: LocalCluster) -> None:
-    """SIGSTOP: its sockets stay open and nothing answers. Another leads; what the stopped one had not answered is sent
-    there; when it wakes up it finds itself fenced. Every record is there once, in order (S1)."""
+async def test_a_leader_that_is_stopped_without_dying(cluster: LocalCluster) -> None:
+    """SIGSTOP: its sockets stay open and it does not answer. Another leader is elected, and unanswered batches are sent
+    there; when the stopped one continues, it is fenced. Every record is there once, in order (S1)."""
     topic = "stopped"
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic(topic)
@@ -142,9 +146,12 @@ MANY = 30
 """Partitions: every broker leads ten, and most of them are idle at any time."""
 
 
-async def test_fetch_sessions_go_on_when_a_leader_is_killed(cluster: LocalCluster) -> None:
-    """A consumer with a session at each broker loses one of them, and its partitions go on at the others, in the
-    sessions that it has there; then the broker is back and leads again. Each record is read once, in order (S1)."""
+async def test_fetch_sessions_continue_when_a_leader_is_killed(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer with a session at each broker loses one of them, and its partitions continue at the others, in the
+    existing sessions; then the broker returns and leads again. Each record is read once, in order (S1)."""
+    made: list[SessionChannel] = recorded(monkeypatch, channels, "SessionChannel")
     topic = "sessions"
     sent: dict[int, list[bytes]] = {number: [] for number in range(MANY)}
     found: dict[int, list[bytes | None]] = {number: [] for number in range(MANY)}
@@ -174,7 +181,7 @@ async def test_fetch_sessions_go_on_when_a_leader_is_killed(cluster: LocalCluste
 
             await write(range(MANY))
             await read_all()
-            before = sessions_of(consumer)
+            before = sessions_in_use(made)
             assert set(before) == {0, 1, 2}
             await asyncio.to_thread(cluster.kill_node, victim)
             try:
@@ -182,9 +189,9 @@ async def test_fetch_sessions_go_on_when_a_leader_is_killed(cluster: LocalCluste
                     await write(range(number, MANY, 7))
                 await write(range(MANY))
                 await read_all()
-                after = sessions_of(consumer)
+                after = sessions_in_use(made)
                 assert after == {node_id: session for node_id, session in before.items() if node_id != victim}
-                assert {session._begun for session in after.values()} == {1}, "only what moved was named there anew"
+                assert {session.begun for session in after.values()} == {1}, "no session begins again"
             finally:
                 cluster.start_node(victim)
             await eventually(lambda: asyncio.to_thread(is_ready, cluster.nodes[victim].api), "it takes requests")
@@ -192,11 +199,9 @@ async def test_fetch_sessions_go_on_when_a_leader_is_killed(cluster: LocalCluste
             await admin.elect_leaders([(topic, number) for number in range(MANY)])
             await write(range(MANY))
             await read_all()
-            assert sessions_of(consumer)[victim] is not before[victim]
+            assert sessions_in_use(made)[victim] is not before[victim]
 
 
-def sessions_of(consumer: Consumer) -> dict[int, SessionChannel]:
-    """The sessions that a consumer has, by node."""
-    assert consumer._fetcher is not None
-    channels = consumer._fetcher._channels.all()
-    return {channel.connection.node_id: channel for channel in channels if isinstance(channel, SessionChannel)}
+def sessions_in_use(made: Iterable[SessionChannel]) -> dict[int, SessionChannel]:
+    """The sessions on usable connections, by node."""
+    return {channel.connection.node_id: channel for channel in made if channel.connection.usable}

@@ -1,4 +1,4 @@
-"""Transactions on real processes: whole or not at all, zombies fenced, programs and nodes killed on the way (S13)."""
+"""Transactions on real processes: visible completely or not at all, zombies fenced, programs and nodes killed (S13)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from raftlog import Admin, Consumer, Producer, commit_together
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import TransactionState
 from raftlog.errors import InvalidRequest
-from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
-from tests.support.transformer import transform
+from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
+from tests.support.clusters.transformer import transform
 
 pytestmark = pytest.mark.integration
 
@@ -40,12 +40,12 @@ async def admin(cluster: LocalCluster) -> AsyncIterator[Admin]:
 
 
 async def read_all(cluster: LocalCluster, topic: str, *, isolation: str = "read_committed") -> list[bytes]:
-    """Everything up to the end of what may be read."""
+    """Read everything up to the end of the readable part."""
     return list(chain.from_iterable(await read_partitions(cluster, topic, isolation=isolation)))
 
 
 async def read_partitions(cluster: LocalCluster, topic: str, *, isolation: str = "read_committed") -> list[list[bytes]]:
-    """The same of each partition, in its order."""
+    """Return the records of each partition, in order."""
     found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     async with Consumer(cluster.bootstrap, topic, isolation=isolation, max_wait_ms=50) as consumer:
         async with asyncio.timeout(PATIENCE_S):
@@ -55,7 +55,9 @@ async def read_partitions(cluster: LocalCluster, topic: str, *, isolation: str =
     return found
 
 
-async def test_what_is_committed_shows_whole_and_what_is_aborted_never_s13(cluster: LocalCluster, admin: Admin) -> None:
+async def test_a_committed_transaction_is_visible_completely_and_an_aborted_one_never_s13(
+    cluster: LocalCluster, admin: Admin
+) -> None:
     await admin.create_topic("whole", partitions=PARTITIONS)
     async with Producer(cluster.bootstrap, transactional_id="whole") as producer, Producer(cluster.bootstrap) as other:
         async with producer.transaction(wait="visible") as transaction:
@@ -67,7 +69,7 @@ async def test_what_is_committed_shows_whole_and_what_is_aborted_never_s13(clust
             async with producer.transaction() as transaction:
                 await transaction.send_and_wait("whole", b"out")
                 raise ZeroDivisionError
-        # While one is open nobody sees beyond it, whoever wrote that.
+        # While one is open, no reader sees records beyond it, from any producer.
         async with producer.transaction(wait="visible") as transaction:
             await transaction.send_and_wait("whole", b"open", partition=0)
             await other.send_and_wait("whole", b"plain", partition=0)
@@ -77,7 +79,7 @@ async def test_what_is_committed_shows_whole_and_what_is_aborted_never_s13(clust
         assert b"out" in await read_all(cluster, "whole", isolation="read_uncommitted")
 
 
-async def test_a_zombie_is_fenced_and_nothing_of_it_shows_s13(cluster: LocalCluster, admin: Admin) -> None:
+async def test_a_zombie_is_fenced_and_its_records_are_never_visible_s13(cluster: LocalCluster, admin: Admin) -> None:
     await admin.create_topic("zombie", partitions=PARTITIONS)
     async with (
         Producer(cluster.bootstrap, transactional_id="zombie") as zombie,
@@ -96,7 +98,7 @@ async def test_a_zombie_is_fenced_and_nothing_of_it_shows_s13(cluster: LocalClus
 
 
 async def test_writers_commit_together_with_a_position_once_s13(cluster: LocalCluster, admin: Admin) -> None:
-    """Two drivers that publish the same piece of work: the second one hears that it is published."""
+    """Two drivers publish the same piece of work: the second one learns that it is already published."""
     await admin.create_topic("together", partitions=PARTITIONS)
     for attempt in range(2):
         async with (
@@ -117,7 +119,7 @@ async def test_writers_commit_together_with_a_position_once_s13(cluster: LocalCl
 
 
 async def eventually_all(cluster: LocalCluster, topic: str) -> Counter[bytes]:
-    """All that is committed, once nothing is open any more."""
+    """Wait until no transaction is open, and read all committed records."""
 
     async def look() -> bool:
         ends = []
@@ -144,15 +146,15 @@ async def fill(cluster: LocalCluster, admin: Admin, source: str, sink: str, coun
 
 def start_transformer(cluster: LocalCluster, source: str, sink: str) -> subprocess.Popen[bytes]:
     arguments = (cluster.bootstrap, source, sink, f"{source}-group", f"{source}-transformer")
-    command = [sys.executable, "-P", "-m", "tests.support.transformer", *arguments]
+    command = [sys.executable, "-P", "-m", "tests.support.clusters.transformer", *arguments]
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root, env={**os.environ, "PYTHONPATH": path})
 
 
 async def survive(cluster: LocalCluster, admin: Admin, name: str, records: int, kills: int) -> None:
-    """Kill it at random moments after some progress; at last let it finish: the sink is the source's image, exactly and
-    in order, and the group has committed all that it has read."""
+    """Kill it at random moments after some progress, and finally let it finish: the sink is the image of the source,
+    exactly and in order, and the group has committed everything that it read."""
     dice = random.Random(name)
     values = await fill(cluster, admin, f"{name}-source", f"{name}-sink", records)
     loop = asyncio.get_running_loop()
@@ -186,12 +188,12 @@ async def survive(cluster: LocalCluster, admin: Admin, name: str, records: int, 
     assert committed == {number: len(partition) for number, partition in enumerate(source)}
 
 
-async def test_a_transformer_that_is_killed_goes_on_exactly_once_s13(cluster: LocalCluster, admin: Admin) -> None:
+async def test_a_killed_transformer_continues_exactly_once_s13(cluster: LocalCluster, admin: Admin) -> None:
     await survive(cluster, admin, "transformer", records=400, kills=2)
 
 
 @pytest.mark.soak
-async def test_a_transformer_that_is_killed_again_and_again_s13(cluster: LocalCluster, admin: Admin) -> None:
+async def test_a_transformer_that_is_killed_repeatedly_s13(cluster: LocalCluster, admin: Admin) -> None:
     await survive(cluster, admin, "long-transformer", records=200 * SOAK_KILLS, kills=SOAK_KILLS)
 
 

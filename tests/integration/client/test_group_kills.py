@@ -1,5 +1,8 @@
-"""A consumer group while a member and a node are killed every five seconds: nothing is lost, and what is read twice
-lies at or above the offset that was committed when its partition changed owners last (S8, S10)."""
+"""A consumer group while a member and a node are killed every five seconds.
+
+Nothing is lost, and records that are read twice lie at or above the offset that was committed when their partition last
+changed its owner (S8, S10).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,11 @@ from raftlog import Admin, Consumer
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import GroupPartition
 from raftlog.errors import RaftlogError
-from tests.support.cluster import eventually, running_cluster
-from tests.support.cluster_traffic import Traffic
+from tests.support.client.parts import MortalCalls, mortal_members
+from tests.support.clusters.cluster import PATIENCE_S, eventually, running_cluster
+from tests.support.clusters.traffic import Traffic
+
+__all__ = ["mortal_members"]
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +31,7 @@ PARTITIONS = 6
 MEMBERS = 3
 KILL_EVERY_S = 5.0
 SECONDS = float(os.environ.get("RAFTLOG_GROUP_KILLS_SECONDS", "60"))
-"""By hand, 15 will do."""
+"""For a manual run, 15 is enough."""
 SETTINGS: dict[str, Any] = {
     "auto_offset_reset": "earliest",
     "enable_auto_commit": False,
@@ -41,7 +47,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Books:
-    """What all members together have read and committed."""
+    """Everything that all members together have read and committed."""
 
     def __init__(self) -> None:
         self.read: list[set[int]] = [set() for _ in range(PARTITIONS)]
@@ -52,16 +58,17 @@ class Books:
 
 
 class Worker:
-    """A member's process: reads, commits what it read, and writes both down."""
+    """A member's process: reads, commits what it has read, and records both."""
 
     def __init__(self, cluster: LocalCluster, topic: str, books: Books) -> None:
         self._books = books
         self._next: dict[int, int] = {}
-        """Partition → the offset that must come next in this tenure."""
+        """Partition → the next expected offset in this tenure."""
         self._consumer = Consumer.subscribe(
             cluster.bootstrap, "killed", [topic], on_assigned=self._assigned, on_revoked=self._gone,
             on_lost=self._gone, **SETTINGS,
         )  # fmt: skip
+        self._calls = MortalCalls.latest
         self._task = asyncio.create_task(self._work())
 
     def _assigned(self, partitions: list[GroupPartition]) -> None:
@@ -92,35 +99,32 @@ class Worker:
         try:
             await self._consumer.commit(timeout=2.0)
         except RaftlogError:
-            return  # Perhaps it was carried out; whoever follows begins there or below.
+            return  # The commit may have been executed; the next owner begins there or below.
         for one, offset in positions.items():
             self._books.committed[one.partition] = max(self._books.committed[one.partition], offset)
 
     def check(self) -> None:
-        """Raises what its process died of, if nobody killed it."""
+        """Raise the error of its process, if it died without being killed."""
         if self._task.done():
             self._task.result()
 
     async def stop(self) -> None:
-        """In order."""
+        """Stop in order."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         await self._consumer.close()
 
     async def die(self) -> None:
-        """Without a word to the group."""
-        membership = self._consumer._membership
-        tasks = [task for task in (self._task, membership._task) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        membership._task = None
-        self._consumer._reading.positions.clear()
+        """Die without leaving the group."""
+        self._calls.dead = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
         await self._consumer.close()
 
 
 @pytest.mark.soak
+@pytest.mark.usefixtures("mortal_members")
 async def test_a_member_and_a_node_killed_every_five_seconds(cluster: LocalCluster) -> None:
     topic, books, rng = "kills", Books(), random.Random(7)
     async with Admin(cluster.bootstrap) as admin:
@@ -128,7 +132,7 @@ async def test_a_member_and_a_node_killed_every_five_seconds(cluster: LocalClust
         workers = [Worker(cluster, topic, books) for _ in range(MEMBERS)]
         async with Traffic(cluster.bootstrap, topic, PARTITIONS, records=5, pause=0.05) as traffic:
             for number in range(int(SECONDS / KILL_EVERY_S)):
-                await asyncio.sleep(KILL_EVERY_S)  # the schedule of the kills is what this test is about
+                await asyncio.sleep(KILL_EVERY_S)  # the schedule of the kills is the subject of this test
                 for worker in workers:
                     worker.check()
                 await workers.pop(0).die()
@@ -146,6 +150,7 @@ async def test_a_member_and_a_node_killed_every_five_seconds(cluster: LocalClust
         await eventually(all_read, f"everything up to {ends} is read")
         for worker in workers:
             await worker.stop()
+    await asyncio.to_thread(cluster.wait_ready, PATIENCE_S)  # the node killed last may not take a signal yet
     assert [seen == set(range(end)) for seen, end in zip(books.read, ends, strict=True)] == [True] * PARTITIONS
     assert books.tenures > PARTITIONS, "partitions changed owners"
 

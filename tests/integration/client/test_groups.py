@@ -1,36 +1,38 @@
-"""A member's place in its group, in front of a broker in memory: joined, kept, lost, joined again, given up."""
+"""A member's state in its group, in front of a broker in memory: joining, staying, losing partitions, joining again,
+leaving.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
-from http_api.service.groups import WantedMembership
 from metadata.commands.groups import Fence
+from raftlog.api.groups import GroupPartition, JoinGroup
 from raftlog.client.cluster.api import HttpApi
-from raftlog.client.groups.api import GroupApi, GroupPartition, unpack
+from raftlog.client.consuming.topic_consumer import TopicConsumer
+from raftlog.client.groups import reading
+from raftlog.client.groups.api import GroupApi, unpack
 from raftlog.client.groups.consumer import GroupConsumer
 from raftlog.client.groups.member import Member
 from raftlog.client.groups.membership import GroupMembership
 from raftlog.client.groups.starts import find_starts
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import TopicPartition
+from raftlog.ports import Answer
 from raftlog.records.batch import encode
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, eventually
+from raftlog.wire import JoinGroupRequest, MemberHeartbeatRequest, MembershipResponse
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api, eventually
 
 pytestmark = pytest.mark.integration
 
-WANTED: dict[str, Any] = {
-    "topics": ["t"],
-    "client_id": "app",
-    "session_timeout_ms": 10_000,
-    "rebalance_timeout_ms": 10_000,
-}
+WANTED = JoinGroup(topics=["t"], client_id="app", session_timeout_ms=10_000, rebalance_timeout_ms=10_000)
 
 
 @pytest.fixture
@@ -54,9 +56,11 @@ async def member(calls: HttpApi) -> AsyncIterator[Callable[..., GroupMembership]
     made: list[GroupMembership] = []
 
     def make(**other: Any) -> GroupMembership:
-        membership = GroupMembership(GroupApi(calls, "g"), {**WANTED, **other}, heartbeat_interval=0.02)
+        membership = GroupMembership(
+            GroupApi(calls, "g"), msgspec.structs.replace(WANTED, **other), heartbeat_interval=0.02
+        )
         made.append(membership)
-        membership.member.poll_began(0.0)  # Its program waits for ever.
+        membership.member.poll_began(0.0)  # Its program waits forever.
         membership.start()
         return membership
 
@@ -70,7 +74,9 @@ def numbers(membership: GroupMembership) -> list[int]:
     return [] if current is None else sorted(one.partition for one in unpack(current.assigned))
 
 
-async def test_members_share_and_give_up(broker: FakeBroker, member: Callable[..., GroupMembership]) -> None:
+async def test_members_share_partitions_and_give_them_up(
+    broker: FakeBroker, member: Callable[..., GroupMembership]
+) -> None:
     a = member()
     await eventually(lambda: numbers(a) == [0, 1, 2, 3])
     b = member()
@@ -86,7 +92,7 @@ async def test_members_share_and_give_up(broker: FakeBroker, member: Callable[..
     assert broker.groups.groups.by_id["g"].members == {}
 
 
-async def test_who_was_removed_joins_again_and_knows_that_it_lost_all(
+async def test_a_removed_member_joins_again_and_knows_that_it_lost_everything(
     broker: FakeBroker, member: Callable[..., GroupMembership]
 ) -> None:
     a = member()
@@ -109,7 +115,7 @@ async def test_a_static_member_stays_when_it_closes(broker: FakeBroker, member: 
     assert broker.groups.groups.by_id["g"].epoch == epoch
 
 
-async def test_of_two_processes_of_one_instance_the_first_stops(member: Callable[..., GroupMembership]) -> None:
+async def test_of_two_processes_with_one_instance_id_the_first_stops(member: Callable[..., GroupMembership]) -> None:
     a = member(instance_id="i")
     await eventually(lambda: bool(numbers(a)))
     b = member(instance_id="i")
@@ -120,17 +126,17 @@ async def test_of_two_processes_of_one_instance_the_first_stops(member: Callable
     assert b.error is None
 
 
-async def test_what_cannot_be_joined_ends_the_membership(member: Callable[..., GroupMembership]) -> None:
+async def test_a_group_that_cannot_be_joined_ends_the_membership(member: Callable[..., GroupMembership]) -> None:
     a = member(pattern="(")
     await eventually(lambda: a.error is not None)
     assert isinstance(a.error, InvalidRequest)
 
 
-async def test_a_cluster_that_does_not_answer_is_asked_again(
+async def test_a_cluster_that_does_not_answer_is_retried(
     broker: FakeBroker, member: Callable[..., GroupMembership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def silent(*_: object) -> None:
-        raise RetriableError("not_coordinator", "nobody leads")
+    def silent(request: MemberHeartbeatRequest, answer: Answer[MembershipResponse]) -> None:
+        answer(RetriableError("not_coordinator", "nobody leads"))
 
     a = member(session_timeout_ms=3_000)
     await eventually(lambda: bool(numbers(a)))
@@ -141,7 +147,7 @@ async def test_a_cluster_that_does_not_answer_is_asked_again(
     assert (a.session, a.error) == (0, None)
 
 
-async def test_a_bug_of_ours_is_told_to_whoever_polls(
+async def test_an_internal_error_is_raised_by_poll(
     member: Callable[..., GroupMembership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Member, "joined", lambda self, answer, now: 1 / 0)
@@ -150,7 +156,7 @@ async def test_a_bug_of_ours_is_told_to_whoever_polls(
     assert "ZeroDivisionError" in str(a.error)
 
 
-async def test_where_a_member_begins(broker: FakeBroker, calls: HttpApi) -> None:
+async def test_the_starting_position_of_a_member(broker: FakeBroker, calls: HttpApi) -> None:
     group = GroupApi(calls, "g")
     topic = broker.view.topic("t")
     assert topic is not None
@@ -164,7 +170,7 @@ async def test_where_a_member_begins(broker: FakeBroker, calls: HttpApi) -> None
     assert caught.value.code == "offset_out_of_range"
 
 
-async def test_what_no_consumer_can_be_made_of() -> None:
+async def test_invalid_arguments_of_a_consumer() -> None:
     for settings in (
         {},
         {"topics": ["t"], "auto_offset_reset": "now"},
@@ -174,8 +180,29 @@ async def test_what_no_consumer_can_be_made_of() -> None:
             GroupConsumer("127.0.0.1:1", "g", **settings)
 
 
-async def test_calls_that_are_given_up_leave_nothing_half_done(api: Api) -> None:
-    """Whenever a poll is cancelled: what is assigned is read, what is given up is not."""
+class Reading(TopicConsumer):
+    """A reader of one topic that says which partitions it reads."""
+
+    open: ClassVar[dict[str, list[int]]] = {}
+    """Topic → its partitions."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: Sequence[int], *others: Any, **named: Any) -> None:
+        super().__init__(bootstrap, topic, partitions, *others, **named)
+        self._name = topic
+        self.open[topic] = sorted(partitions)
+
+    def assign(self, starts: Mapping[int, int]) -> None:
+        super().assign(starts)
+        self.open[self._name] = sorted(starts)
+
+    async def close(self) -> None:
+        self.open.pop(self._name, None)
+        await super().close()
+
+
+async def test_cancelled_calls_leave_nothing_half_done(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a poll is cancelled: assigned partitions are read, revoked ones are not."""
+    monkeypatch.setattr(reading, "TopicConsumer", Reading)
     told: list[str] = []
 
     async def assigned(partitions: list[GroupPartition]) -> None:
@@ -184,7 +211,8 @@ async def test_calls_that_are_given_up_leave_nothing_half_done(api: Api) -> None
 
     times: dict[str, Any] = {"session_timeout_ms": 10_000, "heartbeat_interval_ms": 20}
     consumer = GroupConsumer(f"127.0.0.1:{api.port}", "g", ["t"], on_assigned=assigned, **times)
-    other = GroupMembership(GroupApi(consumer._api, "g"), WANTED, heartbeat_interval=0.02)
+    node = HttpApi(f"127.0.0.1:{api.port}")
+    other = GroupMembership(GroupApi(node, "g"), WANTED, heartbeat_interval=0.02)
     try:
         for wanted in (4, 2):
             patience = 0.001
@@ -192,41 +220,39 @@ async def test_calls_that_are_given_up_leave_nothing_half_done(api: Api) -> None
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(consumer.poll(timeout=1.0), patience)
                 patience = patience * 1.3 if patience < 0.05 else 0.001
-                by_topic = {topic.name: one._partitions for topic, one in consumer._reading._readers.items()}
+                await asyncio.sleep(0)  # a reader without partitions begins to close
                 mine = sorted(partition.partition for partition in consumer.assignment)
-                assert by_topic == ({"t": mine} if mine else {})
+                assert Reading.open == ({"t": mine} if mine else {})
             other.start()
         assert told
     finally:
         await other.close()
+        await node.close()
         await consumer.close()
 
 
-async def test_a_join_that_is_under_way_at_the_end_leaves_no_member_behind(
+async def test_a_join_in_flight_at_the_end_leaves_no_member_behind(
     broker: FakeBroker, member: Callable[..., GroupMembership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, answered = asyncio.Event(), asyncio.Event()
+    asked, held = asyncio.Event(), list[tuple[JoinGroupRequest, str, Answer[MembershipResponse]]]()
     join = broker.groups.join
 
-    async def slow(wanted: WantedMembership) -> int:
+    def slow(request: JoinGroupRequest, client_host: str, answer: Answer[MembershipResponse]) -> None:
+        held.append((request, client_host, answer))
         asked.set()
-        await answered.wait()
-        return await join(wanted)
 
     monkeypatch.setattr(broker.groups, "join", slow)
     a = member()
     await asked.wait()
     closing = asyncio.create_task(a.close())
     await asyncio.sleep(0)
-    answered.set()
+    join(*held[0])
     await closing
     assert broker.groups.groups.by_id["g"].members == {}
 
 
-async def test_a_callback_that_raises_keeps_no_partition_from_going(
-    api: Api, broker: FakeBroker, calls: HttpApi
-) -> None:
-    """What the program could not finish is not committed, and is read again by whoever follows."""
+async def test_a_callback_that_raises_does_not_keep_a_partition(api: Api, broker: FakeBroker, calls: HttpApi) -> None:
+    """Records that the program could not finish are not committed, and are read again by the next owner."""
 
     def fails(partitions: list[GroupPartition]) -> None:
         raise ValueError("mine")
@@ -254,7 +280,7 @@ async def test_a_callback_that_raises_keeps_no_partition_from_going(
     assert broker.groups.groups.by_id["g"].members == {}, "it has left all the same"
 
 
-async def test_who_is_closed_says_so(api: Api) -> None:
+async def test_a_closed_consumer_says_so(api: Api) -> None:
     consumer = GroupConsumer(f"127.0.0.1:{api.port}", "g", ["t"])
     await asyncio.gather(consumer.close(), consumer.close())
     with pytest.raises(RetriableError) as caught:

@@ -1,4 +1,4 @@
-"""The blocking client against real processes: the order, promises and errors of the asyncio one, without a loop."""
+"""The blocking client against real processes: order, guarantees and errors of the asyncio client, without a loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.sync import Admin, Consumer, Producer, SentRecord
-from tests.support.cluster import PATIENCE_S, running_cluster
+from tests.support.clusters.cluster import PATIENCE_S, running_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -52,7 +52,7 @@ def test_records_keep_the_order_of_the_calls(cluster: LocalCluster, topic: str) 
     assert read == [b"%s%d" % (kind, number) for kind in (b"a", b"b") for number in range(3000)] + [b"c"]
 
 
-def test_many_threads_may_send(cluster: LocalCluster, topic: str) -> None:
+def test_many_threads_can_send(cluster: LocalCluster, topic: str) -> None:
     sent: dict[int, list[SentRecord]] = {}
     with Producer(cluster.bootstrap) as producer:
 
@@ -69,14 +69,14 @@ def test_many_threads_may_send(cluster: LocalCluster, topic: str) -> None:
     assert all(own == sorted(own) for own in offsets.values())
 
 
-def test_more_than_fits_waits_for_room(cluster: LocalCluster, topic: str) -> None:
+def test_sends_beyond_the_buffer_wait_for_room(cluster: LocalCluster, topic: str) -> None:
     values = [b"%07d" % number + b"x" * 20_000 for number in range(1000)]  # several times both bounds
     with Producer(cluster.bootstrap, buffer_bytes=2 * 1024 * 1024, batch_bytes=64 * 1024) as producer:
         sent = [producer.send(topic, value, partition=0) for value in values]
         assert [one.result().offset for one in sent] == list(range(1000))
 
 
-def test_what_is_wrong_with_a_record_is_told_once(cluster: LocalCluster, topic: str) -> None:
+def test_an_error_of_a_record_is_reported_once(cluster: LocalCluster, topic: str) -> None:
     with Producer(cluster.bootstrap) as producer:
         producer.prepare(topic)
         bad, unseen = producer.send(topic, b"x", partition=7), producer.send(topic, b"x", partition=8)
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_record_is_told_once(cluster: LocalCluster, topic: 
             bad.result()
         assert good.result().offset == 0
         with pytest.raises(InvalidRequest, match="8"):
-            producer.flush()  # of those two the one that nobody has seen
+            producer.flush()  # of those two, the one that was not read
         producer.flush()
         with pytest.raises(InvalidRequest, match="8"):
             unseen.result()
@@ -119,12 +119,12 @@ def test_reading_in_different_ways_skips_and_repeats_nothing(cluster: LocalClust
         consumer.seek(0, 1990)
         assert [record.offset for record in itertools.islice(consumer, 2)] == [1990, 1991]
         consumer.seek(0, "earliest")
-        assert next(consumer).offset == 0  # what was read ahead is forgotten
+        assert next(consumer).offset == 0  # prefetched records are dropped
     with pytest.raises(InvalidRequest, match="not-there"), Consumer(cluster.bootstrap, "not-there"):
         pass
 
 
-def test_after_the_end_every_call_says_so(cluster: LocalCluster, topic: str) -> None:
+def test_after_close_every_call_says_so(cluster: LocalCluster, topic: str) -> None:
     with Producer(cluster.bootstrap) as producer, Consumer(cluster.bootstrap, topic) as consumer:
         waiting = threading.Thread(target=lambda: consumer.poll(timeout=PATIENCE_S))
         sent = producer.send(topic, b"x")
@@ -137,7 +137,7 @@ def test_after_the_end_every_call_says_so(cluster: LocalCluster, topic: str) -> 
     assert not waiting.is_alive()
 
 
-def test_a_call_that_waits_is_told_of_the_end(cluster: LocalCluster, topic: str) -> None:
+def test_a_waiting_call_is_ended_by_close(cluster: LocalCluster, topic: str) -> None:
     consumer = Consumer(cluster.bootstrap, topic)
     consumer.start()
     told: list[RaftlogError] = []
@@ -158,7 +158,7 @@ def test_a_call_that_waits_is_told_of_the_end(cluster: LocalCluster, topic: str)
     assert [error.code for error in told] == ["shutting_down"]
 
 
-def test_a_deadline_ends_the_waiting_and_nothing_else(cluster: LocalCluster, topic: str) -> None:
+def test_a_timeout_ends_the_waiting_and_nothing_else(cluster: LocalCluster, topic: str) -> None:
     with Producer(cluster.bootstrap, linger_ms=60_000) as producer:
         producer.prepare(topic)
         sent = producer.send(topic, b"x", partition=0)
@@ -168,7 +168,7 @@ def test_a_deadline_ends_the_waiting_and_nothing_else(cluster: LocalCluster, top
         assert sent.result().offset == 0
 
 
-def test_who_is_dropped_lets_go_of_its_thread(cluster: LocalCluster) -> None:
+def test_a_dropped_client_releases_its_thread(cluster: LocalCluster) -> None:
     admin = Admin(cluster.bootstrap)
     assert "raftlog-admin" in client_threads()
     assert admin.health().ready
@@ -178,7 +178,7 @@ def test_who_is_dropped_lets_go_of_its_thread(cluster: LocalCluster) -> None:
     assert "raftlog-admin" not in client_threads()
 
 
-def test_a_fork_is_told_from_the_process_that_made_it(cluster: LocalCluster) -> None:
+def test_a_fork_is_distinguished_from_the_process_that_created_it(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap) as admin:
         context = multiprocessing.get_context("fork")
         answers = context.SimpleQueue()
@@ -198,8 +198,9 @@ def test_a_fork_is_told_from_the_process_that_made_it(cluster: LocalCluster) -> 
 def test_its_own_thread_may_not_wait_for_itself(cluster: LocalCluster) -> None:
     with Admin(cluster.bootstrap) as admin:
 
-        async def on_thread() -> None:
-            admin.health()
+        def partitions() -> Iterator[tuple[str, int]]:
+            admin.health()  # the admin's thread takes the partitions
+            yield "t", 0
 
         with pytest.raises(RuntimeError, match="its own thread"):
-            admin._thread.run(on_thread)
+            admin.elect_leaders(partitions())

@@ -1,4 +1,6 @@
-"""The blocking client as a member of a group: callbacks in its caller's thread, and no record committed unseen."""
+"""The blocking client as a member of a group: callbacks in its caller's thread, and no record committed before it was
+handed out.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from raftlog.api.groups import GroupPartition
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import ConsumerRecord
-from raftlog.client.groups.api import GroupPartition
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.sync import Admin, Consumer, GroupConsumer, Producer
-from tests.support.cluster import PATIENCE_S, running_cluster
+from tests.support.clusters.cluster import PATIENCE_S, running_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -36,8 +38,8 @@ def offsets_of(cluster: LocalCluster, group: str) -> dict[int, int]:
         return {one.group_partition.partition: one.offset or 0 for one in admin.group_offsets(group)}
 
 
-def test_what_was_not_handed_out_is_not_committed(cluster: LocalCluster) -> None:
-    """S8: iterating fetches ahead of the program; commits and the end stop before that."""
+def test_records_that_were_not_handed_out_are_not_committed(cluster: LocalCluster) -> None:
+    """S8: iterating fetches ahead of the program; commits, and the one at the end, stop before that."""
     with Consumer.subscribe(cluster.bootstrap, "readers", ["seen"], auto_offset_reset="earliest") as consumer:
         first = list(itertools.islice(consumer, 150))
         assert sum(one_end(first).values()) == 150
@@ -59,7 +61,7 @@ def one_end(records: list[ConsumerRecord]) -> dict[int, int]:
     return {record.partition: record.offset + 1 for record in records}
 
 
-def test_callbacks_run_in_the_callers_thread_and_may_call(cluster: LocalCluster) -> None:
+def test_callbacks_run_in_the_callers_thread_and_may_call_the_consumer(cluster: LocalCluster) -> None:
     told: list[tuple[str, int, str]] = []
     consumer: GroupConsumer
 
@@ -130,7 +132,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_what_is_paused_waits_where_it_is(cluster: LocalCluster) -> None:
+def test_paused_partitions_keep_their_positions(cluster: LocalCluster) -> None:
     with Consumer.subscribe(
         cluster.bootstrap, "holders", ["held"], auto_offset_reset="earliest", enable_auto_commit=False
     ) as consumer:
@@ -151,7 +153,7 @@ def test_what_is_paused_waits_where_it_is(cluster: LocalCluster) -> None:
             consumer.pause([GroupPartition("held", 9)])
 
 
-def test_a_seek_may_name_a_place_or_a_time(cluster: LocalCluster) -> None:
+def test_a_seek_may_name_an_offset_or_a_time(cluster: LocalCluster) -> None:
     with Consumer.subscribe(cluster.bootstrap, "seekers", ["held"], auto_offset_reset="latest") as consumer:
         assert consumer.poll(timeout=0.1) == []
         until(lambda: consumer.poll(timeout=0.05) == [] and len(consumer.assignment) == 2)
@@ -163,8 +165,8 @@ def test_a_seek_may_name_a_place_or_a_time(cluster: LocalCluster) -> None:
             consumer.seek("held", 1, "soon")
 
 
-def test_what_an_exception_kept_from_being_processed_is_not_committed(cluster: LocalCluster) -> None:
-    """Delivery is at least once, also where a program ends in the middle of a batch."""
+def test_records_that_an_exception_left_unprocessed_are_not_committed(cluster: LocalCluster) -> None:
+    """Delivery is at least once, also if a program ends in the middle of a batch."""
     settings = {"auto_offset_reset": "earliest", "auto_commit_interval_ms": 60_000}
     with pytest.raises(ZeroDivisionError), Consumer.subscribe(cluster.bootstrap, "polls", ["held"], **settings) as one:
         assert len(one.poll(50)) == 50
@@ -178,7 +180,7 @@ def test_what_an_exception_kept_from_being_processed_is_not_committed(cluster: L
     assert sum(offsets_of(cluster, "loops").values()) == 60
 
 
-def test_a_commit_without_waiting_tells_whoever_calls_next(cluster: LocalCluster) -> None:
+def test_the_callback_of_a_commit_without_waiting_runs_in_the_next_call(cluster: LocalCluster) -> None:
     told: list[tuple[RaftlogError | None, str]] = []
 
     def done(error: RaftlogError | None) -> None:
@@ -194,8 +196,8 @@ def test_a_commit_without_waiting_tells_whoever_calls_next(cluster: LocalCluster
     assert len(told) == 2 and isinstance(told[1][0], InvalidRequest)
 
 
-def test_a_program_that_hangs_leaves_and_is_told_when_it_is_back(cluster: LocalCluster) -> None:
-    """KIP-62: its heartbeats go on in a thread of their own, and tell nothing of the program."""
+def test_a_hanging_program_leaves_and_gets_on_lost_when_it_polls_again(cluster: LocalCluster) -> None:
+    """KIP-62: its heartbeats are sent by another thread, and do not show whether the program hangs."""
     told: list[str] = []
     with (
         Admin(cluster.bootstrap) as admin,

@@ -1,4 +1,4 @@
-"""Transactions of `raftlog.sync`, against a cluster in memory: the same ends as in asyncio, from any thread (S13)."""
+"""Transactions of `raftlog.sync`, with a cluster in memory: the same outcomes as in asyncio, from any thread (S13)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from raftlog.client import ConsumedOffsets, ConsumedRange, TransactionState
 from raftlog.errors import InvalidRequest
 from raftlog.sync import Producer, commit_together
 from tests.support.cli_runner import Background
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_transactions import seen
+from tests.support.client.fake_cluster import FakeCluster
+from tests.support.client.fake_transactions import seen
 
 pytestmark = pytest.mark.integration
 
@@ -41,8 +41,8 @@ def test_a_block_commits_what_it_sends_and_one_that_raises_aborts_s13(cluster: F
     assert seen(topic) == [b"%d" % number for number in range(100)] + [b"after"] + [b"many"] * 3
 
 
-def test_a_record_that_is_not_taken_breaks_the_transaction_s13(cluster: FakeCluster) -> None:
-    """A program that does not ask for its result must not commit without it."""
+def test_a_refused_record_breaks_the_transaction_s13(cluster: FakeCluster) -> None:
+    """A program that does not read the record's result must not commit without it."""
     with Producer(cluster.bootstrap, transactional_id="p") as producer:
         producer.prepare("t")
         for wrong in (bytes(2_000_000), "text"):
@@ -73,7 +73,7 @@ def test_offsets_and_positions_move_with_it_s13(cluster: FakeCluster) -> None:
     assert cluster.transactions.positions == {"x": 9}
 
 
-def test_writers_on_threads_of_their_own_commit_together_or_not_at_all_s13(cluster: FakeCluster) -> None:
+def test_writers_on_several_threads_commit_together_or_not_at_all_s13(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap, transactional_id="p") as named, Producer(cluster.bootstrap) as unnamed:
         with Producer(cluster.bootstrap) as elsewhere, elsewhere.transaction() as away:
             away.send("t", b"away")
@@ -96,7 +96,7 @@ def test_writers_on_threads_of_their_own_commit_together_or_not_at_all_s13(clust
     assert sorted(value or b"" for value in seen(cluster.topics["t"])) == [b"away", b"one", b"other"]
 
 
-def test_a_producer_that_is_closed_meanwhile_keeps_the_others_from_nothing(cluster: FakeCluster) -> None:
+def test_closing_a_producer_meanwhile_does_not_affect_the_others(cluster: FakeCluster) -> None:
     with Producer(cluster.bootstrap) as closed, Producer(cluster.bootstrap, transactional_id="p") as named:
         one, other = closed.transaction(), named.transaction()
         with other:

@@ -1,4 +1,6 @@
-"""What a consumer reads may change while it reads: partitions come, go and pause, and the others notice nothing."""
+"""A consumer's partitions may change while it reads: they are added, removed and paused, without an effect on the
+others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from raftlog import Consumer
 from raftlog.client import ConsumerRecord
 from raftlog.records.batch import encode, stamp
 from raftlog.wire import FetchRequest
-from tests.support.fake_cluster import OK, FakeCluster, FakePartition, FakeTopic, Fate
+from tests.support.client.fake_cluster import OK, FakeCluster, FakePartition, FakeTopic, Fate
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def put(partition: FakePartition, values: list[bytes]) -> None:
 
 
 async def read(consumer: Consumer, count: int, at_once: int = 500) -> list[tuple[int, int]]:
-    """(partition, offset) of exactly so many records."""
+    """(partition, offset) of exactly this number of records."""
     found: list[ConsumerRecord] = []
     async with asyncio.timeout(10):
         while len(found) < count:
@@ -44,7 +46,7 @@ async def read(consumer: Consumer, count: int, at_once: int = 500) -> list[tuple
 
 
 def asked_for(cluster: FakeCluster) -> list[tuple[int, int]]:
-    """(partition, fetch offset) of everything that is asked for from now on."""
+    """(partition, fetch offset) of every request from now on."""
     asked: list[tuple[int, int]] = []
 
     def on_fetch(request: FetchRequest) -> Fate:
@@ -56,7 +58,7 @@ def asked_for(cluster: FakeCluster) -> list[tuple[int, int]]:
     return asked
 
 
-async def test_what_stays_is_not_fetched_anew(cluster: FakeCluster, topic: FakeTopic) -> None:
+async def test_a_kept_partition_is_not_fetched_again(cluster: FakeCluster, topic: FakeTopic) -> None:
     asked = asked_for(cluster)
     async with Consumer(cluster.bootstrap, "t", [0, 1], {0: 5, 1: 0}) as consumer:
         first = await read(consumer, 12, at_once=6)
@@ -71,7 +73,7 @@ async def test_what_stays_is_not_fetched_anew(cluster: FakeCluster, topic: FakeT
         assert await read(consumer, 2) == [(1, 38), (1, 39)]
 
 
-async def test_the_batch_in_hand_goes_with_its_partition(cluster: FakeCluster, topic: FakeTopic) -> None:
+async def test_the_current_batch_is_dropped_with_its_partition(cluster: FakeCluster, topic: FakeTopic) -> None:
     async with Consumer(cluster.bootstrap, "t", [0], {0: 0}) as consumer:
         await read(consumer, 3)
         consumer.assign({1: 7})
@@ -80,7 +82,7 @@ async def test_the_batch_in_hand_goes_with_its_partition(cluster: FakeCluster, t
         assert await read(consumer, 2) == [(0, 2), (0, 3)]
 
 
-async def test_what_is_assigned_before_the_topic_is_known(cluster: FakeCluster, topic: FakeTopic) -> None:
+async def test_partitions_assigned_before_the_topic_is_known(cluster: FakeCluster, topic: FakeTopic) -> None:
     consumer = Consumer(cluster.bootstrap, "t", [0], {0: 0})
     consumer.assign({1: 3, 2: 4})
     consumer.go_on_at(2, 39)
@@ -91,7 +93,7 @@ async def test_what_is_assigned_before_the_topic_is_known(cluster: FakeCluster, 
 async def test_a_partition_that_the_node_does_not_know_yet_is_waited_for(
     cluster: FakeCluster, topic: FakeTopic
 ) -> None:
-    """A node that is behind must not end the reading of a topic that grew."""
+    """A lagging node must not end the reading of a topic that grew."""
     async with Consumer(cluster.bootstrap, "t", [0], {0: 39}) as consumer:
         assert await read(consumer, 1) == [(0, 39)]
         consumer.assign({0: 0, 3: 0})
@@ -101,7 +103,7 @@ async def test_a_partition_that_the_node_does_not_know_yet_is_waited_for(
         assert await read(consumer, 1) == [(3, 0)]
 
 
-async def test_what_is_paused_is_neither_fetched_nor_handed_out(cluster: FakeCluster, topic: FakeTopic) -> None:
+async def test_paused_partitions_are_neither_fetched_nor_handed_out(cluster: FakeCluster, topic: FakeTopic) -> None:
     async with Consumer(cluster.bootstrap, "t", [0, 1], {0: 0, 1: 0}) as consumer:
         first = await read(consumer, 3)
         paused = first[-1][0]
@@ -118,9 +120,7 @@ async def test_what_is_paused_is_neither_fetched_nor_handed_out(cluster: FakeClu
         assert await read(consumer, 37) == [(paused, offset) for offset in range(3, 40)]
 
 
-async def test_who_waits_for_records_gets_those_of_a_partition_that_is_resumed(
-    cluster: FakeCluster, topic: FakeTopic
-) -> None:
+async def test_a_waiting_poll_gets_records_of_a_resumed_partition(cluster: FakeCluster, topic: FakeTopic) -> None:
     async with Consumer(cluster.bootstrap, "t", [0], {0: 0}) as consumer:
         consumer.pause([0])
         waiting = asyncio.create_task(consumer.poll(timeout=10.0))
@@ -129,10 +129,11 @@ async def test_who_waits_for_records_gets_those_of_a_partition_that_is_resumed(
         assert [record.offset for record in await waiting][:2] == [0, 1]
 
 
-async def test_what_is_assigned_is_asked_for_while_the_leader_still_waits(
+async def test_assigned_partitions_are_requested_while_the_leader_still_waits(
     cluster: FakeCluster, topic: FakeTopic
 ) -> None:
-    """A long poll of other partitions holds nothing up: without one for what came, its records would wait for that."""
+    """A long poll of other partitions delays nothing: the new partitions get one of their own, so that their records
+    need not wait."""
     async with Consumer(cluster.bootstrap, "t", [0], {0: 40}, max_wait_ms=30_000) as consumer:
         asked = asked_for(cluster)
         waiting = asyncio.create_task(consumer.poll(timeout=30.0))

@@ -1,4 +1,4 @@
-"""The producer when things go wrong, against a cluster in memory: nothing is lost, doubled or reordered (S1)."""
+"""The producer during failures, with a cluster in memory: nothing is lost, duplicated or reordered (S1)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from raftlog.client.producing import sender
 from raftlog.errors import Applied, RetriableError
 from raftlog.records.batch import parse_header
 from raftlog.wire import ProduceRequest
-from tests.support.fake_cluster import OK, FakeCluster, FakePartition, Fate
-from tests.support.held_port import HeldPort
+from tests.support.client.fake_cluster import OK, FakeCluster, FakePartition, Fate
+from tests.support.clusters.held_port import HeldPort
 
 PIPELINED_MS = 0.01
-"""Next to nothing, and not 0: then what comes waits for the answer to what went before, and little is in flight."""
+"""Almost nothing, and not 0: otherwise records wait for the previous answer, and little is in flight."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def numbered(first: int, stop: int) -> list[bytes]:
 
 
 def nth(number: int, fate: Fate) -> Callable[[ProduceRequest], Fate]:
-    """This fate for one request, counted from 0; the others are carried out."""
+    """This fate for one request, counted from 0; the others are executed."""
     requests = count()
     return lambda _: fate if next(requests) == number else OK
 
@@ -58,7 +58,7 @@ async def send_in_small_batches(producer: Producer, values: list[bytes]) -> None
     ],
     ids=str,
 )  # fmt: skip
-async def test_one_request_goes_wrong(cluster: FakeCluster, fate: Fate, number: int) -> None:
+async def test_one_failing_request(cluster: FakeCluster, fate: Fate, number: int) -> None:
     cluster.nodes[1].on_produce = nth(number, fate)
     values = numbered(0, 500)
     async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
@@ -67,7 +67,7 @@ async def test_one_request_goes_wrong(cluster: FakeCluster, fate: Fate, number: 
     assert {parse_header(batch).producer_id for batch in log(cluster).batches} == {1}
 
 
-async def test_a_repeated_batch_gets_the_offset_that_it_had(cluster: FakeCluster) -> None:
+async def test_a_resent_batch_gets_its_first_offset(cluster: FakeCluster) -> None:
     cluster.nodes[1].on_produce = nth(1, Fate(drop_after=True))
     async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         for number, value in enumerate(numbered(0, 5)):
@@ -137,8 +137,8 @@ async def test_the_leader_dies(cluster: FakeCluster) -> None:
     assert log(cluster).values() == values
 
 
-async def test_the_leader_stops_without_dying(cluster: FakeCluster) -> None:
-    """It takes requests and answers none, on either port. Another leads; nobody waits for the stopped one."""
+async def test_the_leader_is_stopped_without_dying(cluster: FakeCluster) -> None:
+    """It accepts requests and answers none, on either port. Another leads; no caller waits for the stopped one."""
     values = numbered(0, 400)
     loop = asyncio.get_running_loop()
     async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
@@ -155,8 +155,8 @@ async def test_the_leader_stops_without_dying(cluster: FakeCluster) -> None:
     assert log(cluster).values() == values
 
 
-async def test_closing_does_not_wait_for_a_broker_that_is_stopped(cluster: FakeCluster) -> None:
-    """More is on its way to it than the sockets between can hold."""
+async def test_closing_does_not_wait_for_a_stopped_broker(cluster: FakeCluster) -> None:
+    """More data is in flight to it than the sockets between can hold."""
     cluster.create_topic("t", partitions=10)
     producer = Producer(cluster.bootstrap, linger_ms=PIPELINED_MS, batch_bytes=1 << 20, max_in_flight=40)
     await producer.send("t", b"a", partition=0)
@@ -170,16 +170,16 @@ async def test_closing_does_not_wait_for_a_broker_that_is_stopped(cluster: FakeC
 
 
 async def test_a_node_that_is_cut_off_from_the_quorum_does_not_mislead(cluster: FakeCluster) -> None:
-    """Its API goes on telling the old leader."""
+    """Its API continues to name the old leader."""
     async with Producer(cluster.nodes[1].api_address, linger_ms=PIPELINED_MS) as producer:
         assert (await producer.send_and_wait("t", b"a")).offset == 0
-        old = cluster.nodes[1]._describe(cluster.topics["t"])
+        old = cluster.nodes[1].describe(cluster.topics["t"])
         cluster.move_leader("t", 0, 2)
-        describe = cluster.nodes[1]._describe
-        cluster.nodes[1]._describe = lambda topic: old  # type: ignore[method-assign]
+        describe = cluster.nodes[1].describe
+        cluster.nodes[1].describe = lambda topic: old  # type: ignore[method-assign]
         async with asyncio.timeout(5):
             assert (await producer.send_and_wait("t", b"b")).offset == 1
-        cluster.nodes[1]._describe = describe  # type: ignore[method-assign]
+        cluster.nodes[1].describe = describe  # type: ignore[method-assign]
 
 
 async def test_a_node_restarts_at_another_address(cluster: FakeCluster) -> None:
@@ -194,7 +194,7 @@ async def test_a_node_restarts_at_another_address(cluster: FakeCluster) -> None:
     assert log(cluster).values() == values
 
 
-async def test_a_broker_that_shuts_down_in_order_answers_what_it_has(cluster: FakeCluster) -> None:
+async def test_an_orderly_stop_of_a_broker_answers_its_requests(cluster: FakeCluster) -> None:
     held = asyncio.Event()
     cluster.nodes[1].on_produce = lambda _: Fate(hold=held)
     async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
@@ -220,7 +220,7 @@ async def test_a_topic_is_deleted_and_created_again(cluster: FakeCluster) -> Non
     assert log(cluster).values() == numbered(20, 40)
 
 
-async def test_a_batch_that_fails_for_good_does_not_stop_those_after_it(cluster: FakeCluster) -> None:
+async def test_a_permanently_failed_batch_does_not_stop_later_ones(cluster: FakeCluster) -> None:
     cluster.nodes[1].on_produce = nth(2, Fate(error="timestamp_out_of_range"))
     values = numbered(0, 300)
     producer = Producer(cluster.bootstrap, linger_ms=PIPELINED_MS)
@@ -235,7 +235,7 @@ async def test_a_batch_that_fails_for_good_does_not_stop_those_after_it(cluster:
     assert {parse_header(batch).producer_id for batch in log(cluster).batches} == {1, 2}
 
 
-async def test_a_leader_that_forgot_the_producer(cluster: FakeCluster) -> None:
+async def test_a_leader_without_the_producers_state(cluster: FakeCluster) -> None:
     async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         await producer.send("t", b"a")
         log(cluster).windows.clear()
@@ -267,7 +267,7 @@ async def test_no_leader_within_the_delivery_timeout(cluster: FakeCluster) -> No
     await producer.close()
 
 
-async def test_nobody_answers_at_all(held: HeldPort) -> None:
+async def test_an_unreachable_cluster(held: HeldPort) -> None:
     producer = Producer(str(held), delivery_timeout_ms=300)
     deliveries = [producer.send("t", b"a"), producer.send("t", b"b", key=b"k")]
     for delivery in deliveries:
@@ -279,7 +279,7 @@ async def test_nobody_answers_at_all(held: HeldPort) -> None:
     await producer.close()
 
 
-async def test_without_idempotence_an_unanswered_batch_may_be_there_twice(cluster: FakeCluster) -> None:
+async def test_without_idempotence_an_unanswered_batch_may_be_duplicated(cluster: FakeCluster) -> None:
     cluster.nodes[1].on_produce = nth(1, Fate(drop_after=True))
     async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS, idempotent=False) as producer:
         for value in numbered(0, 3):
@@ -289,7 +289,7 @@ async def test_without_idempotence_an_unanswered_batch_may_be_there_twice(cluste
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_everything_goes_wrong_now_and_then(cluster: FakeCluster, seed: int) -> None:
+async def test_everything_fails_now_and_then(cluster: FakeCluster, seed: int) -> None:
     dice = random.Random(seed)
     cluster.create_topic("t", partitions=4)
     fates = [Fate(drop_before=True), Fate(drop_after=True), Fate(error="overloaded"), Fate(error="request_timed_out")]

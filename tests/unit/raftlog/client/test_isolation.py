@@ -1,4 +1,4 @@
-"""What a consumer sees of transactions: all of a committed one, nothing of an aborted or open one (S13)."""
+"""A consumer and transactions: it sees all of a committed one, nothing of an aborted or open one (S13)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raftlog import Consumer, Producer
-from tests.support.fake_cluster import FakeCluster
+from tests.support.client.fake_cluster import FakeCluster
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def write(producer: Producer, *values: bytes, commit: bool) -> None:
 
 
 async def values(consumer: Consumer, how: str) -> list[bytes | None]:
-    """All that it gets, in one of three ways."""
+    """All values that it gets, in one of three ways."""
     found: list[bytes | None] = []
     while consumer.lag.get(0) != 0:
         if how == "records":
@@ -46,9 +46,7 @@ async def values(consumer: Consumer, how: str) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("how", ["records", "lists", "arrow"])
-async def test_committed_readers_skip_what_is_aborted_and_stop_at_what_is_open_s13(
-    cluster: FakeCluster, how: str
-) -> None:
+async def test_committed_readers_skip_aborted_and_stop_at_open_transactions_s13(cluster: FakeCluster, how: str) -> None:
     log = cluster.topics["t"].partitions[0]
     async with Producer(cluster.bootstrap, transactional_id="p", linger_ms=0) as producer:
         await write(producer, b"a", b"b", commit=True)
@@ -69,7 +67,7 @@ async def test_committed_readers_skip_what_is_aborted_and_stop_at_what_is_open_s
             assert [record.value for record in await consumer.poll(timeout=5)] == [b"open"]
 
 
-async def test_the_latest_for_a_committed_reader_is_before_what_is_open_s13(cluster: FakeCluster) -> None:
+async def test_latest_for_a_committed_reader_is_before_open_transactions_s13(cluster: FakeCluster) -> None:
     async with Producer(cluster.bootstrap, linger_ms=0) as producer:
         await write(producer, b"before", commit=True)
         async with (

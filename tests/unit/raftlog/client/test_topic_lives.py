@@ -1,5 +1,7 @@
-"""A topic was deleted and created again, and one node, cut off from the quorum, still describes the deleted one: no
-client goes back to it."""
+"""A topic was deleted and re-created, and one node, cut off from the quorum, still describes the deleted one.
+
+No client goes back to it.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raftlog import Consumer, Producer
+from raftlog.api.topics import TopicDescription
 from raftlog.client.cluster.api import HttpApi
-from raftlog.client.cluster.metadata import ClusterMetadata, TopicDescription
+from raftlog.client.cluster.metadata import ClusterMetadata
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.wire import ProduceRequest
-from tests.support.fake_cluster import OK, FakeCluster, FakeTopic, Fate
+from tests.support.client.fake_cluster import OK, FakeCluster, FakeTopic, Fate
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 
 def created_twice(cluster: FakeCluster, *, behind: int, heedless: bool = True) -> tuple[FakeTopic, FakeTopic]:
-    """The deleted topic, which is led by the node that is behind, and the present one, which node 1 leads."""
+    """The deleted topic, which is led by the lagging node, and the present one, which node 1 leads."""
     cluster.nodes[behind].heedless = heedless
     old = cluster.create_topic("t")
     old.partitions[0].leader, old.partitions[0].leader_epoch = behind, 7
@@ -33,7 +36,7 @@ def created_twice(cluster: FakeCluster, *, behind: int, heedless: bool = True) -
 
 
 async def test_of_two_topics_of_one_name_the_one_created_later_is_known(cluster: FakeCluster) -> None:
-    """And the next question goes to another node than the one that is behind."""
+    """And the next request goes to another node than the lagging one."""
     old, new = created_twice(cluster, behind=2)
     api = HttpApi([cluster.nodes[n].api_address for n in (2, 1)])
     metadata = ClusterMetadata(api)
@@ -60,7 +63,7 @@ async def test_of_two_topics_of_one_name_the_one_created_later_is_known(cluster:
     await api.close()
 
 
-async def test_a_node_is_told_what_the_client_knows(cluster: FakeCluster) -> None:
+async def test_requests_contain_the_topic_that_the_client_knows(cluster: FakeCluster) -> None:
     asked: list[str] = []
     route = cluster.nodes[1]._route
 
@@ -81,11 +84,9 @@ async def test_a_node_is_told_what_the_client_knows(cluster: FakeCluster) -> Non
 
 
 @pytest.mark.parametrize("heedless", [True, False])
-async def test_one_description_from_a_node_that_is_behind_appends_nothing_twice(
-    cluster: FakeCluster, heedless: bool
-) -> None:
-    """S1: the batch is in the log and its answer is lost; whoever took the deleted topic for a new one would drop the
-    batch's sequence numbers and append it again."""
+async def test_one_description_from_a_lagging_node_appends_nothing_twice(cluster: FakeCluster, heedless: bool) -> None:
+    """S1: the batch is in the log and its answer is lost; a client that took the deleted topic for a new one would drop
+    the batch's sequence numbers and append it again."""
     old, new = created_twice(cluster, behind=2, heedless=heedless)
     answers_lost = 0
 
@@ -103,10 +104,10 @@ async def test_one_description_from_a_node_that_is_behind_appends_nothing_twice(
 
 
 @pytest.mark.parametrize("heedless", [True, False])
-async def test_a_reader_of_the_present_topic_outlives_a_description_of_the_deleted_one(
+async def test_a_reader_of_the_present_topic_survives_a_description_of_the_deleted_one(
     cluster: FakeCluster, heedless: bool
 ) -> None:
-    """S10: for half a second nobody leads; the third question in a row goes to the node that is behind."""
+    """S10: for half a second there is no leader; the third request in a row goes to the lagging node."""
     created_twice(cluster, behind=2, heedless=heedless)
     async with (
         Producer(cluster.nodes[1].api_address) as producer,
@@ -126,7 +127,7 @@ async def test_a_reader_of_the_present_topic_outlives_a_description_of_the_delet
 async def test_a_topic_that_is_named_by_its_id_is_read_and_no_other(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever was created first; another that never was is an error after a while."""
+    """Whichever was created first; an id that never existed is an error after a while."""
     monkeypatch.setattr("raftlog.client.consuming.topic_readers.UNKNOWN_TOPIC_GRACE", 0.1)
     old, new = created_twice(cluster, behind=2)
     for topic, leader in ((old, 2), (new, 1)):
@@ -158,7 +159,7 @@ async def test_a_leader_that_does_not_know_the_topic_yet_ends_neither_reader_nor
         assert (delivery.base_offset, [record.value for record in records]) == (0, [b"x"])
 
 
-async def test_a_reader_of_the_deleted_topic_is_told_that_there_is_a_later_one(cluster: FakeCluster) -> None:
+async def test_a_reader_of_the_deleted_topic_gets_an_error_that_names_a_later_one(cluster: FakeCluster) -> None:
     old = cluster.create_topic("t")
     async with Consumer(cluster.bootstrap, "t") as consumer:
         for node in (2, 3):
@@ -171,10 +172,10 @@ async def test_a_reader_of_the_deleted_topic_is_told_that_there_is_a_later_one(c
                     await consumer.poll(timeout=0.1)
 
 
-async def test_a_record_for_a_partition_that_the_next_topic_has_not_ends_with_that_for_a_reason(
+async def test_a_record_for_a_missing_partition_of_the_next_topic_expires_with_that_reason(
     cluster: FakeCluster,
 ) -> None:
-    """It waits, as the topic may grow; the deleted topic's error says nothing of why it was not sent."""
+    """It waits, as the topic may grow; the deleted topic's error would not explain why it was not sent."""
     cluster.create_topic("t", partitions=3)
     async with Producer(cluster.bootstrap, delivery_timeout_ms=1_500, request_timeout_ms=500) as producer:
         await producer.send("t", b"a", partition=2)
@@ -186,7 +187,7 @@ async def test_a_record_for_a_partition_that_the_next_topic_has_not_ends_with_th
             producer.send("t", b"c", partition=2)
 
 
-async def test_a_record_for_a_partition_that_the_next_topic_has_not_is_sent_once_it_has(cluster: FakeCluster) -> None:
+async def test_a_record_for_a_missing_partition_of_the_next_topic_is_sent_once_it_exists(cluster: FakeCluster) -> None:
     cluster.create_topic("t", partitions=2)
     async with Producer(cluster.bootstrap, delivery_timeout_ms=20_000) as producer:
         await producer.send("t", b"a", partition=1)

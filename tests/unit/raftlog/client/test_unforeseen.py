@@ -1,10 +1,11 @@
-"""An exception that nobody foresaw ends no loop of the client: whoever waits is answered, or told what is wrong."""
+"""An unexpected exception ends no loop of the client: waiting callers get an answer or an error."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,21 +13,22 @@ import pytest
 from raftlog import Consumer, Producer
 from raftlog.client.blocking import handover as blocking_handover
 from raftlog.client.blocking.handover import Handover
-from raftlog.client.cluster import refresher, transport
+from raftlog.client.cluster import attempts, transport
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.cluster.metadata import ClusterMetadata
 from raftlog.client.consuming import offsets
-from raftlog.client.consuming.reader_index import ReaderBooks
-from raftlog.client.producing import producer_ids as identity
+from raftlog.client.consuming.reader_index import ReaderIndex
 from raftlog.errors import RaftlogError, RetriableError
+from spark_source.driver.cluster import ReadTopic
 from spark_source.driver.group_progress import GroupProgress
 from spark_source.driver.latest import LatestBounds
-from spark_source.reading.log_bounds import PartitionBounds, TopicBounds
-from tests.support.fake_cluster import FakeCluster
+from spark_source.reading.log_bounds import PartitionBounds
+from tests.support.client.fake_cluster import FakeCluster
+from tests.support.http.api_client import eventually
 
 
 class Bug(Exception):
-    """Nobody foresaw this one."""
+    """An unexpected exception."""
 
 
 @pytest.fixture
@@ -38,12 +40,11 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @pytest.fixture(autouse=True)
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (refresher, identity, offsets):
-        monkeypatch.setattr(module, "AFTER_A_BUG_SECONDS", 0.01)
+    monkeypatch.setattr(attempts, "AFTER_A_BUG_SECONDS", 0.01)
 
 
 def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
-    """The next call of this asynchronous function raises `Bug`; what is returned says whether it did."""
+    """The next call of this asynchronous function raises `Bug`; the returned value says whether it did."""
     real, broken = getattr(owner, name), list[str]()
 
     async def breaks(*args: Any, **kwargs: Any) -> Any:
@@ -57,7 +58,9 @@ def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[s
 
 
 @pytest.mark.parametrize(("owner", "name"), [(ClusterMetadata, "refresh"), (HttpApi, "post"), (transport, "connect")])
-async def test_a_producer_goes_on(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+async def test_a_producer_continues(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
     broken = break_once(monkeypatch, owner, name)
     async with asyncio.timeout(10), Producer(cluster.bootstrap, linger_ms=0) as producer:
         assert (await producer.send_and_wait("t", b"a", partition=0)).offset == 0
@@ -68,7 +71,9 @@ async def test_a_producer_goes_on(cluster: FakeCluster, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("owner", "name"), [(ClusterMetadata, "refresh"), (offsets, "find_offsets"), (transport, "connect")]
 )
-async def test_a_consumer_goes_on(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+async def test_a_consumer_continues(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
     async with asyncio.timeout(10), Producer(cluster.bootstrap, linger_ms=0) as producer:
         await producer.send_and_wait("t", b"a", partition=0)
     broken = break_once(monkeypatch, owner, name)
@@ -77,16 +82,14 @@ async def test_a_consumer_goes_on(cluster: FakeCluster, monkeypatch: pytest.Monk
     assert broken
 
 
-async def test_a_poll_is_told_that_nothing_is_fetched_any_more(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_poll_fails_if_fetching_has_stopped(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     async with asyncio.timeout(10), Consumer(cluster.bootstrap, "t") as consumer:
         assert await consumer.poll(timeout=0.05) == []
 
-        def breaks(books: ReaderBooks) -> Any:
+        def breaks(books: ReaderIndex) -> Any:
             raise Bug("leaders")
 
-        monkeypatch.setattr(ReaderBooks, "leaders", breaks)
+        monkeypatch.setattr(ReaderIndex, "leaders", breaks)
         with pytest.raises(RaftlogError, match="has stopped reading") as told:
             while True:
                 cluster.wake()
@@ -94,7 +97,7 @@ async def test_a_poll_is_told_that_nothing_is_fetched_any_more(
         assert told.value.code == "internal_error"
 
 
-def test_who_waits_for_room_is_told_that_the_thread_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_waits_for_room_gets_an_error_if_the_thread_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking_handover, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(blocking_handover, "QUEUE_BYTES", 1)
 
@@ -107,11 +110,11 @@ def test_who_waits_for_room_is_told_that_the_thread_is_gone(monkeypatch: pytest.
     thread, told = Thread(), list[BaseException]()
     handover = Handover(thread)  # type: ignore[arg-type]
     target: Any = None
-    handover.put((), 1, target)
+    handover.put(target, 1, ())
 
     def put() -> None:
         try:
-            handover.put((), 1, target)
+            handover.put(target, 1, ())
         except RetriableError as error:
             told.append(error)
 
@@ -126,7 +129,7 @@ def test_who_waits_for_room_is_told_that_the_thread_is_gone(monkeypatch: pytest.
 
 
 class BrokenCluster:
-    """Asked by Spark; everything breaks."""
+    """A cluster for Spark's driver in which every call raises."""
 
     calls = 0
 
@@ -134,26 +137,35 @@ class BrokenCluster:
         self.calls += 1
         raise Bug("commit")
 
+    async def subscribed(self) -> dict[str, ReadTopic]:
+        return {"t": ReadTopic("t", "id", (0,))}
+
+    async def bounds(self, topics: Any) -> dict[tuple[str, int], PartitionBounds]:
+        return {("id", 0): PartitionBounds(0, 1)}
+
     async def wait_for_news(self, ends: Any, seconds: float) -> None:
         self.calls += 1
         raise Bug("wait")
 
 
-async def test_sparks_progress_that_cannot_be_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_commit_of_sparks_progress_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     broken: Any = BrokenCluster()
-    progress: Any = GroupProgress(broken, "g")
-    progress._wanted = {("t", 0): 1}
-    await progress._write()
-    assert broken.calls == 1 and "could not be written" in caplog.text
-    assert progress._task is None
+    progress = GroupProgress(broken, "g")
+    for number in (1, 2):
+        done: Any = SimpleNamespace(positions=lambda number=number: [("t", "id", 0, number)])
+        progress.publish(done)
+        await progress.written(5.0)
+        assert broken.calls == number and caplog.text.count("could not be written") == number
+    await progress.close()
 
 
-async def test_sparks_wait_for_news_that_breaks_is_logged(
+async def test_a_failed_long_poll_of_spark_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_source.driver.latest.RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr("spark_source.driver.latest.CALM_S", 0.0)
     broken: Any = BrokenCluster()
-    latest: Any = LatestBounds(broken, 1.0)
-    latest._picture = {"t": TopicBounds("t", "id", {0: PartitionBounds(0, 1)})}
-    await latest._wait_for_news()
-    assert broken.calls == 1 and "waiting for news ended" in caplog.text
+    latest = LatestBounds(broken, 1.0)
+    await latest.picture()
+    await eventually(lambda: "waiting for news ended" in caplog.text)
+    await latest.close()
+    assert broken.calls == 1

@@ -1,4 +1,4 @@
-"""What a blocking group consumer owes its program without any cluster: decisions of commits, told by its own thread."""
+"""A blocking group consumer without a cluster: completion callbacks of commits run on the program's own thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from raftlog.errors import RaftlogError
 from raftlog.sync import GroupConsumer
-from tests.support.held_port import HOST, HeldPort
+from tests.support.clusters.held_port import HOST, HeldPort
 
 CALLS: dict[str, Callable[[GroupConsumer], object]] = {
     "poll": lambda consumer: consumer.poll(10, timeout=0.0),
@@ -20,8 +20,8 @@ CALLS: dict[str, Callable[[GroupConsumer], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_each_call_of_the_program_tells_what_was_decided(call: str) -> None:
-    """A commit of nothing is decided at once, and its decision waits for the program's next call: once, in order, and
-    in the thread that calls."""
+    """A commit of no offsets is decided at once; its callback waits for the program's next call, and runs once, in
+    order, on the calling thread."""
     told: list[tuple[int, RaftlogError | None, threading.Thread]] = []
 
     def done(number: int) -> Callable[[RaftlogError | None], None]:

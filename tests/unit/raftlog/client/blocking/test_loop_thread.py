@@ -1,11 +1,13 @@
-"""The thread of a blocking object: what cannot be started says so at once, and is not kept as one that was closed."""
+"""The thread of a blocking object: a failed start is reported at once, and does not count as closed."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import multiprocessing
 import os
 import threading
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from raftlog.client.blocking import loop_thread as blocking
 from raftlog.errors import RetriableError
 from raftlog.sync import Admin
 from spark_source import connections
+from spark_source.options.cluster import ClusterOptions
 
 
 @dataclass
@@ -52,32 +55,31 @@ def test_a_shortage_at_the_start_is_told_as_one(short: Any, monkeypatch: pytest.
 
 @pytest.mark.parametrize("short", [short_of_descriptors, short_of_threads])
 def test_a_worker_of_spark_connects_once_a_shortage_is_over(short: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker lives over many tasks: one of them that has no descriptors left must not fail all that follow."""
-    monkeypatch.setattr(connections, "_shared", {})
+    """A worker process runs many tasks: one that runs out of descriptors must not fail its successors."""
     with monkeypatch.context() as patch:
         short(patch)
         with pytest.raises(RetriableError):
-            connections.shared(Options())
+            connections.shared(ClusterOptions("127.0.0.1:1"))
 
     async def one() -> int:
         return 1
 
-    made = connections.shared(Options())
+    made = connections.shared(ClusterOptions("127.0.0.1:1"))
     assert made.run(one) == 1
     made.close()
 
 
 def test_a_thread_that_begins_too_late_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     may_begin, ended = threading.Event(), threading.Event()
-    run = blocking.LoopThread._run
 
-    def late(thread: blocking.LoopThread) -> None:
-        may_begin.wait()
-        run(thread)
-        ended.set()
+    class Late(threading.Thread):
+        def run(self) -> None:
+            may_begin.wait()
+            super().run()
+            ended.set()
 
     monkeypatch.setattr(blocking, "START_SECONDS", 0.01)
-    monkeypatch.setattr(blocking.LoopThread, "_run", late)
+    monkeypatch.setattr(threading, "Thread", Late)
     with pytest.raises(RetriableError, match="did not start"):
         Admin("127.0.0.1:1")
     may_begin.set()
@@ -85,24 +87,39 @@ def test_a_thread_that_begins_too_late_ends_by_itself(monkeypatch: pytest.Monkey
 
 
 def test_a_fork_while_a_call_is_handed_over_leaves_nobody_waiting() -> None:
-    """The child has the lock as it was, and nobody who will let go of it."""
-    admin = Admin("127.0.0.1:1")
-    thread = admin._thread
-    told: list[Any] = []
+    """The child inherits the held lock, without the thread that would release it."""
+    owner = Options()  # its end would end the thread
+    thread = blocking.LoopThread(owner, "admin")
+    handing_over, forked = threading.Event(), threading.Event()
+
+    async def nothing() -> None:
+        pass
+
+    def slow_to_begin() -> Coroutine[Any, Any, None]:
+        handing_over.set()  # the lock is held during this call
+        forked.wait()
+        return nothing()
+
+    submitting = threading.Thread(target=thread.submit, args=(slow_to_begin,), daemon=True)
+    submitting.start()
+    assert handing_over.wait(10)
+    context = multiprocessing.get_context("fork")
+    told = context.SimpleQueue()
 
     def in_the_child() -> None:
         try:
-            admin.health()
+            thread.run(nothing)
         except RuntimeError as error:
-            told.append(str(error))
+            told.put(str(error))
         thread.stop()
-        told.append("stopped")
+        told.put("stopped")
 
-    with thread._lock:
-        thread._process -= 1  # as if it were another's
-        child = threading.Thread(target=in_the_child, daemon=True)
-        child.start()
-        child.join(5)
-        thread._process += 1
-    assert told == ["this admin was made before a fork: make one in each process", "stopped"]
-    admin.close()
+    child = context.Process(target=in_the_child, daemon=True)
+    child.start()
+    child.join(10)
+    forked.set()
+    submitting.join(10)
+    assert child.exitcode == 0
+    assert told.get() == "this admin was made before a fork: make one in each process"
+    assert told.get() == "stopped"
+    thread.stop()

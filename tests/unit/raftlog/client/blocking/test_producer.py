@@ -1,4 +1,4 @@
-"""The blocking producer against a cluster in memory: what a program's thread gives it is what is in the log."""
+"""The blocking producer against a cluster in memory: the log holds exactly what the program's thread sent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from raftlog.errors import InvalidRequest
 from raftlog.records.batch import RecordBatch, parse_header
 from raftlog.sync import Producer
-from tests.support.fake_cluster import FakeCluster, FakePartition
+from tests.support.client.fake_cluster import FakeCluster, FakePartition
 
 
 def records_of(partition: FakePartition) -> list[tuple[bytes | None, bytes | None, int, object]]:
-    """(key, value, time, headers) of all, in order."""
+    """Return (key, value, time, headers) of all records, in order."""
     found = []
     for data in partition.batches:
         batch = RecordBatch(data)
@@ -61,7 +61,7 @@ async def test_what_is_wrong_with_a_record_is_told_by_its_result_and_by_the_flus
         producer.send("t", b"z", partition=9)
         with pytest.raises(InvalidRequest):
             producer.flush(10)
-        producer.flush(10)  # it was told
+        producer.flush(10)  # the callback has seen the error
         producer.close()
 
     async with FakeCluster() as cluster:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from raftlog.client.blocking.handover import RECORD_BYTES
 from raftlog.client.blocking.transaction import Transaction
 from raftlog.sync import Producer
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_transactions import seen
+from tests.support.client.fake_cluster import FakeCluster
+from tests.support.client.fake_transactions import seen
 
 
 class Handover:
-    """Of records to the loop's thread: keeps what it is given."""
+    """A handover of records to the loop's thread that keeps them."""
+
+    thread = None
 
     def __init__(self) -> None:
         self.put_sizes: list[int] = []
 
-    def put(self, arguments: tuple[Any, ...], size: int, target: object) -> None:
+    def put(self, target: object, size: int, arguments: object) -> None:
         self.put_sizes.append(size)
 
 
@@ -29,7 +30,7 @@ class Handover:
     [(b"12345", b"123", 8), (b"12345", None, 5), (None, b"123", 3), (None, None, 0), (b"", b"", 0)],
 )
 def test_a_queued_record_is_counted_with_its_key_and_value(value: bytes | None, key: bytes | None, size: int) -> None:
-    """What waits is bounded by bytes, so each of them counts; a tombstone has no value, most records no key."""
+    """The queue is bounded in bytes, so each byte counts; a tombstone has no value, most records have no key."""
     handover = Handover()
     Transaction(object(), handover).send("t", value, key)  # type: ignore[arg-type]
     assert handover.put_sizes == [RECORD_BYTES + size]

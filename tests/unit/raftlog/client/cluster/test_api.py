@@ -1,4 +1,4 @@
-"""The API as a client calls it: which node is asked, when the next one is, and what a lost answer means."""
+"""The client's API calls: the choice of the node, the switch to the next one, and the meaning of a lost answer."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from raftlog.client.cluster.api import PATIENCE, HttpApi, is_busy, parse_bootstrap, parse_endpoint
-from raftlog.client.cluster.metadata import ClusterMetadata, PartitionInfo, TopicDescription
+from raftlog.api.topics import PartitionInfo, TopicDescription
+from raftlog.client.cluster import any_node
+from raftlog.client.cluster.any_node import PATIENCE, is_busy
+from raftlog.client.cluster.api import HttpApi, parse_bootstrap, parse_endpoint
+from raftlog.client.cluster.metadata import ClusterMetadata
 from raftlog.client.cluster.refresher import MetadataRefresher
 from raftlog.client.producing.producer_ids import IdentitySource
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
-from tests.support.fake_cluster import FakeCluster
-from tests.support.held_port import HOST, HeldPort
+from tests.support.client.fake_cluster import FakeCluster
+from tests.support.clusters.held_port import HOST, HeldPort
 
 
 class Node:
-    """Answers every request as told."""
+    """Answers every request as configured."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -29,11 +32,11 @@ class Node:
         self.status = 200
         self.hang = False
         self.slow: asyncio.Event | None = None
-        """What is asked of `/slow` is answered then."""
+        """The time when `/slow` is answered."""
         self.cut = False
         """The connection is closed instead of answering."""
         self.ends = False
-        """And nobody listens any more."""
+        """The listener is closed as well."""
         self.port = HeldPort()
         self.address = str(self.port)
         self._runner: web.AppRunner | None = None
@@ -120,30 +123,28 @@ async def test_a_late_answer_is_not_waited_for(api: HttpApi, nodes: list[Node]) 
     assert loop.time() - before < 2
 
 
-async def test_a_busy_node_is_not_asked_around(
-    api: HttpApi, nodes: list[Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Asking twice what is late already is how a busy cluster falls over."""
+async def test_a_busy_node_is_not_bypassed(api: HttpApi, nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeating late requests elsewhere is how a busy cluster collapses."""
     nodes[0].slow = asyncio.Event()
     others: list[int] = []
 
-    def busy_four_times(*_: object) -> bool:
+    def busy_four_times(*_: object, **__: object) -> bool:
         others.append(len(nodes[1].calls))
         return len(others) < 5
 
-    monkeypatch.setattr(api, "_is_busy", busy_four_times)
+    monkeypatch.setattr(any_node, "is_busy", busy_four_times)
     assert (await api.post("/slow", Who, timeout=60, hedge_after=0.01)).who == "1"
     assert others[:5] == [0] * 5
 
 
-def test_who_answers_others_is_slow_and_who_answers_nobody_is_stopped() -> None:
+def test_a_node_that_answers_others_is_slow_and_one_that_answers_none_is_stopped() -> None:
     assert is_busy(silent=0.1, waited=0.3, hedge_after=0.2)
     assert not is_busy(silent=0.3, waited=0.3, hedge_after=0.2), "nobody has an answer"
     assert not is_busy(silent=0.1, waited=PATIENCE * 0.2, hedge_after=0.2), "others do, but this one has waited long"
     assert not is_busy(silent=float("inf"), waited=0.0, hedge_after=0.2), "it never answered"
 
 
-async def test_a_node_that_never_answers_is_given_up_though_it_answers_others(api: HttpApi, nodes: list[Node]) -> None:
+async def test_a_node_that_never_answers_is_given_up_even_if_it_answers_others(api: HttpApi, nodes: list[Node]) -> None:
     nodes[0].slow = asyncio.Event()
     late = asyncio.create_task(api.post("/slow", Who, timeout=60, hedge_after=0.02))
     while not late.done():
@@ -152,7 +153,7 @@ async def test_a_node_that_never_answers_is_given_up_though_it_answers_others(ap
     assert (await late).who == "1"
 
 
-async def test_retriable_problems_are_tried_elsewhere_and_others_are_not(api: HttpApi, nodes: list[Node]) -> None:
+async def test_retriable_problems_are_retried_elsewhere_and_others_are_not(api: HttpApi, nodes: list[Node]) -> None:
     nodes[0].status, nodes[0].answer = 503, problem("quorum_unavailable")
     assert (await api.get("/x", Who)).who == "1"
     nodes[1].status, nodes[1].answer = 404, problem("unknown_topic")
@@ -161,7 +162,7 @@ async def test_retriable_problems_are_tried_elsewhere_and_others_are_not(api: Ht
     assert nodes[2].calls == []
 
 
-async def test_what_a_node_says_tells_more_than_that_another_is_gone(api: HttpApi, nodes: list[Node]) -> None:
+async def test_a_nodes_answer_is_reported_rather_than_anothers_failure(api: HttpApi, nodes: list[Node]) -> None:
     await nodes[1].close()
     await nodes[2].close()
     nodes[0].status, nodes[0].answer = 503, problem("quorum_unavailable")
@@ -170,7 +171,7 @@ async def test_what_a_node_says_tells_more_than_that_another_is_gone(api: HttpAp
     assert len(nodes[0].calls) > 1, "it was tried again"
 
 
-async def test_nobody_is_there(api: HttpApi, nodes: list[Node]) -> None:
+async def test_an_unreachable_cluster(api: HttpApi, nodes: list[Node]) -> None:
     for node in nodes:
         await node.close()
     with pytest.raises(RetriableError, match="cannot connect") as error:
@@ -178,7 +179,7 @@ async def test_nobody_is_there(api: HttpApi, nodes: list[Node]) -> None:
     assert error.value.code == "connection_lost" and api.last_error is not None
 
 
-async def test_answers_that_are_none_of_ours(api: HttpApi, nodes: list[Node]) -> None:
+async def test_answers_of_another_server(api: HttpApi, nodes: list[Node]) -> None:
     nodes[0].answer = b"<html>"
     with pytest.raises(RemoteProtocolError, match="unexpected format"):
         await api.get("/x", Who)
@@ -197,7 +198,7 @@ async def test_answers_that_are_none_of_ours(api: HttpApi, nodes: list[Node]) ->
     [({"data": "nowhere"}, {}), ({"api": ""}, {}), ({}, {"id": "no hex"}), ({}, {"partition_count": 2})],
     ids=str,
 )
-async def test_a_picture_that_cannot_be_is_refused(
+async def test_an_invalid_description_of_the_cluster_is_refused(
     monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any], topic: dict[str, Any]
 ) -> None:
     node = {"id": 1, "api": "h:1", "data": "h:2", **cluster}
@@ -220,7 +221,7 @@ async def test_a_picture_that_cannot_be_is_refused(
         assert isinstance((await metadata.refresh(["t"]))["t"], RemoteProtocolError)
 
 
-async def test_a_host_that_is_no_name_is_one_that_does_not_answer() -> None:
+async def test_an_invalid_host_is_one_that_does_not_answer() -> None:
     api = HttpApi(f"{'a' * 70}:80")
     with pytest.raises(RetriableError, match="connection_lost"):
         await api.get("/x", Who, timeout=0.1)
@@ -228,8 +229,8 @@ async def test_a_host_that_is_no_name_is_one_that_does_not_answer() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()], ids=repr)
-async def test_a_shortage_here_is_one_of_this_moment(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """The thread is for resolving a name. Tasks that ask over and over must not end because of it."""
+async def test_a_local_shortage_is_temporary(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Resolving a name needs a thread. Periodic tasks must not end because there is none."""
 
     asked = asyncio.Event()
     granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -253,7 +254,7 @@ async def test_a_shortage_here_is_one_of_this_moment(monkeypatch: pytest.MonkeyP
         await api.close()
 
 
-async def test_a_node_with_a_bug_does_not_speak_for_the_others(api: HttpApi, nodes: list[Node]) -> None:
+async def test_a_node_with_a_bug_does_not_stop_the_others_from_being_asked(api: HttpApi, nodes: list[Node]) -> None:
     nodes[0].status, nodes[0].answer = 500, problem("internal_error")
     assert (await api.get("/x", Who)).who == "1"
     nodes[0].status, nodes[0].answer = 404, problem("unknown_topic")
@@ -270,10 +271,11 @@ async def test_a_change_is_sent_once(api: HttpApi, nodes: list[Node]) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "PUT", "DELETE"])
-async def test_a_change_whose_answer_is_lost_is_of_unknown_outcome(
+async def test_a_change_whose_answer_is_lost_has_an_unknown_outcome(
     api: HttpApi, nodes: list[Node], method: str
 ) -> None:
-    """Whatever HTTP says of a method: a second DELETE is told that there is nothing, which is not what became of it."""
+    """Whatever HTTP says of a method: a second DELETE would be answered that there is nothing, which is not the
+    outcome."""
     nodes[0].cut = True
     with pytest.raises(RetriableError) as error:
         await api.change(method, "/x", Who, {})
@@ -286,8 +288,8 @@ async def test_a_change_whose_answer_is_lost_is_of_unknown_outcome(
     assert [len(node.calls) for node in nodes] == [2, 0, 0]
 
 
-async def test_a_node_that_dies_with_a_change_in_its_hands_leaves_it_unknown(api: HttpApi, nodes: list[Node]) -> None:
-    """It cannot be reached any more, and took the request all the same: no other node is asked."""
+async def test_a_node_that_dies_during_a_change_leaves_it_unknown(api: HttpApi, nodes: list[Node]) -> None:
+    """It cannot be reached any more, but it received the request: no other node is asked."""
     nodes[0].cut = nodes[0].ends = True
     with pytest.raises(RetriableError) as error:
         await api.change("DELETE", "/x", None)
@@ -297,10 +299,10 @@ async def test_a_node_that_dies_with_a_change_in_its_hands_leaves_it_unknown(api
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 @pytest.mark.parametrize("answer", [b"<h1>upstream timed out</h1>", b'{"message": "no healthy upstream"}'])
-async def test_what_a_proxy_says_for_a_node_tells_nothing_of_what_the_node_did(
+async def test_a_proxys_answer_does_not_determine_the_nodes_outcome(
     api: HttpApi, nodes: list[Node], status: int, answer: bytes
 ) -> None:
-    """S1: the proxy may have passed the request on before it lost the answer."""
+    """S1: the proxy may have forwarded the request before it lost the answer."""
     nodes[0].status, nodes[0].answer = status, answer
     with pytest.raises(RetriableError) as error:
         await api.change("POST", "/v1/topics", Who)
@@ -323,7 +325,7 @@ async def test_a_closed_client_says_so(api: HttpApi) -> None:
         await api.get("/x", Who, timeout=0.1)
 
 
-# --- The picture of the cluster --------------------------------------------------------------------------------------
+# --- The description of the cluster ----------------------------------------------------------------------------------
 
 
 async def test_nodes_that_the_cluster_names_are_asked_too() -> None:
@@ -339,10 +341,10 @@ async def test_nodes_that_the_cluster_names_are_asked_too() -> None:
         await api.close()
 
 
-async def test_addresses_that_nodes_had_once_make_room_for_those_they_have(
+async def test_former_addresses_of_nodes_make_room_for_current_ones(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes whose addresses change with every start would otherwise be asked nowhere, after long enough."""
+    """Otherwise nodes whose addresses change with every start could eventually not be reached."""
     monkeypatch.setattr("raftlog.client.cluster.api.MAX_ADDRESSES", 4)
     api = HttpApi(nodes[0].address)
     bootstrap, others = parse_endpoint(nodes[0].address), [parse_endpoint(node.address) for node in nodes[1:]]
@@ -360,7 +362,7 @@ async def test_addresses_that_nodes_had_once_make_room_for_those_they_have(
     await api.close()
 
 
-async def test_the_picture_never_goes_back() -> None:
+async def test_the_description_never_goes_back() -> None:
     async with FakeCluster(nodes=2) as cluster:
         cluster.create_topic("t", partitions=2)
         api = HttpApi(cluster.bootstrap)
@@ -381,7 +383,7 @@ async def test_the_picture_never_goes_back() -> None:
         await api.close()
 
 
-async def test_topics_that_are_not_there_and_descriptions_that_make_no_sense() -> None:
+async def test_missing_topics_and_inconsistent_descriptions() -> None:
     async with FakeCluster() as cluster:
         api = HttpApi(cluster.bootstrap)
         metadata = ClusterMetadata(api)
@@ -402,17 +404,24 @@ async def test_two_clusters_are_not_mixed() -> None:
         await api.close()
 
 
-def test_a_description_tells_what_a_batch_may_weigh() -> None:
+def test_a_description_contains_the_maximum_batch_size() -> None:
     def described(**configs: str) -> TopicDescription:
         named = {name.replace("_", "."): value for name, value in configs.items()}
-        return TopicDescription("t", "00" * 16, 1, 1, [PartitionInfo(0)], named)
+        return TopicDescription(
+            name="t",
+            id="00" * 16,
+            partition_count=1,
+            replication_factor=1,
+            configs=named,
+            partitions=[PartitionInfo(0)],
+        )
 
     assert described().max_message_bytes == 1 << 20
     assert described(max_message_bytes="2048").max_message_bytes == 2048
     assert described(max_message_bytes="many").max_message_bytes == 1 << 20
 
 
-async def test_refreshing_goes_on_until_it_works_and_changes_the_node() -> None:
+async def test_refreshing_continues_until_it_works_and_changes_the_node() -> None:
     async with FakeCluster(nodes=2) as cluster:
         cluster.create_topic("t")
         for node in cluster.nodes.values():

@@ -1,4 +1,4 @@
-"""Requests by way of the API count as a connection: it has an end, which is told once, after the last answer."""
+"""Requests by way of the API count as a connection: its end is reported once, after the last answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from raftlog.client.cluster.broker_request import BrokerRequest
 from raftlog.client.cluster.transport_http1 import CONGESTED_BYTES, ApiConnection
 from raftlog.errors import CODES, Applied, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
@@ -48,7 +49,7 @@ class World:
             self.told.append(error.code)
 
         self.connection.request(
-            "/v1/fetch", lambda number: OffsetsRequest(number, []), [body], timeout=5.0, answered=answered, lost=lost
+            BrokerRequest("/v1/fetch", lambda number: OffsetsRequest(number, []), 5.0, answered, lost, [body])
         )
 
     def answer(self, number: int) -> None:
@@ -60,7 +61,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_end_of_a_retired_connection_is_told_after_its_last_answer() -> None:
+async def test_the_end_of_a_retired_connection_is_reported_after_its_last_answer() -> None:
     world = World()
     world.ask()
     world.ask()
@@ -82,7 +83,7 @@ async def test_the_end_of_a_retired_connection_is_told_after_its_last_answer() -
     assert world.over == [world.connection], "once"
 
 
-async def test_an_idle_connection_that_is_retired_is_over_in_a_later_turn() -> None:
+async def test_an_idle_connection_that_is_retired_ends_in_a_later_turn() -> None:
     world = World()
     world.ask()
     await turns()
@@ -95,7 +96,7 @@ async def test_an_idle_connection_that_is_retired_is_over_in_a_later_turn() -> N
     assert world.over == [world.connection]
 
 
-async def test_a_connection_that_is_closed_loses_what_is_under_way_and_is_over() -> None:
+async def test_a_closed_connection_drops_its_requests_in_flight_and_ends() -> None:
     world = World()
     world.ask()
     await turns()
@@ -104,8 +105,8 @@ async def test_a_connection_that_is_closed_loses_what_is_under_way_and_is_over()
     assert world.told == ["connection_lost"] and world.over == [world.connection]
 
 
-async def test_an_answer_that_cannot_be_read_tells_nothing_of_what_was_done() -> None:
-    """S1: a batch that such an answer comes for may be in the log."""
+async def test_an_unreadable_answer_leaves_the_outcome_unknown() -> None:
+    """S1: the batch of such an answer may be in the log."""
     world = World()
     world.ask()
     await turns()
@@ -117,7 +118,7 @@ async def test_an_answer_that_cannot_be_read_tells_nothing_of_what_was_done() ->
     await turns()
 
 
-async def test_much_that_waits_is_congestion_and_its_end_is_told() -> None:
+async def test_many_waiting_requests_are_congestion_whose_end_is_reported() -> None:
     world = World()
     for _ in range(3):
         world.ask(b"x" * (512 * 1024))
@@ -144,7 +145,7 @@ async def test_a_bug_in_a_request_is_logged_with_its_traceback(caplog: pytest.Lo
     assert logged.exc_info is not None and logged.exc_info[0] is KeyError
 
 
-async def test_an_answer_that_breaks_its_receiver_leaves_the_end_to_be_told() -> None:
+async def test_an_answer_that_breaks_its_receiver_still_reports_the_end() -> None:
     heard: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["exception"]))
     world, bug = World(), KeyError("nobody foresaw this one")
@@ -153,12 +154,14 @@ async def test_an_answer_that_breaks_its_receiver_leaves_the_end_to_be_told() ->
         raise bug
 
     world.connection.request(
-        "/v1/fetch",
-        lambda number: OffsetsRequest(number, []),
-        [bytes(CONGESTED_BYTES)],
-        timeout=5.0,
-        answered=broken,
-        lost=lambda error: None,
+        BrokerRequest(
+            "/v1/fetch",
+            lambda number: OffsetsRequest(number, []),
+            5.0,
+            answered=broken,
+            lost=lambda error: None,
+            body=[bytes(CONGESTED_BYTES)],
+        )
     )
     await turns()
     world.connection.retire()

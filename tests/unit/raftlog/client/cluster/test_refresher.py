@@ -1,4 +1,4 @@
-"""Asking nodes that do not answer is paced: ever longer pauses up to a bound, and another node after every third."""
+"""Nodes that do not answer are asked with growing pauses up to a bound, and another node after every third attempt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Silent:
         raise RetriableError("connection_lost", "nobody answers")
 
 
-async def test_nodes_that_do_not_answer_are_asked_ever_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nodes_that_do_not_answer_are_asked_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def noted(seconds: float) -> None:

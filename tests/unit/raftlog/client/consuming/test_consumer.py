@@ -1,4 +1,4 @@
-"""The consumer, against a cluster in memory: every record once and in order, whatever happens to brokers (S3)."""
+"""The consumer with a cluster in memory: every record once and in order, whatever happens to brokers (S3)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import pytest
 from raftlog import Consumer, Producer
 from raftlog.client import ConsumerRecord
 from raftlog.client.consuming import fetcher, topic_readers
+from raftlog.client.consuming.fetcher import Fetcher
 from raftlog.errors import CorruptBatch, InvalidRequest, RetriableError
 from raftlog.records.batch import Codec, encode, encode_control, parse_header, stamp
 from raftlog.wire import FetchRequest
-from tests.support.fake_cluster import OK, FakeCluster, FakePartition, Fate
-from tests.support.held_port import HeldPort
+from tests.support.client.fake_cluster import OK, FakeCluster, FakePartition, Fate
+from tests.support.client.parts import fetchers
+from tests.support.clusters.held_port import HeldPort
+
+__all__ = ["fetchers"]
 
 
 @pytest.fixture
@@ -26,7 +30,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 
 def put(partition: FakePartition, values: list[bytes], *, codec: Codec = Codec.NONE, time_ms: int = 1000) -> None:
-    """A batch in the log."""
+    """Append a batch to the log."""
     batch = encode(values, codec=codec, base_timestamp_ms=time_ms)
     partition.put(b"".join(map(bytes, stamp(batch, partition.end_offset, partition.leader_epoch))))
 
@@ -65,14 +69,14 @@ async def test_all_partitions_are_read_in_order(cluster: FakeCluster) -> None:
         assert await consumer.poll(timeout=0.05) == []
 
 
-async def test_what_a_producer_sent_with_all_that_belongs_to_it(cluster: FakeCluster) -> None:
+async def test_records_of_a_producer_with_all_their_members(cluster: FakeCluster) -> None:
     cluster.create_topic("t")
     async with Producer(cluster.bootstrap) as producer, Consumer(cluster.bootstrap, "t", start="latest") as consumer:
         producer.send("t", b"v", key=b"k", timestamp_ms=77, headers={"h": b"1"})
         assert await read(consumer, 1) == [ConsumerRecord("t", 0, 0, 77, b"k", b"v", (("h", b"1"),))]
 
 
-async def test_chosen_partitions_and_places_to_start(cluster: FakeCluster) -> None:
+async def test_chosen_partitions_and_starting_positions(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t", partitions=4)
     for partition in topic.partitions:
         for time_ms in (1000, 2000, 3000):
@@ -103,7 +107,7 @@ async def test_a_batch_that_begins_below_the_position_is_shown_from_there(cluste
         assert consumer.positions == {0: 10}
 
 
-async def test_the_ways_to_read_may_be_mixed(cluster: FakeCluster) -> None:
+async def test_the_ways_to_read_can_be_mixed(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t")
     values = fill(topic.partitions[0], 5, rows=100)
     async with Consumer(cluster.bootstrap, "t") as consumer:
@@ -155,7 +159,7 @@ async def test_control_batches_are_skipped(cluster: FakeCluster) -> None:
         assert [record.offset for record in await read(consumer, 1)] == [5]
 
 
-async def test_a_long_poll_is_answered_when_something_comes(cluster: FakeCluster) -> None:
+async def test_a_long_poll_is_answered_when_a_record_arrives(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t")
     async with Consumer(cluster.bootstrap, "t", max_wait_ms=30_000) as consumer:
         waiting = asyncio.create_task(consumer.poll(timeout=10))
@@ -168,7 +172,7 @@ async def test_a_long_poll_is_answered_when_something_comes(cluster: FakeCluster
             assert [record.value for record in await waiting] == [b"x"]
 
 
-async def test_what_is_fetched_ahead_is_bounded(cluster: FakeCluster) -> None:
+async def test_prefetched_data_is_bounded(cluster: FakeCluster, fetchers: list[Fetcher]) -> None:
     topic = cluster.create_topic("t", partitions=4)
     for partition in topic.partitions:
         fill(partition, 40, rows=1)
@@ -177,8 +181,8 @@ async def test_what_is_fetched_ahead_is_bounded(cluster: FakeCluster) -> None:
     async with Consumer(cluster.bootstrap, "t", prefetch_bytes=1 << 20) as consumer:
         await read(consumer, 1)
         await asyncio.sleep(0.2)
-        assert consumer._fetcher is not None
-        ahead = [reader.buffered_bytes for reader in consumer._fetcher.readers.values()]
+        (inner,) = fetchers
+        ahead = [reader.buffered_bytes for reader in inner.readers.values()]
         assert sum(ahead) <= (1 << 20) + 4 * 110_000
         assert min(ahead) > 0, "no partition takes it all"
         found = by_partition(await read(consumer, 4 * 1040 - 1))
@@ -204,7 +208,7 @@ async def test_seek(cluster: FakeCluster) -> None:
             await consumer.seek(7, 0)
 
 
-async def test_an_offset_that_is_not_in_the_log(cluster: FakeCluster) -> None:
+async def test_an_offset_that_is_out_of_range(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t")
     (partition,) = topic.partitions
     fill(partition, 10)
@@ -226,7 +230,7 @@ async def test_an_offset_that_is_not_in_the_log(cluster: FakeCluster) -> None:
         assert (await read(consumer, 1))[0].offset == 100
 
 
-async def test_damage_on_the_way_is_asked_for_again_and_damage_that_stays_is_told(cluster: FakeCluster) -> None:
+async def test_damage_in_transit_is_fetched_again_and_permanent_damage_is_reported(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t", partitions=2)
     (damaged, sound) = topic.partitions
     fill(damaged, 3)
@@ -246,8 +250,8 @@ async def test_damage_on_the_way_is_asked_for_again_and_damage_that_stays_is_tol
         assert [record.offset for record in await read(consumer, 20)] == list(range(10, 30))
 
 
-async def test_a_broker_that_answers_what_was_not_asked(cluster: FakeCluster) -> None:
-    """Batches out of order, as a broker with a bug would send them, are never handed out."""
+async def test_an_answer_that_was_not_requested(cluster: FakeCluster) -> None:
+    """Batches out of order, as a broker with a bug might send them, are never handed out."""
     topic = cluster.create_topic("t")
     (partition,) = topic.partitions
     fill(partition, 4)
@@ -266,7 +270,7 @@ async def test_a_broker_that_answers_what_was_not_asked(cluster: FakeCluster) ->
     [Fate(drop_before=True), Fate(error="not_leader"), Fate(error="fenced_leader_epoch"), Fate(error="overloaded")],
     ids=str,
 )
-async def test_one_fetch_goes_wrong(cluster: FakeCluster, fate: Fate) -> None:
+async def test_one_failing_fetch(cluster: FakeCluster, fate: Fate) -> None:
     topic = cluster.create_topic("t")
     values = fill(topic.partitions[0], 2000)
     seen = 0
@@ -296,7 +300,7 @@ async def test_the_leader_dies(cluster: FakeCluster) -> None:
         assert loop.time() - before < 2.5
 
 
-async def test_the_leader_stops_without_dying(cluster: FakeCluster) -> None:
+async def test_the_leader_is_stopped_without_dying(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t")
     (partition,) = topic.partitions
     fill(partition, 10)
@@ -309,7 +313,7 @@ async def test_the_leader_stops_without_dying(cluster: FakeCluster) -> None:
         assert [r.value for r in await read(consumer, 1)] == [b"after"]
 
 
-async def test_partitions_that_are_added_are_read_from_their_beginning(
+async def test_added_partitions_are_read_from_their_beginning(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "NEW_PARTITIONS_INTERVAL", 0.05)
@@ -321,7 +325,7 @@ async def test_partitions_that_are_added_are_read_from_their_beginning(
         assert [(r.partition, r.value) for r in await read(consumer, 1)] == [(1, b"x")]
 
 
-async def test_a_topic_that_is_not_there(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_does_not_exist(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (fetcher, topic_readers):
         monkeypatch.setattr(module, "UNKNOWN_TOPIC_GRACE", 0.05)
     with pytest.raises(InvalidRequest, match="unknown_topic"):
@@ -343,7 +347,7 @@ async def test_a_topic_that_is_not_there(cluster: FakeCluster, monkeypatch: pyte
         await consumer.poll()
 
 
-async def test_nobody_answers(held: HeldPort) -> None:
+async def test_an_unreachable_cluster(held: HeldPort) -> None:
     consumer = Consumer(str(held), "t")
     with pytest.raises(RetriableError, match="cannot connect"):
         await consumer.start(timeout=0.3)
@@ -356,13 +360,13 @@ async def test_nobody_answers(held: HeldPort) -> None:
     [{"start": "now"}, {"start": -1}, {"start": {0: "x"}}, {"partitions": []}, {"on_out_of_range": "hope"},
      {"max_wait_ms": 0}, {"prefetch_bytes": 10}],
 )  # fmt: skip
-def test_arguments_that_cannot_be(arguments: dict[str, Any]) -> None:
+def test_invalid_arguments(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         Consumer("localhost:1", "t", **arguments)
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_everything_goes_wrong_now_and_then(cluster: FakeCluster, seed: int) -> None:
+async def test_everything_fails_now_and_then(cluster: FakeCluster, seed: int) -> None:
     dice = random.Random(seed)
     topic = cluster.create_topic("t", partitions=3)
     fates = [Fate(drop_before=True), Fate(error="not_leader"), Fate(error="overloaded")]

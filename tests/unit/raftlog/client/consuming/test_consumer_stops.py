@@ -1,4 +1,4 @@
-"""The consumer where reading cannot go on, or takes long: nothing is skipped, nothing hangs, the loop goes on."""
+"""The consumer when reading cannot continue, or takes long: nothing is skipped, nothing hangs, the loop continues."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from aiohttp import web
 
 from raftlog import Consumer
 from raftlog.client.consuming import fetcher
-from raftlog.client.consuming.reader import PartitionReader
+from raftlog.client.consuming.fetcher import Fetcher
 from raftlog.errors import CorruptBatch, InvalidRequest
 from raftlog.records.batch import HEADER_BYTES, Codec, encode, encode_control, parse_header, stamp
 from raftlog.records.header import seal
 from raftlog.wire import FetchRequest
-from tests.support.fake_cluster import OK, FakeCluster, FakePartition, FakeTopic, Fate
+from tests.support.client.fake_cluster import OK, FakeCluster, FakePartition, FakeTopic, Fate
+from tests.support.client.parts import fetchers
+
+__all__ = ["fetchers"]
 
 
 @pytest.fixture
@@ -37,32 +40,28 @@ def put_control(partition: FakePartition) -> None:
 
 
 def put_unreadable(partition: FakePartition) -> None:
-    """Its CRC is right, its columns are none."""
+    """Its CRC is correct, its columns are invalid."""
     whole = encode([b"x", b"y"], base_timestamp_ms=1)
     put(partition, seal(parse_header(whole), [b"\x00" * (len(whole) - HEADER_BYTES)]))
 
 
-def reader_of(consumer: Consumer, partition: int = 0) -> PartitionReader:
-    assert consumer._fetcher is not None
-    return consumer._fetcher.readers[partition]
-
-
-async def until_stopped(consumer: Consumer, partition: int = 0) -> None:
-    """Until the partition's error is known, with what came before it still ahead of the user."""
-    assert consumer._fetcher is not None
+async def until_stopped(reading: Fetcher, partition: int = 0) -> None:
+    """Wait until the partition's error is known, with earlier records still prefetched."""
     async with asyncio.timeout(5):
-        while reader_of(consumer, partition).error is None:
-            await consumer._fetcher.changed.wait()
+        while reading.readers[partition].error is None:
+            await reading.changed.wait()
 
 
-async def test_what_was_fetched_before_an_error_is_handed_out_before_it_is_raised(cluster: FakeCluster) -> None:
+async def test_records_before_an_error_are_handed_out_before_it_is_raised(
+    cluster: FakeCluster, fetchers: list[Fetcher]
+) -> None:
     (partition,) = cluster.create_topic("t").partitions
     put_values(partition, [b"a", b"b"])
     put_values(partition, [b"c"])
     damaged = partition.batches[1]
     partition.batches[1] = damaged[:-1] + bytes([damaged[-1] ^ 1])
     async with Consumer(cluster.bootstrap, "t") as consumer:
-        await until_stopped(consumer)
+        await until_stopped(fetchers[0])
         assert [record.value for record in await consumer.poll()] == [b"a", b"b"]
         for _ in range(2):
             with pytest.raises(CorruptBatch):
@@ -70,7 +69,7 @@ async def test_what_was_fetched_before_an_error_is_handed_out_before_it_is_raise
 
 
 @pytest.mark.parametrize("way", ["poll", "iterate"])
-async def test_a_batch_that_cannot_be_read_is_not_skipped(cluster: FakeCluster, way: str) -> None:
+async def test_an_unreadable_batch_is_not_skipped(cluster: FakeCluster, way: str) -> None:
     (partition,) = cluster.create_topic("t").partitions
     put_values(partition, [b"a"])
     put_unreadable(partition)
@@ -90,7 +89,7 @@ async def test_a_batch_that_cannot_be_read_is_not_skipped(cluster: FakeCluster, 
             assert await one() == b"d"
 
 
-async def test_the_position_passes_control_batches_that_come_alone(cluster: FakeCluster) -> None:
+async def test_the_position_passes_control_batches_without_other_batches(cluster: FakeCluster) -> None:
     (partition,) = cluster.create_topic("t").partitions
     put_values(partition, [b"a"])
     async with Consumer(cluster.bootstrap, "t") as consumer:
@@ -101,7 +100,7 @@ async def test_the_position_passes_control_batches_that_come_alone(cluster: Fake
         assert (consumer.positions, consumer.lag) == ({0: 2}, {0: 0})
 
 
-async def test_an_error_behind_a_control_batch_is_told(cluster: FakeCluster) -> None:
+async def test_an_error_behind_a_control_batch_is_reported(cluster: FakeCluster) -> None:
     (partition,) = cluster.create_topic("t").partitions
     put_control(partition)
     put_values(partition, [b"b"])
@@ -114,11 +113,11 @@ async def test_an_error_behind_a_control_batch_is_told(cluster: FakeCluster) -> 
                     await consumer.poll(timeout=0.1)
 
 
-async def test_a_log_that_ends_below_a_control_batch_is_told(cluster: FakeCluster) -> None:
+async def test_a_log_that_ends_below_a_control_batch_is_reported(cluster: FakeCluster, fetchers: list[Fetcher]) -> None:
     (partition,) = cluster.create_topic("t").partitions
     put_control(partition)
     async with Consumer(cluster.bootstrap, "t", max_wait_ms=50) as consumer:
-        await cluster.until(lambda: reader_of(consumer).fetch_offset == 1)
+        await cluster.until(lambda: fetchers[0].readers[0].fetch_offset == 1)
         put_values(partition, [b"b"] * 9)
         partition.batches.clear()
         partition.start_offset = 10
@@ -129,8 +128,8 @@ async def test_a_log_that_ends_below_a_control_batch_is_told(cluster: FakeCluste
                     await consumer.poll(timeout=0.1)
 
 
-async def test_a_partition_with_large_batches_is_read_beside_one_that_is_never_done(cluster: FakeCluster) -> None:
-    """A leader gives a batch that exceeds what was asked for only where it is the answer's first."""
+async def test_a_partition_with_large_batches_is_read_beside_a_busy_one(cluster: FakeCluster) -> None:
+    """A leader returns a batch above the requested size only if it is the answer's first."""
     busy, large = cluster.create_topic("t", partitions=2).partitions
     put_values(large, [b"x" * 600_000])
 
@@ -145,12 +144,12 @@ async def test_a_partition_with_large_batches_is_read_beside_one_that_is_never_d
                 pass
 
 
-async def test_reading_what_is_there_lets_others_run(cluster: FakeCluster) -> None:
+async def test_reading_available_records_lets_other_tasks_run(cluster: FakeCluster, fetchers: list[Fetcher]) -> None:
     (partition,) = cluster.create_topic("t").partitions
     for _ in range(100):
         put_values(partition, [b"x" * 10] * 1000)
     async with Consumer(cluster.bootstrap, "t") as consumer:
-        await cluster.until(lambda: reader_of(consumer).fetch_offset == 100_000)
+        await cluster.until(lambda: fetchers[0].readers[0].fetch_offset == 100_000)
         turns = 0
 
         async def others() -> None:
@@ -170,12 +169,12 @@ async def test_reading_what_is_there_lets_others_run(cluster: FakeCluster) -> No
         other.cancel()
 
 
-async def test_large_batches_are_decoded_beside_the_loop(cluster: FakeCluster) -> None:
+async def test_large_batches_are_decoded_on_a_thread(cluster: FakeCluster, fetchers: list[Fetcher]) -> None:
     (partition,) = cluster.create_topic("t").partitions
     put_values(partition, [b"%d" % i for i in range(100_000)], Codec.ZSTD)
     put_values(partition, [b"end"])
     async with Consumer(cluster.bootstrap, "t") as consumer:
-        await cluster.until(lambda: reader_of(consumer).fetch_offset == 100_001)
+        await cluster.until(lambda: fetchers[0].readers[0].fetch_offset == 100_001)
         reading = asyncio.create_task(consumer.poll(10))
         await asyncio.sleep(0)
         assert not reading.done()
@@ -186,12 +185,12 @@ async def test_large_batches_are_decoded_beside_the_loop(cluster: FakeCluster) -
         assert got == list(range(100_001)), "what was being decoded for somebody who gave up is not lost"
 
 
-async def test_a_seek_while_a_batch_is_decoded(cluster: FakeCluster) -> None:
+async def test_a_seek_while_a_batch_is_decoded(cluster: FakeCluster, fetchers: list[Fetcher]) -> None:
     (partition,) = cluster.create_topic("t").partitions
     put_values(partition, [b"%d" % i for i in range(50_000)])
     put_values(partition, [b"end"])
     async with Consumer(cluster.bootstrap, "t") as consumer:
-        await cluster.until(lambda: reader_of(consumer).fetch_offset == 50_001)
+        await cluster.until(lambda: fetchers[0].readers[0].fetch_offset == 50_001)
         reading = asyncio.create_task(consumer.poll(10, timeout=5))
         await asyncio.sleep(0)
         await consumer.seek(0, 50_000)
@@ -199,24 +198,24 @@ async def test_a_seek_while_a_batch_is_decoded(cluster: FakeCluster) -> None:
         assert consumer.positions == {0: 50_001}
 
 
-async def test_one_bad_answer_of_the_api_does_not_end_reading(
+async def test_one_invalid_answer_of_the_api_does_not_end_reading(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "NEW_PARTITIONS_INTERVAL", 0.05)
     (partition,) = cluster.create_topic("t").partitions
     async with Consumer(cluster.bootstrap, "t") as consumer:
         node = cluster.nodes[1]
-        describe = node._describe
+        describe = node.describe
 
         def broken(_: FakeTopic) -> dict[str, object]:
             raise web.HTTPInternalServerError(text="oops")
 
-        node._describe = broken  # type: ignore[method-assign,assignment]
+        node.describe = broken  # type: ignore[method-assign,assignment]
         called = len(node.api_calls)
         async with asyncio.timeout(5):
             while len(node.api_calls) < called + 5:
                 await consumer.poll(timeout=0.05)
-        node._describe = describe  # type: ignore[method-assign]
+        node.describe = describe  # type: ignore[method-assign]
         put_values(partition, [b"a"])
         cluster.wake()
         assert [record.value for record in await consumer.poll(timeout=5)] == [b"a"]
@@ -225,6 +224,6 @@ async def test_one_bad_answer_of_the_api_does_not_end_reading(
 @pytest.mark.parametrize(
     "arguments", [{"min_bytes": -1}, {"min_bytes": 1 << 40}, {"partitions": ["0"]}, {"partitions": [-1]}], ids=str
 )
-def test_arguments_that_no_broker_would_take(arguments: dict[str, object]) -> None:
+def test_arguments_that_no_broker_would_accept(arguments: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         Consumer("localhost:1", "t", **arguments)  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""What a fetcher may ask for: never more than `prefetch_bytes` together, and never less than is worth an answer."""
+"""The amount that a fetcher may request: never more than `prefetch_bytes` together, and never too
+little for an answer.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,13 @@ from raftlog.client.consuming.fetch_budget import (
     WORTH_ASKING,
     FetchBudget,
 )
+from raftlog.client.consuming.fetcher import Fetcher
 from raftlog.config import KIB, MIB
 from raftlog.records.batch import encode, stamp
-from tests.support.fake_cluster import FakeCluster
+from tests.support.client.fake_cluster import FakeCluster
+from tests.support.client.parts import fetchers
+
+__all__ = ["fetchers"]
 
 
 def granted(budget: FetchBudget, named: int, **more: int) -> int:
@@ -26,7 +32,7 @@ def granted(budget: FetchBudget, named: int, **more: int) -> int:
     return budget.grant(named, waiting, **known)
 
 
-def test_a_poll_is_granted_what_it_names_and_not_what_an_answer_could_hold() -> None:
+def test_a_poll_reserves_what_it_requests_and_not_an_answers_limit() -> None:
     budget = FetchBudget(32 * MIB)
     assert [granted(budget, 2 * MIB) for _ in range(6)] == [2 * MIB] * 6
     assert budget.asked_bytes == 12 * MIB
@@ -37,8 +43,9 @@ def test_a_poll_is_granted_what_it_names_and_not_what_an_answer_could_hold() -> 
     assert budget.asked_bytes == 0
 
 
-def test_nothing_is_asked_for_in_small_pieces() -> None:
-    """Six busy partitions, each with what it may have: there was room for a batch or two, and it was asked for."""
+def test_nothing_is_requested_in_small_pieces() -> None:
+    """Six busy partitions, each with its share: otherwise there would be room for a batch or two, which would be
+    requested."""
     budget = FetchBudget(32 * MIB)
     assert granted(budget, 2 * MIB, buffered=32 * MIB - 300 * KIB) == 0
     assert granted(budget, 2 * MIB, buffered=32 * MIB) == 0
@@ -48,7 +55,7 @@ def test_nothing_is_asked_for_in_small_pieces() -> None:
 
 
 def test_idle_brokers_leave_room_for_all_others() -> None:
-    """However many brokers there are, and whatever waits at them: half of it all is left for what is named anew."""
+    """However many brokers there are, and whatever waits at them: half of the budget is left for new requests."""
     for brokers in (1, 3, 8, 30, 100):
         budget = FetchBudget(32 * MIB)
         for _ in range(brokers):
@@ -57,7 +64,7 @@ def test_idle_brokers_leave_room_for_all_others() -> None:
         assert granted(budget, PARTITION_BYTES, brokers=brokers) == PARTITION_BYTES
 
 
-def test_what_an_open_poll_can_bring_is_not_reserved_again() -> None:
+def test_the_data_of_an_open_poll_is_not_reserved_again() -> None:
     budget = FetchBudget(32 * MIB)
     first = granted(budget, 2 * MIB)
     assert granted(budget, 2 * MIB, waiting=2 * MIB, open_bytes=first) == 2 * MIB
@@ -71,7 +78,7 @@ def test_shares_are_equal_and_never_too_small() -> None:
     ]  # fmt: skip
 
 
-def test_all_together_stay_within_it() -> None:
+def test_all_shares_together_stay_within_it() -> None:
     dice = random.Random(7)
     for _ in range(50):
         total = dice.choice([MIB, 4 * MIB, 32 * MIB])
@@ -95,8 +102,8 @@ def test_all_together_stay_within_it() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [MIB, 32 * MIB])
-async def test_a_log_is_read_in_few_large_answers(prefetch: int) -> None:
-    """Of six partitions each is asked for as much as its share allows, however fast they are read."""
+async def test_a_log_is_read_in_few_large_answers(fetchers: list[Fetcher], prefetch: int) -> None:
+    """Each of six partitions is requested up to its share, however fast they are read."""
     async with FakeCluster(2) as cluster:
         topic = cluster.create_topic("t", partitions=6)
         size = 40 if prefetch == MIB else 400
@@ -106,14 +113,15 @@ async def test_a_log_is_read_in_few_large_answers(prefetch: int) -> None:
                 partition.put(b"".join(map(bytes, stamp(batch_of_eight, partition.end_offset, partition.leader_epoch))))
         read = 0
         async with Consumer(cluster.bootstrap, "t", prefetch_bytes=prefetch) as consumer, asyncio.timeout(20):
-            fetcher = consumer._fetcher
-            assert fetcher is not None
+            (fetcher,) = fetchers
             while read < 6 * size * 8:
                 batch = await consumer.next_batch()
                 read += 0 if batch is None else len(batch)
-                ahead = fetcher._books.buffered_bytes + fetcher._budget.asked_bytes
-                assert ahead <= prefetch + 6 * 8200, "a batch for each partition may come on top"
-            assert fetcher._budget.asked_bytes == sum(c.open_bytes for c in fetcher._channels.all())
+                facts = fetcher.facts()
+                assert facts.buffered_bytes + facts.requested_bytes <= prefetch + 6 * 8200, (
+                    "a batch for each partition may come on top"
+                )
+            assert fetcher.facts().requested_bytes == fetcher.facts().open_bytes
         asked = [request for node in cluster.nodes.values() for request in node.fetching.asked if request.added]
         pieces = -(-size * 8 * 1000 // (min(PARTITION_BYTES, prefetch // 6) // 2))
         assert len(asked) <= 6 * (pieces + 3)

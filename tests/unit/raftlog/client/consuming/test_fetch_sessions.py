@@ -1,4 +1,6 @@
-"""A consumer names only what changed, and everything anew where a broker has forgotten it (KIP-227's idea, S1)."""
+"""A consumer names only changed partitions, and all of them after a broker has dropped the session (the idea of
+KIP-227, S1).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,12 @@ import pytest
 
 from raftlog import Consumer
 from raftlog.client.consuming import channels as fetch_channel
+from raftlog.client.consuming.fetcher import Fetcher
 from raftlog.records.batch import encode, stamp
-from tests.support.fake_cluster import FakeCluster, FakePartition
+from tests.support.client.fake_cluster import FakeCluster, FakePartition
+from tests.support.client.parts import fetchers
+
+__all__ = ["fetchers"]
 
 
 @pytest.fixture
@@ -50,7 +56,7 @@ async def test_idle_partitions_are_named_once(cluster: FakeCluster) -> None:
     assert not any(request.dropped for request in node.fetching.asked)
 
 
-async def test_a_session_that_the_broker_forgot_begins_anew(cluster: FakeCluster) -> None:
+async def test_a_session_that_the_broker_dropped_begins_again(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t", partitions=3)
     node = cluster.nodes[1]
     async with Consumer(cluster.bootstrap, "t", max_wait_ms=20) as consumer:
@@ -83,7 +89,7 @@ async def test_without_room_for_a_session_every_fetch_names_all(
         assert sorted(await read(consumer, 3)) == [(0, 1), (1, 1), (2, 1)]
 
 
-async def test_what_was_sought_away_from_is_dropped_and_never_handed_out(cluster: FakeCluster) -> None:
+async def test_data_before_a_seek_is_dropped_and_never_handed_out(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t", partitions=2)
     for partition in topic.partitions:
         put(cluster, partition, 10)
@@ -97,8 +103,8 @@ async def test_what_was_sought_away_from_is_dropped_and_never_handed_out(cluster
         assert await read(consumer, 1) == [(1, 10)]
 
 
-async def test_what_is_read_no_more_is_dropped_at_its_leader(cluster: FakeCluster) -> None:
-    """A slot that nobody waits for would hold room at the broker, and be answered for nothing."""
+async def test_a_partition_that_is_no_longer_read_is_dropped_at_its_leader(cluster: FakeCluster) -> None:
+    """An unused slot would occupy room at the broker, and be answered for nothing."""
     cluster.create_topic("t", partitions=2)
     node = cluster.nodes[1]
     async with Consumer(cluster.bootstrap, "t", max_wait_ms=20) as consumer:
@@ -109,7 +115,7 @@ async def test_what_is_read_no_more_is_dropped_at_its_leader(cluster: FakeCluste
         assert [number for request in node.fetching.asked for number in request.dropped] == [slot]
 
 
-async def test_a_leader_that_moves_takes_its_partitions_along(cluster: FakeCluster) -> None:
+async def test_partitions_move_with_their_leader(cluster: FakeCluster) -> None:
     async with FakeCluster(nodes=2) as two:
         topic = two.create_topic("t", partitions=4)
         async with Consumer(two.bootstrap, "t", max_wait_ms=100) as consumer:
@@ -121,8 +127,8 @@ async def test_a_leader_that_moves_takes_its_partitions_along(cluster: FakeClust
                 assert sorted(found) == [(number, round_number) for number in range(4)]
 
 
-async def test_a_broker_that_says_goodbye_loses_its_session(cluster: FakeCluster) -> None:
-    """GOAWAY: what waits there is asked for elsewhere, though nothing of it was answered."""
+async def test_a_broker_that_sends_goaway_loses_its_session(cluster: FakeCluster) -> None:
+    """GOAWAY: waiting partitions are requested elsewhere, though they were not answered."""
     async with FakeCluster(nodes=2) as two:
         topic = two.create_topic("t", partitions=2)
         async with Consumer(two.bootstrap, "t", max_wait_ms=100) as consumer:
@@ -135,8 +141,9 @@ async def test_a_broker_that_says_goodbye_loses_its_session(cluster: FakeCluster
             assert await read(consumer, 1) == [(0, 1)]
 
 
-async def test_idle_partitions_keep_nobody_from_being_asked_for(cluster: FakeCluster) -> None:
-    """Every partition at the end of its log may have a long poll open; who wants something else waits for none."""
+async def test_idle_partitions_do_not_block_requests(cluster: FakeCluster, fetchers: list[Fetcher]) -> None:
+    """Every partition at the end of its log may have a long poll open; a request for another partition waits for
+    none."""
     topic = cluster.create_topic("t", partitions=12)
     put(cluster, topic.partitions[11], 5)
     async with Consumer(cluster.bootstrap, "t", max_wait_ms=20_000) as consumer:
@@ -146,11 +153,9 @@ async def test_idle_partitions_keep_nobody_from_being_asked_for(cluster: FakeClu
         await consumer.seek(11, 2)
         async with asyncio.timeout(10):
             assert await read(consumer, 3) == [(11, 2), (11, 3), (11, 4)]
-        fetcher = consumer._fetcher
-        assert fetcher is not None
-        (channel,) = fetcher._channels.all()
+        (fetcher,) = fetchers
         async with asyncio.timeout(10):
-            while channel.open_polls > fetch_channel.MAX_POLLS:
+            while fetcher.facts().open_polls > fetch_channel.MAX_POLLS:
                 await consumer.poll(timeout=0.01)
     waits = [request.max_wait_ms for request in cluster.nodes[1].fetching.asked]
     assert set(waits) == {20_000, 0} and waits.count(0) <= 10

@@ -1,4 +1,4 @@
-"""One partition as it is read: what an answer may look like, and that positions only rise."""
+"""The reader of one partition: valid answers, and positions that only rise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.client.consuming.reader import PartitionReader, parse_isolation, parse_start, query_timestamp
+from raftlog.client.consuming.reader import PartitionReader, parse_start, query_timestamp
 from raftlog.errors import CorruptBatch, InvalidRequest
 from raftlog.records.batch import encode, encode_control, stamp
 from raftlog.wire import AbortedRange
@@ -47,8 +47,8 @@ def transactional(offset: int, count: int, epoch: int, *, producer_id: int = 7) 
     return b"".join(map(bytes, stamp(made, offset, 1)))
 
 
-def test_aborted_batches_are_dropped_whole_by_their_transaction_and_positions_move_over_them_s13() -> None:
-    """By id and epoch: a later transaction of the same producer, and its plain records, are not meant."""
+def test_aborted_batches_are_skipped_by_their_transaction_and_positions_move_over_them_s13() -> None:
+    """By id and epoch: a later transaction of the same producer, and its plain records, are not affected."""
     reader = PartitionReader("t", 0, 0)
     plain = encode([b"6"], base_timestamp_ms=1, producer_id=7, producer_epoch=3, base_sequence=0)
     answer = [
@@ -58,7 +58,7 @@ def test_aborted_batches_are_dropped_whole_by_their_transaction_and_positions_mo
         b"".join(map(bytes, stamp(plain, 6, 1))),
         batch(7, control=True),
         transactional(8, 2, 3, producer_id=8),  # another's
-        transactional(10, 2, 3),  # beyond the range: what came after the marker is of no matter to it
+        transactional(10, 2, 3),  # beyond the range: batches after the marker are not affected
         batch(12, control=True),
         transactional(13, 1, 5),  # aborted
     ]
@@ -69,19 +69,13 @@ def test_aborted_batches_are_dropped_whole_by_their_transaction_and_positions_mo
     assert (reader.high_watermark, reader.readable_end) == (20, 14)
 
 
-def test_where_everything_is_aborted_the_position_moves_on_s13() -> None:
+def test_if_everything_is_aborted_the_position_advances_s13() -> None:
     reader = PartitionReader("t", 0, 1)
     reader.accept(memoryview(transactional(0, 5, 0)), 9, 0, 5, [AbortedRange(7, 0, 0, 5)])
     assert (reader.position, reader.fetch_offset, len(reader.buffered), reader.lag) == (5, 5, 0, 0)
 
 
-def test_levels_of_isolation() -> None:
-    assert [parse_isolation(one) for one in ("read_uncommitted", "read_committed")] == [0, 1]
-    with pytest.raises(InvalidRequest, match="read_committed or read_uncommitted"):
-        parse_isolation("serializable")
-
-
-def test_places_to_start() -> None:
+def test_starting_positions() -> None:
     assert [parse_start(start) for start in ("earliest", "latest", 7, "7", "@7")] == ["earliest", "latest", 7, 7, "@7"]
     assert [query_timestamp(start) for start in ("earliest", "latest", "@7", "@0")] == [-2, -1, 7, 0]
     for wrong in (-1, True, "", "@", "@-1", "@1.5", "sometime", 2**63):
@@ -89,7 +83,7 @@ def test_places_to_start() -> None:
             parse_start(wrong)
 
 
-def test_batches_follow_one_another_and_holes_are_fine() -> None:
+def test_batches_follow_one_another_and_holes_are_valid() -> None:
     reader = PartitionReader("t", 0, 5)
     accept(reader, batch(0, 8), batch(8, 2), batch(20, 3))
     assert (reader.position, reader.fetch_offset) == (5, 23)
@@ -108,14 +102,14 @@ def test_batches_follow_one_another_and_holes_are_fine() -> None:
     ],
     ids=["below", "overlapping", "twice", "backwards", "from the start"],
 )
-def test_an_answer_that_contradicts_itself_is_dropped_whole(answer: list[bytes]) -> None:
+def test_an_inconsistent_answer_is_dropped_completely(answer: list[bytes]) -> None:
     reader = PartitionReader("t", 0, 5)
     with pytest.raises(CorruptBatch, match="should follow"):
         accept(reader, *answer)
     assert (reader.fetch_offset, list(reader.buffered)) == (5, [])
 
 
-def test_what_came_before_damage_is_kept() -> None:
+def test_batches_before_damage_are_kept() -> None:
     damaged = bytearray(batch(10, 5))
     damaged[-1] ^= 1
     reader = PartitionReader("t", 0, 5)
@@ -127,7 +121,7 @@ def test_what_came_before_damage_is_kept() -> None:
     assert reader.fetch_offset == 10
 
 
-def test_damage_that_stays_stops_the_reader_and_seeking_goes_on() -> None:
+def test_permanent_damage_stops_the_reader_and_a_seek_continues() -> None:
     reader = PartitionReader("t", 0, 0)
     damage = CorruptBatch("bad")
     reader.corrupt(damage)
@@ -143,7 +137,7 @@ def test_damage_that_stays_stops_the_reader_and_seeking_goes_on() -> None:
     assert (reader.error, reader.position, list(reader.buffered)) == (None, 7, [])
 
 
-def test_only_the_answer_to_the_last_question_counts() -> None:
+def test_only_the_answer_to_the_last_request_counts() -> None:
     reader = PartitionReader("t", 0, 0)
     first = reader.ask()
     reader.seek(5)
@@ -168,7 +162,7 @@ def test_positions_behind_control_batches() -> None:
     assert (reader.position, reader.lag) == (5, 0)
 
 
-def test_a_start_that_has_to_be_found_first() -> None:
+def test_a_start_that_must_be_looked_up_first() -> None:
     reader = PartitionReader("t", 0, "latest")
     assert (reader.looking_for, reader.position, reader.lag) == ("latest", -1, None)
     reader.found(30)
@@ -176,7 +170,7 @@ def test_a_start_that_has_to_be_found_first() -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_whatever_portions_come_every_record_is_handed_out_once(seed: int) -> None:
+def test_whatever_portions_arrive_every_record_is_handed_out_once(seed: int) -> None:
     dice = random.Random(seed)
     log: list[tuple[int, bytes]] = []
     end = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raftlog.client.groups.api import AssignedTopic, GroupPartition, MembershipInfo
+from raftlog.api.groups import AssignedTopic, GroupPartition, MembershipInfo
 from raftlog.client.groups.member import HURRY_INTERVAL, Member
 
 TOPIC_ID = "0" * 32
@@ -21,7 +21,7 @@ def says(
     def topics(numbers: Sequence[int]) -> list[AssignedTopic]:
         return [AssignedTopic("t", TOPIC_ID, list(numbers))] if numbers else []
 
-    return MembershipInfo("m", 5, generation, state, topics(assigned), topics(revoking))
+    return MembershipInfo("g", "m", 5, generation, state, topics(assigned), topics(revoking))
 
 
 def member(**settings: Any) -> Member:

@@ -1,4 +1,4 @@
-"""What a member of a group reads, in front of a cluster in memory: partitions come and go, pause, and topics vanish."""
+"""Reading by a group member, against a cluster in memory: partitions come and go, pause, and topics are deleted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from raftlog.client.consuming.consumer import Consumer
+from raftlog.api.groups import GroupPartition
+from raftlog.client.consuming.topic_consumer import TopicConsumer
 from raftlog.client.groups import reading as group_reading
-from raftlog.client.groups.api import GroupPartition
 from raftlog.client.groups.reading import GroupReading
-from raftlog.config import MIB
+from raftlog.client.settings import GroupConsumerSettings
 from raftlog.records.batch import encode, stamp
 from raftlog.wire import FetchRequest
-from tests.support.fake_cluster import OK, FakeCluster, FakeTopic, Fate
+from tests.support.client.fake_cluster import OK, FakeCluster, FakeTopic, Fate
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 @pytest.fixture
 async def reading(cluster: FakeCluster) -> AsyncIterator[GroupReading]:
-    made = GroupReading(cluster.bootstrap, 32 * MIB, "earliest", "read_committed", None)
+    made = GroupReading(cluster.bootstrap, GroupConsumerSettings(auto_offset_reset="earliest"))
     yield made
     await made.close()
 
@@ -45,7 +45,7 @@ def named(topic: FakeTopic, number: int) -> GroupPartition:
 
 
 async def read(reading: GroupReading, count: int) -> list[tuple[str, int, int]]:
-    """Exactly so many."""
+    """Return exactly this number of records."""
     found: list[tuple[str, int, int]] = []
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(10):
@@ -102,14 +102,14 @@ async def test_a_topic_that_is_gone_costs_nothing_and_is_read_when_it_is_there_a
 ) -> None:
     monkeypatch.setattr(group_reading, "READ_AGAIN_SECONDS", 0.1)
     polls = 0
-    poll = Consumer.poll
+    poll = TopicConsumer.poll
 
-    async def counted(self: Consumer, max_records: int = 500, timeout: float = 1.0) -> object:
+    async def counted(self: TopicConsumer, max_records: int = 500, timeout: float = 1.0) -> object:
         nonlocal polls
         polls += 1
         return await poll(self, max_records, timeout)
 
-    monkeypatch.setattr(Consumer, "poll", counted)
+    monkeypatch.setattr(TopicConsumer, "poll", counted)
     monkeypatch.setattr("raftlog.client.consuming.fetcher.UNKNOWN_TOPIC_GRACE", 0.0)
     there = topic_of(cluster, "there", 1)
     reading.begin({GroupPartition("gone", 0, "00" * 16): 3, named(there, 0): 0})
@@ -120,7 +120,7 @@ async def test_a_topic_that_is_gone_costs_nothing_and_is_read_when_it_is_there_a
         assert reading.hand_out(5) == []
     assert polls < 40, "whoever waits does not ask again and again at once"
     gone = topic_of(cluster, "gone", 1)
-    gone.id = bytes(16)  # the nodes were behind
+    gone.id = bytes(16)  # the nodes were stale
     assert await read(reading, 17) == [(gone.name, 0, offset) for offset in range(3, 20)]
 
 
@@ -132,7 +132,7 @@ def with_values(topic: FakeTopic, values: list[bytes]) -> None:
 
 
 async def values_of(reading: GroupReading, count: int) -> list[bytes | None]:
-    """So many, within a bounded time."""
+    """Return this number of records, within a bounded time."""
     found: list[bytes | None] = []
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(15):
@@ -144,8 +144,8 @@ async def values_of(reading: GroupReading, count: int) -> list[bytes | None]:
 
 @pytest.mark.parametrize("heedless", [True, False])
 async def test_of_a_deleted_topic_nothing_is_handed_out_as_of_the_one_that_has_its_name_now(heedless: bool) -> None:
-    """S8: a node that was cut off describes and serves the topic that was deleted; what a member is assigned is the one
-    that was created again. The position is committed under its id, so records would be skipped for ever."""
+    """S8: a partitioned node still describes and serves the deleted topic; the member is assigned the one that was
+    created again. The position is committed under the new id, so records would be skipped permanently."""
     async with FakeCluster(nodes=2) as cluster:
         old = cluster.create_topic("t")
         old.partitions[0].leader = 2
@@ -154,7 +154,7 @@ async def test_of_a_deleted_topic_nothing_is_handed_out_as_of_the_one_that_has_i
         with_values(new, [b"new-%d" % i for i in range(8)])
         cluster.nodes[2].behind["t"], cluster.nodes[2].heedless = old, heedless
         bootstrap = [cluster.nodes[number].api_address for number in (2, 1)]
-        reading = GroupReading(bootstrap, 32 * MIB, "earliest", "read_committed", None)
+        reading = GroupReading(bootstrap, GroupConsumerSettings(auto_offset_reset="earliest"))
         reading.begin({named(new, 0): 0})
         assert await values_of(reading, 8) == [b"new-%d" % i for i in range(8)]
         assert reading.positions == {named(new, 0): 8}
@@ -165,14 +165,14 @@ async def test_of_a_deleted_topic_nothing_is_handed_out_as_of_the_one_that_has_i
 async def test_a_reader_of_the_present_topic_waits_while_every_node_is_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Longer than a reader waits for one that may not exist: another takes its place."""
+    """The topic is missing for longer than a reader waits: another topic takes its place."""
     monkeypatch.setattr(group_reading, "READ_AGAIN_SECONDS", 0.05)
     monkeypatch.setattr("raftlog.client.consuming.topic_readers.UNKNOWN_TOPIC_GRACE", 0.05)
     async with FakeCluster() as cluster:
         old = topic_of(cluster, "t", 1)
         new = cluster.create_topic("t")
         cluster.nodes[1].behind["t"] = old
-        reading = GroupReading(cluster.bootstrap, 32 * MIB, "earliest", "read_committed", None)
+        reading = GroupReading(cluster.bootstrap, GroupConsumerSettings(auto_offset_reset="earliest"))
         reading.begin({named(new, 0): 0})
         loop = asyncio.get_running_loop()
         deadline = loop.time() + 0.4
@@ -186,7 +186,7 @@ async def test_a_reader_of_the_present_topic_waits_while_every_node_is_behind(
 
 
 async def test_both_topics_of_a_name_keep_their_own_positions(cluster: FakeCluster, reading: GroupReading) -> None:
-    """For a moment both are assigned: the deleted one until the group takes it away."""
+    """For a moment both are assigned: the deleted one until the group revokes it."""
     old = cluster.create_topic("t")
     with_values(old, [b"old-%d" % i for i in range(3)])
     reading.begin({named(old, 0): 1})
@@ -229,7 +229,7 @@ async def test_whoever_is_cancelled_however_often_loses_no_record(cluster: FakeC
 async def test_what_was_read_ahead_of_a_pause_is_handed_out_after_it(
     cluster: FakeCluster, reading: GroupReading, rest: str
 ) -> None:
-    """S8: no record between the position and what was read ahead is skipped, none comes during the pause."""
+    """S8: no record between the position and the prefetched ones is skipped, and none is returned during the pause."""
     topic = topic_of(cluster, "t", 1)
     held = named(topic, 0)
     reading.begin({held: 0})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+from raftlog.api.groups import GroupPartition
 from raftlog.client.cluster.api import HttpApi
-from raftlog.client.groups.api import GroupPartition
 from raftlog.client.groups.starts import find_starts
 from raftlog.errors import InvalidRequest
 from raftlog.wire import FoundOffset, OffsetsRequest, OffsetsResponse, decode_request, encode

@@ -1,4 +1,4 @@
-"""What a member of a group names in a transaction, and when it may name nothing any more (S13)."""
+"""The offsets that a group member names in a transaction, and the moment from which it may name none (S13)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from raftlog.api.groups import GroupOffsetInfo, GroupPartition
 from raftlog.client import ConsumedOffsets, ConsumedRange, GroupConsumer
-from raftlog.client.groups.api import GroupOffsetInfo, GroupPartition
 from raftlog.errors import InvalidRequest
 
 ONE, TWO, THREE = (GroupPartition("t", number, "ab" * 16) for number in range(3))
@@ -17,8 +17,8 @@ ONE, TWO, THREE = (GroupPartition("t", number, "ab" * 16) for number in range(3)
 class Member(GroupConsumer):
     """A consumer that reads three partitions from the offsets 5, 5 and 0, of which the group knows the first two."""
 
-    def __init__(self) -> None:
-        super().__init__("127.0.0.1:1", "g", ["t"], enable_auto_commit=False)
+    def __init__(self, *, enable_auto_commit: bool = False) -> None:
+        super().__init__("127.0.0.1:1", "g", ["t"], enable_auto_commit=enable_auto_commit)
         self._session, self._generation = 1, 7
         self._membership: Any = SimpleNamespace(
             current=SimpleNamespace(member_id="m", incarnation=3), session=1, last_error=None
@@ -28,8 +28,9 @@ class Member(GroupConsumer):
         self.sought: dict[GroupPartition, int] = {}
         positions = {ONE: 5, TWO: 5, THREE: 0}
         self._reading: Any = SimpleNamespace(positions=positions, seek=self._seek)
-        self._progress.began = dict(positions)
-        self._progress.committed = {ONE: 5, TWO: 5}
+        self.progress = self._progress
+        self.progress.began = dict(positions)
+        self.progress.committed = {ONE: 5, TWO: 5}
 
     async def _ask(self) -> list[GroupOffsetInfo]:
         return [GroupOffsetInfo(p.topic, p.topic_id, p.partition, offset) for p, offset in self.quorum.items()]
@@ -54,7 +55,7 @@ def test_what_is_named_goes_from_what_is_committed_to_the_position_s13() -> None
     member.hand_out(ONE, 9)
     offsets = member.consumed()
     assert (offsets.group, offsets.member_id, offsets.incarnation, offsets.generation) == ("g", "m", 3, 7)
-    # Where "latest" was is found nowhere else, so it is named though nothing was handed out.
+    # The offset of "latest" is known nowhere else, so it is named although no record was returned.
     assert named(offsets) == {0: (5, 9), 2: (-1, 0)}
     member.consumed_is_committed(offsets)
     assert named(member.consumed()) == {}
@@ -74,7 +75,7 @@ def test_offsets_that_are_named_twice_go_from_the_first_start_to_the_last_end_s1
 
 
 def test_a_partition_taken_away_with_something_handed_out_spoils_it_until_read_anew_s13() -> None:
-    """Its records are in the transaction's outputs, and whoever has it now reads them again."""
+    """Its records are in the transaction's outputs, and its new owner reads them again."""
     member = Member()
     member.hand_out(ONE, 9)
     member.give_up(ONE)
@@ -95,19 +96,19 @@ async def test_after_an_abort_it_goes_back_to_what_the_quorum_knows_or_to_where_
     member = Member()
     for partition, end in ((ONE, 9), (TWO, 5), (THREE, 4)):
         member.hand_out(partition, end)
-    member._progress.left.add(ONE)
-    member.quorum[ONE] = 7  # a predecessor's commit that was on its way (R5)
+    member.progress.left.add(ONE)
+    member.quorum[ONE] = 7  # a predecessor's commit that was in flight (R5)
     await member.seek_to_committed()
     assert member.sought == {ONE: 7, THREE: 0}
     assert named(member.consumed()) == {2: (-1, 0)}
-    assert member._progress.processed == {ONE: 7, TWO: 5, THREE: 0}
+    assert member.progress.processed == {ONE: 7, TWO: 5, THREE: 0}
 
 
 async def test_before_it_is_a_member_there_is_nothing_to_name_and_nowhere_to_go_back_to() -> None:
     member = Member()
     member._reading.positions.clear()
     member._membership.current = None
-    member._group.committed = None  # whoever asks fails
+    member._group.committed = None  # any call fails
     assert member.consumed() == ConsumedOffsets("g", ())
     await member.seek_to_committed()
 
@@ -117,6 +118,6 @@ def test_who_commits_by_itself_or_is_no_member_is_told() -> None:
     member._membership.session = 2
     with pytest.raises(InvalidRequest, match="not a member"):
         member.consumed()
-    member._auto_commit = 5.0
+    member = Member(enable_auto_commit=True)
     with pytest.raises(InvalidRequest, match="enable_auto_commit=False"):
         member.consumed()

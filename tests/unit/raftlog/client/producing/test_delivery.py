@@ -1,4 +1,4 @@
-"""Deliveries: shared by the records of a batch, awaited by any number, or by nobody."""
+"""Deliveries: shared by the records of a batch, awaited by any number of callers, or by none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_delivery_knows_its_offsets() -> None:
     assert (DONE.base_offset, DONE.end_offset) == (100, 110)
 
 
-async def test_any_number_may_wait_before_and_after() -> None:
+async def test_any_number_of_callers_may_wait_before_and_after() -> None:
     delivery = DeliveryFuture()
     waiting = [asyncio.create_task(delivery.settled()) for _ in range(3)]
     results = asyncio.gather(*(asyncio.ensure_future(delivery) for _ in range(3)))
@@ -34,7 +34,7 @@ async def test_any_number_may_wait_before_and_after() -> None:
     await asyncio.gather(*waiting)
 
 
-async def test_an_error_is_seen_by_whoever_looks() -> None:
+async def test_an_error_counts_as_read_by_any_reader() -> None:
     delivery = DeliveryFuture()
     settled = asyncio.create_task(delivery.settled())
     await asyncio.sleep(0)
@@ -79,6 +79,6 @@ async def test_a_record_that_waited_alone_follows_its_batch() -> None:
         failing.result()
 
 
-async def test_nobody_has_to_await() -> None:
+async def test_awaiting_is_optional() -> None:
     """No warning for a record's delivery that is dropped: the record was sent."""
     RecordDelivery(DeliveryFuture(), 0, None).close()

@@ -1,4 +1,4 @@
-"""The producer's calls, against a cluster in memory: partitions, columns, bounds, what is refused and when."""
+"""The producer's calls, with a cluster in memory: partitions, columns, bounds, refusals and their times."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import pytest
 
 from raftlog import Producer
 from raftlog.client.producing import accumulator, sender
+from raftlog.client.producing.sender import Sender
 from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
 from raftlog.partitioner import partition_for_key
 from raftlog.records.batch import RecordBatch, parse_header
-from tests.support.fake_cluster import FakeCluster, Fate
+from tests.support.client.fake_cluster import FakeCluster, Fate
+from tests.support.client.parts import senders
+
+__all__ = ["senders"]
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
         yield started
 
 
-async def test_records_arrive_with_all_that_belongs_to_them(cluster: FakeCluster) -> None:
+async def test_records_arrive_with_all_their_members(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t")
     async with Producer(cluster.bootstrap) as producer:
         producer.send("t", b"plain")
@@ -56,7 +60,7 @@ async def test_keys_choose_partitions_as_kafka_does(cluster: FakeCluster, prepar
         assert partition.keys() == [key for key in keys if partition_for_key(key, 5) == partition.number]
 
 
-async def test_send_and_wait_tells_each_record_its_own_offset(cluster: FakeCluster) -> None:
+async def test_send_and_wait_returns_each_records_own_offset(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t", partitions=2)
     async with Producer(cluster.bootstrap, batch_bytes=2000) as producer:
         values = [b"%d" % i for i in range(2000)]
@@ -126,7 +130,7 @@ async def test_columns_without_keys_and_nulls(cluster: FakeCluster) -> None:
     assert topic.partitions[0].values() == [*values * 3, b"x", b"y"]
 
 
-async def test_what_cannot_be_sent_is_refused_at_once_and_nothing_is_queued(cluster: FakeCluster) -> None:
+async def test_invalid_records_are_refused_at_once_and_nothing_is_queued(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t", partitions=2, configs={"max.message.bytes": "5000"})
     async with Producer(cluster.bootstrap) as producer:
         await producer.prepare("t")
@@ -170,13 +174,13 @@ async def test_what_cannot_be_sent_is_refused_at_once_and_nothing_is_queued(clus
         {"delivery_timeout_ms": 0},
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:
+def test_invalid_settings(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         Producer("localhost:1", **settings)
 
 
 @pytest.mark.parametrize("bootstrap", ["", "nowhere", "host:port", "host:99999", ":1"])
-def test_addresses_that_cannot_be(bootstrap: str) -> None:
+def test_invalid_addresses(bootstrap: str) -> None:
     with pytest.raises(InvalidRequest):
         Producer(bootstrap)
 
@@ -189,7 +193,7 @@ async def test_batches_respect_the_limit_of_their_topic(cluster: FakeCluster) ->
     assert max(map(len, topic.partitions[0].batches)) <= 3000
 
 
-async def test_a_full_buffer_says_so_and_drain_makes_room(cluster: FakeCluster) -> None:
+async def test_a_full_buffer_raises_and_drain_makes_room(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t")
     held = asyncio.Event()
     cluster.nodes[1].on_produce = lambda _: Fate(hold=held)
@@ -245,7 +249,7 @@ async def test_linger_is_kept(cluster: FakeCluster) -> None:
         assert loop.time() - before < 0.015 + 0.5
 
 
-async def test_without_linger_what_comes_while_an_answer_is_due_goes_together(
+async def test_without_linger_records_sent_while_an_answer_is_due_are_batched(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accumulator, "GATHER_AT_MOST", 50.0)
@@ -260,7 +264,7 @@ async def test_without_linger_what_comes_while_an_answer_is_due_goes_together(
         for value in full:
             producer.send("t", value)
             await asyncio.sleep(0)
-        await cluster.until(lambda: len(node.produces) == 3)  # a batch that is full waits for nobody
+        await cluster.until(lambda: len(node.produces) == 3)  # a full batch waits for nothing
         for value in (b"1", b"2"):
             producer.send("t", value)
             await asyncio.sleep(0)
@@ -270,7 +274,7 @@ async def test_without_linger_what_comes_while_an_answer_is_due_goes_together(
     assert topic.partitions[0].values() == [b"first", b"unanswered", *full, b"1", b"2"]
 
 
-async def test_without_linger_a_batch_waits_for_an_answer_only_so_long(
+async def test_without_linger_a_batch_waits_for_an_answer_only_for_a_limited_time(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accumulator, "OPEN_AT_MOST", 60.0)
@@ -310,7 +314,7 @@ async def test_a_topic_that_does_not_exist(cluster: FakeCluster, monkeypatch: py
     await producer.close()
 
 
-async def test_a_partition_that_the_topic_turns_out_not_to_have(cluster: FakeCluster) -> None:
+async def test_a_partition_that_the_topic_does_not_have(cluster: FakeCluster) -> None:
     cluster.create_topic("t", partitions=2)
     producer = Producer(cluster.bootstrap)
     delivery = producer.send("t", b"a", partition=5)
@@ -319,7 +323,7 @@ async def test_a_partition_that_the_topic_turns_out_not_to_have(cluster: FakeClu
     await producer.close()
 
 
-async def test_flush_raises_what_nobody_saw(cluster: FakeCluster) -> None:
+async def test_flush_raises_errors_that_were_not_read(cluster: FakeCluster) -> None:
     cluster.create_topic("t")
     cluster.nodes[1].on_produce = lambda _: Fate(error="corrupt_batch")
     producer = Producer(cluster.bootstrap)
@@ -337,7 +341,7 @@ async def test_flush_raises_what_nobody_saw(cluster: FakeCluster) -> None:
     await producer.close()
 
 
-async def test_a_waiter_who_gives_up_takes_nothing_from_the_others(cluster: FakeCluster) -> None:
+async def test_a_cancelled_waiter_does_not_affect_the_others(cluster: FakeCluster) -> None:
     cluster.create_topic("t")
     held = asyncio.Event()
     cluster.nodes[1].on_produce = lambda _: Fate(hold=held)
@@ -363,7 +367,7 @@ async def test_a_closed_producer_sends_nothing(cluster: FakeCluster) -> None:
     assert topic.partitions[0].values() == [b"a"]
 
 
-async def test_closing_without_flush_tells_what_is_known(cluster: FakeCluster) -> None:
+async def test_closing_without_flush_reports_the_known_outcomes(cluster: FakeCluster) -> None:
     cluster.create_topic("t", partitions=2)
     cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
     producer = Producer(cluster.bootstrap, linger_ms=0)
@@ -387,7 +391,7 @@ async def test_without_acknowledgements(cluster: FakeCluster) -> None:
     assert parse_header(topic.partitions[0].batches[0]).producer_id == -1
 
 
-async def test_batches_of_an_idempotent_producer_are_named(cluster: FakeCluster) -> None:
+async def test_batches_of_an_idempotent_producer_have_sequence_numbers(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t", partitions=2)
     async with Producer(cluster.bootstrap) as producer:
         for count in (2, 3, 1):
@@ -403,9 +407,9 @@ async def test_batches_of_an_idempotent_producer_are_named(cluster: FakeCluster)
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_nothing_is_done_for_a_batch_before_its_time(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, known: bool
+    cluster: FakeCluster, senders: list[Sender], known: bool
 ) -> None:
-    """The timer of a batch that was opened is due when it is to be sealed: a turn before that would be for nothing."""
+    """The timer of an open batch is due when it is to be sealed: an earlier turn would be useless."""
     cluster.create_topic("later", partitions=1)
     async with Producer(cluster.bootstrap, linger_ms=60_000) as producer:
         if known:
@@ -414,7 +418,8 @@ async def test_nothing_is_done_for_a_batch_before_its_time(
         loop = asyncio.get_running_loop()
         began = loop.time()
         sent = producer.send("later", b"1", partition=0)
-        assert producer._sender is not None and producer._sender._timer is not None
-        assert began + 59.0 < producer._sender._timer.when() <= loop.time() + 60.0
+        (inner,) = senders
+        due_at = inner.facts().due_at
+        assert due_at is not None and began + 59.0 < due_at <= loop.time() + 60.0
         await producer.flush()
         await sent

@@ -1,5 +1,8 @@
-"""The producer at its ends: deliveries are decided once whatever happens, one bad record harms no other, memory stays
-bounded, and an error tells the truth about what may be in the log."""
+"""The producer at its ends.
+
+Deliveries complete once whatever happens, one bad record affects no other, memory stays bounded, and an error says
+correctly whether the record may be in the log.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,14 @@ from raftlog import Producer
 from raftlog.client.producing import requests as lanes
 from raftlog.client.producing import sender
 from raftlog.client.producing.delivery import DeliveryFuture
+from raftlog.client.producing.sender import Sender
+from raftlog.client.settings import ProducerSettings
 from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
-from tests.support.fake_cluster import FakeCluster, FakePartition, Fate
+from tests.support.client.fake_cluster import FakeCluster, FakePartition, Fate
+from tests.support.client.parts import senders
+from tests.support.http.api_client import eventually
+
+__all__ = ["senders"]
 
 
 @pytest.fixture
@@ -25,21 +34,20 @@ async def cluster() -> AsyncIterator[FakeCluster]:
         yield started
 
 
-# --- What may be in the log ------------------------------------------------------------------------------------------
+# --- Outcomes --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_that_is_gone_tells_of_a_batch_in_flight_that_its_fate_is_unknown(
+async def test_a_batch_in_flight_to_a_deleted_topic_has_an_unknown_outcome(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "UNKNOWN_TOPIC_GRACE", 0.05)
+    monkeypatch.setattr(sender, "METADATA_INTERVAL", 0.05)
     cluster.create_topic("t")
     cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
     producer = Producer(cluster.bootstrap, linger_ms=0)
     in_flight = producer.send("t", b"a")
     await cluster.until(lambda: cluster.nodes[1].produces)
     del cluster.topics["t"]
-    await producer._started().topic_known("t")
-    producer._started()._refresher.ask(["t"])
     with pytest.raises(RetriableError) as error:
         async with asyncio.timeout(5):
             await in_flight
@@ -47,7 +55,10 @@ async def test_a_topic_that_is_gone_tells_of_a_batch_in_flight_that_its_fate_is_
     await producer.close()
 
 
-async def test_one_bad_answer_of_the_api_fails_nothing(cluster: FakeCluster) -> None:
+async def test_one_invalid_answer_of_the_api_fails_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "METADATA_INTERVAL", 0.05)
     cluster.create_topic("t")
     node = cluster.nodes[1]
     held = asyncio.Event()
@@ -55,13 +66,12 @@ async def test_one_bad_answer_of_the_api_fails_nothing(cluster: FakeCluster) -> 
     async with Producer(cluster.bootstrap, linger_ms=0) as producer:
         in_flight = producer.send("t", b"a")
         await cluster.until(lambda: node.produces)
-        describe = node._describe
-        node._describe = lambda _: {"nonsense": True}  # type: ignore[method-assign]
+        describe = node.describe
+        node.describe = lambda _: {"nonsense": True}  # type: ignore[method-assign]
         called = len(node.api_calls)
-        producer._started()._refresher.ask(["t"])
         await cluster.until(lambda: len(node.api_calls) >= called + 6)
         assert not in_flight.done()
-        node._describe = describe  # type: ignore[method-assign]
+        node.describe = describe  # type: ignore[method-assign]
         held.set()
         assert (await in_flight).base_offset == 0
 
@@ -74,7 +84,7 @@ async def test_one_bad_answer_of_the_api_fails_nothing(cluster: FakeCluster) -> 
     [{"timestamp_ms": 1.5}, {"timestamp_ms": "7"}, {"partition": 0.0}, {"partition": "0"}],
     ids=str,
 )
-async def test_numbers_that_are_none_are_refused_before_they_reach_a_batch(
+async def test_invalid_numbers_are_refused_before_they_reach_a_batch(
     cluster: FakeCluster, arguments: dict[str, Any]
 ) -> None:
     topic = cluster.create_topic("t")
@@ -99,7 +109,7 @@ async def test_columns_of_times_are_checked_before_anything_is_queued(cluster: F
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-async def test_a_batch_that_cannot_be_encoded_harms_no_other(
+async def test_a_batch_that_cannot_be_encoded_affects_no_other(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
     topic = cluster.create_topic("t", partitions=3)
@@ -123,7 +133,7 @@ async def test_a_batch_that_cannot_be_encoded_harms_no_other(
     assert [partition.values() for partition in topic.partitions] == [[b"a"], [b"after"], [b"c"]]
 
 
-async def test_a_callback_that_raises_harms_no_other(cluster: FakeCluster) -> None:
+async def test_a_callback_that_raises_affects_no_other(cluster: FakeCluster) -> None:
     cluster.create_topic("t", partitions=2)
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
@@ -142,7 +152,7 @@ async def test_a_callback_that_raises_harms_no_other(cluster: FakeCluster) -> No
 # --- Waiting and closing ---------------------------------------------------------------------------------------------
 
 
-async def test_a_flush_does_not_wait_for_linger_where_the_topic_had_to_be_found_first(cluster: FakeCluster) -> None:
+async def test_a_flush_does_not_wait_for_linger_if_the_topic_had_to_be_looked_up_first(cluster: FakeCluster) -> None:
     cluster.create_topic("t")
     producer = Producer(cluster.bootstrap, linger_ms=30_000)
     keyed = producer.send("t", b"a", key=b"k")
@@ -152,7 +162,7 @@ async def test_a_flush_does_not_wait_for_linger_where_the_topic_had_to_be_found_
     await producer.close()
 
 
-async def test_closing_that_is_cancelled_decides_everything_all_the_same(cluster: FakeCluster) -> None:
+async def test_a_cancelled_close_completes_every_delivery(cluster: FakeCluster) -> None:
     cluster.create_topic("t")
     cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
     producer = Producer(cluster.bootstrap, linger_ms=0)
@@ -183,8 +193,8 @@ async def test_closing_ends_a_send_many_that_waits_for_room(cluster: FakeCluster
     assert producer.buffered_bytes == 0
 
 
-async def test_without_acknowledgements_a_slow_broker_is_felt(cluster: FakeCluster) -> None:
-    """What it does not take stays in the buffer, which is bounded, and nowhere else."""
+async def test_without_acknowledgements_a_slow_broker_causes_backpressure(cluster: FakeCluster) -> None:
+    """Records that it does not accept stay in the buffer, which is bounded, and nowhere else."""
     topic = cluster.create_topic("t")
     value = b"x" * 100_000
     async with Producer(cluster.bootstrap, acks=0, buffer_bytes=4 << 20, linger_ms=0) as producer:
@@ -204,7 +214,7 @@ async def test_without_acknowledgements_a_slow_broker_is_felt(cluster: FakeClust
 
 
 @pytest.mark.parametrize("arrow", [False, True], ids=["lists", "arrow"])
-async def test_long_columns_are_looked_at_piece_by_piece(cluster: FakeCluster, arrow: bool) -> None:
+async def test_long_columns_are_processed_piece_by_piece(cluster: FakeCluster, arrow: bool) -> None:
     topic = cluster.create_topic("t")
     values: Any = [b"%d" % i for i in range(100_000)]
     times: Any = list(range(100_000))
@@ -226,7 +236,7 @@ async def test_long_columns_are_looked_at_piece_by_piece(cluster: FakeCluster, a
     assert topic.partitions[0].values() == values
 
 
-# --- News of the topic -----------------------------------------------------------------------------------------------
+# --- Changes of the topic --------------------------------------------------------------------------------------------
 
 
 async def test_a_limit_that_was_lowered_is_learned_from_a_refusal(cluster: FakeCluster) -> None:
@@ -237,12 +247,15 @@ async def test_a_limit_that_was_lowered_is_learned_from_a_refusal(cluster: FakeC
     with pytest.raises(InvalidRequest, match="batch_too_large"):
         await producer.send("t", b"x" * 9000)
     async with asyncio.timeout(5):
-        while producer._started().accumulator.limits("t")[1] > 5000:
-            await producer.drain()
+        with pytest.raises(InvalidRequest, match="the batch limit of topic t"):
+            while True:
+                sent = producer.send("t", b"x" * 9000)  # refused here as soon as the limit is known
+                with pytest.raises(InvalidRequest, match="from the fake"):
+                    await sent
     await producer.close()
 
 
-async def test_partitions_that_are_added_are_noticed(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_added_partitions_are_noticed(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "METADATA_INTERVAL", 0.05)
     topic = cluster.create_topic("t")
     async with Producer(cluster.bootstrap, linger_ms=0) as producer:
@@ -253,8 +266,8 @@ async def test_partitions_that_are_added_are_noticed(cluster: FakeCluster, monke
                 pass
 
 
-async def test_nothing_is_unknown_of_what_never_left(cluster: FakeCluster) -> None:
-    """A connection that is gone when a request is ready has carried none of it."""
+async def test_a_batch_that_was_never_sent_has_no_unknown_outcome(cluster: FakeCluster) -> None:
+    """A connection that is gone when a request is ready has sent none of it."""
 
     class Owner:
         def __init__(self) -> None:
@@ -266,23 +279,17 @@ async def test_nothing_is_unknown_of_what_never_left(cluster: FakeCluster) -> No
         def lost(self, attempts: Any, error: RaftlogError) -> None:
             self.told.append("lost")
 
-        unencodable = lost
-
-        def sent_unanswered(self, attempts: Any) -> None:
-            self.told.append("sent")
-
     class Gone:
         def request(self, *_: Any, **__: Any) -> None:
             raise RetriableError("connection_lost", "it is closed")
 
     owner = Owner()
-    lane = lanes.Lane(
+    lane = lanes.ProduceRequests(
         {},
-        Producer("127.0.0.1:1")._settings,
+        ProducerSettings(),
+        False,
         answered=owner.answered,
         lost=owner.lost,
-        unencodable=owner.unencodable,
-        sent_unanswered=owner.sent_unanswered,
     )
     batch: Any = sender.Accumulator(
         batch_bytes=2000, max_batch_bytes=2000, buffer_bytes=4000, linger=0, new_delivery=DeliveryFuture
@@ -292,7 +299,7 @@ async def test_nothing_is_unknown_of_what_never_left(cluster: FakeCluster) -> No
 
 
 @pytest.mark.parametrize(("size", "threads"), [(lanes.INLINE_COMPRESSION_BYTES // 2, 0), (100_000, 1)])
-async def test_only_what_takes_long_to_compress_is_given_to_a_thread(
+async def test_only_large_batches_are_compressed_on_a_thread(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, size: int, threads: int
 ) -> None:
     cluster.create_topic("t")
@@ -310,10 +317,10 @@ async def test_only_what_takes_long_to_compress_is_given_to_a_thread(
         assert len(given) == threads
 
 
-async def test_without_a_thread_to_compress_in_the_loop_compresses(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+async def test_without_a_thread_the_loop_compresses(
+    cluster: FakeCluster, senders: list[Sender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits in a lane for a thread that could not be started would hold up its broker's batches for ever."""
+    """Batches that wait for a thread that could not be started would hold up their broker's batches forever."""
 
     def none_left(*_: Any) -> Any:
         raise RuntimeError("can't start new thread")
@@ -328,7 +335,8 @@ async def test_without_a_thread_to_compress_in_the_loop_compresses(
         assert done.base_offset == 0
         async with asyncio.timeout(5):
             assert (await producer.send("t", b"b")).base_offset == 1
-        assert [lane.requests for lane in producer._started()._lanes.values()] == [0]
+        (inner,) = senders
+        assert inner.facts().requests == 0
 
 
 @pytest.mark.parametrize(
@@ -336,7 +344,7 @@ async def test_without_a_thread_to_compress_in_the_loop_compresses(
     [MemoryError(), OSError(errno.EMFILE, "Too many open files"), ImportError("libarrow.so: Too many open files")],
     ids=repr,
 )
-async def test_records_that_cannot_be_encoded_for_want_of_memory_or_descriptors_are_sent_later(
+async def test_records_that_cannot_be_encoded_for_lack_of_memory_or_descriptors_are_sent_later(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, shortage: Exception
 ) -> None:
     cluster.create_topic("t")
@@ -361,20 +369,18 @@ async def test_deadlines_are_kept_after_a_turn_that_failed(
     cluster.create_topic("t")
     cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
     producer = Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=500)
+    failed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
     in_flight = producer.send("t", b"a")
     await cluster.until(lambda: cluster.nodes[1].produces)
-    started = producer._started()
 
-    def pump() -> None:
+    def pump(broken: Sender) -> None:
         raise RuntimeError("a bug of ours")
 
-    assert started._watch is not None
-    started._watch.cancel()
     with monkeypatch.context() as patch:
-        patch.setattr(started, "pump", pump)
-        with pytest.raises(RuntimeError):
-            started._on_watch()
-    assert started._watch is not None, "the next look"
+        patch.setattr(Sender, "pump", pump)
+        await eventually(lambda: bool(failed))
+    assert str(failed[0]["exception"]) == "a bug of ours" and not in_flight.done()
     with pytest.raises(RetriableError) as error:
         async with asyncio.timeout(5):
             await in_flight

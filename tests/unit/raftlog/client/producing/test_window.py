@@ -1,7 +1,7 @@
-"""A partition's window counts from the oldest batch without an answer, not from how many have none.
+"""A partition's window counts from the oldest unanswered batch, not by the number of unanswered ones.
 
-A leader remembers the last five batches of a producer. Were the first of five answered last, or never, while the
-others' answers let five more go, it would have forgotten the first by the time that it is sent again (S1).
+A leader keeps the last five batches of a producer. If the first of five were answered last, or never, while the others'
+answers let five more go, the leader would have dropped the first by the time that it is resent (S1).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def launch_all(queue: PartitionQueue[None]) -> list[Batch[None]]:
     return launched
 
 
-def test_answers_behind_an_open_batch_let_nothing_new_go() -> None:
+def test_answers_behind_an_open_batch_let_no_new_batch_go() -> None:
     queue = queue_of(20)
     first, *others = launch_all(queue)
     assert len(others) == MAX_IN_FLIGHT_BATCHES - 1
@@ -39,7 +39,7 @@ def test_answers_behind_an_open_batch_let_nothing_new_go() -> None:
     assert len(launch_all(queue)) == MAX_IN_FLIGHT_BATCHES
 
 
-def test_the_window_opens_by_as_many_as_were_answered_at_its_beginning() -> None:
+def test_the_window_opens_by_the_number_answered_at_its_beginning() -> None:
     queue = queue_of(20)
     launched = launch_all(queue)
     queue.in_flight.remove(launched[0])
@@ -47,7 +47,7 @@ def test_the_window_opens_by_as_many_as_were_answered_at_its_beginning() -> None
     assert len(launch_all(queue)) == 1
 
 
-def test_what_is_sent_again_keeps_its_place_in_the_window() -> None:
+def test_a_resent_batch_keeps_its_place_in_the_window() -> None:
     queue = queue_of(20)
     launched = launch_all(queue)
     for answered in launched[1:4]:

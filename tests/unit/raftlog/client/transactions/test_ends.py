@@ -12,8 +12,8 @@ from raftlog import Producer, commit_together
 from raftlog.client import ConsumedOffsets, ConsumedRange, Transaction, TransactionState
 from raftlog.client.transactions import manager as transaction_manager
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from tests.support.fake_cluster import FakeCluster, Fate
-from tests.support.fake_transactions import seen
+from tests.support.client.fake_cluster import FakeCluster, Fate
+from tests.support.client.fake_transactions import seen
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_a_lost_abort_is_made_up_for_when_the_next_one_begins(
             transaction.send("t", b"there")
     assert seen(topic) == [b"there"]
     first, again = cluster.transactions.asked("initialize")
-    assert first["after"] is None and again["after"]["producer_epoch"] == 0
+    assert first.after is None and again.after.producer_epoch == 0
 
 
 async def test_a_commit_that_is_under_way_goes_on_when_its_task_is_cancelled(cluster: FakeCluster) -> None:
@@ -195,7 +195,7 @@ async def test_offsets_move_with_it_or_not_at_all_s13(cluster: FakeCluster) -> N
     assert cluster.transactions.group_offsets == {place: 6}
     assert seen(topic) == [b"a"]
     # The one that wrote nothing is named too: that is what fences a zombie.
-    assert [len(one["transactions"]) for one in cluster.transactions.asked("commit")] == [1, 1, 1]
+    assert [len(one.outputs) for one in cluster.transactions.asked("commit")] == [1, 1, 1]
 
 
 async def test_who_is_cancelled_hears_of_that_also_where_the_abort_finds_a_fence(cluster: FakeCluster) -> None:

@@ -1,4 +1,4 @@
-"""What a client may say of a transaction: committed, aborted, or that nobody knows; and never one for another (S13)."""
+"""The outcomes that a client reports for a transaction: committed, aborted or unknown, and never a wrong one (S13)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from raftlog.client import Transaction, TransactionState
 from raftlog.client.transactions import manager as transaction_manager
 from raftlog.client.transactions.decision import Wait
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from tests.support.fake_cluster import FakeCluster, Fate
-from tests.support.fake_transactions import seen
+from tests.support.client.fake_cluster import FakeCluster, Fate
+from tests.support.client.fake_transactions import seen
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def abort_in_vain(transaction: Transaction) -> RaftlogError:
     return caught.value
 
 
-# --- Aborts that nobody answers --------------------------------------------------------------------------------------
+# --- Aborts without an answer ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("impatient")
@@ -90,7 +90,7 @@ async def test_what_was_handed_out_may_be_committed_elsewhere_s13(cluster: FakeC
 async def test_a_refusal_that_decides_nothing_and_an_abort_without_an_answer_leave_it_unknown_s13(
     cluster: FakeCluster,
 ) -> None:
-    """An earlier copy of the request may still be on its way to another node."""
+    """An earlier copy of the request may still be in flight to another node."""
     topic = cluster.create_topic("t")
     async with Producer(cluster.bootstrap, transactional_id="p") as producer:
         transaction = producer.transaction()
@@ -100,6 +100,30 @@ async def test_a_refusal_that_decides_nothing_and_an_abort_without_an_answer_lea
             error = await commit_in_vain(transaction)
             assert (type(error), error.code) == (RetriableError, "outcome_unknown")
             assert transaction.state.value == "unknown"
+            cluster.transactions.refuse = {}
+        await transaction.commit()
+    assert seen(topic) == [b"once"]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("code", ["unsupported_version", "authorization_failed"])
+async def test_an_abort_that_is_refused_without_a_decision_leaves_it_unknown_s13(
+    cluster: FakeCluster, code: str
+) -> None:
+    """The commit may be applied by another node, and the refusals come from one that has not decided anything."""
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap, transactional_id="p") as producer:
+        transaction = producer.transaction()
+        async with transaction:
+            transaction.send("t", b"once")
+            cluster.transactions.refuse = {"commit": code, "abort": code}
+            assert (await commit_in_vain(transaction)).code == "outcome_unknown"
+            assert transaction.state is TransactionState.UNKNOWN
+            with pytest.raises(RetriableError) as caught:
+                await transaction.abort()
+            assert caught.value.code == "outcome_unknown"
+            assert transaction.state is TransactionState.UNKNOWN
+            assert (await begin_in_vain(producer)).code == "outcome_unknown"
             cluster.transactions.refuse = {}
         await transaction.commit()
     assert seen(topic) == [b"once"]
@@ -144,7 +168,7 @@ async def test_one_that_was_committed_before_does_not_commit_the_others_s13(clus
 
 
 async def test_what_was_not_answered_is_asked_for_as_it_was_s13(cluster: FakeCluster) -> None:
-    """Otherwise the answer to the first commit would be taken for one to the second, of which nothing was done."""
+    """Otherwise the first commit's answer would be taken for the second's, which was never carried out."""
     topic = cluster.create_topic("t")
     async with Producer(cluster.bootstrap) as a, Producer(cluster.bootstrap) as b:
         async with a.transaction() as one, b.transaction() as other:
@@ -166,7 +190,7 @@ async def test_what_was_not_answered_is_asked_for_as_it_was_s13(cluster: FakeClu
     assert cluster.transactions.positions == {"x": 0}
 
 
-# --- Initialisations that come twice ---------------------------------------------------------------------------------
+# --- Duplicate initializations ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("impatient")
@@ -180,7 +204,7 @@ async def test_an_initialisation_is_repeated_under_its_number_until_it_is_answer
         async with producer.transaction() as transaction:
             assert transaction.key.producer_epoch == 0
             transaction.send("t", b"a")
-    assert len({one["attempt"] for one in cluster.transactions.asked("initialize")}) == 1
+    assert len({one.attempt for one in cluster.transactions.asked("initialize")}) == 1
     assert seen(topic) == [b"a"]
 
 
@@ -203,7 +227,7 @@ async def test_one_that_is_repeated_after_another_producers_hears_that_it_is_fen
 
 @pytest.mark.usefixtures("impatient")
 async def test_who_begins_anew_when_it_was_replaced_is_fenced_and_fences_nobody_s13(cluster: FakeCluster) -> None:
-    """It knows that its last transaction is committed, and not with what it goes on."""
+    """The client knows that its last transaction is committed, but not its next key."""
     topic = cluster.create_topic("t")
     async with (
         Producer(cluster.bootstrap, transactional_id="p") as replaced,
@@ -226,7 +250,7 @@ async def test_who_begins_anew_when_it_was_replaced_is_fenced_and_fences_nobody_
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_name_that_was_forgotten_begins_anew(cluster: FakeCluster) -> None:
-    """Nobody used it for so long that nothing is known of its last transaction: that must not hold it up for ever."""
+    """The name was unused until its last transaction was forgotten: that must not block it permanently."""
     topic = cluster.create_topic("t")
     async with Producer(cluster.bootstrap, transactional_id="p", linger_ms=0) as producer:
         async with producer.transaction() as transaction:
@@ -244,11 +268,11 @@ async def test_a_name_that_was_forgotten_begins_anew(cluster: FakeCluster) -> No
     assert seen(topic) == [b"a", b"b"]
 
 
-# --- What would be left out ------------------------------------------------------------------------------------------
+# --- Records that a commit would leave out ----------------------------------------------------------------------------
 
 
 async def test_a_record_that_nobody_has_awaited_is_not_left_out_of_a_commit_s13(cluster: FakeCluster) -> None:
-    """Where the buffer is full, `send_and_wait` sends when it is awaited."""
+    """If the buffer is full, `send_and_wait` sends when it is awaited."""
     topic = cluster.create_topic("t")
     async with Producer(cluster.bootstrap, buffer_bytes=1 << 21, linger_ms=0) as producer:
         with pytest.raises(InvalidRequest, match="was not awaited") as caught:
@@ -303,11 +327,11 @@ async def test_who_waits_for_a_commit_when_the_producer_is_closed_is_told_and_no
 async def test_a_commit_asks_the_broker_to_wait_for_its_markers_in_milliseconds(
     cluster: FakeCluster, wait: Wait, timeout: float, asked_ms: int
 ) -> None:
-    """For half of the caller's time at most, so that there is time left to ask again."""
+    """For half of the caller's time at most, so that there is time left for a retry."""
     topic = cluster.create_topic("t")
     async with Producer(cluster.bootstrap) as producer, producer.transaction() as transaction:
         transaction.send("t", b"once")
         await transaction.commit(wait=wait, timeout=timeout)
     (asked,) = cluster.transactions.asked("commit")
-    assert asked["visible_within_ms"] == asked_ms
+    assert asked.visible_within_ms == asked_ms
     assert seen(topic) == [b"once"]

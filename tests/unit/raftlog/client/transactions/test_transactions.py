@@ -1,4 +1,4 @@
-"""Transactions of the client against a cluster in memory: what is committed, aborted, and when nobody can say (S13)."""
+"""Transactions of the client against a cluster in memory: commits, aborts and unknown outcomes (S13)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import pytest
 
 from raftlog import Producer
 from raftlog.client import TransactionState
+from raftlog.client.producing import sender
 from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.model import TopicId
 from raftlog.records.batch import parse_header
-from tests.support.fake_cluster import FakeCluster, FakeTopic, Fate
-from tests.support.fake_transactions import seen
+from raftlog.wire import TopicEnds
+from tests.support.client.fake_cluster import FakeCluster, FakeTopic, Fate
+from tests.support.client.fake_transactions import seen
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 
 def keys_of(topic: FakeTopic) -> list[tuple[int, int, int]]:
-    """Producer id, epoch and base sequence of every batch of records."""
+    """Return producer id, epoch and base sequence of every batch of records."""
     headers = [parse_header(batch) for partition in topic.partitions for batch in partition.batches]
     return [(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers if not h.is_control]
 
@@ -43,9 +46,7 @@ async def test_a_block_that_ends_commits_all_of_it_s13(cluster: FakeCluster) -> 
     headers = [parse_header(batch) for batch in topic.partitions[0].batches]
     assert [header.is_transactional for header in headers] == [True] * len(headers)
     (commit,) = cluster.transactions.asked("commit")
-    assert commit["transactions"][0]["topics"] == [
-        {"topic_id": topic.id.hex(), "end_offsets": [[0, 10], [1, 15], [2, 10]]}
-    ]
+    assert commit.outputs[0].topics == (TopicEnds(TopicId(topic.id), (0, 1, 2), (10, 15, 10)),)
 
 
 async def test_each_transaction_of_a_name_has_an_epoch_and_counts_from_zero(cluster: FakeCluster) -> None:
@@ -125,7 +126,7 @@ async def test_a_transaction_without_anything_in_it_asks_nobody(cluster: FakeClu
     assert [path for path, _ in cluster.transactions.requests] == ["initialize"]
 
 
-# --- What cannot be committed ----------------------------------------------------------------------------------------
+# --- Refused commits -------------------------------------------------------------------------------------------------
 
 
 async def test_a_record_that_failed_cannot_be_committed_s13(cluster: FakeCluster) -> None:
@@ -188,16 +189,27 @@ async def test_a_topic_that_was_made_anew_breaks_the_transaction(cluster: FakeCl
     assert seen(again) == [b"there"]
 
 
-async def test_a_topic_of_an_earlier_transaction_that_is_gone_breaks_nothing(cluster: FakeCluster) -> None:
+async def test_a_topic_of_an_earlier_transaction_that_is_gone_breaks_nothing(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "METADATA_INTERVAL", 0.01)
+    monkeypatch.setattr(sender, "UNKNOWN_TOPIC_GRACE", 0.0)
     cluster.create_topic("old")
     topic = cluster.create_topic("t", partitions=2)
+    node, held = cluster.nodes[1], asyncio.Event()
+    asks_for_t = "GET /v1/topics/t"
     async with Producer(cluster.bootstrap, transactional_id="p", linger_ms=0) as producer:
         async with producer.transaction() as transaction:
             transaction.send("old", b"one")
         del cluster.topics["old"]
+        node.api_calls.clear()
         async with producer.transaction() as transaction:
-            await transaction.send_and_wait("t", b"a", partition=0)
-            transaction._sender._fail_topic("old", InvalidRequest("unknown_topic", "gone"))
+            node.on_produce = lambda _: Fate(hold=held)
+            transaction.send("t", b"a", partition=0)
+            await cluster.until(lambda: "GET /v1/topics/old" in node.api_calls)
+            # It is forgotten once its refusal has arrived: then a refresh names only the other topic.
+            await cluster.until(lambda: [one for one in node.api_calls if "/topics/" in one][-3:] == 3 * [asks_for_t])
+            held.set()
             transaction.send("t", b"b", partition=1)
     assert seen(topic) == [b"a", b"b"]
 

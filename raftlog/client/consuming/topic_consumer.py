@@ -1,4 +1,4 @@
-"""`Consumer`: reads the partitions of one topic by offset.
+"""`TopicConsumer`: reads the partitions of one topic by offset.
 
 The consumer keeps its positions in memory and stores them nowhere: pass `start` to continue where a program stopped. It
 returns only records that all in-sync replicas have (S3), in offset order, each record once, across leader changes and
@@ -15,23 +15,23 @@ thread. The cursor owns the batch before decoding begins, so a caller that is ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from ssl import SSLContext
-from types import TracebackType
-from typing import Any, ClassVar
+from typing import Self, Unpack
 
 from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.connection_security import ConnectionSecurity
 from raftlog.client.cluster.metadata import TOPIC_ID
-from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
+from raftlog.client.keywords import ConsumerKeywords
+from raftlog.client.settings import ConsumerSettings, takes
+from raftlog.config import KIB, check_topic_name
 from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import EARLIEST
 from raftlog.records.batch import Codec
 
 from .fetcher import Fetcher
-from .reader import READ_COMMITTED, PartitionReader, Start, parse_isolation, parse_start
+from .reader import PartitionReader, Start, parse_start
 from .records import ConsumedBatch, ConsumerRecord
-from .settings import DEFAULT_PREFETCH_BYTES, FetcherSettings
 
 START_TIMEOUT = 30.0
 PAUSE_AFTER = 2000
@@ -73,16 +73,13 @@ class Cursor:
         return compressed or header.record_count > INLINE_RECORDS
 
 
-class Consumer:
+class TopicConsumer:
     """Reads one topic.
 
     A consumer belongs to one event loop. `close` it, or use it with `async with`.
     """
 
-    make_group_consumer: ClassVar[Callable[..., Any] | None] = None
-    """The factory behind `subscribe`; `raftlog/client/groups/consumer.py` sets it, because groups import this module.
-    """
-
+    @takes(ConsumerSettings)
     def __init__(
         self,
         bootstrap: str | Sequence[str],
@@ -90,42 +87,24 @@ class Consumer:
         partitions: Sequence[int] | None = None,
         start: Start | Mapping[int, Start] = EARLIEST,
         *,
-        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-        max_wait_ms: int = 500,
-        min_bytes: int = 1,
-        on_out_of_range: str = "error",
-        isolation: str = READ_COMMITTED,
         topic_id: str = "",
-        ssl: SSLContext | None = None,
+        settings: ConsumerSettings | None = None,
+        **keywords: Unpack[ConsumerKeywords],
     ) -> None:
         """Configure the consumer; nothing is connected yet.
 
         * `partitions`: the partitions to read; None means all, including those added later.
         * `start`: `"earliest"`, `"latest"`, an offset, `"@<milliseconds since 1970>"` (the first record at or after
           that time), or one of these per partition.
-        * `prefetch_bytes`: the limit of bytes fetched ahead.
-        * `max_wait_ms`: how long a broker may wait for `min_bytes`.
-        * `on_out_of_range`: what to do if the position is not, or no longer, in the log: `"error"`, or continue at the
-          `"earliest"` or `"latest"` offset.
-        * `isolation`: `"read_committed"` returns records of committed transactions and of no transaction, up to the
-          first open transaction (S13); `"read_uncommitted"` returns everything that is replicated.
         * `topic_id`: 32 hexadecimal digits. With it, another topic of the same name, deleted before or created after
           this one, is never read.
-        * `ssl`: as for a `Producer`.
 
-        Raises `InvalidRequest`.
+        The other keywords are the fields of `ConsumerSettings`; they replace those of `settings`. Raises
+        `InvalidRequest`.
         """
-        if on_out_of_range not in ("error", "earliest", "latest"):
-            known = "error, earliest or latest"
-            raise InvalidRequest("invalid_config", f"on_out_of_range must be {known}, not {on_out_of_range!r}")
-        if not 1 <= max_wait_ms <= MAX_FETCH_WAIT_MS:
-            raise InvalidRequest("invalid_config", f"max_wait_ms must be between 1 and {MAX_FETCH_WAIT_MS}")
-        if prefetch_bytes < MIB:
-            raise InvalidRequest("invalid_config", f"prefetch_bytes must be at least {MIB}")
+        self._settings = ConsumerSettings.of(settings, keywords)
         for one in start.values() if isinstance(start, Mapping) else [start]:
             parse_start(one)
-        if not 0 <= min_bytes <= MAX_FETCH_BYTES:
-            raise InvalidRequest("invalid_config", f"min_bytes must be between 0 and {MAX_FETCH_BYTES}")
         if partitions is not None and not partitions:
             raise InvalidRequest(
                 "invalid_request", "the list of partitions is empty: name at least one, or None for all"
@@ -139,29 +118,12 @@ class Consumer:
         self._topic_id = bytes.fromhex(topic_id)
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
-        self._settings = FetcherSettings(
-            prefetch_bytes=int(prefetch_bytes),
-            max_wait=max_wait_ms / 1000,
-            min_bytes=max(1, int(min_bytes)),
-            on_out_of_range=on_out_of_range,
-            isolation=parse_isolation(isolation),
-        )
-        self._api = HttpApi(bootstrap, ssl)
+        self._api = HttpApi(bootstrap, ConnectionSecurity(self._settings))
         self._fetcher: Fetcher | None = None
         self._paused: set[int] = set()
         self._cursor: Cursor | None = None
         self._since_pause = 0
         self._closed = False
-
-    @staticmethod
-    def subscribe(bootstrap: str | Sequence[str], group: str, topics: Sequence[str] = (), **settings: Any) -> Any:
-        """Return a `GroupConsumer` of `topics`, or of the topics whose names match `pattern=`.
-
-        It shares the topics with the other members of its group and continues at the group's committed offsets.
-        `settings` are those of `GroupConsumer`.
-        """
-        assert Consumer.make_group_consumer is not None
-        return Consumer.make_group_consumer(bootstrap, group, topics, **settings)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
@@ -197,7 +159,7 @@ class Consumer:
             if records or not await self._more(deadline):
                 return records
 
-    def __aiter__(self) -> Consumer:
+    def __aiter__(self) -> Self:
         """Iterate over the records without end."""
         return self
 
@@ -239,7 +201,7 @@ class Consumer:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Offset of the next record to hand out, by partition, where it is known already."""
+        """Offset of the next record to hand out, by partition, if it is known already."""
         return {p: reader.position for p, reader in self._readers().items() if reader.position >= 0}
 
     @property
@@ -324,7 +286,7 @@ class Consumer:
             if self._fetcher is not None:
                 stack.push_async_callback(self._fetcher.close)
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         try:
             await self.start()
         except BaseException:
@@ -332,9 +294,7 @@ class Consumer:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         await self.close()
 
     # --- Inside -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Fakes of brokers and clusters in memory, for tests of the client and of the HTTP API."""
