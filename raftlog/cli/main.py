@@ -7,32 +7,26 @@ interrupted. Other packages add commands through the entry point group `raftlog.
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
+import functools
 import sys
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import rich_click as click
 from click.exceptions import Abort, ClickException
 
+from raftlog.cli.terminal.command import options_of
+from raftlog.cli.terminal.connection import ConnectionOptions
 from raftlog.cli.terminal.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from raftlog.cli.terminal.sources import resolve
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.version import __version__
 
-COMMANDS = {
-    "bench": "raftlog.cli.commands.bench:bench",
-    "cluster": "raftlog.cli.commands.cluster:cluster",
-    "consume": "raftlog.cli.commands.consume:consume",
-    "dev": "raftlog.cli.commands.dev:dev",
-    "group": "raftlog.cli.commands.group:group",
-    "partition": "raftlog.cli.commands.partition:partition",
-    "produce": "raftlog.cli.commands.produce:produce",
-    "quorum": "raftlog.cli.commands.quorum:quorum",
-    "server": "raftlog.cli.commands.server:server",
-    "tls": "raftlog.cli.commands.tls:tls",
-    "topic": "raftlog.cli.commands.topic:topic",
-    "transaction": "raftlog.cli.commands.transaction:transaction",
-}
-"""Name → module and attribute of the command."""
+COMMANDS = (
+    "acl", "bench", "cluster", "consume", "dev", "group", "partition", "produce", "profile", "quorum", "quota",
+    "server", "tls", "token", "topic", "transaction", "user", "whoami",
+)  # fmt: skip
+"""Each is in the module of its name."""
 
 ENTRY_POINT_GROUP = "raftlog.commands"
 
@@ -41,38 +35,26 @@ class LazyGroup(click.RichGroup):
     """A group that finds commands by name and loads only the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*COMMANDS, *(point.name for point in _entry_points())})
+        return sorted(_entry_points())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            module, _, attribute = COMMANDS[cmd_name].partition(":")
-            command: click.Command = getattr(importlib.import_module(module), attribute)
-            return command
-        for point in _entry_points():
-            if point.name == cmd_name:
-                loaded: click.Command = point.load()
-                return loaded
-        return None
+        point = _entry_points().get(cmd_name)
+        command: click.Command | None = None if point is None else point.load()
+        return command
 
 
-def _entry_points() -> list[importlib.metadata.EntryPoint]:
-    return sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
+def _entry_points() -> dict[str, EntryPoint]:
+    own = [EntryPoint(name, f"raftlog.cli.commands.{name}:{name}", ENTRY_POINT_GROUP) for name in COMMANDS]
+    return {point.name: point for point in (*entry_points(group=ENTRY_POINT_GROUP), *own)}
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="raftlog")
-@click.option(
-    "--bootstrap",
-    envvar="RAFTLOG_BOOTSTRAP",
-    default="127.0.0.1:9640",
-    show_default=True,
-    metavar="HOST:PORT,...",
-    help="API addresses of some nodes; the others are found through them.",
-)
+@options_of(ConnectionOptions)
 @click.pass_context
-def cli(context: click.Context, bootstrap: str) -> None:
+def cli(context: click.Context, /, **given: Any) -> None:
     """raftlog: a replicated commit log with its own coordination."""
-    context.obj = bootstrap
+    context.obj = functools.cache(lambda: resolve(context))
 
 
 def main() -> None:
@@ -89,6 +71,8 @@ def main() -> None:
         sys.exit(EXIT_FAILED)
     except RaftlogError as error:
         advice = " (a retry may succeed)" if error.retriable and not isinstance(error, InvalidRequest) else ""
+        if error.code == "authorization_failed":
+            advice = " (an administrator can allow it: `raftlog acl create`; `raftlog whoami` shows who you are here)"
         click.echo(f"Error: {error.detail}{advice}", err=True)
         sys.exit(EXIT_FAILED)
     except (BrokenPipeError, KeyboardInterrupt):

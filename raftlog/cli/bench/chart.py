@@ -109,9 +109,8 @@ def _cells(histogram: Histogram) -> Sequence[str]:
 
 
 def _told(name: str, histogram: Histogram) -> str:
-    told = histogram.summary()
-    marks = f"p50 {told.p50_ms:.3f}, p99 {told.p99_ms:.3f}, p99.9 {told.p999_ms:.3f}, max {told.max_ms:.3f} ms"
-    return f"{name}: {told.count:,} records, {marks}"
+    marks = ", ".join(f"{mark} {value:.3f}" for mark, value in histogram.summary().marks.items())
+    return f"{name}: {histogram.count:,} records, {marks} ms"
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -29,12 +29,17 @@ from .messages import (
     Ready,
     Report,
 )
+from .together import together
 from .worker import Worker
 
 TELL_SECONDS = 0.5
 """Time between two `Progress` messages, in seconds."""
 
 Tell = Callable[[Report], None]
+
+
+class _InputEnded(Exception):
+    """The parent is done."""
 
 
 def worker_for(job: Job) -> Worker:
@@ -60,22 +65,15 @@ async def serve(lines: asyncio.StreamReader, tell: Tell) -> None:
         return
     job = msgspec.json.decode(first, type=Job)
     orders: asyncio.Queue[Go] = asyncio.Queue()
-    work = asyncio.create_task(_work(worker_for(job), orders, tell))
-    listening = asyncio.create_task(_listen(lines, orders))
-    try:
-        ended, _ = await asyncio.wait((work, listening), return_when=asyncio.FIRST_COMPLETED)
-        for task in ended:
-            task.result()
-    finally:
-        for task in (work, listening):
-            task.cancel()
-        await asyncio.gather(work, listening, return_exceptions=True)
+    with contextlib.suppress(_InputEnded):
+        await together(_work(worker_for(job), orders, tell), _listen(lines, orders))
 
 
 async def _listen(lines: asyncio.StreamReader, orders: asyncio.Queue[Go]) -> None:
     """Queue orders until the input ends. The queue holds at most one, because the parent waits for each answer."""
     while line := await lines.readline():
         orders.put_nowait(msgspec.json.decode(line, type=Go))
+    raise _InputEnded
 
 
 async def _work(worker: Worker, orders: asyncio.Queue[Go], tell: Tell) -> None:

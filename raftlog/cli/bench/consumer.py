@@ -34,7 +34,7 @@ class ConsumingWorker(Worker):
         self._job = job
         self._joining = 0.0
         self._checksum = 0
-        self._consumer = Consumer(job.bootstrap, job.topic)
+        self._consumer = Consumer(job.bootstrap, job.topic, **job.access.keywords)
 
     async def prepare(self) -> None:
         if self._job.decode == "arrow":
@@ -75,8 +75,7 @@ class ConsumingWorker(Worker):
             count = self._read(batch)
             records += count
             size += batch.size_bytes
-            self.tally.records += count
-            self.tally.bytes += batch.size_bytes
+            self.tally.add(count, batch.size_bytes)
         return Passed(records, size, began, time.monotonic(), self._checksum, joining=self._joining)
 
     async def close(self) -> None:
@@ -85,7 +84,7 @@ class ConsumingWorker(Worker):
     async def _each(self, open_partitions: set[int], go: Go, until: float | None) -> tuple[int, int]:
         """Read record by record. Return the number of records and bytes. The clock is read once in `STRIDE` records."""
         last = {partition: end - 1 for partition, end in go.end.items()}
-        tally, told = self.tally, (0, 0)
+        told = (0, 0)
         records = size = 0
         try:
             async with asyncio.timeout(_patience(until)) as patience:
@@ -98,7 +97,7 @@ class ConsumingWorker(Worker):
                         open_partitions.discard(record.partition)
                     done = records == go.records or (not open_partitions and bool(go.end))
                     if done or not records % STRIDE:
-                        tally.records, tally.bytes = tally.records + records - told[0], tally.bytes + size - told[1]
+                        self.tally.add(records - told[0], size - told[1])
                         told = records, size
                         patience.reschedule(asyncio.get_running_loop().time() + _patience(until))
                     if done:

@@ -18,6 +18,7 @@ import msgspec
 from raftlog.errors import RaftlogError, error_from_code
 
 from .messages import MAX_LINE_BYTES, Failed, Go, Job, Passed, Progress, Ready, Report
+from .together import together
 
 STOP_SECONDS = 10.0
 """Time after which a child that has not ended is killed, in seconds."""
@@ -73,10 +74,7 @@ class Fleet:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the answer reports its end
                 child.stdin.write(msgspec.json.encode(message) + b"\n")
                 await child.stdin.drain()
-        async with contextlib.AsyncExitStack() as stack:
-            tasks = [asyncio.create_task(self._answer(child)) for child in self._children]
-            stack.push_async_callback(_cancel, tasks)
-            return list(await asyncio.gather(*tasks))
+        return await together(*map(self._answer, self._children))
 
     async def _answer(self, child: Process) -> Ready | Passed:
         """Return a child's next message that is not progress. Raises the error with which it failed."""
@@ -121,12 +119,6 @@ async def _reap(child: Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         await child.wait()
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[Ready | Passed]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _ignore(progress: Progress) -> None:

@@ -1,16 +1,19 @@
 """A log-linear histogram of latencies, of bounded size.
 
 Each power of two is divided into 128 equal buckets, so a percentile is at most 1/128 (0.8 %) above the truth, whatever
-its size, with at most `BUCKETS` counters. Average and maximum are exact. (The idea is that of HdrHistogram by Gil Tene.
-The Python port has a native build and its own file format, neither of which is needed here.)
+its size, with at most `BUCKETS` counters. Average and maximum are exact. The idea is that of
+HdrHistogram by Gil Tene. Its Python port is not used: it has wheels for Linux on x86-64 only, so elsewhere the
+installation of raftlog would take a C compiler.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 LINEAR_BITS = 8
 """Values below 2**8 have one bucket each."""
@@ -31,17 +34,24 @@ class Summary(msgspec.Struct, frozen=True):
     p999_ms: float
     max_ms: float
 
+    @property
+    def marks(self) -> dict[str, float]:
+        """Name → milliseconds of the figures that charts name."""
+        return {"p50": self.p50_ms, "p99": self.p99_ms, "p99.9": self.p999_ms, "max": self.max_ms}
 
-class Histogram:
-    """A histogram of whole numbers from 0 on; here microseconds."""
 
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        """Bucket → count, without empty buckets."""
-        self.count = 0
-        self.total = 0
-        """Sum of all values."""
-        self.maximum = 0
+class Histogram(msgspec.Struct, array_like=True):
+    """A histogram of whole numbers from 0 on, here microseconds. Messages contain it as it is."""
+
+    total: int = 0
+    """Sum of all values."""
+    maximum: int = 0
+    counts: dict[Annotated[int, Meta(ge=0, lt=BUCKETS)], Annotated[int, Meta(ge=1)]] = {}
+    """Bucket → count, without empty buckets."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
 
     def record(self, value: int, times: int = 1) -> None:
         """Count `value` `times` times.
@@ -55,16 +65,14 @@ class Histogram:
             return
         value = max(value, 0)
         bucket = bucket_of(value)
-        self._counts[bucket] = self._counts.get(bucket, 0) + times
-        self.count += times
+        self.counts[bucket] = self.counts.get(bucket, 0) + times
         self.total += value * times
         self.maximum = max(self.maximum, value)
 
     def merge(self, other: Histogram) -> None:
         """Add all values of another histogram."""
-        for bucket, times in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + times
-        self.count += other.count
+        for bucket, times in other.counts.items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + times
         self.total += other.total
         self.maximum = max(self.maximum, other.maximum)
 
@@ -78,7 +86,7 @@ class Histogram:
             raise ValueError(f"{percent} is not a percentage")
         wanted = max(math.ceil(self.count * percent / 100), 1)
         seen = 0
-        for bucket, times in sorted(self._counts.items()):
+        for bucket, times in sorted(self.counts.items()):
             seen += times
             if seen >= wanted:
                 return min(bucket_range(bucket)[1], self.maximum) if bucket < BUCKETS - 1 else self.maximum
@@ -86,46 +94,17 @@ class Histogram:
 
     def buckets(self) -> Iterator[tuple[int, int, int]]:
         """Yield (lowest value, highest value, count) of each non-empty bucket, in ascending order."""
-        for bucket, times in sorted(self._counts.items()):
+        for bucket, times in sorted(self.counts.items()):
             yield (*bucket_range(bucket), times)
 
     @property
     def average(self) -> float:
-        return self.total / self.count if self.count else 0.0
+        return self.total / max(self.count, 1)
 
     def summary(self) -> Summary:
         """Return the summary of microseconds, in milliseconds."""
         p50, p95, p99, p999 = (self.percentile(percent) / 1000 for percent in (50, 95, 99, 99.9))
         return Summary(self.count, self.average / 1000, p50, p95, p99, p999, self.maximum / 1000)
-
-    # --- Between processes ---
-
-    def state(self) -> HistogramState:
-        """Return the whole content, to be sent."""
-        return HistogramState(self.total, self.maximum, sorted(self._counts.items()))
-
-    @staticmethod
-    def of(states: Iterable[HistogramState]) -> Histogram:
-        """Merge several histograms into one. Raises `ValueError` for an invalid state."""
-        whole = Histogram()
-        for state in states:
-            counts: Mapping[int, int] = dict(state.counts)
-            if any(not 0 <= bucket < BUCKETS or times < 0 for bucket, times in counts.items()):
-                raise ValueError("an invalid bucket")
-            part = Histogram()
-            part._counts, part.count = dict(counts), sum(counts.values())
-            part.total, part.maximum = state.total, state.maximum
-            whole.merge(part)
-        return whole
-
-
-class HistogramState(msgspec.Struct, frozen=True, array_like=True):
-    """The serialized form of a histogram."""
-
-    total: int = 0
-    maximum: int = 0
-    counts: list[tuple[int, int]] = []
-    """Pairs of (bucket, count)."""
 
 
 def bucket_of(value: int) -> int:

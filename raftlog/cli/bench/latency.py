@@ -24,6 +24,7 @@ from raftlog.errors import InvariantViolation, RetriableError
 from .histogram import Histogram
 from .messages import MIN_LATENCY_VALUE_BYTES, Go, LatencyJob, Passed
 from .pacing import Pacer
+from .together import together
 from .worker import Tally, Worker
 
 NAME_BYTES = 8
@@ -41,8 +42,9 @@ class LatencyWorker(Worker):
     def __init__(self, job: LatencyJob) -> None:
         self.tally = Tally()
         self._job = job
-        self._consumer = Consumer(job.bootstrap, job.topic, start="latest")
-        self._producer = Producer(job.bootstrap, acks=job.acks, compression=job.compression, linger_ms=0)
+        access = job.access.keywords
+        self._consumer = Consumer(job.bootstrap, job.topic, start="latest", **access)
+        self._producer = Producer(job.bootstrap, acks=job.acks, compression=job.compression, linger_ms=0, **access)
 
     async def prepare(self) -> None:
         await self._producer.prepare(self._job.topic)
@@ -56,18 +58,9 @@ class LatencyWorker(Worker):
         assert go.records is not None, "the parent reckons how many"
         one = _Run(self._job, go.records, self.tally)
         began = time.monotonic()
-        sending = asyncio.create_task(one.send_all(self._producer))
-        reading = asyncio.create_task(one.read_all(self._consumer))
-        try:
-            # The first failure ends both.
-            await asyncio.gather(sending, reading)
-        finally:
-            for task in (sending, reading):
-                task.cancel()
-            await asyncio.gather(sending, reading, return_exceptions=True)
+        await together(one.send_all(self._producer), one.read_all(self._consumer))
         size = go.records * self._job.value_bytes
-        latency, acknowledged = one.read.state(), one.acknowledged.state()
-        return Passed(go.records, size, began, time.monotonic(), latency=latency, acknowledged=acknowledged)
+        return Passed(go.records, size, began, time.monotonic(), latency=one.read, acknowledged=one.acknowledged)
 
     async def close(self) -> None:
         await self._producer.close(flush=False)
@@ -142,9 +135,7 @@ class _Run:
         self._was_read[number] = 1
         took = self._microseconds(number, now)
         self.read.record(took)
-        self._tally.records += 1
-        self._tally.bytes += self._job.value_bytes
-        self._tally.latency.record(took)
+        self._tally.add(1, self._job.value_bytes, took)
 
     def _microseconds(self, number: int, now: float) -> int:
         return round((now - self._pacer.time_of(number)) * 1e6)

@@ -11,7 +11,9 @@ from typing import Literal
 
 import msgspec
 
-from .histogram import HistogramState
+from raftlog.cli.terminal.connection import Access
+
+from .histogram import Histogram
 
 MAX_LINE_BYTES = 1024 * 1024
 """Maximum length of a line in bytes. A whole histogram takes less than a tenth of that."""
@@ -37,6 +39,7 @@ class ProduceJob(msgspec.Struct, frozen=True, tag=True):
     """Records a second of this child; None: as fast as possible."""
     warm_up: float = 0.0
     """Seconds of load before `Ready`."""
+    access: Access = Access()
 
 
 class ConsumeJob(msgspec.Struct, frozen=True, tag=True):
@@ -48,6 +51,7 @@ class ConsumeJob(msgspec.Struct, frozen=True, tag=True):
     """Conversion of each batch. `each`: every record is awaited separately; `none`: only the header is used."""
     checksum: bool = False
     """Whether to compute a checksum of every value. Needs lists."""
+    access: Access = Access()
 
 
 class LatencyJob(msgspec.Struct, frozen=True, tag=True):
@@ -59,6 +63,7 @@ class LatencyJob(msgspec.Struct, frozen=True, tag=True):
     value_bytes: int = 100
     acks: str = "all"
     compression: str = "none"
+    access: Access = Access()
 
 
 class Go(msgspec.Struct, frozen=True):
@@ -78,12 +83,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Everything is created, connected and warm."""
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class Progress(msgspec.Struct, tag=True):
     """Progress since the previous message."""
 
-    records: int
-    bytes: int
-    latency: HistogramState = HistogramState()
+    records: int = 0
+    bytes: int = 0
+    latency: Histogram = msgspec.field(default_factory=Histogram)
 
 
 class Passed(msgspec.Struct, frozen=True, tag=True):
@@ -95,9 +100,9 @@ class Passed(msgspec.Struct, frozen=True, tag=True):
     began: float
     ended: float
     checksum: int = 0
-    latency: HistogramState = HistogramState()
+    latency: Histogram = msgspec.field(default_factory=Histogram)
     """Producers: latency until the acknowledgement. Latency: until the record was read."""
-    acknowledged: HistogramState = HistogramState()
+    acknowledged: Histogram = msgspec.field(default_factory=Histogram)
     """Latency: until the acknowledgement."""
     joining: float = 0.0
     """Consumers: time of connecting before `Ready`, in seconds."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
 
 from raftlog.client import Producer
@@ -50,6 +49,7 @@ class ProducingWorker(Worker):
             compression=job.compression,
             batch_bytes=job.batch_bytes,
             linger_ms=job.linger_ms,
+            **job.access.keywords,
         )
 
     async def prepare(self) -> None:
@@ -75,7 +75,7 @@ class ProducingWorker(Worker):
         await self._producer.flush()
         ended = time.monotonic()
         total = self._pool_checksum if sent == len(self._pool.values) else checksum(values[:sent])
-        return Passed(sent, sent * self._job.value_bytes, began, ended, total, self._latency.state())
+        return Passed(sent, sent * self._job.value_bytes, began, ended, total, self._latency)
 
     async def close(self) -> None:
         await self._producer.close(flush=False)
@@ -113,18 +113,15 @@ class ProducingWorker(Worker):
                 delivery = send(topic, value)
             first = first or delivery
         if first is not None:
-            first.add_done_callback(self._settled(since, len(values)))
+            first.add_done_callback(partial(self._count, since, len(values)))
         await asyncio.sleep(0)
 
     async def _put_many(self, values: list[bytes], since: float) -> None:
         for delivery in await self._producer.send_many(self._job.topic, values):
             if delivery is not self._last:
-                delivery.add_done_callback(self._settled(since, None))
+                delivery.add_done_callback(partial(self._count, since, None))
             self._last = delivery
         await asyncio.sleep(0)
-
-    def _settled(self, since: float, records: int | None) -> Callable[[DeliveryFuture], None]:
-        return partial(self._count, since, records)
 
     def _count(self, since: float, records: int | None, delivery: DeliveryFuture) -> None:
         """`records` None: all records of the batch."""
@@ -134,6 +131,4 @@ class ProducingWorker(Worker):
         count = delivery.result().count if records is None else records
         took = round((time.monotonic() - since) * 1e6)
         self._latency.record(took, count)
-        self.tally.latency.record(took, count)
-        self.tally.records += count
-        self.tally.bytes += count * self._job.value_bytes
+        self.tally.add(count, count * self._job.value_bytes, took)

@@ -8,8 +8,9 @@ between passes. `Between` is the caller's work in that time (`benchmarks/table.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from raftlog.errors import InvalidRequest
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from raftlog.client import Admin
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """The end of a run. None: no such limit; there must be at least one."""
 
     records: int | None = None
@@ -66,8 +66,7 @@ class Between:
         return 0.0
 
 
-@dataclass
-class Totals:
+class Totals(msgspec.Struct):
     """The totals of all passes of all clients."""
 
     records: int = 0
@@ -76,8 +75,8 @@ class Totals:
     passes: int = 0
     joining: float = 0.0
     """Time of connecting of the slowest client, in seconds."""
-    latency: Histogram = field(default_factory=Histogram)
-    acknowledged: Histogram = field(default_factory=Histogram)
+    latency: Histogram = msgspec.field(default_factory=Histogram)
+    acknowledged: Histogram = msgspec.field(default_factory=Histogram)
 
     def add(self, passed: Sequence[Passed], ended: float = 0.0) -> None:
         """Add one pass of all clients, which ended at `ended` or with its last client."""
@@ -87,8 +86,9 @@ class Totals:
         took = max(ended, *(one.ended for one in passed)) - min(one.began for one in passed)
         self.seconds += max(took, 1e-9)
         self.joining = max(self.joining, *(one.joining for one in passed))
-        self.latency.merge(Histogram.of(one.latency for one in passed))
-        self.acknowledged.merge(Histogram.of(one.acknowledged for one in passed))
+        for one in passed:
+            self.latency.merge(one.latency)
+            self.acknowledged.merge(one.acknowledged)
 
 
 async def produce(

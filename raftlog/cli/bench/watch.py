@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 import rich_click as click
 
@@ -18,7 +17,10 @@ WINDOW_SECONDS = 5.0
 
 
 class Watch:
-    """The display, which gets every child's progress through `see`."""
+    """The display, which gets every child's progress through `see`.
+
+    It leaves the last window to the total, as Kafka's tool does.
+    """
 
     def __init__(self, line: ProgressLine, *, quiet: bool) -> None:
         """`quiet`: no lines, only the bar."""
@@ -35,18 +37,9 @@ class Watch:
             return
         self._records += progress.records
         self._bytes += progress.bytes
-        self._latency.merge(Histogram.of([progress.latency]))
+        self._latency.merge(progress.latency)
         seconds = time.monotonic() - self._began
         if seconds >= WINDOW_SECONDS:
             if self._records:
                 click.echo(producer_window(self._records, self._bytes, seconds, self._latency))
             self._began, self._records, self._bytes, self._latency = time.monotonic(), 0, 0, Histogram()
-
-    def __enter__(self) -> Watch:
-        self._began = time.monotonic()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Leave the last window to the total, as Kafka's tool does."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from .histogram import Histogram
 from .messages import Go, Passed, Progress
 
 
@@ -12,15 +11,19 @@ class Tally:
     """The work since the last report: a pass adds to it, and the child reports it."""
 
     def __init__(self) -> None:
-        self.records = 0
-        self.bytes = 0
-        self.latency = Histogram()
+        self._progress = Progress()
+
+    def add(self, records: int, size: int, microseconds: int | None = None) -> None:
+        """Count records of a total size; `microseconds` is the latency of each, if it was measured."""
+        self._progress.records += records
+        self._progress.bytes += size
+        if microseconds is not None:
+            self._progress.latency.record(microseconds, records)
 
     def take(self) -> Progress:
         """Return the tally and reset it."""
-        told = Progress(self.records, self.bytes, self.latency.state())
-        self.records, self.bytes, self.latency = 0, 0, Histogram()
-        return told
+        taken, self._progress = self._progress, Progress()
+        return taken
 
 
 class Worker(ABC):

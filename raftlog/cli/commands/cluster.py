@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import rich_click as click
 
+from raftlog.cli.terminal.command import command
+from raftlog.cli.terminal.connection import Connection
 from raftlog.cli.terminal.exit_codes import EXIT_UNHEALTHY
-from raftlog.cli.terminal.output import fields, output_option, show, table
+from raftlog.cli.terminal.options import PlanChange
+from raftlog.cli.terminal.output import Output, fields, listing, show, table
 from raftlog.errors import InvalidRequest, RaftlogError
 
 from .moves import balance, drain, elect, reassign, unregister
 
 if TYPE_CHECKING:
-    from raftlog.client.admin import FeatureLevelFinalized
-    from raftlog.client.cluster.metadata import ClusterInfo, NodeInfo
+    from raftlog.api.cluster import ClusterInfo, NodeInfo
+    from raftlog.client.cluster.api import HttpApi
+    from raftlog.sync import Admin
 
+FEATURE_LEVEL = click.IntRange(1, 2**31 - 1)
 HEALTH_TIMEOUT = 2.0
 """Time within which a healthy node answers, in seconds."""
 
@@ -57,69 +62,57 @@ for move in (reassign, drain, balance, elect, unregister):
     cluster.add_command(move)
 
 
-@cluster.command()
-@output_option
-@click.pass_obj
-def info(bootstrap: str, output: str) -> None:
+@command(cluster)
+def info(admin: Admin, output: Output = "table") -> None:
     """Show the cluster and its nodes."""
-
-    async def run() -> ClusterInfo:
-        from raftlog.client import Admin
-
-        async with Admin(bootstrap) as admin:
-            return await admin.cluster()
-
-    found = asyncio.run(run())
+    found = admin.cluster()
     show(output, found, lambda wide: _info_text(found, wide))
 
 
-@cluster.command()
-@click.option(
-    "--level", type=click.IntRange(1, 2**31 - 1), help="Feature level (default: the highest that every node supports)."
-)
-@click.option("--plan", is_flag=True, help="Show the result without changing anything.")
-@output_option
-@click.pass_obj
-def finalize(bootstrap: str, level: int | None, plan: bool, output: str) -> None:
+@command(cluster)
+def finalize(
+    admin: Admin,
+    level: Annotated[
+        int | None, FEATURE_LEVEL, "Feature level (default: the highest that every node supports)."
+    ] = None,
+    plan: PlanChange = False,
+    output: Output = "table",
+) -> None:
     """Finish an upgrade: allow the cluster to use the new version's features. This cannot be undone."""
-
-    async def run() -> FeatureLevelFinalized:
-        from raftlog.client import Admin
-
-        async with Admin(bootstrap) as admin:
-            return await admin.finalize_feature_level(level, plan=plan)
-
-    found = asyncio.run(run())
-    show(output, found, lambda wide: _finalized_text(found))
+    found = admin.finalize_feature_level(level, plan=plan)
+    same = found.feature_level == found.feature_level_before
+    verdict = "is already" if same else "is now" if found.applied else "would be"
+    status = f"the feature level {verdict} {found.feature_level}"
+    show(output, found, lambda wide: fields({"FeatureLevelBefore": found.feature_level_before, "Status": status}))
 
 
-@cluster.command()
-@output_option
-@click.pass_context
-def health(context: click.Context, output: str) -> None:
+@command(cluster)
+def health(connection: Connection, output: Output = "table") -> int:
     """Report problems. The exit code is 10 if there are any, so that scripts can wait for a healthy cluster."""
-    report = asyncio.run(check_health(context.obj))
+    report = asyncio.run(check_health(connection))
     show(output, report, lambda wide: _health_text(report, wide))
-    if not report.healthy:
-        context.exit(EXIT_UNHEALTHY)
+    return 0 if report.healthy else EXIT_UNHEALTHY
 
 
-async def check_health(bootstrap: str) -> HealthReport:
+async def check_health(connection: Connection) -> HealthReport:
     """Ask every node. Raises `InvalidRequest` for invalid addresses; a cluster that is down is a report."""
-    from raftlog.client import Admin
+    from raftlog.api.cluster import ClusterInfo
+    from raftlog.api.quorum import QuorumInfo
 
     problems = []
-    async with Admin(bootstrap) as admin:
+    async with connection.api() as api:
         try:
-            known = await admin.cluster()
+            known = await api.get("/v1/cluster", ClusterInfo)
         except InvalidRequest:
             raise
         except RaftlogError as error:
             return HealthReport(False, [f"the cluster does not answer: {error.detail}"], None, [])
-        nodes = await asyncio.gather(*map(_ask, known.nodes))
+        nodes = await asyncio.gather(*(_ask(api, node) for node in known.nodes))
         try:
-            voters = (await admin.quorum()).voters
+            voters = (await api.get("/v1/quorum", QuorumInfo)).voters
         except RaftlogError as error:
+            if error.code in ("unauthenticated", "authorization_failed"):
+                raise
             problems.append(f"the metadata quorum does not answer: {error.detail}")
         else:
             registered = {node.id for node in known.nodes}
@@ -130,18 +123,15 @@ async def check_health(bootstrap: str) -> HealthReport:
     return HealthReport(not problems, problems, known.controller, nodes)
 
 
-async def _ask(node: NodeInfo) -> NodeHealth:
+async def _ask(cluster: HttpApi, node: NodeInfo) -> NodeHealth:
     """Ask this node alone, with a short timeout."""
-    from raftlog.client.admin import HealthInfo
-    from raftlog.client.cluster.api import HttpApi
+    from raftlog.api.cluster import HealthInfo
 
-    api = HttpApi(node.api)
     try:
-        found = await api.get("/v1/health", HealthInfo, accept=(503,), timeout=HEALTH_TIMEOUT)
+        async with cluster.of(node.api) as api:
+            found = await api.get("/v1/health", HealthInfo, accept=(503,), timeout=HEALTH_TIMEOUT)
     except RaftlogError as error:
         return NodeHealth(node.id, node.api, False, error=error.detail)
-    finally:
-        await api.close()
     return NodeHealth(node.id, node.api, True, found.ready, found.problems)
 
 
@@ -164,20 +154,12 @@ def _info_text(found: ClusterInfo, wide: bool) -> str:
     summary = {"ClusterId": found.cluster_id, "ControllerId": found.controller, "Version": found.version}
     if wide:
         summary["FeatureLevel"] = found.feature_level
-    columns = ("NodeId", "Api", "Rack", "Status") + ("Data", "Incarnation") * wide
     rows = [
-        (node.id, node.api, node.rack or "-", "fenced" if node.fenced else "alive")
-        + (node.data, node.incarnation) * wide
+        (node.id, node.api, node.rack or "-", "fenced" if node.fenced else "alive", node.data, node.incarnation)
         for node in found.nodes
     ]
-    return f"{fields(summary)}\n\n{table(columns, rows)}"
-
-
-def _finalized_text(found: FeatureLevelFinalized) -> str:
-    same = found.feature_level == found.feature_level_before
-    verdict = "is already" if same else "is now" if found.applied else "would be"
-    status = f"the feature level {verdict} {found.feature_level}"
-    return fields({"FeatureLevelBefore": found.feature_level_before, "Status": status})
+    nodes = listing(("NodeId", "Api", "Rack", "Status"), rows, ("Data", "Incarnation"))
+    return f"{fields(summary)}\n\n{nodes(wide)}"
 
 
 def _health_text(report: HealthReport, wide: bool) -> str:

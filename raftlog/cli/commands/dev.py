@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import rich_click as click
 
+from raftlog.cli.terminal.command import command
+from raftlog.cli.terminal.options import POSITIVE
 from raftlog.config import BASE_PORT
 from raftlog.errors import RaftlogError, RetriableError
 
@@ -18,35 +21,29 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 0.5
 
 
-@click.command()
-@click.option(
-    "--nodes",
-    default=3,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Number of nodes. The first 1, 3 or 5 vote; the others observe. A larger number than before adds observers.",
-)
-@click.option(
-    "--data-folder",
-    default="raftlog-data",
-    show_default=True,
-    type=click.Path(file_okay=False),
-    help="Folder for data, which survives restarts.",
-)
-@click.option(
-    "--base-port",
-    default=BASE_PORT,
-    show_default=True,
-    type=int,
-    help="Node i uses the ports BASE + 10 * i and the next.",
-)
-@click.option("--racks", is_flag=True, help="Put each node into its own rack.")
-def dev(nodes: int, data_folder: str, base_port: int, racks: bool) -> None:
+@command()
+def dev(
+    nodes: Annotated[
+        int,
+        POSITIVE,
+        "Number of nodes. The first 1, 3 or 5 vote; the others observe. A larger number than before adds observers.",
+    ] = 3,
+    data_folder: Annotated[
+        str, click.Path(file_okay=False), "Folder for data, which survives restarts."
+    ] = "raftlog-data",
+    base_port: Annotated[
+        int, "First port. Node i uses BASE + 10 * i for the API, and the next port for data."
+    ] = BASE_PORT,
+    racks: Annotated[bool, "Put each node into its own rack."] = False,
+    secure: Annotated[
+        bool, "Give a new cluster TLS and an administrator with a token. It keeps them without this option."
+    ] = False,
+) -> None:
     """Run a local cluster until Ctrl-C. A second Ctrl-C kills the nodes instead of waiting for an orderly stop."""
     from raftlog.cli.nodes.local_cluster import LocalCluster
 
     stop = threading.Event()
-    cluster = LocalCluster(data_folder, nodes, base_port, racks=racks)
+    cluster = LocalCluster(data_folder, nodes, base_port, racks=racks, secure=secure)
 
     def interrupted(*_: object) -> None:
         if stop.is_set():
@@ -85,14 +82,23 @@ def _watch(cluster: LocalCluster) -> None:
 
 
 def _greet(cluster: LocalCluster) -> None:
+    security = cluster.security
+    scheme = "http" if security is None else "https"
     click.echo(f"raftlog is running: {cluster.node_count} nodes, data in {cluster.folder}")
     for node in cluster.nodes:
-        click.echo(f"  node {node.node_id}  api http://{node.api}  data {node.data}  log {node.log_path}")
+        click.echo(f"  node {node.node_id}  api {scheme}://{node.api}  data {node.data}  log {node.log_path}")
     first = cluster.nodes[0].api
     option = "" if first.port == BASE_PORT else f" --bootstrap {first}"
     click.echo("Try, in another terminal:")
+    curl = "curl"
+    if security is not None:
+        option = ""
+        for name, value in {"RAFTLOG_BOOTSTRAP": cluster.bootstrap, **security.environment}.items():
+            click.echo(f"  export {name}={shlex.quote(value)}")
+        # The token reaches curl through a pipe, so that it is not in the list of processes.
+        curl = 'sed "s/^/Authorization: Bearer /" "$RAFTLOG_TOKEN_FILE" | curl -H @- --cacert "$RAFTLOG_TLS_AUTHORITY"'
     click.echo(f"  raftlog{option} topic create greetings --partitions 3")
     click.echo(f"  echo hello | raftlog{option} produce greetings")
     click.echo(f"  raftlog{option} consume greetings --from earliest --max-records 1")
-    click.echo(f"  curl http://{first}/v1/cluster")
+    click.echo(f"  {curl} {scheme}://{first}/v1/cluster")
     click.echo("Ctrl-C stops all nodes; the data stays.")

@@ -8,20 +8,20 @@ This module also parses the arguments of `seek`: places, durations, topics.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import rich_click as click
 
-from raftlog.cli.terminal.options import parse_from
-from raftlog.cli.terminal.output import output_option, show, table
+from raftlog.cli.terminal.command import command, option
+from raftlog.cli.terminal.options import Isolation, Name, PlanDeletion, Yes, parse_from
+from raftlog.cli.terminal.output import Output, Row, dash, listing, show
 
 if TYPE_CHECKING:
-    from raftlog.client import Admin
-    from raftlog.client.admin import GroupInfo, GroupMemberInfo, SeekTo, SoughtOffset
-    from raftlog.client.groups.api import AssignedTopic, GroupOffsetInfo
+    from raftlog.api.groups import AssignedTopic, GroupInfo, GroupMemberInfo, GroupOffsetInfo, SoughtOffset
+    from raftlog.client.admin import SeekTo
+    from raftlog.sync import Admin
 
 _DURATION = re.compile(
     r"P(?:([0-9]{1,9})D)?(?:T(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,3})?)S)?)?", re.ASCII
@@ -73,9 +73,9 @@ def parse_topics(texts: Sequence[str]) -> dict[str, list[int] | None] | None:
     return found or None
 
 
-T = TypeVar("T")
-Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
-
+GroupIsolation: TypeAlias = Annotated[
+    Isolation, "Where a partition ends for the group: at the last stable offset, or at the high watermark."
+]
 OFFSET_COLUMNS = (
     "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID",
 )  # fmt: skip
@@ -83,17 +83,6 @@ WIDE_OFFSET_COLUMNS = ("LOG-START-OFFSET", "INSTANCE-ID", "METADATA")
 MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT")
 WIDE_MEMBER_COLUMNS = ("INSTANCE-ID", "EPOCH", "TARGET", "SUBSCRIPTION")
 STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
-SEEK_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET")
-WIDE_SEEK_COLUMNS = ("LOG-START-OFFSET", "LOG-END-OFFSET")
-
-
-isolation_option = click.option(
-    "--isolation",
-    type=click.Choice(["read_committed", "read_uncommitted"]),
-    default="read_committed",
-    show_default=True,
-    help="End of partitions for the group: the last stable offset, or the high watermark.",
-)
 
 
 @click.group()
@@ -101,176 +90,118 @@ def group() -> None:
     """Show and change consumer groups and their offsets."""
 
 
-@group.command("list")
-@output_option
-@click.pass_obj
-def list_groups(bootstrap: str, output: str) -> None:
+@command(group, "list")
+def list_groups(admin: Admin, output: Output = "table") -> None:
     """List all groups by name."""
-    groups = _with_admin(bootstrap, lambda admin: admin.list_groups())
-
-    def text(wide: bool) -> str:
-        columns = ("GROUP", "STATE", "#MEMBERS") + ("ASSIGNMENT-STRATEGY",) * wide
-        return table(columns, [(g.group, g.state, g.member_count) + (g.assignor,) * wide for g in groups])
-
-    show(output, groups, text)
+    groups = admin.list_groups()
+    rows = [(one.group, one.state, one.member_count, one.assignor) for one in groups]
+    show(output, groups, listing(("GROUP", "STATE", "#MEMBERS"), rows, ("ASSIGNMENT-STRATEGY",)))
 
 
-@group.command()
-@click.argument("name")
-@click.option("--members", "what", flag_value="members", help="Show members instead of offsets.")
-@click.option("--state", "what", flag_value="state", help="Show state and coordinator instead of offsets.")
-@isolation_option
-@output_option
-@click.pass_obj
-def describe(bootstrap: str, name: str, what: str | None, isolation: Isolation, output: str) -> None:
-    """Show a group's committed offset, lag and reader of each partition."""
-
-    async def work(admin: Admin) -> tuple[GroupInfo, list[GroupOffsetInfo]]:
-        described = await admin.describe_group(name)
-        return described, [] if what else await admin.group_offsets(name, isolation)
-
-    described, offsets = _with_admin(bootstrap, work)
+@command(group)
+def describe(
+    admin: Admin,
+    name: Name,
+    what: Annotated[
+        str | None,
+        option("Show members instead of offsets.", "--members", flag_value="members"),
+        option("Show state and coordinator instead of offsets.", "--state", flag_value="state"),
+    ] = None,
+    isolation: GroupIsolation = "read_committed",
+    output: Output = "table",
+) -> None:
+    """Show the committed offset, lag and reader of each partition of a group."""
+    found = admin.describe_group(name)
     if what == "state":
-        row = (name, described.coordinator, described.assignor, described.state, len(described.members))
-        show(output, described, lambda wide: table(STATE_COLUMNS, [row]))
+        row = (name, found.coordinator, found.assignor, found.state, len(found.members))
+        show(output, found, listing(STATE_COLUMNS, [row]))
     elif what == "members":
-        columns = MEMBER_COLUMNS
-        show(
-            output,
-            described.members,
-            lambda wide: table(columns + WIDE_MEMBER_COLUMNS * wide, _member_rows(described, wide)),
-        )
+        rows = [_member_row(name, member) for member in found.members]
+        show(output, found.members, listing(MEMBER_COLUMNS, rows, WIDE_MEMBER_COLUMNS))
     else:
-        show(
-            output,
-            offsets,
-            lambda wide: table(OFFSET_COLUMNS + WIDE_OFFSET_COLUMNS * wide, _offset_rows(described, offsets, wide)),
-        )
+        offsets = admin.group_offsets(name, isolation)
+        show(output, offsets, listing(OFFSET_COLUMNS, list(_offset_rows(found, offsets)), WIDE_OFFSET_COLUMNS))
 
 
-@group.command()
-@click.argument("name")
-@click.option(
-    "--to",
-    metavar="PLACE",
-    help="New position: earliest, latest, an offset, @MILLISECONDS or @2026-01-31T12:00:00Z (default zone: UTC).",
-)
-@click.option("--shift-by", type=int, help="Shift by N offsets (negative: backwards).")
-@click.option("--by-duration", metavar="PnDTnHnMnS", help="New position: this ISO 8601 duration before now.")
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="TOPIC[:0,1,...]",
-    help="Restrict to this topic or its partitions; repeatable (default: all committed offsets).",
-)
-@click.option("--plan", is_flag=True, help="Show the new offsets without changing anything.")
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@isolation_option
-@output_option
-@click.pass_obj
+@command(group)
 def seek(
-    bootstrap: str,
-    name: str,
-    to: str | None,
-    shift_by: int | None,
-    by_duration: str | None,
-    topics: tuple[str, ...],
-    plan: bool,
-    yes: bool,
-    isolation: Isolation,
-    output: str,
+    admin: Admin,
+    name: Name,
+    to: Annotated[
+        str | None,
+        option(
+            "New position: earliest, latest, an offset, @MILLISECONDS or @2026-01-31T12:00:00Z (default zone: UTC).",
+            metavar="PLACE",
+        ),
+    ] = None,
+    shift_by: Annotated[int | None, "Shift by N offsets (negative: backwards)."] = None,
+    by_duration: Annotated[
+        str | None, option("New position: this ISO 8601 duration before now.", metavar="PnDTnHnMnS")
+    ] = None,
+    topic: Annotated[
+        tuple[str, ...],
+        option(
+            "Restrict to this topic or its partitions; repeatable (default: all committed offsets).",
+            metavar="TOPIC[:0,1,...]",
+        ),
+    ] = (),
+    plan: Annotated[bool, "Show the new offsets without changing anything."] = False,
+    yes: Yes = False,
+    isolation: GroupIsolation = "read_committed",
+    output: Output = "table",
 ) -> None:
     """Change a group's committed offsets. The group must have no members.
 
     The change is exactly what was shown: it is refused if the group has committed other offsets meanwhile.
     """
     place, value = parse_place(to, shift_by, by_duration)
-    named = parse_topics(topics)
-    planned = _with_admin(
-        bootstrap, lambda admin: admin.seek_group(name, place, value, named, plan=True, isolation=isolation)
-    )
+    sought = admin.seek_group(name, place, value, parse_topics(topic), plan=True, isolation=isolation)
     if not plan:
         if not yes:
-            click.echo(_seek_table(name, planned, wide=False), err=True)
-            click.confirm(f"Change the offsets of group {name} in {len(planned)} partitions?", abort=True, err=True)
-        shown = planned
-        planned = _with_admin(bootstrap, lambda admin: admin.seek_group_as_planned(name, shown, isolation))
-    show(output, planned, lambda wide: _seek_table(name, planned, wide=wide))
+            click.echo(_seek_text(name, sought)(False), err=True)
+            click.confirm(f"Change the offsets of group {name} in {len(sought)} partitions?", abort=True, err=True)
+        sought = admin.seek_group_as_planned(name, sought, isolation)
+    show(output, sought, _seek_text(name, sought))
 
 
-@group.command()
-@click.argument("name")
-@click.option("--plan", is_flag=True, help="Show what would be deleted, without deleting it.")
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@output_option
-@click.pass_obj
-def delete(bootstrap: str, name: str, plan: bool, yes: bool, output: str) -> None:
+@command(group)
+def delete(admin: Admin, name: Name, plan: PlanDeletion = False, yes: Yes = False, output: Output = "table") -> None:
     """Delete a group and its offsets. The group must have no members."""
-
-    async def look(admin: Admin) -> tuple[GroupInfo, list[GroupOffsetInfo]]:
-        return await admin.describe_group(name), await admin.group_offsets(name)
-
-    described, offsets = _with_admin(bootstrap, look)
-    columns = OFFSET_COLUMNS
+    found, offsets = admin.describe_group(name), admin.group_offsets(name)
     if not plan:
         if not yes:
             click.confirm(f"Delete group {name} with {len(offsets)} committed offsets?", abort=True, err=True)
-        _with_admin(bootstrap, lambda admin: admin.delete_group(name))
-
-    def text(wide: bool) -> str:
-        rows = table(columns, _offset_rows(described, offsets, False))
-        return rows if plan else f"Deleted group {name}."
-
-    show(output, offsets, text)
+        admin.delete_group(name)
+    text = listing(OFFSET_COLUMNS, list(_offset_rows(found, offsets)))
+    show(output, offsets, text if plan else lambda wide: f"Deleted group {name}.")
 
 
-def _with_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    from raftlog.client import Admin
+def _seek_text(group: str, sought: Sequence[SoughtOffset]) -> Callable[[bool], str]:
+    rows = [
+        (group, one.topic, one.partition, dash(one.offset), one.new_offset, one.log_start_offset, one.log_end_offset)
+        for one in sought
+    ]
+    columns = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET")
+    return listing(columns, rows, ("LOG-START-OFFSET", "LOG-END-OFFSET"))
 
-    async def run() -> T:
-        async with Admin(bootstrap) as admin:
-            return await work(admin)
 
-    return asyncio.run(run())
-
-
-def _offset_rows(described: GroupInfo, offsets: Sequence[GroupOffsetInfo], wide: bool) -> Iterable[Sequence[object]]:
+def _offset_rows(described: GroupInfo, offsets: Sequence[GroupOffsetInfo]) -> Iterable[Row]:
     members = {member.member_id: member for member in described.members}
     for one in offsets:
         member = members.get(one.member_id or "")
         who = (member.member_id, member.host, member.client_id) if member is not None else ("-", "-", "-")
-        current, end, lag = (_dash(number) for number in (one.offset, one.log_end_offset, one.lag))
-        row = (described.group, one.topic, one.partition, current, end, lag, *who)
+        current, end, lag, start = map(dash, (one.offset, one.log_end_offset, one.lag, one.log_start_offset))
         instance = member.instance_id if member is not None else ""
-        yield row + (_dash(one.log_start_offset), instance, one.metadata) * wide
+        yield described.group, one.topic, one.partition, current, end, lag, *who, start, instance, one.metadata
 
 
-def _member_rows(described: GroupInfo, wide: bool) -> Iterable[Sequence[object]]:
-    for member in described.members:
-        count = sum(len(one.partitions) for one in member.assigned)
-        row = (described.group, member.member_id, member.host, member.client_id, count, _partitions(member.assigned))
-        yield row + (member.instance_id, member.generation, _partitions(member.target), _subscription(member)) * wide
-
-
-def _subscription(member: GroupMemberInfo) -> list[str]:
-    return [*member.topics, *([f"/{member.pattern}/"] if member.pattern else [])]
+def _member_row(group: str, member: GroupMemberInfo) -> Row:
+    count = sum(len(one.partitions) for one in member.assigned)
+    subscription = [*member.topics, *([f"/{member.pattern}/"] if member.pattern else [])]
+    shown = (group, member.member_id, member.host, member.client_id, count, _partitions(member.assigned))
+    return *shown, member.instance_id, member.generation, _partitions(member.target), subscription
 
 
 def _partitions(assigned: Sequence[AssignedTopic]) -> list[str]:
     """Format partitions like Kafka's tools: `topic:0,1`."""
     return [f"{one.topic}:{','.join(map(str, one.partitions))}" for one in assigned]
-
-
-def _seek_table(name: str, planned: Sequence[SoughtOffset], *, wide: bool) -> str:
-    rows = [
-        (name, one.topic, one.partition, _dash(one.offset), one.new_offset)
-        + (one.log_start_offset, one.log_end_offset) * wide
-        for one in planned
-    ]
-    return table(SEEK_COLUMNS + WIDE_SEEK_COLUMNS * wide, rows)
-
-
-def _dash(number: int | None) -> object:
-    """Show a missing number like Kafka's tools."""
-    return "-" if number is None else number

@@ -5,36 +5,33 @@ The logs keep growing during a move, so the bar is an estimate; a partition coun
 
 from __future__ import annotations
 
-import asyncio
-import sys
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from raftlog.cli.terminal.progress import ProgressLine
 from raftlog.errors import RaftlogError, RetriableError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from raftlog.client import Admin
-    from raftlog.client.admin import ReassignmentInfo, ReplicaInfo
+    from raftlog.api.moves import ReassignmentInfo, ReplicaInfo
+    from raftlog.sync import Admin
 
 LOOK_EVERY = 0.5
 SILENCE_MAX = 60.0
 """Time without an answer of the cluster after which watching ends, in seconds."""
 
 
-async def sizes(admin: Admin) -> dict[tuple[str, int], int]:
+def sizes(admin: Admin) -> dict[tuple[str, int], int]:
     """Return the size in bytes of the largest replica of each partition, among the nodes that answer."""
     largest: dict[tuple[str, int], int] = {}
-    for held in (await admin.replicas()).values():
+    for held in admin.replicas().values():
         for replica in held:
             name = (replica.topic, replica.partition)
             largest[name] = max(largest.get(name, 0), replica.size_bytes)
     return largest
 
 
-async def watch(admin: Admin, partitions: Iterable[tuple[str, int]], total_bytes: int, timeout: float) -> None:
+def watch(admin: Admin, partitions: Iterable[tuple[str, int]], total_bytes: int, timeout: float) -> None:
     """Watch until none of these partitions is moving.
 
     Raises `RetriableError` (`request_timed_out`) after `timeout` seconds, and the cluster's error after a minute
@@ -43,11 +40,11 @@ async def watch(admin: Admin, partitions: Iterable[tuple[str, int]], total_bytes
     wanted = set(partitions)
     deadline = time.monotonic() + timeout
     heard_at = time.monotonic()
-    with _Bar(total_bytes, len(wanted)) as bar:
+    with ProgressLine("moving", max(total_bytes, 1)) as line:
         while True:
             try:
-                left = [r for r in await admin.list_reassignments() if (r.topic, r.partition) in wanted]
-                held = await admin.replicas() if left and bar.shows else {}
+                left = [r for r in admin.list_reassignments() if (r.topic, r.partition) in wanted]
+                held = admin.replicas() if left and line.shows else {}
                 heard_at = time.monotonic()
             except RaftlogError as error:
                 if not error.retriable or time.monotonic() > heard_at + SILENCE_MAX:
@@ -55,13 +52,14 @@ async def watch(admin: Admin, partitions: Iterable[tuple[str, int]], total_bytes
             else:
                 if not left:
                     return
-                bar.update(missing_bytes(left, held), len(left))
+                done = len(wanted) - len(left)
+                line.show(max(0, total_bytes - missing_bytes(left, held)), f"{done} of {len(wanted)} partitions")
             if time.monotonic() >= deadline:
                 raise RetriableError(
                     "request_timed_out",
                     f"not complete within {timeout:.0f} s; the moves continue: see `raftlog cluster reassign --list`",
                 )
-            await asyncio.sleep(min(LOOK_EVERY, max(0.0, deadline - time.monotonic())))
+            time.sleep(min(LOOK_EVERY, max(0.0, deadline - time.monotonic())))
 
 
 def missing_bytes(left: Iterable[ReassignmentInfo], held: dict[int, list[ReplicaInfo]]) -> int:
@@ -75,36 +73,3 @@ def missing_bytes(left: Iterable[ReassignmentInfo], held: dict[int, list[Replica
             if broker not in one.replicas or broker in one.adding_replicas:
                 missing += max(0, full - size.get((broker, one.topic, one.partition), 0))
     return missing
-
-
-class _Bar:
-    """A bar on standard error, if that is a terminal."""
-
-    def __init__(self, total_bytes: int, partitions: int) -> None:
-        self.shows = sys.stderr.isatty()
-        self._total = max(total_bytes, 1)
-        self._partitions = partitions
-        self._progress: Progress | None = None
-
-    def __enter__(self) -> _Bar:
-        if self.shows:
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (TextColumn("moving"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[left]}"))
-            console = Console(stderr=True)
-            self._progress = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
-            self._progress.add_task("", total=self._total, left="")
-            self._progress.start()
-        return self
-
-    def update(self, missing: int, left: int) -> None:
-        """Show how much is left."""
-        if self._progress is not None:
-            done = max(0, self._total - missing)
-            text = f"{self._partitions - left} of {self._partitions} partitions"
-            self._progress.update(self._progress.task_ids[0], completed=done, left=text)
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()

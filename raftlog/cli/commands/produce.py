@@ -12,27 +12,37 @@ a second one does not wait.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
+import msgspec
 import rich_click as click
 
-from raftlog.cli.records.input import record_input
+from raftlog.cli.records.input import RecordInput, record_input
 from raftlog.cli.records.sender import RecordSender
 from raftlog.cli.records.tally import Tally
+from raftlog.cli.terminal.command import argument, command, option
+from raftlog.cli.terminal.connection import Connection
 from raftlog.cli.terminal.exit_codes import EXIT_INTERRUPTED
 from raftlog.cli.terminal.interrupt import go_on, run_until_interrupted
 from raftlog.cli.terminal.off_loop import off_loop
-from raftlog.cli.terminal.options import check_partitions, data_ssl, tls_authority_option
-from raftlog.cli.terminal.progress import ProgressLine, Stopwatch, summary
+from raftlog.cli.terminal.options import (
+    COUNT,
+    Acks,
+    BatchBytes,
+    Compression,
+    Name,
+    TlsAuthority,
+    check_partitions,
+    with_authority,
+)
+from raftlog.cli.terminal.progress import ProgressLine, summary
 from raftlog.config import KIB, MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from raftlog.records.batch import Codec
 
 if TYPE_CHECKING:
     from raftlog.client import Producer
@@ -43,109 +53,89 @@ INTERRUPT_GRACE = 10.0
 """Time for which Ctrl-C waits for records in flight, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The arguments of the command."""
+class Source(msgspec.Struct, frozen=True):
+    """The records: where they come from, how they are parsed, and their partition."""
 
-    topic: str
-    files: tuple[str, ...]
-    format: str
-    key_separator: bytes | None
-    key_field: str | None
-    partition: int | None
+    topic: Name
+    files: Annotated[
+        tuple[str, ...],
+        argument(metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True)),
+    ] = ()
+    format: Annotated[
+        Literal["lines", "json", "ndjson"],
+        "lines: one value per line. ndjson: one JSON object per line; json: JSON objects or an array of them; "
+        'an object is a record, {"value": ..., "key": ..., "headers": ...}, or with --key-field values.',
+    ] = "lines"
+    key_separator: Annotated[
+        str | None, option("lines: text that separates the key from the value. \\t is a tab.", metavar="TEXT")
+    ] = None
+    key_field: Annotated[
+        str | None, option("json, ndjson: an object is a value, and this field is its key.", metavar="NAME")
+    ] = None
+    partition: Annotated[int | None, COUNT, "Partition for all records (default: chosen by the key)."] = None
+
+    def check(self) -> None:
+        """Raises `click.UsageError` for options that contradict each other."""
+        if self.key_separator is not None and self.format != "lines":
+            raise click.UsageError(f"--key-separator is valid only with --format lines, not {self.format}")
+        if self.key_field is not None and self.format == "lines":
+            raise click.UsageError("--key-field is valid only with --format json or ndjson")
+        if self.key_separator == "":
+            raise click.UsageError("--key-separator must not be empty")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return self.files or (STDIN,)
+
+    def parser(self) -> RecordInput:
+        """Return the parser for one file."""
+        separator = None if self.key_separator is None else self.key_separator.replace("\\t", "\t").encode()
+        return record_input(self.format, key_separator=separator, key_field=self.key_field)
 
 
-@click.command()
-@click.argument("topic")
-@click.argument(
-    "files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True)
-)
-@click.option(
-    "--format",
-    type=click.Choice(["lines", "json", "ndjson"]),
-    default="lines",
-    show_default=True,
-    help="lines: one value per line. ndjson: one JSON object per line; json: JSON objects or an array of them; "
-    'an object is a record, {"value": ..., "key": ..., "headers": ...}, or with --key-field values.',
-)
-@click.option(
-    "--key-separator", metavar="TEXT", help="lines: text that separates the key from the value. \\t is a tab."
-)
-@click.option("--key-field", metavar="NAME", help="json, ndjson: an object is a value, and this field is its key.")
-@click.option("--partition", type=click.IntRange(0), help="Partition for all records (default: chosen by the key).")
-@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
-@click.option(
-    "--compression",
-    type=click.Choice([codec.name.lower() for codec in Codec]),
-    default="none",
-    show_default=True,
-)
-@click.option(
-    "--batch-bytes", type=click.IntRange(1), default=256 * KIB, show_default=True, help="Size of a full batch."
-)
-@click.option(
-    "--linger-ms",
-    type=click.FloatRange(0),
-    default=5.0,
-    show_default=True,
-    help="Time to wait for more records of a batch.",
-)
-@tls_authority_option
-@click.pass_context
+@command()
 def produce(
-    context: click.Context,
-    topic: str,
-    files: tuple[str, ...],
-    format: str,
-    key_separator: str | None,
-    key_field: str | None,
-    partition: int | None,
-    acks: str,
-    compression: str,
-    batch_bytes: int,
-    linger_ms: float,
-    tls_authority: str | None,
-) -> None:
+    connection: Connection,
+    source: Source,
+    acks: Acks = "all",
+    compression: Compression = "none",
+    batch_bytes: BatchBytes = 256 * KIB,
+    linger_ms: Annotated[float, click.FloatRange(0), "Time to wait for more records of a batch."] = 5.0,
+    tls_authority: TlsAuthority = None,
+) -> int:
     """Send records from files or from standard input (also given as the FILE -)."""
-    if key_separator is not None and format != "lines":
-        raise click.UsageError(f"--key-separator is valid only with --format lines, not {format}")
-    if key_field is not None and format == "lines":
-        raise click.UsageError("--key-field is valid only with --format json or ndjson")
-    if key_separator == "":
-        raise click.UsageError("--key-separator must not be empty")
-    separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
-    job = Job(topic, files or (STDIN,), format, separator, key_field, partition)
+    source.check()
+    chosen = with_authority(connection, tls_authority)
 
     async def run() -> bool:
         from raftlog.client import Producer
 
-        await check_partitions(context.obj, topic, () if partition is None else (partition,))
+        await check_partitions(chosen, source.topic, () if source.partition is None else (source.partition,))
         producer = Producer(
-            context.obj,
+            chosen.bootstrap,
             acks=acks,
             compression=compression,
             batch_bytes=batch_bytes,
             linger_ms=linger_ms,
-            ssl=data_ssl(tls_authority),
+            **chosen.keywords,
         )
         try:
-            return await _produce(producer, job)
+            return await _produce(producer, source)
         finally:
             await producer.close(flush=False)
 
-    if not run_until_interrupted(run()):
-        context.exit(EXIT_INTERRUPTED)
+    return 0 if run_until_interrupted(run()) else EXIT_INTERRUPTED
 
 
-async def _produce(producer: Producer, job: Job) -> bool:
+async def _produce(producer: Producer, source: Source) -> bool:
     """Send the input. Return False if interrupted. Raises the error that prevented sending, after the summary."""
     tally = Tally()
-    watch = Stopwatch()
+    began = time.monotonic()
     stop = asyncio.Event()
     failure: RaftlogError | None = None
     interrupted: RaftlogError | None = None
-    with ProgressLine("sending", _total_bytes(job.files), wanted=not _is_typed(job.files)) as line:
-        work = asyncio.create_task(_send_and_flush(producer, job, tally, line, stop))
+    with ProgressLine("sending", _total_bytes(source.paths), wanted=not _is_typed(source.paths)) as line:
+        work = asyncio.create_task(_send_and_flush(producer, source, tally, line, stop))
         try:
             try:
                 await asyncio.shield(work)
@@ -162,7 +152,7 @@ async def _produce(producer: Producer, job: Job) -> bool:
     # This decides the remaining records, whose outcome is unknown.
     await producer.close(flush=False)
     verb = "acknowledged" if tally.failed else "sent"
-    summary(verb, tally.acknowledged, tally.acknowledged_bytes, watch.seconds)
+    summary(verb, tally.acknowledged, tally.acknowledged_bytes, time.monotonic() - began)
     if tally.failed:
         if failure is not None:
             click.echo(f"Error: {failure.detail}", err=True)
@@ -172,26 +162,28 @@ async def _produce(producer: Producer, job: Job) -> bool:
     return not stop.is_set()
 
 
-async def _send_and_flush(producer: Producer, job: Job, tally: Tally, line: ProgressLine, stop: asyncio.Event) -> None:
+async def _send_and_flush(
+    producer: Producer, source: Source, tally: Tally, line: ProgressLine, stop: asyncio.Event
+) -> None:
     """Send, and wait for the queued records even if sending failed."""
-    failure = None
     try:
-        await _send_files(producer, job, tally, line, stop)
-    except RaftlogError as error:
-        failure = error
+        await _send_files(producer, source, tally, line, stop)
+    except RaftlogError:
+        await producer.flush()
+        raise
     await producer.flush()
-    if failure is not None:
-        raise failure
 
 
-async def _send_files(producer: Producer, job: Job, tally: Tally, line: ProgressLine, stop: asyncio.Event) -> None:
+async def _send_files(
+    producer: Producer, source: Source, tally: Tally, line: ProgressLine, stop: asyncio.Event
+) -> None:
     """Send until the end, `stop`, or the first failure to send. Raises the first error in the input."""
-    sender = RecordSender(producer, job.topic, job.partition, tally)
-    for path in job.files:
-        with _opened(path) as read:
-            records = record_input(job.format, key_separator=job.key_separator, key_field=job.key_field)
+    sender = RecordSender(producer, source.topic, source.partition, tally)
+    for path in source.paths:
+        with _open(path) as file:
+            records = source.parser()
             while tally.first_error is None:
-                piece = await _unless(stop, _read(path, read))
+                piece = await _unless(stop, _read(path, file))
                 if piece is None:
                     return
                 columns = records.feed(piece) if piece else records.end()
@@ -218,30 +210,20 @@ async def _unless(stop: asyncio.Event, reading: Coroutine[Any, Any, bytes]) -> b
 # --- Files -----------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Callable[[int], bytes]]:
-    """Yield a function that reads up to a number of bytes as soon as there are some, and none at the end."""
-    if path != STDIN:
-        try:
-            file = io.FileIO(path)
-        except OSError as error:
-            raise InvalidRequest("invalid_request", f"cannot open {path}: {error.strerror}") from None
-        with file:
-            yield file.read
-        return
-    stream = sys.stdin.buffer
+def _open(path: str) -> BinaryIO | io.FileIO:
+    """Return a file whose `read` returns as soon as there are some bytes, and none at the end."""
     try:
-        descriptor = stream.fileno()
+        # Not `sys.stdin`: a thread that waits in it would hold its lock when the interpreter ends.
+        return io.FileIO(sys.stdin.fileno(), closefd=False) if path == STDIN else io.FileIO(path)
     except io.UnsupportedOperation:
-        yield stream.read
-    else:
-        # Not through the stream: a thread that waits in it would hold its lock when the interpreter ends.
-        yield lambda size: os.read(descriptor, size)
+        return sys.stdin.buffer  # a stream in memory
+    except OSError as error:
+        raise InvalidRequest("invalid_request", f"cannot open {path}: {error.strerror}") from None
 
 
-async def _read(path: str, read: Callable[[int], bytes]) -> bytes:
+async def _read(path: str, file: BinaryIO | io.FileIO) -> bytes:
     try:
-        return await off_loop(lambda: read(PIECE_BYTES))
+        return await off_loop(lambda: file.read(PIECE_BYTES))
     except OSError as error:
         raise InvalidRequest("invalid_request", f"cannot read {_shown(path)}: {error.strerror}") from None
 

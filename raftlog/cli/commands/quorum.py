@@ -5,16 +5,20 @@ Offsets are those of the metadata log; as everywhere, an end is the offset after
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 import rich_click as click
 
-from raftlog.cli.terminal.output import fields, output_option, show, table
+from raftlog.cli.terminal.command import argument, command
+from raftlog.cli.terminal.options import NODE_NUMBER, PlanChange
+from raftlog.cli.terminal.output import Output, dash, fields, show, table
 
 if TYPE_CHECKING:
-    from raftlog.client.admin import QuorumInfo, VotersChange
+    from raftlog.api.quorum import QuorumInfo, VotersChange
+    from raftlog.sync import Admin
+
+Node: TypeAlias = Annotated[int, argument(type=NODE_NUMBER)]
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -56,70 +60,40 @@ def quorum() -> None:
     """Show and change the nodes that agree on metadata."""
 
 
-@quorum.command()
-@output_option
-@click.pass_obj
-def describe(bootstrap: str, output: str) -> None:
+@command(quorum)
+def describe(admin: Admin, output: Output = "table") -> None:
     """Show the leader, and how far the others follow."""
-
-    async def run() -> QuorumDescription:
-        from raftlog.client import Admin
-
-        async with Admin(bootstrap) as admin:
-            cluster = await admin.cluster()
-            return description(cluster.cluster_id, [node.id for node in cluster.nodes], await admin.quorum())
-
-    found = asyncio.run(run())
+    cluster = admin.cluster()
+    found = description(cluster.cluster_id, [node.id for node in cluster.nodes], admin.quorum())
     show(output, found, lambda wide: _text(found, wide))
 
 
-@quorum.command()
-@click.argument("node", type=click.IntRange(0, 2**31 - 1))
-@click.option("--plan", is_flag=True, help="Show the result without changing anything.")
-@output_option
-@click.pass_obj
-def add(bootstrap: str, node: int, plan: bool, output: str) -> None:
+@command(quorum)
+def add(admin: Admin, node: Node, plan: PlanChange = False, output: Output = "table") -> None:
     """Make an observer a voter. It must be running and caught up."""
-    _change(bootstrap, "add", node, plan, output)
+    _show_change(admin.add_voter(node, plan=plan), output)
 
 
-@quorum.command()
-@click.argument("node", type=click.IntRange(0, 2**31 - 1))
-@click.option("--plan", is_flag=True, help="Show the result without changing anything.")
-@output_option
-@click.pass_obj
-def remove(bootstrap: str, node: int, plan: bool, output: str) -> None:
+@command(quorum)
+def remove(admin: Admin, node: Node, plan: PlanChange = False, output: Output = "table") -> None:
     """Remove a voter: permanently, or before it returns on a new disk.
 
     It continues as an observer if it is still running. A leader hands over first.
     """
-    _change(bootstrap, "remove", node, plan, output)
+    _show_change(admin.remove_voter(node, plan=plan), output)
 
 
-def _change(bootstrap: str, action: str, node: int, plan: bool, output: str) -> None:
-    async def run() -> VotersChange:
-        from raftlog.client import Admin
-
-        async with Admin(bootstrap) as admin:
-            change = admin.add_voter if action == "add" else admin.remove_voter
-            return await change(node, plan=plan)
-
-    found = asyncio.run(run())
-    show(output, found, lambda wide: _change_text(found))
-
-
-def _change_text(found: VotersChange) -> str:
+def _show_change(found: VotersChange, output: str) -> None:
     same = found.voters == found.voters_before
     verdict = "would be" if not found.applied else "are already" if same else "are now"
     survives = f"{found.failures_survived_before} → {found.failures_survived}"
-    return fields(
-        {
-            "VotersBefore": found.voters_before,
-            "Voters": found.voters,
-            "FailuresSurvived": survives,
-            "Status": f"the voters {verdict} {', '.join(map(str, found.voters))}",
-        }
-    )
+    summary = {
+        "VotersBefore": found.voters_before,
+        "Voters": found.voters,
+        "FailuresSurvived": survives,
+        "Status": f"the voters {verdict} {', '.join(map(str, found.voters))}",
+    }
+    show(output, found, lambda wide: fields(summary))
 
 
 def description(cluster_id: str, nodes: list[int], status: QuorumInfo) -> QuorumDescription:
@@ -129,26 +103,16 @@ def description(cluster_id: str, nodes: list[int], status: QuorumInfo) -> Quorum
     # A node that reports on itself knows its own log, and the leader's end is the reference for the others.
     ends.setdefault(status.node_id, status.last_index + 1)
     leader_end = ends.get(leader) if leader is not None else None
-    observers = sorted(set(nodes) - set(status.voters))
+    voters, observers = sorted(status.voters), sorted(set(nodes) - set(status.voters))
     replicas = []
-    for node in [*sorted(status.voters), *observers]:
+    for node in [*voters, *observers]:
         role = "Observer" if node in observers else "Leader" if node == leader else "Follower"
         role = "Forgetful" if node in status.forgetful else role
         end = ends.get(node)
         lag = None if end is None or leader_end is None else max(0, leader_end - end)
         replicas.append(Replica(node, role, end, lag))
-    return QuorumDescription(
-        cluster_id,
-        leader,
-        status.term,
-        status.commit_index,
-        status.applied_index,
-        status.last_index,
-        sorted(status.voters),
-        observers,
-        replicas,
-        status.node_id,
-    )
+    log = (status.term, status.commit_index, status.applied_index, status.last_index)
+    return QuorumDescription(cluster_id, leader, *log, voters, observers, replicas, status.node_id)
 
 
 def _text(found: QuorumDescription, wide: bool) -> str:
@@ -157,14 +121,14 @@ def _text(found: QuorumDescription, wide: bool) -> str:
         "LeaderId": found.leader,
         "LeaderEpoch": found.term,
         "HighWatermark": found.commit_index + 1,
-        "MaxFollowerLag": _known(found.max_follower_lag),
+        "MaxFollowerLag": dash(found.max_follower_lag),
         "CurrentVoters": found.voters,
         "CurrentObservers": found.observers,
     }
     if wide:
         summary["AppliedIndex"] = found.applied_index
         summary["AnsweredBy"] = found.answered_by
-    rows = [(r.node_id, _known(r.log_end_offset), _known(r.lag), r.status) for r in found.replicas]
+    rows = [(r.node_id, dash(r.log_end_offset), dash(r.lag), r.status) for r in found.replicas]
     advice = "".join(
         f"\n\nNode {r.node_id} lost entries of the metadata log that it had acknowledged: its disk cannot be "
         f"trusted. Remove it (raftlog quorum remove {r.node_id} --plan), prepare it again on a good disk (raftlog "
@@ -173,7 +137,3 @@ def _text(found: QuorumDescription, wide: bool) -> str:
         if r.status == "Forgetful"
     )
     return f"{fields(summary)}\n\n{table(('NodeId', 'LogEndOffset', 'Lag', 'Status'), rows)}{advice}"
-
-
-def _known(number: int | None) -> int | str:
-    return "-" if number is None else number

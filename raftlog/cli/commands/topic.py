@@ -5,29 +5,31 @@ This module also holds the plan of `raftlog topic delete-records`.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 import rich_click as click
 
-from raftlog.cli.terminal.options import parse_settings
-from raftlog.cli.terminal.output import fields, output_option, show, table
-from raftlog.config import MAX_PARTITIONS_PER_TOPIC
+from raftlog.cli.terminal.command import argument, command, option
+from raftlog.cli.terminal.options import (
+    PARTITION_COUNT,
+    Name,
+    PlanDeletion,
+    ReplicationFactor,
+    Yes,
+    parse_settings,
+)
+from raftlog.cli.terminal.output import Output, fields, listing, show
 from raftlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from raftlog.client import Admin
-    from raftlog.client.cluster.metadata import TopicDescription
-
-T = TypeVar("T")
+    from raftlog.api.topics import TopicDescription
+    from raftlog.sync import Admin
 
 CONCURRENT_REQUESTS = 8
-
-PARTITION_COLUMNS = ("Topic", "Partition", "Leader", "Replicas", "Isr")
-WIDE_PARTITION_COLUMNS = ("LeaderEpoch", "PartitionEpoch", "CommitSet", "NotEligible", "MinIsr")
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -45,214 +47,149 @@ def topic() -> None:
     """Create, list, describe, change and delete topics."""
 
 
-@topic.command()
-@click.argument("name")
-@click.option("--partitions", default=1, show_default=True, type=click.IntRange(1, MAX_PARTITIONS_PER_TOPIC))
-@click.option(
-    "--replication-factor", type=click.IntRange(1), help="Replicas of each partition (default: the cluster chooses)."
-)
-@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="Setting of the topic; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Succeed without a change if the topic exists.")
-@output_option
-@click.pass_obj
+@command(topic)
 def create(
-    bootstrap: str,
-    name: str,
-    partitions: int,
-    replication_factor: int | None,
-    configs: tuple[str, ...],
-    if_not_exists: bool,
-    output: str,
+    admin: Admin,
+    name: Name,
+    partitions: Annotated[int, PARTITION_COUNT, "Number of partitions."] = 1,
+    replication_factor: ReplicationFactor = None,
+    config: Annotated[tuple[str, ...], option("Setting of the topic; repeatable.", metavar="NAME=VALUE")] = (),
+    if_not_exists: Annotated[bool, "Succeed without a change if the topic exists."] = False,
+    output: Output = "table",
 ) -> None:
     """Create a topic."""
-    settings = parse_settings(configs)
-
-    async def work(admin: Admin) -> tuple[bool, TopicDescription]:
-        try:
-            return True, await admin.create_topic(name, partitions, replication_factor, settings)
-        except InvalidRequest as error:
-            if error.code != "topic_exists" or not if_not_exists:
-                raise
-            return False, await admin.describe_topic(name)
-
-    created, description = _with_admin(bootstrap, work)
-    done = f"Created topic {name}." if created else f"Topic {name} exists."
-    show(output, description, lambda wide: f"{done}\n{_describe_text([description], wide)}" if wide else done)
+    settings = parse_settings(config)
+    try:
+        description = admin.create_topic(name, partitions, replication_factor, settings)
+        done = f"Created topic {name}."
+    except InvalidRequest as error:
+        if error.code != "topic_exists" or not if_not_exists:
+            raise
+        description = admin.describe_topic(name)
+        done = f"Topic {name} exists."
+    show(output, description, lambda wide: f"{done}\n{_description(description, wide)}" if wide else done)
 
 
-@topic.command("list")
-@output_option
-@click.pass_obj
-def list_topics(bootstrap: str, output: str) -> None:
+@command(topic, "list")
+def list_topics(admin: Admin, output: Output = "table") -> None:
     """List all topics by name."""
-    topics = _with_admin(bootstrap, lambda admin: admin.list_topics())
-
-    def text(wide: bool) -> str:
-        columns = ("Topic", "PartitionCount", "ReplicationFactor") + ("TopicId",) * wide
-        rows = [(t.name, t.partition_count, t.replication_factor) + (t.id,) * wide for t in topics]
-        return table(columns, rows)
-
-    show(output, topics, text)
+    topics = admin.list_topics()
+    rows = [(t.name, t.partition_count, t.replication_factor, t.id) for t in topics]
+    show(output, topics, listing(("Topic", "PartitionCount", "ReplicationFactor"), rows, ("TopicId",)))
 
 
-@topic.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@output_option
-@click.pass_obj
-def describe(bootstrap: str, names: tuple[str, ...], output: str) -> None:
+@command(topic)
+def describe(
+    admin: Admin, names: Annotated[tuple[str, ...], argument(metavar="[NAME]...")] = (), output: Output = "table"
+) -> None:
     """Show topics with their partitions (default: all topics)."""
-
-    async def work(admin: Admin) -> list[TopicDescription]:
-        wanted = list(dict.fromkeys(names)) or [summary.name for summary in await admin.list_topics()]
-        limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
-
-        async def one(name: str) -> TopicDescription:
-            async with limit:
-                return await admin.describe_topic(name)
-
-        return await asyncio.gather(*map(one, wanted))
-
-    descriptions = _with_admin(bootstrap, work)
-    show(output, descriptions, lambda wide: _describe_text(descriptions, wide))
+    wanted = list(dict.fromkeys(names)) or [summary.name for summary in admin.list_topics()]
+    with ThreadPoolExecutor(CONCURRENT_REQUESTS) as threads:
+        descriptions = list(threads.map(admin.describe_topic, wanted))
+    show(output, descriptions, lambda wide: "\n\n".join(_description(one, wide) for one in descriptions))
 
 
-@topic.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
-@output_option
-@click.pass_obj
-def delete(bootstrap: str, names: tuple[str, ...], yes: bool, if_exists: bool, output: str) -> None:
+@command(topic)
+def delete(
+    admin: Admin,
+    names: Annotated[tuple[str, ...], argument(metavar="NAME...")],
+    yes: Yes = False,
+    if_exists: Annotated[bool, "Succeed if the topic does not exist."] = False,
+    output: Output = "table",
+) -> None:
     """Delete topics with all their records."""
     wanted = list(dict.fromkeys(names))
     if not yes:
         click.confirm(f"Delete {', '.join(wanted)} with all records?", abort=True, err=True)
-
     done: list[Deletion] = []
-
-    async def work(admin: Admin) -> None:
+    try:
         for name in wanted:
             deleted = True
             try:
-                await admin.delete_topic(name)
+                admin.delete_topic(name)
             except InvalidRequest as error:
                 if error.code != "unknown_topic" or not if_exists:
                     raise
                 deleted = False
             done.append(Deletion(name, deleted))
-
-    try:
-        _with_admin(bootstrap, work)
     finally:
         # This also shows what was done before a failure.
         show(output, done, lambda wide: "\n".join(map(str, done)))
 
 
-@topic.command()
-@click.argument("name")
-@click.option("--set", "assign", multiple=True, metavar="NAME=VALUE", help="Change a setting; repeatable.")
-@click.option("--unset", "remove", multiple=True, metavar="NAME", help="Reset a setting to its default; repeatable.")
-@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS_PER_TOPIC), help="New total number of partitions.")
-@output_option
-@click.pass_obj
+@command(topic)
 def alter(
-    bootstrap: str, name: str, assign: tuple[str, ...], remove: tuple[str, ...], partitions: int | None, output: str
+    admin: Admin,
+    name: Name,
+    assign: Annotated[tuple[str, ...], option("Change a setting; repeatable.", "--set", metavar="NAME=VALUE")] = (),
+    unset: Annotated[tuple[str, ...], option("Reset a setting to its default; repeatable.", metavar="NAME")] = (),
+    partitions: Annotated[int | None, PARTITION_COUNT, "New total number of partitions."] = None,
+    output: Output = "table",
 ) -> None:
     """Change a topic's settings or add partitions (after which keys map to other partitions)."""
     settings = parse_settings(assign)
-    if not settings and not remove and partitions is None:
+    if not settings and not unset and partitions is None:
         raise click.UsageError("nothing to change: give --set, --unset or --partitions")
-    both = sorted(set(settings).intersection(remove))
+    both = sorted(set(settings).intersection(unset))
     if both:
         raise click.UsageError(f"both --set and --unset for {', '.join(both)}")
-
-    async def work(admin: Admin) -> TopicDescription:
-        description = None
-        if settings or remove:
-            description = await admin.alter_topic(name, settings, list(dict.fromkeys(remove)))
-        if partitions is not None:
-            description = await admin.add_partitions(name, partitions)
-        assert description is not None, "there was something to change"
-        return description
-
-    description = _with_admin(bootstrap, work)
-    show(output, description, lambda wide: f"Altered topic {name}.\n{_describe_text([description], wide)}")
+    description = None
+    if settings or unset:
+        description = admin.alter_topic(name, settings, list(dict.fromkeys(unset)))
+    if partitions is not None:
+        description = admin.add_partitions(name, partitions)
+    assert description is not None, "there was something to change"
+    altered = description
+    show(output, altered, lambda wide: f"Altered topic {name}.\n{_description(altered, wide)}")
 
 
-@topic.command("delete-records")
-@click.argument("name")
-@click.option(
-    "--before",
-    "bounds",
-    multiple=True,
-    required=True,
-    metavar="PARTITION=OFFSET",
-    help="Delete records below this offset; PARTITION=latest: all that consumers may read. Repeatable.",
-)
-@click.option("--plan", is_flag=True, help="Show what would be deleted, without deleting it.")
-@click.option("--yes", is_flag=True, help="Skip the confirmation.")
-@output_option
-@click.pass_obj
-def delete_records(bootstrap: str, name: str, bounds: tuple[str, ...], plan: bool, yes: bool, output: str) -> None:
+@command(topic, "delete-records")
+def delete_records(
+    admin: Admin,
+    name: Name,
+    before: Annotated[
+        tuple[str, ...],
+        option(
+            "Delete records below this offset; PARTITION=latest: all that consumers may read. Repeatable.",
+            metavar="PARTITION=OFFSET",
+        ),
+    ],
+    plan: PlanDeletion = False,
+    yes: Yes = False,
+    output: Output = "table",
+) -> None:
     """Delete the oldest records of partitions permanently."""
-    before = parse_bounds(bounds)
-    topic_id, planned = _with_admin(bootstrap, lambda admin: plan_deletions(admin, name, before))
+    topic_id, planned = plan_deletions(admin, name, parse_bounds(before))
     if plan:
-        show(output, planned, lambda wide: deletions_table(name, planned))
+        columns = ("Topic", "Partition", "LogStartOffset", "Before", "HighWatermark", "Offsets")
+        show(output, planned, listing(columns, [(name, *msgspec.structs.astuple(one)) for one in planned]))
         return
     if not yes:
         total = sum(one.records for one in planned)
         click.confirm(f"Delete {total} offsets of topic {name}, {len(planned)} partitions?", abort=True, err=True)
     # Delete what was shown and confirmed: no later records, and no other topic of that name.
-    agreed = {one.partition: one.before for one in planned}
-    deleted = _with_admin(bootstrap, lambda admin: admin.delete_records(name, agreed, topic_id=topic_id))
-    columns = ("Topic", "Partition", "LogStartOffset")
-    show(output, deleted, lambda wide: table(columns, [(name, one.partition, one.log_start_offset) for one in deleted]))
+    deleted = admin.delete_records(name, {one.partition: one.before for one in planned}, topic_id=topic_id)
+    rows = [(name, one.partition, one.log_start_offset) for one in deleted]
+    show(output, deleted, listing(("Topic", "Partition", "LogStartOffset"), rows))
 
 
-def _with_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    from raftlog.client import Admin
-
-    async def run() -> T:
-        async with Admin(bootstrap) as admin:
-            return await work(admin)
-
-    return asyncio.run(run())
-
-
-def _describe_text(descriptions: Sequence[TopicDescription], wide: bool) -> str:
-    return "\n\n".join(_describe_one(description, wide) for description in descriptions)
-
-
-def _describe_one(description: TopicDescription, wide: bool) -> str:
+def _description(description: TopicDescription, wide: bool) -> str:
+    given = description.overrides or ()
     summary = {
         "Topic": description.name,
         "TopicId": description.id,
         "PartitionCount": description.partition_count,
         "ReplicationFactor": description.replication_factor,
-        "Configs": description.configs if wide else overrides(description),
+        # Like Kafka's tools: without the settings that have their default.
+        "Configs": {name: value for name, value in description.configs.items() if wide or name in given},
     }
-    columns = PARTITION_COLUMNS + WIDE_PARTITION_COLUMNS * wide
-    return f"{fields(summary)}\n{table(columns, _partition_rows(description, wide))}"
-
-
-def _partition_rows(description: TopicDescription, wide: bool) -> Iterable[Sequence[object]]:
-    for info in description.partitions:
-        row = (description.name, info.partition, info.leader, info.replicas, info.isr)
-        more = (
-            info.leader_epoch,
-            info.partition_epoch,
-            info.commit_set,
-            info.not_eligible,
-            info.min_insync_replicas,
-        )
-        yield row + more * wide
-
-
-def overrides(description: TopicDescription) -> dict[str, str]:
-    """Return the settings that were given to the topic, like Kafka's tools, without those that have their default."""
-    given = description.overrides or ()
-    return {name: value for name, value in description.configs.items() if name in given}
+    columns = ("Topic", "Partition", "Leader", "Replicas", "Isr")
+    wide_columns = ("LeaderEpoch", "PartitionEpoch", "CommitSet", "NotEligible", "MinIsr")
+    rows = []
+    for one in description.partitions:
+        more = (one.leader_epoch, one.partition_epoch, one.commit_set, one.not_eligible, one.min_insync_replicas)
+        rows.append((description.name, one.partition, one.leader, one.replicas, one.isr, *more))
+    return f"{fields(summary)}\n{listing(columns, rows, wide_columns)(wide)}"
 
 
 Before: TypeAlias = dict[int, "int | Literal['latest']"]
@@ -285,11 +222,11 @@ def parse_bounds(bounds: Sequence[str]) -> Before:
     return found
 
 
-async def plan_deletions(admin: Admin, name: str, before: Mapping[int, int | str]) -> tuple[str, list[PlannedDeletion]]:
+def plan_deletions(admin: Admin, name: str, before: Mapping[int, int | str]) -> tuple[str, list[PlannedDeletion]]:
     """Return the topic's id, and what would be deleted now. Raises like `Admin.delete_records`, and deletes nothing."""
-    topic_id, planned = (await admin.describe_topic(name)).id, []
+    topic_id, planned = admin.describe_topic(name).id, []
     for partition, offset in before.items():
-        held = await admin.offsets(name, partition, topic_id=topic_id)
+        held = admin.offsets(name, partition, topic_id=topic_id)
         bound = held.latest if isinstance(offset, str) else offset
         if bound > held.latest:
             detail = f"cannot delete before {bound} in {name}/{partition}: it holds [{held.earliest}, {held.latest}]"
@@ -297,10 +234,3 @@ async def plan_deletions(admin: Admin, name: str, before: Mapping[int, int | str
         going = max(0, bound - held.earliest)
         planned.append(PlannedDeletion(partition, held.earliest, bound, held.latest, going))
     return topic_id, planned
-
-
-def deletions_table(name: str, planned: Sequence[PlannedDeletion]) -> str:
-    """Return the plan as a table."""
-    columns = ("Topic", "Partition", "LogStartOffset", "Before", "HighWatermark", "Offsets")
-    rows = [(name, one.partition, one.log_start_offset, one.before, one.high_watermark, one.records) for one in planned]
-    return table(columns, rows)

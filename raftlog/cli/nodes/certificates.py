@@ -1,8 +1,9 @@
-"""A cluster's own certificate authority, and the certificates of its nodes, with the `cryptography` package.
+"""A cluster's own certificate authority, and the certificates that it signs, with the `cryptography` package.
 
 Keys are on the elliptic curve P-256, hashes are SHA-256. A node's certificate serves both ends of a connection. It
-contains the node's name in the cluster (`raftlog/broker/tls/names.py`) and the hosts by which native clients reach it.
-The authority may sign nodes only, no further authorities.
+contains the node's name in the cluster (`raftlog/broker/tls/names.py`) and the hosts by which clients reach it. A
+user's serves a client only, and contains the user's name (`raftlog/broker/security/client_names.py`). The authority may
+sign no further authorities.
 """
 
 from __future__ import annotations
@@ -26,28 +27,29 @@ def create_authority(name: str, days: float, now: datetime.datetime) -> tuple[by
     """Return certificate and key in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    usage = _usage(sign=True)
     certificate = (
         _builder(subject, subject, key, days, now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(_usage(sign=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return certificate.public_bytes(serialization.Encoding.PEM), _private(key)
+    return _pem(certificate, key)
 
 
 def create_certificate(
-    authority: tuple[bytes, bytes], names: Sequence[str], days: float, now: datetime.datetime
+    authority: tuple[bytes, bytes], names: Sequence[str], days: float, now: datetime.datetime, *, server: bool = True
 ) -> tuple[bytes, bytes]:
     """Return certificate and key in PEM, signed by the authority with the given certificate and key.
 
-    `names` are in OpenSSL's notation: `URI:...`, `DNS:...`, `IP:...`. Raises `InvalidRequest`.
+    `names` are in OpenSSL's notation: `URI:...`, `DNS:...`, `IP:...`. `server`: whether it is for a node, which is a
+    server as well, or for a client alone. Raises `InvalidRequest`.
     """
     issuer, signing = _authority(authority)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "raftlog node")])
-    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    common = "raftlog node" if server else "raftlog user"
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if server else [])]
     certificate = (
         _builder(subject, issuer.subject, key, days, now)
         .add_extension(x509.SubjectAlternativeName([_name(name) for name in names]), critical=False)
@@ -57,7 +59,7 @@ def create_certificate(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
         .sign(signing, hashes.SHA256())
     )
-    return certificate.public_bytes(serialization.Encoding.PEM), _private(key)
+    return _pem(certificate, key)
 
 
 def _builder(
@@ -117,7 +119,7 @@ def _name(text: str) -> x509.GeneralName:
     raise InvalidRequest("invalid_request", f"{text!r} is not a valid name: use URI:..., DNS:... or IP:...")
 
 
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
+    encoding = serialization.Encoding.PEM
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return certificate.public_bytes(encoding), private

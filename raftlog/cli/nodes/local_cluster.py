@@ -20,7 +20,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from raftlog.broker.identity import (
     NODE_FILE,
@@ -36,6 +37,8 @@ from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import Endpoint
 from raftlog.system.disk import LocalDisk
 
+from .local_security import LocalSecurity
+
 PORTS_PER_NODE = 10
 NODES_MAX = 9
 STOP_SECONDS = 15.0
@@ -48,8 +51,7 @@ PREPARING_FILE = "preparing"
 one is."""
 
 
-@dataclass(slots=True)
-class LocalNode:
+class LocalNode(msgspec.Struct):
     """One child: its folder, its addresses, and its process while it runs."""
 
     node_id: int
@@ -76,8 +78,7 @@ class LocalNode:
         return ""
 
 
-@dataclass(slots=True)
-class LocalCluster:
+class LocalCluster(msgspec.Struct):
     """Nodes 0 to n-1 on loopback. `start` prepares missing folders and starts nodes that are not running."""
 
     folder: str
@@ -86,11 +87,13 @@ class LocalCluster:
     host: str = "127.0.0.1"
     racks: bool = False
     """Whether each node is in its own rack."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = {}
     """Further settings for every `node.toml`: name → TOML value."""
     program: Sequence[str] = (sys.executable, "-P", "-m", "raftlog.cli.main")
     """The command that runs a node, without arguments. Tests replace it by one that breaks something first."""
-    nodes: list[LocalNode] = field(default_factory=list)
+    secure: bool = False
+    """Whether a new cluster has TLS and an administrator. A cluster that was made so has them in any case."""
+    nodes: list[LocalNode] = []
 
     def __post_init__(self) -> None:
         if not 1 <= self.node_count <= NODES_MAX:
@@ -107,7 +110,14 @@ class LocalCluster:
     @property
     def bootstrap(self) -> str:
         """The API addresses in the form that clients take."""
-        return ",".join(str(node.api) for node in self.nodes)
+        scheme = "" if self.security is None else "https://"
+        return ",".join(f"{scheme}{node.api}" for node in self.nodes)
+
+    @property
+    def security(self) -> LocalSecurity | None:
+        """The security of the cluster, once its folder is prepared; None: it has none."""
+        found = LocalSecurity(self.folder)
+        return found if found.is_set_up else None
 
     # --- Start ---
 
@@ -126,7 +136,7 @@ class LocalCluster:
         node = self.nodes[node_id]
         if node.running:
             return
-        self._write_settings(node)
+        self.write_settings(node)
         command = [*self.program, "server", "run", "--stop-with-stdin"]
         command += ["--config", os.path.join(node.folder, SETTINGS_FILE)]
         with open(node.log_path, "ab") as log:
@@ -147,8 +157,9 @@ class LocalCluster:
         interrupted.
         """
         deadline = time.monotonic() + timeout
+        security = self.security
         for node in self.nodes:
-            while not is_ready(node.api):
+            while not is_ready(node.api, security=security):
                 if interrupted():
                     raise RetriableError("shutting_down", "interrupted while the nodes were starting")
                 if node.process is not None and node.process.poll() is not None:
@@ -167,20 +178,11 @@ class LocalCluster:
 
     def kill_node(self, node_id: int) -> None:
         """Send SIGKILL: nothing is flushed, and no peer is notified."""
-        node = self.nodes[node_id]
-        node.expected_to_run = False
-        if node.process is not None:
-            node.process.kill()
-            self._reap(node)
+        self._kill([self.nodes[node_id]])
 
     def kill_all(self) -> None:
         """Send SIGKILL to all nodes before waiting for any."""
-        for node in self.nodes:
-            node.expected_to_run = False
-            if node.process is not None:
-                node.process.kill()
-        for node in self.nodes:
-            self._reap(node)
+        self._kill(self.nodes)
 
     def pause_node(self, node_id: int) -> None:
         """Send SIGSTOP."""
@@ -236,6 +238,10 @@ class LocalCluster:
         found = self._identities(disk)
         if found:
             self._check_identities(found)
+            if self.secure and self.security is None:
+                raise InvalidRequest(
+                    "invalid_config", f"{self.folder} holds a cluster without security: choose another folder"
+                )
         new = [node for node in self.nodes if node.node_id not in found]
         for node in new:
             if disk.list(_data_folder(node.node_id)):
@@ -243,8 +249,11 @@ class LocalCluster:
                 raise InvalidRequest("invalid_config", f"{folder} contains other files: choose another folder")
         if not new:
             return
-        disk.make_directory("")
+        os.makedirs(self.folder, mode=0o700 if self.secure else 0o777, exist_ok=True)
         disk.replace(PREPARING_FILE, b"")
+        if self.secure:
+            LocalSecurity(self.folder).set_up()
+        security = self.security
         cluster_id = found[0].cluster_id if found else new_cluster_id()
         voting = initial_voters(self.node_count) if not found else sorted(found[0].voters)
         voters = {voter: self.nodes[voter].data for voter in voting}
@@ -253,6 +262,10 @@ class LocalCluster:
             folder = os.path.join(self.folder, _data_folder(node.node_id))
             observer = node.node_id not in voters
             init_data_folder(folder, cluster_id=cluster_id, node_id=node.node_id, voters=voters, observer=observer)
+            if security is not None:
+                security.add_node(os.path.join(self.folder, f"node-{node.node_id}"), cluster_id, node.node_id)
+                if node.node_id == voting[0]:
+                    security.add_administrator(folder)
         disk.remove(PREPARING_FILE)
         disk.fsync_directory("")
 
@@ -267,11 +280,9 @@ class LocalCluster:
 
     def _identities(self, disk: LocalDisk) -> dict[int, NodeFile]:
         """Return the identities in the folders, by the number in the folder's name."""
-        return {
-            number: read_identity(LocalDisk(os.path.join(self.folder, folder)), os.path.join(self.folder, folder))
-            for number, folder in ((number, _data_folder(number)) for number in range(NODES_MAX))
-            if disk.exists(f"{folder}/{NODE_FILE}")
-        }
+        found = [number for number in range(NODES_MAX) if disk.exists(f"{_data_folder(number)}/{NODE_FILE}")]
+        folders = {number: os.path.join(self.folder, _data_folder(number)) for number in found}
+        return {number: read_identity(LocalDisk(folder), folder) for number, folder in folders.items()}
 
     def _check_identities(self, found: Mapping[int, NodeFile]) -> None:
         size = max(found) + 1
@@ -289,18 +300,19 @@ class LocalCluster:
             return
         raise InvalidRequest("invalid_config", f"{self.folder} {why}")
 
-    def _write_settings(self, node: LocalNode) -> None:
+    def write_settings(self, node: LocalNode) -> None:
+        """Write the node's settings. Its folder exists since `prepare`."""
         lines = [f'data_folder = "{DATA_FOLDER}"']
         if self.racks:
             lines.append(f'rack = "rack-{node.node_id}"')
         lines += [f"{name} = {value}" for name, value in self.settings.items()]
-        for listener, endpoint in (("api", node.api), ("data", node.data)):
-            lines += [f"[{listener}.listen]", f"host = {json.dumps(endpoint.host)}", f"port = {endpoint.port}"]
+        sections = {"api.listen": node.api, "data.listen": node.data}
         # The peers' ports may have changed since the folder was prepared: they follow from this start's base port.
-        for peer in self.nodes:
-            if peer.node_id != node.node_id:
-                lines += [f"[peers.{peer.node_id}.data]", f"host = {json.dumps(peer.data.host)}"]
-                lines.append(f"port = {peer.data.port}")
+        sections |= {f"peers.{peer.node_id}.data": peer.data for peer in self.nodes if peer is not node}
+        for name, endpoint in sections.items():
+            lines += [f"[{name}]", f"host = {json.dumps(endpoint.host)}", f"port = {endpoint.port}"]
+        if self.security is not None:
+            lines += self.security.settings(node.node_id)
         with open(os.path.join(node.folder, SETTINGS_FILE), "w") as file:
             file.write("\n".join(lines) + "\n")
 
@@ -316,6 +328,14 @@ class LocalCluster:
                         f"cannot listen at {endpoint}: {error.strerror}. Is another cluster running? "
                         "Choose other ports with --base-port",
                     ) from None
+
+    def _kill(self, nodes: Sequence[LocalNode]) -> None:
+        for node in nodes:
+            node.expected_to_run = False
+            if node.process is not None:
+                node.process.kill()
+        for node in nodes:
+            self._reap(node)
 
     def _signal(self, node_id: int, number: signal.Signals) -> None:
         process = self.nodes[node_id].process
@@ -343,11 +363,18 @@ def _data_folder(node_id: int) -> str:
     return f"node-{node_id}/{DATA_FOLDER}"
 
 
-def is_ready(api: Endpoint, timeout: float = 1.0) -> bool:
-    """Return whether the node behind this API accepts requests."""
+def is_ready(api: Endpoint, timeout: float = 1.0, *, security: LocalSecurity | None = None) -> bool:
+    """Return whether the node behind this API accepts requests; of a secure cluster: those of its administrator."""
     connection = http.client.HTTPConnection(api.host, api.port, timeout=timeout)
+    if security is not None:
+        connection = http.client.HTTPSConnection(api.host, api.port, timeout=timeout, context=security.client_context())
     try:
         connection.request("GET", "/v1/ready")
+        ready = connection.getresponse()
+        ready.read()
+        if security is None or ready.status != 200:
+            return ready.status == 200
+        connection.request("GET", "/v1/cluster", headers={"Authorization": f"Bearer {security.token()}"})
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False

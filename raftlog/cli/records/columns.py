@@ -11,24 +11,25 @@ This module is pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from raftlog.errors import InvalidRequest
-from raftlog.json_values import NULL, value_bytes
+from raftlog.json_values import RecordIn, string_column, value_bytes
 
+T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-@dataclass(slots=True)
-class Columns:
+class Columns(msgspec.Struct):
     """Some records, and the error that prevents reading the rest of the input, if any."""
 
-    values: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = []
     keys: list[bytes | None] | None = None
     """None if no record has a key; likewise the other columns."""
     timestamps_ms: list[int | None] | None = None
@@ -45,6 +46,11 @@ class Columns:
         if self.keys is None:
             return sizes
         return [size + (0 if key is None else len(key)) for size, key in zip(sizes, self.keys, strict=True)]
+
+    def rows(self) -> Iterator[tuple[bytes | None, bytes | None, int | None, Headers | None, int | None]]:
+        """Yield value, key, timestamp, headers and partition of each record."""
+        others = (self.keys, self.timestamps_ms, self.headers, self.partitions)
+        return zip(self.values, *(itertools.repeat(None) if one is None else one for one in others), strict=False)
 
     def first(self, count: int) -> Columns:
         """Return the first `count` records."""
@@ -95,37 +101,19 @@ class SeparatedKeys:
         return columns
 
 
-class _HeaderIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    key: str
-    value: msgspec.Raw = NULL
-
-
-class _RecordIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class _RecordIn(RecordIn, gc=False, forbid_unknown_fields=True):
     """A record in the form of the HTTP API. `offset`, which `consume` writes, is ignored: a copy gets its own."""
 
-    value: msgspec.Raw
-    key: msgspec.Raw = NULL
     timestamp: Annotated[int, Meta(ge=-1, le=2**62)] | None = None
-    headers: dict[str, msgspec.Raw] | list[_HeaderIn] | None = None
     partition: Annotated[int, Meta(ge=0)] | None = None
     offset: int | None = None
 
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_decode_strings = msgspec.json.Decoder(list[str | None]).decode
 
 
-class _Decoded(NamedTuple):
-    """Decoded pieces, their numbers, the objects, and the error that ended decoding."""
-
-    pieces: list[bytes]
-    numbers: list[int]
-    objects: list[Any]
-    fault: InvalidRequest | None
-
-
-class _Objects:
-    """A decoder of JSON objects of one type. Empty pieces are skipped."""
+class _Objects(ABC):
+    """A decoder of JSON objects of one type, up to the first invalid one. Empty pieces are skipped."""
 
     hint = ""
     """Advice about an object of another type."""
@@ -135,48 +123,44 @@ class _Objects:
         self._unit = unit
         """The unit that is numbered: lines or records."""
 
-    def decode(self, pieces: list[bytes], first: int) -> _Decoded:
-        """Decode up to the first piece that is not an object of this type."""
+    def __call__(self, pieces: list[bytes], first: int) -> Columns:
         try:
-            return _Decoded(pieces, list(range(first, first + len(pieces))), list(map(self._decode, pieces)), None)
-        except _UNREADABLE:
+            return self._columns(pieces, list(map(self._decode, pieces)))
+        except (InvalidRequest, *_UNREADABLE):
             return self._one_by_one(pieces, first)
 
-    def _one_by_one(self, pieces: list[bytes], first: int) -> _Decoded:
-        found = _Decoded([], [], [], None)
+    def _one_by_one(self, pieces: list[bytes], first: int) -> Columns:
+        """Convert the records before the first invalid one, which becomes the fault."""
+        kept: list[bytes] = []
+        objects: list[Any] = []
+        fault = None
         for number, piece in enumerate(pieces, first):
             if not piece or piece.isspace():
                 continue
             try:
-                found.objects.append(self._decode(piece))
-            except msgspec.ValidationError as error:
-                return found._replace(fault=self.fault("invalid_request", number, f"{error}{self.hint}"))
-            except RecursionError:
-                return found._replace(fault=self.fault("invalid_json", number, "it is nested too deeply"))
-            except _UNREADABLE as error:
-                return found._replace(fault=self.fault("invalid_json", number, str(error)))
-            found.pieces.append(piece)
-            found.numbers.append(number)
-        return found
+                found = self._decode(piece)
+                self._columns([piece], [found])
+            except (InvalidRequest, *_UNREADABLE) as error:
+                fault = self._fault(number, error)
+                break
+            kept.append(piece)
+            objects.append(found)
+        columns = self._columns(kept, objects)
+        columns.fault = fault
+        return columns
 
-    def bytes_column(
-        self, raws: list[Any], numbers: list[int], name: str
-    ) -> tuple[list[bytes | None], InvalidRequest | None]:
-        """Return JSON values as bytes, up to the first invalid one, and its error."""
-        try:
-            # Usually all values are strings or null; then one call decodes the column.
-            strings = _decode_strings(b"[" + b",".join(raws) + b"]")
-        except _UNREADABLE:
-            column: list[bytes | None] = []
-            for raw, number in zip(raws, numbers, strict=True):
-                try:
-                    column.append(value_bytes(bytes(raw)))
-                except InvalidRequest as error:
-                    return column, self.fault(error.code, number, f"{name}: {error.detail}")
-            return column, None
-        return [None if string is None else string.encode() for string in strings], None
+    @abstractmethod
+    def _columns(self, pieces: list[bytes], objects: list[Any]) -> Columns:
+        """Convert objects. Raises `InvalidRequest`."""
 
-    def fault(self, code: str, number: int, why: str) -> InvalidRequest:
+    def _fault(self, number: int, error: Exception) -> InvalidRequest:
+        code, why = "invalid_json", str(error)
+        if isinstance(error, InvalidRequest):
+            code, why = error.code, error.detail
+        elif isinstance(error, msgspec.ValidationError):
+            code, why = "invalid_request", f"{error}{self.hint}"
+        elif isinstance(error, RecursionError):
+            why = "it is nested too deeply"
         return InvalidRequest(code, f"{self._unit} {number}: {why}")
 
 
@@ -188,14 +172,12 @@ class KeyedObjects(_Objects):
         super().__init__(kind, unit)
         self._field = key_field
 
-    def __call__(self, pieces: list[bytes], first: int) -> Columns:
-        kept, numbers, objects, fault = self.decode(pieces, first)
+    def _columns(self, pieces: list[bytes], objects: list[Any]) -> Columns:
         # One line each, as in `lines` and `consume --format value`; numbers keep their digits.
-        values: list[bytes | None] = [msgspec.json.format(text, indent=-1) if b"\n" in text else text for text in kept]
-        keys, bad = self.bytes_column([found.key for found in objects], numbers, self._field)
-        columns = Columns(values[: len(keys)], keys)
-        columns.fault = bad or fault
-        return columns
+        values: list[bytes | None] = [
+            msgspec.json.format(text, indent=-1) if b"\n" in text else text for text in pieces
+        ]
+        return Columns(values, _bytes_column([found.key for found in objects], self._field))
 
 
 class RecordObjects(_Objects):
@@ -206,41 +188,32 @@ class RecordObjects(_Objects):
     def __init__(self, unit: str) -> None:
         super().__init__(_RecordIn, unit)
 
-    def __call__(self, pieces: list[bytes], first: int) -> Columns:
-        _, numbers, records, fault = self.decode(pieces, first)
-        values, bad_value = self.bytes_column([record.value for record in records], numbers, "value")
-        keys, bad_key = self.bytes_column([record.key for record in records], numbers, "key")
-        headers, bad_header = self._headers(records, numbers)
-        whole, bad = min(
-            ((len(values), bad_value), (len(keys), bad_key), (len(headers), bad_header)), key=lambda column: column[0]
-        )
-        del values[whole:], keys[whole:], headers[whole:], records[whole:]
+    def _columns(self, pieces: list[bytes], objects: list[Any]) -> Columns:
+        headers: list[Headers] = [
+            [(name, _bytes(raw, "header")) for name, raw in record.header_pairs] if record.headers else ()
+            for record in objects
+        ]
         return Columns(
-            values,
-            keys if any(key is not None for key in keys) else None,
-            _unless_none([None if record.timestamp == -1 else record.timestamp for record in records]),
+            _bytes_column([record.value for record in objects], "value"),
+            _unless_none(_bytes_column([record.key for record in objects], "key")),
+            _unless_none([None if record.timestamp == -1 else record.timestamp for record in objects]),
             headers if any(headers) else None,
-            _unless_none([record.partition for record in records]),
-            bad or fault,
+            _unless_none([record.partition for record in objects]),
         )
 
-    def _headers(self, records: list[_RecordIn], numbers: list[int]) -> tuple[list[Headers], InvalidRequest | None]:
-        found: list[Headers] = []
-        for record, number in zip(records, numbers, strict=True):
-            if not record.headers:
-                found.append(())
-                continue
-            pairs = (
-                list(record.headers.items())
-                if isinstance(record.headers, dict)
-                else [(header.key, header.value) for header in record.headers]
-            )
-            contents, bad = self.bytes_column([raw for _, raw in pairs], [number] * len(pairs), "header")
-            if bad is not None:
-                return found, bad
-            found.append([(name, content) for (name, _), content in zip(pairs, contents, strict=True)])
-        return found, None
+
+def _bytes_column(raws: list[Any], name: str) -> list[bytes | None]:
+    """Return JSON values as bytes. Raises `InvalidRequest`."""
+    strings = string_column(raws)  # usually all are strings or null
+    return [_bytes(raw, name) for raw in raws] if strings is None else strings
 
 
-def _unless_none(entries: list[int | None]) -> list[int | None] | None:
+def _bytes(raw: Any, name: str) -> bytes | None:
+    try:
+        return value_bytes(bytes(raw))
+    except InvalidRequest as error:
+        raise InvalidRequest(error.code, f"{name}: {error.detail}") from None
+
+
+def _unless_none(entries: list[T | None]) -> list[T | None] | None:
     return None if entries.count(None) == len(entries) else entries

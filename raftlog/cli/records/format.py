@@ -10,14 +10,11 @@ This module is pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from raftlog.client.consuming.records import ConsumedBatch
 from raftlog.json_values import Shown, show_auto
-
-FORMATS = ("value", "json", "ndjson", "key-value")
 
 
 class _HeaderOut(msgspec.Struct, gc=False):
@@ -34,63 +31,40 @@ class _RecordOut(msgspec.Struct, gc=False):
     headers: Sequence[_HeaderOut]
 
 
-class Writer(Protocol):
-    """A converter of batches to bytes, in order."""
+class Writer:
+    """A converter of batches to bytes, in order: `batch` for each, then `end`."""
+
+    def __init__(self, convert: Callable[[ConsumedBatch, int], bytes], *, is_array: bool = False) -> None:
+        """`convert` returns lines, or with `is_array` the entries of one array."""
+        self._convert = convert
+        self._is_array = is_array
+        self._before = b"[\n"
 
     def batch(self, batch: ConsumedBatch, count: int) -> bytes:
-        """Return the first `count` records of the batch, at least one. Raises `CorruptBatch`."""
-        ...
+        converted = self._convert(batch, count)
+        if not self._is_array:
+            return converted
+        before, self._before = self._before, b",\n"
+        return before + converted
 
     def end(self) -> bytes:
-        """Return the end of the output."""
-        ...
+        if not self._is_array:
+            return b""
+        return b"[]\n" if self._before == b"[\n" else b"\n]\n"
 
 
 def writer(format: str, key_separator: bytes) -> Writer:
-    """Return the writer for one of `FORMATS`."""
+    """Return the writer for a value of `--format`."""
     if format == "json":
-        return JsonWriter()
+        return Writer(lambda batch, count: b",\n".join(map(_encoder.encode, _records(batch, count))), is_array=True)
     if format == "ndjson":
-        return LineWriter(_json_lines)
+        return Writer(lambda batch, count: _encoder.encode_lines(_records(batch, count)))
     if format == "value":
-        return LineWriter(_values)
-    return LineWriter(lambda batch, count: _keys_and_values(batch, count, key_separator))
-
-
-class LineWriter:
-    """A writer of one record per line."""
-
-    def __init__(self, lines: Callable[[ConsumedBatch, int], bytes]) -> None:
-        self._lines = lines
-
-    def batch(self, batch: ConsumedBatch, count: int) -> bytes:
-        return self._lines(batch, count)
-
-    def end(self) -> bytes:
-        return b""
-
-
-class JsonWriter:
-    """A writer of one array, with one record per line."""
-
-    def __init__(self) -> None:
-        self._begun = False
-
-    def batch(self, batch: ConsumedBatch, count: int) -> bytes:
-        before = b",\n" if self._begun else b"[\n"
-        self._begun = True
-        return before + b",\n".join(map(_encode, _records(batch, count)))
-
-    def end(self) -> bytes:
-        return b"\n]\n" if self._begun else b"[]\n"
+        return Writer(_values)
+    return Writer(lambda batch, count: _keys_and_values(batch, count, key_separator))
 
 
 _encoder = msgspec.json.Encoder()
-_encode = _encoder.encode
-
-
-def _json_lines(batch: ConsumedBatch, count: int) -> bytes:
-    return _encoder.encode_lines(_records(batch, count))
 
 
 def _values(batch: ConsumedBatch, count: int) -> bytes:

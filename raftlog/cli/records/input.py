@@ -13,7 +13,7 @@ This module is pure.
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import TypeAlias
 
 from raftlog.config import MAX_BATCH_DECOMPRESSED_BYTES
 from raftlog.errors import InvalidRequest
@@ -22,27 +22,6 @@ from .columns import Columns, Decode, KeyedObjects, RecordObjects, SeparatedKeys
 
 MAX_RECORD_BYTES = 2 * MAX_BATCH_DECOMPRESSED_BYTES
 """Maximum bytes of input without the end of a record. No batch could hold more, even as JSON."""
-
-
-class RecordInput(Protocol):
-    """One file's bytes, in order, converted to records. After a fault, no more may be fed."""
-
-    def feed(self, piece: bytes) -> Columns:
-        """Return the records that this piece completes."""
-        ...
-
-    def end(self) -> Columns:
-        """Return the remaining records at the end of the input."""
-        ...
-
-
-def record_input(format: str, *, key_separator: bytes | None = None, key_field: str | None = None) -> RecordInput:
-    """Return the parser for one file. `format` is `lines`, `ndjson` or `json`."""
-    if format == "lines":
-        return LineInput(plain_values if key_separator is None else SeparatedKeys(key_separator))
-    unit = "line" if format == "ndjson" else "record"
-    decode = RecordObjects(unit) if key_field is None else KeyedObjects(key_field, unit)
-    return LineInput(decode) if format == "ndjson" else JsonInput(decode)
 
 
 class LineInput:
@@ -170,6 +149,20 @@ class JsonInput:
         elif mark in (b"}", b"]"):
             self._depth -= 1
         return self._depth == 0
+
+
+RecordInput: TypeAlias = LineInput | JsonInput
+"""One file's bytes, in order, converted to records: `feed` for each piece, then `end`. After a fault, no more is fed.
+"""
+
+
+def record_input(format: str, *, key_separator: bytes | None = None, key_field: str | None = None) -> RecordInput:
+    """Return the parser for one file. `format` is `lines`, `ndjson` or `json`."""
+    if format == "lines":
+        return LineInput(plain_values if key_separator is None else SeparatedKeys(key_separator))
+    unit = "line" if format == "ndjson" else "record"
+    decode = RecordObjects(unit) if key_field is None else KeyedObjects(key_field, unit)
+    return LineInput(decode) if format == "ndjson" else JsonInput(decode)
 
 
 def _too_long(unit: str, number: int) -> InvalidRequest:

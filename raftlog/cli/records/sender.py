@@ -78,21 +78,15 @@ class RecordSender:
         # A record for a topic that the producer does not know would get its own delivery, which would count as its
         # batch.
         await self._producer.prepare(self._topic)
-        sizes = columns.sizes()
-        for row, value in enumerate(columns.values):
-            own = None if columns.partitions is None else columns.partitions[row]
+        for size, (value, key, timestamp_ms, headers, own) in zip(columns.sizes(), columns.rows(), strict=False):
+            partition = own if self._partition is None else self._partition
             try:
                 delivery = await self._producer.send_when_room(
-                    self._topic,
-                    value,
-                    None if columns.keys is None else columns.keys[row],
-                    own if self._partition is None else self._partition,
-                    None if columns.timestamps_ms is None else columns.timestamps_ms[row],
-                    None if columns.headers is None else list(columns.headers[row]),
+                    self._topic, value, key, partition, timestamp_ms, None if headers is None else list(headers)
                 )
             except InvalidRequest as error:
                 raise _of_record(error, self._tally.queued + 1) from None
-            self._tally.add([delivery], 1, sizes[row])
+            self._tally.add([delivery], 1, size)
 
 
 def _of_record(error: InvalidRequest, number: int) -> InvalidRequest:

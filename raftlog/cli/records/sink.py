@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from typing import BinaryIO
 
 from raftlog.cli.terminal.off_loop import off_loop
 from raftlog.config import KIB
@@ -35,16 +33,12 @@ class Sink:
         self._buffered = 0
         self._writing: asyncio.Task[None] | None = None
         """The write in progress. It continues if its waiter is interrupted; later writes wait for it."""
-        self._file: io.FileIO | None = None
-        self._write: Callable[[memoryview], int | None]
-        if path != STDOUT:
-            try:
-                self._file = io.FileIO(path, "w")
-            except OSError as error:
-                raise DiskFailed(f"cannot write to {path}: {error.strerror}") from None
-            self._write = self._file.write
-        else:
-            self._write = _standard_output()
+        self.is_file = path != STDOUT
+        """Whether the output is a named file."""
+        try:
+            self._file = io.FileIO(path, "w") if self.is_file else standard_output()
+        except OSError as error:
+            raise DiskFailed(f"cannot write to {path}: {error.strerror}") from None
 
     async def write(self, data: bytes) -> None:
         """Buffer bytes, and flush a full buffer. Raises `Closed` and `DiskFailed`, for earlier bytes too."""
@@ -68,26 +62,20 @@ class Sink:
         except OSError as error:
             raise DiskFailed(f"cannot write to {self._name}: {error.strerror}") from None
 
-    @property
-    def is_file(self) -> bool:
-        """Whether the output is a named file."""
-        return self._file is not None
-
     def close(self) -> None:
-        if self._file is not None:
+        if self.is_file:
             self._file.close()
 
     def _write_all(self, pieces: list[bytes]) -> None:
         left = memoryview(b"".join(pieces))
         while left:
-            left = left[self._write(left) or 0 :]
+            left = left[self._file.write(left) or 0 :]
 
 
-def _standard_output() -> Callable[[Any], int | None]:
+def standard_output() -> BinaryIO | io.FileIO:
     stream = sys.stdout.buffer
-    try:
-        descriptor = stream.fileno()
-    except io.UnsupportedOperation:
-        return stream.write
     stream.flush()
-    return lambda data: os.write(descriptor, data)
+    try:
+        return io.FileIO(stream.fileno(), "w", closefd=False)
+    except io.UnsupportedOperation:
+        return stream  # in memory

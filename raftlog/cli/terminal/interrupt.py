@@ -9,21 +9,25 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+from click.exceptions import Abort
+
+T = TypeVar("T")
 
 
-def run_until_interrupted(work: Coroutine[Any, Any, bool]) -> bool:
-    """Run `work` with `asyncio.run`. Return False if it was interrupted.
+def run_until_interrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` with `asyncio.run` and return its result. Raises `Abort` if it was interrupted.
 
     SIGTERM (from `timeout` and service managers) interrupts it like Ctrl-C.
     """
     try:
         return asyncio.run(_with_sigterm(work))
     except asyncio.CancelledError:
-        return False
+        raise Abort from None
 
 
-async def _with_sigterm(work: Coroutine[Any, Any, bool]) -> bool:
+async def _with_sigterm(work: Coroutine[Any, Any, T]) -> T:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

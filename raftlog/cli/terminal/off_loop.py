@@ -8,7 +8,7 @@ needs when it ends, as the buffered standard streams do: they must use descripto
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import concurrent.futures
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,27 +18,14 @@ T = TypeVar("T")
 
 async def off_loop(call: Callable[[], T]) -> T:
     """Return or raise what the call does. If the wait is cancelled, the call continues and its result is dropped."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # from here on it cannot be cancelled
 
     def run() -> None:
-        result: T | None = None
-        failure: BaseException | None = None
         try:
-            result = call()
+            future.set_result(call())
         except Exception as error:  # noqa: BLE001  the caller's error
-            failure = error
-        # If the loop is closed, nothing waits for the result.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, result, failure)
+            future.set_exception(error)
 
     threading.Thread(target=run, name="cli-io", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)

@@ -5,32 +5,51 @@ The checks let commands that carry records fail at once if nothing can be done.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Annotated, Literal, TypeAlias
 
+import msgspec
 import rich_click as click
 
+from raftlog.config import MAX_PARTITIONS_PER_TOPIC
 from raftlog.errors import InvalidRequest
 from raftlog.model import EARLIEST, LATEST
+from raftlog.records.header import Codec
 
-tls_authority_option = click.option(
-    "--tls-authority",
-    envvar="RAFTLOG_TLS_AUTHORITY",
-    type=click.Path(dir_okay=False),
-    help="Use TLS to brokers, and trust certificates of this authority (PEM file).",
-)
+from .command import argument, option
+from .connection import FILE, Connection
+
+COUNT = click.IntRange(0)
+POSITIVE = click.IntRange(1)
+NODE_NUMBER = click.IntRange(0, 2**31 - 1)
+PARTITION_COUNT = click.IntRange(1, MAX_PARTITIONS_PER_TOPIC)
+
+Name: TypeAlias = Annotated[str, argument()]
+Yes: TypeAlias = Annotated[bool, "Skip the confirmation."]
+PlanChange: TypeAlias = Annotated[bool, "Show the result without changing anything."]
+PlanDeletion: TypeAlias = Annotated[bool, "Show what would be deleted, without deleting it."]
+ReplicationFactor: TypeAlias = Annotated[
+    int | None, POSITIVE, "Replicas of each partition (default: the cluster chooses)."
+]
+Acks: TypeAlias = Annotated[
+    Literal["all", "1", "0"],
+    "Replicas that must have a record before it counts as sent: all in sync, the leader (1), or none (0).",
+]
+Compression: TypeAlias = Annotated[
+    str, option("Codec of the batches.", type=click.Choice([codec.name.lower() for codec in Codec]))
+]
+BatchBytes: TypeAlias = Annotated[int, POSITIVE, "Size of a full batch."]
+Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
+TlsAuthority: TypeAlias = Annotated[
+    str | None,
+    option("The same as before the command: trust certificates of this authority (PEM file).", type=FILE),
+]
 
 
-def data_ssl(authority: str | None) -> ssl.SSLContext | None:
-    """Return the TLS context for data listeners. Raises `InvalidRequest` if the file contains no certificate."""
-    if authority is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=authority)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-        raise InvalidRequest("invalid_request", f"{authority} contains no certificate of an authority: {why}") from None
+def with_authority(connection: Connection, authority: str | None) -> Connection:
+    """Return the connection with another authority, if one is given."""
+    return connection if authority is None else msgspec.structs.replace(connection, tls_authority=authority)
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
@@ -73,7 +92,7 @@ def parse_from(text: str) -> str | int:
     )
 
 
-async def check_partitions(bootstrap: str, topic: str, partitions: Iterable[int]) -> None:
+async def check_partitions(connection: Connection, topic: str, partitions: Iterable[int]) -> None:
     """Check that the topic has these partitions.
 
     Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`), or `RetriableError` within seconds if no node
@@ -81,7 +100,7 @@ async def check_partitions(bootstrap: str, topic: str, partitions: Iterable[int]
     """
     from raftlog.client import Admin
 
-    async with Admin(bootstrap) as admin:
+    async with Admin(connection.bootstrap, **connection.keywords) as admin:
         count = (await admin.describe_topic(topic)).partition_count
     for partition in partitions:
         if partition >= count:

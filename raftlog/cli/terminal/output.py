@@ -8,25 +8,29 @@ HTTP API.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 import rich_click as click
 
+from .command import option
+
 FORMATS = ("table", "wide", "json", "yaml")
 NOTHING = "none"
 """Kafka's tools show this for a partition without leader."""
+
+OUTPUT = option("Output format.", "-o", "--output", type=click.Choice(FORMATS))
+Output: TypeAlias = Annotated[str, OUTPUT]
+"""The parameter `output` of a command, with the default `table`."""
 
 Row: TypeAlias = Sequence[object]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def output_option(command: Command) -> Command:
-    """Add `-o` to a command, as the parameter `output`."""
-    option = click.option(
-        "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
-    )
-    return option(command)
+    """Add `-o` to a command that click declares, as the parameter `output`."""
+    decorated: Command = OUTPUT.decorator("output", str, "table")(command)
+    return decorated
 
 
 def show(output: str, data: Any, text: Callable[[bool], str]) -> None:
@@ -49,6 +53,16 @@ def table(columns: Sequence[str], rows: Iterable[Row]) -> str:
     return "\n".join([click.style(header, bold=True), *others])
 
 
+def listing(columns: Sequence[str], rows: Sequence[Row], wide_columns: Sequence[str] = ()) -> Callable[[bool], str]:
+    """Return a table as `show` takes it. The rows have an entry for each wide column too."""
+
+    def text(wide: bool) -> str:
+        shown = (*columns, *wide_columns) if wide else columns
+        return table(shown, [row[: len(shown)] for row in rows])
+
+    return text
+
+
 def fields(pairs: Mapping[str, object]) -> str:
     """Return one line for each name and its value."""
     width = max(map(len, pairs), default=0) + 1
@@ -57,6 +71,11 @@ def fields(pairs: Mapping[str, object]) -> str:
         padding = " " * (width - len(name))
         lines.append(f"{click.style(name + ':', bold=True)}{padding}{cell(value)}")
     return "\n".join(lines)
+
+
+def dash(value: object) -> object:
+    """Return a dash in place of what is unknown or absent."""
+    return "-" if value is None else value
 
 
 def cell(value: object) -> str:

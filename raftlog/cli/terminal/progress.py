@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import rich_click as click
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 
 class ProgressLine:
@@ -22,40 +21,43 @@ class ProgressLine:
         self._total_bytes = total_bytes
         self._wanted = wanted and sys.stderr.isatty()
         self._progress: Progress | None = None
-        self._task: TaskID | None = None
-        self._records = 0
+        self.bytes = 0
+        self.records = 0
+
+    @property
+    def shows(self) -> bool:
+        """Whether the line is on the terminal."""
+        return self._progress is not None
 
     def advance(self, size: int, records: int) -> None:
         """Add to the progress."""
-        self._records += records
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, advance=size, records=f"{self._records:,} records")
+        self.records += records
+        self.show(self.bytes + size, f"{self.records:,} records")
+
+    def show(self, done_bytes: int, note: str) -> None:
+        """Show the progress and a note about it."""
+        self.bytes = done_bytes
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=done_bytes, note=note)
 
     def __enter__(self) -> ProgressLine:
         if self._wanted:
+            from rich import progress
             from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                DownloadColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-                TransferSpeedColumn,
-            )
 
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                DownloadColumn(),
-                TransferSpeedColumn(),
-                TextColumn("{task.fields[records]}"),
-                TimeElapsedColumn(),
+            self._progress = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.DownloadColumn(),
+                progress.TransferSpeedColumn(),
+                progress.TextColumn("{task.fields[note]}"),
+                progress.TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
                 # Lines on standard output go above the moving one. Output to a pipe or a file is not redirected.
                 redirect_stdout=sys.stdout.isatty(),
             )
-            self._task = self._progress.add_task(self._label, total=self._total_bytes, records="")
+            self._progress.add_task(self._label, total=self._total_bytes, note="")
             self._progress.start()
         return self
 
@@ -66,19 +68,9 @@ class ProgressLine:
             self._progress.stop()
 
 
-class Stopwatch:
-    """The time since its creation, in seconds."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return max(time.monotonic() - self._started, 1e-6)
-
-
 def summary(verb: str, records: int, size: int, seconds: float) -> None:
     """Print `1000 records sent, 52000.0 records/s (5.20 MB/s) in 0.02 s` on standard error. MB is 10**6 bytes."""
+    seconds = max(seconds, 1e-6)
     noun = "record" if records == 1 else "records"
     click.echo(
         f"{records} {noun} {verb}, {records / seconds:.1f} records/s ({size / seconds / 1e6:.2f} MB/s) "

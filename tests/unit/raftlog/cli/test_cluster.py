@@ -1,4 +1,4 @@
-"""`raftlog cluster` and `raftlog quorum`, against the real HTTP API and against answers made by hand."""
+"""`raftlog cluster` and `raftlog quorum`, with the real HTTP API and with answers made by hand."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from http_api.service.service import Health
+from raftlog.api.cluster import HealthInfo
+from raftlog.api.quorum import QuorumInfo
 from raftlog.cli.commands.cluster import NodeHealth, _merged
 from raftlog.cli.commands.quorum import _text as quorum_text
 from raftlog.cli.commands.quorum import description
-from raftlog.client.admin import QuorumInfo
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from tests.support.cli_runner import Background, Result, impatient, run
-from tests.support.fake_broker import NODE, FakeBroker
-from tests.support.fake_cluster import FakeCluster
-from tests.support.http_api_client import Api, running_api
+from tests.support.client.fake_broker import NODE, FakeBroker
+from tests.support.client.fake_cluster import FakeCluster
+from tests.support.http.api_client import Api, running_api
 
 
 class OneNode(FakeBroker):
-    """A broker whose own address is where it is asked."""
+    """A broker whose own address is the one that is asked."""
 
     def move_to(self, port: int) -> None:
         from dataclasses import replace
@@ -58,7 +58,7 @@ class TestInfo:
         wide = ask(api, "cluster", "info", "-o", "wide").table("NodeId")
         assert wide[1] == ["1", address, "rack-a", "alive", "127.0.0.1:9641", "7"]
 
-    def test_data_is_what_the_api_says(self, api: Api) -> None:
+    def test_data_is_the_apis_answer(self, api: Api) -> None:
         shown = ask(api, "cluster", "info", "-o", "json").json
         assert shown["cluster_id"] == "fake-cluster" and shown["nodes"][0]["incarnation"] == 7
         assert ask(api, "cluster", "info", "-o", "yaml").yaml == shown
@@ -69,7 +69,7 @@ class TestHealth:
 
     NEVER_CAME = "node 2 is a voter but has never registered"
 
-    def test_all_is_well(self, api: Api, monkeypatch: pytest.MonkeyPatch, broker: OneNode) -> None:
+    def test_a_healthy_cluster(self, api: Api, monkeypatch: pytest.MonkeyPatch, broker: OneNode) -> None:
         one_voter(monkeypatch, broker)
         result = ask(api, "cluster", "health")
         assert result.code == 0
@@ -90,8 +90,8 @@ class TestHealth:
             ],
         }
 
-    def test_problems_are_told_and_the_exit_code_is_10(self, api: Api, broker: OneNode) -> None:
-        broker.health_now = Health(False, ("t/0 has no leader", "t/1 has no leader"))
+    def test_problems_are_shown_and_the_exit_code_is_10(self, api: Api, broker: OneNode) -> None:
+        broker.health_now = HealthInfo(False, ["t/0 has no leader", "t/1 has no leader"])
         result = ask(api, "cluster", "health")
         assert result.code == 10
         assert result.lines[0].split() == ["Healthy:", "no"]
@@ -122,7 +122,7 @@ class TestHealth:
             cluster = background.cluster
             silent = cluster.nodes[3].api_address
             background.call(cluster.nodes[3].kill())
-            # These nodes know no /v1/health: they answer, and not as they should.
+            # These nodes do not know /v1/health: they answer, but not correctly.
             result = run("cluster", "health", "-o", "json", bootstrap=cluster.nodes[1].api_address)
         assert result.code == 10
         nodes = {node["id"]: node for node in result.json["nodes"]}
@@ -130,7 +130,7 @@ class TestHealth:
         assert nodes[3]["error"].startswith(f"cannot connect to {silent}")
         assert any(problem.startswith(f"node 3 does not answer at {silent}: ") for problem in result.json["problems"])
 
-    def test_a_line_that_not_all_agree_on_says_whose_it_is(self) -> None:
+    def test_a_line_on_which_nodes_disagree_names_its_nodes(self) -> None:
         nodes = [
             NodeHealth(0, "a:1", True, True, ["t/0 has no leader"]),
             NodeHealth(1, "a:2", True, False, ["the metadata quorum has no leader", "t/0 has no leader"]),
@@ -150,7 +150,7 @@ def one_voter(monkeypatch: pytest.MonkeyPatch, broker: OneNode) -> None:
     async def status() -> QuorumStatus:
         return QuorumStatus(NODE, NODE, 4, 10, 9, 11, (NODE,), {NODE: 11})
 
-    monkeypatch.setattr(broker, "quorum_status", status)
+    monkeypatch.setattr(broker.quorum, "status", status)
 
 
 class TestQuorum:
@@ -172,7 +172,7 @@ class TestQuorum:
         assert shown["replicas"][1] == {"node_id": 2, "status": "Follower", "log_end_offset": 11, "lag": 1}
         assert ask(api, "quorum", "describe", "-o", "yaml").yaml == shown
 
-    def test_voters_come_and_go_and_a_plan_changes_nothing(self, api: Api, broker: OneNode) -> None:
+    def test_voters_are_added_and_removed_and_a_plan_changes_nothing(self, api: Api, broker: OneNode) -> None:
         planned = ask(api, "quorum", "add", "3", "--plan")
         assert planned.code == 0 and "would be 1, 2, 3" in planned.text and "0 → 1" in planned.text
         assert broker.voters == (1, 2)
@@ -180,7 +180,7 @@ class TestQuorum:
         shown = ask(api, "quorum", "remove", "2", "-o", "json").json
         assert shown["applied"] and shown["voters"] == [1, 3] and shown["voters_before"] == [1, 2, 3]
 
-    def test_a_refused_change_says_why(self, api: Api, broker: OneNode) -> None:
+    def test_a_refused_change_shows_the_reason(self, api: Api, broker: OneNode) -> None:
         broker.fail["change_voters"] = InvalidRequest("quorum_majority_at_risk", "bring back 3 first")
         result = ask(api, "quorum", "remove", "2")
         assert result.code == 1 and "bring back 3 first" in result.stderr
@@ -203,8 +203,8 @@ class TestQuorum:
         ]
         assert found.max_follower_lag is None and found.observers == [3]
 
-    def test_who_forgot_is_shown_with_what_to_do(self) -> None:
-        """S9, S10: a voter that takes no part any more is not to look like a healthy one."""
+    def test_a_forgetful_voter_is_shown_with_the_remedy(self) -> None:
+        """S9, S10: a voter that no longer takes part must not look like a healthy one."""
         status = QuorumInfo(0, 0, 7, 90, 90, 95, [0, 1, 2], {"0": 95, "1": 95, "2": 95}, [2])
         found = description("c", [0, 1, 2], status)
         assert [r.status for r in found.replicas] == ["Leader", "Follower", "Forgetful"]
@@ -212,7 +212,7 @@ class TestQuorum:
         assert "Node 2 lost" in shown and "raftlog quorum remove 2 --plan" in shown
         assert "forgot" not in quorum_text(description("c", [0], QuorumInfo(0, 0, 7, 9, 9, 9, [0])), False)
 
-    def test_without_leader_nobody_leads(self) -> None:
+    def test_without_a_leader_none_is_shown(self) -> None:
         found = description("c", [0], QuorumInfo(0, -1, 7, 90, 90, 95, [0], {"0": 95}))
         assert found.leader is None
         assert [(r.status, r.lag) for r in found.replicas] == [("Follower", None)]

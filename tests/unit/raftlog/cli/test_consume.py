@@ -1,10 +1,11 @@
-"""`raftlog consume` against a cluster in memory: where it starts, what it shows, when it ends."""
+"""`raftlog consume` with a cluster in memory: where it starts, what it shows, when it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import os
+import select
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from raftlog.cli.records.sink import Closed, Sink
 from raftlog.errors import DiskFailed
 from raftlog.records.batch import Codec, RecordBatch, encode
 from tests.support.cli_runner import Background, Result, run
-from tests.support.fake_cluster import FakeCluster, FakeTopic
-from tests.support.http_api_client import eventually
+from tests.support.client.fake_cluster import FakeCluster, FakeTopic
+from tests.support.http.api_client import eventually
 
 T0 = 1_700_000_000_000
 
@@ -33,12 +34,12 @@ def cluster() -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def topic(cluster: FakeCluster) -> FakeTopic:
-    """A new one, of two partitions."""
+    """A new topic with two partitions."""
     return cluster.create_topic(f"t{next(numbers)}", partitions=2)
 
 
 def put(topic: FakeTopic, values: Sequence[bytes | None], partition: int = 0, **columns: object) -> None:
-    """One batch at the log's end."""
+    """Append one batch at the log's end."""
     log = topic.partitions[partition]
     times = [T0 + log.end_offset + row for row in range(len(values))]
     batch = encode(values, base_timestamp_ms=T0, timestamps_ms=times, codec=Codec.NONE, **columns)  # type: ignore[arg-type]
@@ -49,7 +50,9 @@ def consume(cluster: FakeCluster, topic: FakeTopic, *arguments: str) -> Result:
     return run("consume", topic.name, *arguments, bootstrap=cluster.bootstrap)
 
 
-def test_isolation_decides_what_of_transactions_is_shown_s13(cluster: FakeCluster, topic: FakeTopic) -> None:
+def test_isolation_determines_which_records_of_transactions_are_shown_s13(
+    cluster: FakeCluster, topic: FakeTopic
+) -> None:
     log = topic.partitions[0]
     for number, end in ((1, 2), (2, 0), (3, None)):
         named = {"producer_id": 1000 + number, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
@@ -73,14 +76,14 @@ class TestFormats:
         assert result.stderr.startswith("5 records read, ")
 
     @pytest.mark.parametrize(("option", "separator"), [((), b"\t"), (("--key-separator", " => "), b" => ")])
-    def test_keys_stand_before_values(
+    def test_keys_are_shown_before_values(
         self, cluster: FakeCluster, topic: FakeTopic, option: tuple[str, ...], separator: bytes
     ) -> None:
         put(topic, [b"a", None], keys=[b"k", None])
         result = consume(cluster, topic, "--from", "0", "--max-records", "2", "--format", "key-value", *option)
         assert result.stdout == b"k" + separator + b"a\n" + separator + b"\n"
 
-    def test_a_json_line_says_all_there_is(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+    def test_a_json_line_contains_everything(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         put(
             topic,
             [b"text", b'{"n": 1.50}', b"\xff", None],
@@ -114,7 +117,7 @@ class TestFormats:
         assert nothing.code == 0 and nothing.json == []
 
     @pytest.mark.parametrize("format", ["ndjson", "json"])
-    def test_produce_takes_back_what_consume_shows(self, cluster: FakeCluster, topic: FakeTopic, format: str) -> None:
+    def test_produce_accepts_the_output_of_consume(self, cluster: FakeCluster, topic: FakeTopic, format: str) -> None:
         for partition in (0, 1):
             put(
                 topic,
@@ -151,19 +154,21 @@ class TestStart:
             ("@2023-11-14T23:13:20.004+01:00", 4),
         ],
     )
-    def test_it_starts_where_it_was_told(self, cluster: FakeCluster, topic: FakeTopic, start: str, first: int) -> None:
+    def test_it_starts_at_the_given_position(
+        self, cluster: FakeCluster, topic: FakeTopic, start: str, first: int
+    ) -> None:
         put(topic, [b"%d" % number for number in range(5)])
         put(topic, [b"%d" % number for number in range(5, 10)])
         result = consume(cluster, topic, "--from", start, "--max-records", "1", "--partition", "0")
         assert result.stdout == b"%d\n" % first
 
-    def test_latest_is_the_default_and_shows_what_comes_later(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+    def test_latest_is_the_default_and_shows_later_records(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         put(topic, [b"before"])
         result = consume(cluster, topic, "--timeout", "0.2")
         assert result.code == 0
         assert result.stdout == b"" and result.stderr.startswith("0 records read")
 
-    def test_only_the_partitions_that_were_named(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+    def test_only_the_named_partitions_are_read(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         put(topic, [b"a"], 0)
         put(topic, [b"b"], 1)
         named = consume(cluster, topic, "--from", "earliest", "--partition", "1", "--timeout", "0.2")
@@ -174,12 +179,12 @@ class TestStart:
         assert sorted(both.lines) == ["a", "b"]
 
     @pytest.mark.parametrize("start", ["middle", "-1", "@", "@noon", "@1960-01-01T00:00:00Z", "１"])
-    def test_other_places_are_wrong_usage(self, start: str) -> None:
+    def test_other_positions_are_a_usage_error(self, start: str) -> None:
         result = run("consume", "t", "--from", start)
         assert result.code == 2
         assert "not a valid position" in result.stderr
 
-    def test_what_is_not_there_fails_at_once(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+    def test_a_missing_topic_or_partition_fails_at_once(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         assert run("consume", "nobody", bootstrap=cluster.bootstrap).stderr == "Error: there is no topic 'nobody'\n"
         result = consume(cluster, topic, "--partition", "2")
         assert result.code == 1 and "partitions 0 to 1, not 2" in result.stderr
@@ -214,7 +219,7 @@ class TestEnd:
         assert result.code == 1
         assert result.stderr.startswith(f"Error: cannot write to {path}: No such file")
 
-    def test_what_was_read_before_damage_is_written(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+    def test_records_read_before_damage_are_written(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         put(topic, [b"good"])
         put(topic, [b"bad"])
         log = topic.partitions[0]
@@ -242,14 +247,14 @@ class TestSink:
         sink.close()
         assert path.read_bytes() == b"".join(pieces)
 
-    async def test_what_follows_an_interrupted_write_comes_after_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_output_after_an_interrupted_write_follows_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         reader, writer = os.pipe()
         with os.fdopen(reader, "rb") as read_end, os.fdopen(writer, "wb", buffering=0) as write_end:
-            monkeypatch.setattr(consume_sink, "_standard_output", lambda: write_end.write)
+            monkeypatch.setattr(consume_sink, "standard_output", lambda: write_end)
             sink = Sink("-")
             large = b"x" * 1_000_000  # more than a pipe holds
             writing = asyncio.create_task(sink.write(large))
-            await eventually(lambda: sink._writing is not None)
+            await eventually(lambda: bool(select.select([read_end], [], [], 0.0)[0]))  # the write has begun
             writing.cancel()
             await asyncio.wait([writing])
             assert writing.cancelled()
@@ -259,11 +264,11 @@ class TestSink:
             await flushing
             assert read == large + b"end"
 
-    async def test_nobody_reads_any_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_closed_output_ends_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         reader, writer = os.pipe()
         os.close(reader)
         with os.fdopen(writer, "wb", buffering=0) as write_end:
-            monkeypatch.setattr(consume_sink, "_standard_output", lambda: write_end.write)
+            monkeypatch.setattr(consume_sink, "standard_output", lambda: write_end)
             sink = Sink("-")
             await sink.write(b"x")
             with pytest.raises(Closed):

@@ -1,12 +1,16 @@
-"""`raftlog dev`: what is in the folder, ports, Ctrl-C once and twice. Nodes as processes:
-`tests/integration/cluster/test_restart.py`."""
+"""`raftlog dev`: the content of the folder, ports, Ctrl-C once and twice.
+
+Nodes as processes: `tests/integration/cluster/test_restart.py`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -18,9 +22,14 @@ import msgspec
 import pytest
 
 from raftlog.broker.identity import NODE_FILE, begin_start
+from raftlog.broker.security.first_administrator import read_first_administrator
+from raftlog.broker.tls.files import load_tls_files
+from raftlog.broker.tls.names import NodeNames
 from raftlog.cli.nodes import local_cluster
 from raftlog.cli.nodes.local_cluster import PREPARING_FILE, LocalCluster, LocalNode, free_base_port
+from raftlog.config import load_node_config
 from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import BrokerId
 from raftlog.system.disk import LocalDisk
 from tests.support.cli_runner import PATIENCE_S, run
 
@@ -91,7 +100,7 @@ def test_a_cluster_grows_by_observers(folder: str, prepare: Prepare) -> None:
     assert len({node["directory_id"] for node in found}) == 3
 
 
-def test_growing_that_was_cut_short_begins_anew_and_touches_no_other_node(folder: str, prepare: Prepare) -> None:
+def test_an_interrupted_growth_is_repeated_and_touches_no_other_node(folder: str, prepare: Prepare) -> None:
     prepare(1)
     begin_start(LocalDisk(str(Path(folder) / "node-0" / "data")), folder)
     before = identity(folder, 0)
@@ -109,7 +118,7 @@ def test_nodes_of_different_clusters_are_not_started_together(folder: str, prepa
         prepare()
 
 
-def test_what_is_no_nodes_is_left_alone(folder: str, prepare: Prepare) -> None:
+def test_other_folders_are_left_alone(folder: str, prepare: Prepare) -> None:
     other = Path(folder) / "node-1" / "data" / "thesis.tex"
     other.parent.mkdir(parents=True)
     other.write_text("years of work")
@@ -120,7 +129,7 @@ def test_what_is_no_nodes_is_left_alone(folder: str, prepare: Prepare) -> None:
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_a_first_start_that_was_killed_begins_anew(
+def test_an_interrupted_first_start_is_repeated(
     folder: str, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """In the middle of a node's folder."""
@@ -144,8 +153,8 @@ def test_a_first_start_that_was_killed_begins_anew(
     assert [bool(identity(folder, number)) for number in range(3)] == [True] * 3
 
 
-def test_a_folder_that_was_ever_started_is_never_made_anew(folder: str, prepare: Prepare) -> None:
-    """A power failure may bring the note back that preparing goes on."""
+def test_a_folder_that_was_ever_started_is_never_created_again(folder: str, prepare: Prepare) -> None:
+    """A power failure may restore the note that the preparation is not complete."""
     prepare(1)
     data = os.path.join(folder, "node-0", "data")
     begin_start(LocalDisk(data), data)
@@ -164,7 +173,7 @@ def test_a_port_in_use_is_named(folder: str) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_free_ports_are_no_other_process_s_while_its_nodes_are_down() -> None:
+def test_free_ports_are_reserved_while_its_nodes_are_down() -> None:
     mine = free_base_port(3)
     ask = (
         "from raftlog.cli.nodes import local_cluster\n"
@@ -178,19 +187,101 @@ def test_free_ports_are_no_other_process_s_while_its_nodes_are_down() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--nodes", "10"), ("--base-port", "65530"), ("--base-port", "-1")])
-def test_what_cannot_be_is_one_line(folder: str, arguments: tuple[str, ...]) -> None:
+def test_invalid_arguments_are_reported_in_one_line(folder: str, arguments: tuple[str, ...]) -> None:
     result = run("dev", "--data-folder", folder, *arguments)
     assert result.code == 1 and result.stderr.count("\n") == 1
     assert not os.path.exists(folder)
+
+
+# --- Security ---------------------------------------------------------------------------------------------------------
+
+
+def files(folder: str) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def test_a_secure_cluster_has_an_authority_certificates_and_one_administrator(folder: str) -> None:
+    cluster = LocalCluster(folder, 3, secure=True)
+    cluster.prepare()
+    security = cluster.security
+    assert security is not None
+    private = [security.authority.key, security.token_file, *(f"{folder}/node-{n}/node-{n}.key" for n in range(3))]
+    assert [stat.S_IMODE(os.stat(path).st_mode) for path in private] == [0o600] * 5
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    for node in cluster.nodes:
+        cluster.write_settings(node)
+        config = load_node_config((Path(node.folder) / "node.toml").read_text())
+        assert config.security.mode == "required" and config.tls is not None
+        paths = {name: os.path.join(node.folder, path) for name, path in config.tls.paths.items()}
+        cluster_id = NODE.decode(identity(folder, node.node_id))["cluster_id"]
+        names = NodeNames(config.tls.node_name, cluster_id)
+        load_tls_files(msgspec.structs.replace(config.tls, **paths), names, BrokerId(node.node_id))
+    found = [read_first_administrator(LocalDisk(f"{node.folder}/data"), "data") for node in cluster.nodes]
+    assert [one is not None for one in found] == [True, False, False]
+    assert found[0] is not None
+    assert found[0].token_sha256 == hashlib.sha256(security.token().encode()).hexdigest()
+    secret = security.token().encode()
+    assert [name for name, content in files(folder).items() if secret in content] == ["admin.token"]
+
+
+def test_a_secure_cluster_stays_so_and_grows(folder: str) -> None:
+    LocalCluster(folder, 1, secure=True).prepare()
+    before = files(folder)
+    LocalCluster(folder, 1).prepare()
+    assert files(folder) == before
+    grown = LocalCluster(folder, 3)
+    grown.prepare()
+    after = files(folder)
+    assert after.items() >= before.items() and grown.security is not None
+    assert {"node-1/node-1.pem", "node-2/node-2.pem"} <= after.keys()
+    assert "node-1/data/first-administrator.json" not in after
+
+
+def test_a_cluster_without_security_is_not_made_secure_by_the_way(folder: str, prepare: Prepare) -> None:
+    prepare()
+    before = files(folder)
+    with pytest.raises(InvalidRequest, match="without security: choose another folder"):
+        LocalCluster(folder, 3, secure=True).prepare()
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize("at", ["node-0/node-0.pem", "admin.token", "node-2/authority.pem", "authority/authority.pem"])
+def test_an_interrupted_preparation_of_a_secure_cluster_is_repeated(folder: str, at: str) -> None:
+    LocalCluster(folder, 3, secure=True).prepare()
+    (Path(folder) / at).unlink()
+    (Path(folder) / PREPARING_FILE).touch()
+    cluster = LocalCluster(folder, 3, secure=True)
+    cluster.prepare()
+    assert cluster.security is not None and (Path(folder) / at).exists()
+    found = read_first_administrator(LocalDisk(f"{folder}/node-0/data"), "data")
+    assert found is not None
+    assert found.token_sha256 == hashlib.sha256(cluster.security.token().encode()).hexdigest()
+
+
+def test_the_greeting_of_a_secure_cluster_shows_where_the_token_is_and_not_the_token(
+    folder: str, monkeypatch: pytest.MonkeyPatch, signals: None
+) -> None:
+    def ready(cluster: LocalCluster, *, interrupted: Callable[[], bool]) -> None:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    monkeypatch.setattr(LocalCluster, "start", LocalCluster.prepare)
+    monkeypatch.setattr(LocalCluster, "wait_ready", ready)
+    result = run("dev", "--secure", "--nodes", "1", "--data-folder", folder)
+    assert result.code == 0, result.stderr
+    token = (Path(folder) / "admin.token").read_text().strip()
+    assert f"export RAFTLOG_TOKEN_FILE={folder}/admin.token" in result.text
+    assert f"export RAFTLOG_TLS_AUTHORITY={folder}/authority/authority.pem" in result.text
+    assert "export RAFTLOG_BOOTSTRAP=https://127.0.0.1:9640" in result.text
+    assert "https://127.0.0.1:9640/v1/cluster" in result.text and token not in result.text + result.stderr
 
 
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
 
 class Cluster:
-    """What `dev` sees of one; tells what was asked of it."""
+    """The part of a cluster that `dev` uses; records the calls."""
 
-    def __init__(self, folder: str, node_count: int, base_port: int, racks: bool) -> None:
+    def __init__(self, folder: str, node_count: int, base_port: int, racks: bool, secure: bool) -> None:
         self.folder, self.node_count = folder, node_count
         self.nodes: list[LocalNode] = LocalCluster(folder, node_count, base_port).nodes
         self.calls: list[str] = []
@@ -223,7 +314,7 @@ def signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_ctrl_c_is_heard_while_nodes_start_and_the_second_one_does_not_wait(
+def test_ctrl_c_works_while_nodes_start_and_the_second_one_does_not_wait(
     folder: str, monkeypatch: pytest.MonkeyPatch, signals: None
 ) -> None:
     monkeypatch.setattr(local_cluster, "LocalCluster", Cluster)
@@ -232,14 +323,14 @@ def test_ctrl_c_is_heard_while_nodes_start_and_the_second_one_does_not_wait(
     assert made.pop().calls == ["start", "stop", "hurry"]
 
 
-def test_nobody_waits_for_nodes_that_will_not_be_ready(folder: str) -> None:
+def test_nodes_that_will_not_be_ready_are_not_waited_for(folder: str) -> None:
     cluster = LocalCluster(folder, 1, free_base_port(1))
     with pytest.raises(RetriableError, match="interrupted"):
         cluster.wait_ready(interrupted=lambda: True)
 
 
 @pytest.mark.integration
-def test_a_stop_that_is_hurried_ends_although_a_node_does_not(folder: str) -> None:
+def test_a_hurried_stop_ends_although_a_node_does_not(folder: str) -> None:
     cluster = LocalCluster(folder, 1, free_base_port(1))
     codes: dict[int, int] = {}
     cluster.start()
@@ -247,7 +338,7 @@ def test_a_stop_that_is_hurried_ends_although_a_node_does_not(folder: str) -> No
         cluster.pause_node(0)
         process = cluster.nodes[0].process
         assert process is not None
-        # Until then a process that is still starting may be ended by what asks it to stop.
+        # Until then a process that is still starting may be ended by the signal to stop.
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         stopping = threading.Thread(target=lambda: codes.update(cluster.stop()))
         stopping.start()

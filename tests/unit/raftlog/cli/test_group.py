@@ -1,21 +1,24 @@
-"""`raftlog group` against the real HTTP API with a broker in memory behind it."""
+"""`raftlog group` with the real HTTP API and a broker in memory behind it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 import rich_click as click
 
+from raftlog.api.groups import JoinGroup
 from raftlog.cli.commands.group import parse_duration, parse_place, parse_topics
-from raftlog.client import Admin, GroupPartition
+from raftlog.client import GroupPartition
+from raftlog.client.cluster.api import HttpApi
 from raftlog.client.groups.api import GroupApi
 from raftlog.model import TopicPartition
 from raftlog.records.batch import encode
 from tests.support.cli_runner import Background, Result, run
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api, running_api
 
 
 @pytest.fixture
@@ -38,20 +41,30 @@ def group(api: Api, *arguments: str, stdin: bytes = b"") -> Result:
     return run("group", *arguments, bootstrap=f"127.0.0.1:{api.port}", stdin=stdin)
 
 
+@asynccontextmanager
+async def group_api(api: Api) -> AsyncIterator[GroupApi]:
+    """The API of the group `g`."""
+    node = HttpApi(f"127.0.0.1:{api.port}")
+    try:
+        yield GroupApi(node, "g")
+    finally:
+        await node.close()
+
+
 def commit(api: Api, *offsets: int) -> None:
     async def work() -> None:
-        async with Admin(f"127.0.0.1:{api.port}") as admin:
-            committed = {GroupPartition("t", number): offset for number, offset in enumerate(offsets)}
-            await GroupApi(admin._api, "g").commit(committed)
+        committed = {GroupPartition("t", number): offset for number, offset in enumerate(offsets)}
+        async with group_api(api) as calls:
+            await calls.commit(committed)
 
     asyncio.run(work())
 
 
 def join(api: Api) -> str:
     async def work() -> str:
-        async with Admin(f"127.0.0.1:{api.port}") as admin:
-            asked = {"topics": ["t"], "client_id": "app", "instance_id": "i-1"}
-            return (await GroupApi(admin._api, "g").join(asked)).member_id
+        wanted = JoinGroup(topics=["t"], client_id="app", instance_id="i-1")
+        async with group_api(api) as calls:
+            return (await calls.join(wanted)).member_id
 
     return asyncio.run(work())
 
@@ -82,7 +95,7 @@ class TestShow:
         assert dict(zip(*wide, strict=True))["INSTANCE-ID"] == "i-1"
         assert group(api, "describe", "g", "--state", "-o", "json").json["state"] == "Stable"
 
-    def test_an_unknown_group_is_the_callers_fault(self, api: Api) -> None:
+    def test_an_unknown_group_is_the_callers_error(self, api: Api) -> None:
         result = group(api, "describe", "nobody")
         assert (result.code, result.stderr) == (1, "Error: there is no group 'nobody'\n")
 
@@ -98,7 +111,7 @@ class TestSeek:
         ]
         assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["4", "6"]
 
-    def test_it_asks_and_does(self, api: Api) -> None:
+    def test_it_asks_for_confirmation_and_seeks(self, api: Api) -> None:
         commit(api, 4, 6)
         assert group(api, "seek", "g", "--shift-by", "-1", stdin=b"n\n").code != 0
         assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["4", "6"]
@@ -107,8 +120,8 @@ class TestSeek:
         assert group(api, "seek", "g", "--to", "9", "--topic", "t:1", "--yes").code == 0
         assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["3", "9"]
 
-    def test_what_was_shown_is_done_and_nothing_else(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        """While somebody reads the plan, the group commits: it is refused, and no new plan is made."""
+    def test_exactly_the_shown_plan_is_executed(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        """While a user reads the plan, the group commits: the seek is refused, and no new plan is made."""
         commit(api, 4, 6)
 
         def meanwhile(*_: object, **__: object) -> bool:
@@ -126,7 +139,7 @@ class TestSeek:
         assert group(api, "seek", "g", "--by-duration", "1h").code == 2
         assert group(api, "seek", "g", "--to", "latest", "--topic", "t:x").code == 2
 
-    def test_places(self) -> None:
+    def test_positions_to_seek_to(self) -> None:
         assert parse_place("earliest", None, None) == ("earliest", 0)
         assert parse_place("latest", None, None) == ("latest", 0)
         assert parse_place("17", None, None) == ("offset", 17)
@@ -151,7 +164,7 @@ class TestDelete:
         assert group(api, "delete", "g", "--yes").text == "Deleted group g.\n"
         assert group(api, "list").lines == ["GROUP  STATE  #MEMBERS"]
 
-    def test_not_while_somebody_reads(self, api: Api) -> None:
+    def test_a_group_with_members_is_not_deleted(self, api: Api) -> None:
         join(api)
         result = group(api, "delete", "g", "--yes")
         assert result.code == 1

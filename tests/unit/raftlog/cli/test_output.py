@@ -1,4 +1,4 @@
-"""How data is shown, for people and for programs; places to start; the entry point."""
+"""The output of data, for people and for programs; starting positions; the entry point."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -83,7 +84,7 @@ def test_programs_get_everything_whatever_the_text_shows(capsys: pytest.CaptureF
         ("@1970-01-01T01:00:00.250+01:00", "@250"),
     ],
 )
-def test_places_to_start(text: str, start: str | int) -> None:
+def test_starting_positions(text: str, start: str | int) -> None:
     assert parse_from(text) == start
 
 
@@ -111,6 +112,25 @@ def test_every_verb_takes_all_formats(noun: str) -> None:
         assert "-o" in option.opts and list(option.type.choices) == ["table", "wide", "json", "yaml"]
 
 
+def options(command: click.Command, name: str) -> Iterator[tuple[str, click.Option]]:
+    """The options of a command and of those below it."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            yield f"{name} {parameter.opts[0]}", parameter
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for verb in command.list_commands(context):
+            below = command.get_command(context, verb)
+            assert below is not None
+            yield from options(below, f"{name} {verb}")
+
+
+def test_every_option_of_every_command_has_a_help_text() -> None:
+    found = dict(options(cli, "raftlog"))
+    assert {"raftlog --bootstrap", "raftlog topic create --partitions"} <= set(found)
+    assert [name for name, option in found.items() if not option.help] == []
+
+
 def test_help_loads_neither_client_nor_broker() -> None:
     script = (
         "import sys\n"
@@ -132,7 +152,11 @@ def documented() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", documented(), ids=" ".join)
-def test_the_document_speaks_of_commands_and_options_that_exist(words: list[str]) -> None:
+def test_the_document_uses_only_existing_commands_and_options(words: list[str]) -> None:
+    before = {name: one for one in cli.params for name in one.opts}
+    while words[0].startswith("-"):
+        assert not before[words.pop(0)].is_flag  # type: ignore[attr-defined]
+        words.pop(0)
     command = cli.get_command(None, words.pop(0))  # type: ignore[arg-type]
     while isinstance(command, click.Group):
         command = command.commands[words.pop(0)] if words else None

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from partitions.log.log import PartitionLog
 from partitions.opening.folders import folder_of, prepare_folders
+from raftlog.api.cluster import NodeInfo
+from raftlog.api.scrubs import Scrub, ScrubFinding, StartScrub
 from raftlog.broker.identity import init_data_folder, new_cluster_id
-from raftlog.cli.commands.partition import _Finding, _Scrub, _scrub, _text, _verify_cluster
-from raftlog.client.cluster.metadata import NodeInfo
+from raftlog.cli.commands.partition import _scrub, _text, _verify_nodes
+from raftlog.cli.terminal.connection import Connection
 from raftlog.config import TopicConfig
 from raftlog.errors import RetriableError
 from raftlog.model import Endpoint, TopicId, TopicPartition
 from raftlog.system.disk import LocalDisk
 from tests.support.cli_runner import Result, run
-from tests.support.storage import append, settle
+from tests.support.partitions.storage import append, recover_log, settle
 
 TOPIC = bytes(range(16)).hex()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of node 3, with one replica of several segments."""
+    """The folder of node 3, with one replica of several segments."""
     init_data_folder(str(tmp_path), cluster_id=new_cluster_id(), node_id=3, voters={3: Endpoint("127.0.0.1", 9671)})
     disk = LocalDisk(str(tmp_path))
     prepare_folders(disk)
     path = folder_of(TopicPartition(TopicId(bytes.fromhex(TOPIC)), 4))
-    log, _ = PartitionLog.open(disk, path, TopicConfig(segment_bytes=1024), clean_shutdown=False)
+    log, _ = recover_log(disk, path, TopicConfig(segment_bytes=1024), clean_shutdown=False)
     for _ in range(20):
         append(log, count=3)
         settle(log)
@@ -53,7 +53,7 @@ def test_a_folder_without_damage(folder: Path) -> None:
     assert [(r["node_id"], r["topic"], r["partition"], r["findings"]) for r in shown["replicas"]] == [(3, TOPIC, 4, [])]
 
 
-def test_damage_is_named_and_the_exit_code_tells(folder: Path) -> None:
+def test_damage_is_named_and_gives_the_exit_code(folder: Path) -> None:
     data = bytearray(segment(folder).read_bytes())
     data[100] ^= 1
     segment(folder).write_bytes(data)
@@ -68,23 +68,23 @@ def test_damage_is_named_and_the_exit_code_tells(folder: Path) -> None:
     ("arguments", "message"),
     [(("orders",), "give the topic's id"), ((TOPIC, "5"), "has no replica"), ((TOPIC, "-1"), "-1")],
 )
-def test_what_is_not_there(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_missing_folders_and_replicas(folder: Path, arguments: tuple[str, ...], message: str) -> None:
     """S11."""
     result = verify(folder, *arguments)
     assert result.code in (1, 2) and message in result.stderr
 
 
-def test_a_folder_is_of_one_node(folder: Path) -> None:
+def test_a_folder_belongs_to_one_node(folder: Path) -> None:
     assert verify(folder, "--node", "3").code == 2
 
 
-def test_a_folder_that_is_no_nodes(tmp_path: Path) -> None:
+def test_a_folder_of_no_node(tmp_path: Path) -> None:
     result = verify(tmp_path)
     assert result.code == 1 and "is not prepared" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_a_node_runs_on(folder: Path) -> None:
+def test_a_folder_in_use_by_a_node(folder: Path) -> None:
     lock = LocalDisk(str(folder)).lock("lock")
     try:
         result = verify(folder)
@@ -93,60 +93,52 @@ def test_a_folder_that_a_node_runs_on(folder: Path) -> None:
     assert result.code == 1 and "locked by another process" in result.stderr
 
 
-async def test_a_node_that_is_restarted_meanwhile_is_not_called_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it had found is forgotten."""
+async def test_a_node_that_restarts_meanwhile_is_not_reported_as_intact() -> None:
+    """Its findings are lost."""
 
     class Api:
-        def __init__(self, endpoint: Endpoint) -> None:
-            self.answers = [_Scrub(True, 5, 100, 10, []), _Scrub(False, 0, 0, 0, [])]
+        def __init__(self) -> None:
+            self.answers = [Scrub(0, True, 5, 0, 100, 10, []), Scrub(0, False, 0, 0, 0, 0, [])]
 
-        async def change(self, *_: object) -> _Scrub:
+        def of(self, address: str) -> Api:
+            return self
+
+        async def change(self, *_: object) -> Scrub:
             return self.answers.pop(0)
 
-        async def get(self, *_: object) -> _Scrub:
+        async def get(self, *_: object) -> Scrub:
             return self.answers.pop(0)
 
-        async def close(self) -> None:
+        async def __aenter__(self) -> Api:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr("raftlog.client.cluster.api.HttpApi", Api)
-    node = SimpleNamespace(id=2, api=Endpoint("127.0.0.1", 1))
+    node = NodeInfo(2, "127.0.0.1:1", "127.0.0.1:2")
     with pytest.raises(RetriableError, match="node 2 was restarted"):
-        await _scrub(node, {})  # type: ignore[arg-type]
+        await _scrub(Api(), node, StartScrub())  # type: ignore[arg-type]
 
 
-async def test_nodes_that_cannot_be_asked_are_named_and_the_others_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not known is not healthy; what the others found is told all the same."""
+async def test_unreachable_nodes_are_named_and_the_others_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown state is not healthy; the other nodes' findings are shown nevertheless."""
     nodes = [
         NodeInfo(0, "127.0.0.1:1", "127.0.0.1:2", fenced=True),
         NodeInfo(1, "127.0.0.1:3", "127.0.0.1:4"),
         NodeInfo(2, "127.0.0.1:5", "127.0.0.1:6"),
     ]
 
-    class Cluster:
-        def __init__(self, bootstrap: str) -> None:
-            pass
-
-        async def __aenter__(self) -> Cluster:
-            return self
-
-        async def __aexit__(self, *_: object) -> None:
-            pass
-
-        async def cluster(self) -> SimpleNamespace:
-            return SimpleNamespace(nodes=nodes)
-
-    async def scrub(node: NodeInfo, wanted: object) -> _Scrub:
+    async def scrub(cluster: object, node: NodeInfo, wanted: object) -> Scrub:
         if node.id == 1:
             raise RetriableError("connection_lost", "it went away")
-        return _Scrub(False, 3, 100, 100, [_Finding("orders", 1, "a.log at byte 0: rotten")])
+        return Scrub(0, False, 3, 3, 100, 100, [ScrubFinding("orders", 1, "a.log at byte 0: rotten")])
 
-    monkeypatch.setattr("raftlog.client.Admin", Cluster)
     monkeypatch.setattr("raftlog.cli.commands.partition._scrub", scrub)
-    found = await _verify_cluster("127.0.0.1:1", None, None, None)
+    cluster = Connection(bootstrap="127.0.0.1:1").api()
+    found = await _verify_nodes(cluster, nodes, None, None, None)
     assert not found.healthy and found.checked == 3
     assert [(r.node_id, r.topic, r.findings) for r in found.replicas] == [(2, "orders", ["a.log at byte 0: rotten"])]
     assert found.unchecked == ["node 0 is fenced", "node 1: connection_lost: it went away"]
     assert "not checked: node 0 is fenced" in _text(found, wide=False)
     nodes[2] = nodes[0]
-    assert not (await _verify_cluster("127.0.0.1:1", None, None, None)).healthy
+    assert not (await _verify_nodes(cluster, nodes, None, None, None)).healthy

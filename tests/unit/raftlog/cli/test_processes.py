@@ -1,4 +1,4 @@
-"""Commands that carry records as real processes: Ctrl-C, SIGTERM, pipes that close, what comes bit by bit."""
+"""Commands that move records, as real processes: Ctrl-C, SIGTERM, closed pipes, slow input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from raftlog.records.batch import encode
 from tests.support.cli_runner import PATIENCE_S, Background, start
-from tests.support.fake_cluster import FakeCluster, FakeTopic, Fate
+from tests.support.client.fake_cluster import FakeCluster, FakeTopic, Fate
 
 pytestmark = pytest.mark.integration
 
@@ -59,7 +59,7 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> tuple[int, bytes, str]:
-    """Exit code and what was still to be read."""
+    """The exit code and the remaining output."""
     stdout, stderr = process.communicate(timeout=PATIENCE_S)
     return process.returncode, stdout, stderr.decode()
 
@@ -75,7 +75,7 @@ def test_consume_ends_in_order_when_it_is_interrupted(
     put(topic, b"a", b"b")
     process = child("consume", topic.name, "--from", "earliest", "--format", "json")
     assert process.stdout is not None
-    # What is there is shown at once, not when a buffer is full.
+    # Available records are shown at once, not when a buffer is full.
     first = process.stdout.readline() + process.stdout.readline()
     process.send_signal(number)
     code, rest, stderr = end(process)
@@ -84,7 +84,7 @@ def test_consume_ends_in_order_when_it_is_interrupted(
     assert stderr.startswith("2 records read") and "Traceback" not in stderr
 
 
-def test_consume_ends_when_nobody_reads_any_more(
+def test_consume_ends_when_its_output_is_closed(
     child: Callable[..., subprocess.Popen[bytes]], topic: FakeTopic
 ) -> None:
     for _ in range(20):
@@ -98,7 +98,7 @@ def test_consume_ends_when_nobody_reads_any_more(
     assert (code, stderr) == (0, "")
 
 
-def test_consume_is_interrupted_though_nobody_takes_its_output(
+def test_consume_can_be_interrupted_while_its_output_is_blocked(
     child: Callable[..., subprocess.Popen[bytes]], topic: FakeTopic
 ) -> None:
     for _ in range(20):
@@ -110,7 +110,7 @@ def test_consume_is_interrupted_though_nobody_takes_its_output(
     assert process.wait(PATIENCE_S) == 130
 
 
-def test_produce_sends_what_was_typed_so_far(child: Callable[..., subprocess.Popen[bytes]], topic: FakeTopic) -> None:
+def test_produce_sends_the_lines_typed_so_far(child: Callable[..., subprocess.Popen[bytes]], topic: FakeTopic) -> None:
     process = child("produce", topic.name)
     assert process.stdin is not None
     process.stdin.write(b"one\ntwo\nhalf a li")
@@ -126,7 +126,7 @@ def test_produce_sends_what_was_typed_so_far(child: Callable[..., subprocess.Pop
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_produce_tells_what_had_no_answer_when_it_was_interrupted_twice(
+def test_produce_reports_unanswered_records_when_it_is_interrupted_twice(
     child: Callable[..., subprocess.Popen[bytes]], cluster: FakeCluster, topic: FakeTopic, number: signal.Signals
 ) -> None:
     cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
@@ -144,7 +144,7 @@ def test_produce_tells_what_had_no_answer_when_it_was_interrupted_twice(
     assert "Traceback" not in stderr
 
 
-def test_produce_on_a_terminal_shows_no_bar_over_what_is_typed(
+def test_produce_on_a_terminal_shows_no_bar_over_typed_lines(
     child: Callable[..., subprocess.Popen[bytes]], topic: FakeTopic
 ) -> None:
     ours, theirs = pty.openpty()

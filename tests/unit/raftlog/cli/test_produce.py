@@ -1,4 +1,4 @@
-"""`raftlog produce` against a cluster in memory: what is sent, what is told, and how it ends."""
+"""`raftlog produce` with a cluster in memory: the sent records, the output, and its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.partitioner import partition_for_key
 from raftlog.records.batch import Codec, RecordBatch, parse_header
 from tests.support.cli_runner import Background, Result, run
-from tests.support.fake_cluster import FakeCluster, FakeTopic, Fate
+from tests.support.client.fake_cluster import FakeCluster, FakeTopic, Fate
 
 numbers = itertools.count()
 
@@ -31,7 +31,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 @pytest.fixture
 def topic(cluster: FakeCluster) -> Iterator[FakeTopic]:
-    """A new one, of three partitions."""
+    """A new topic with three partitions."""
     yield cluster.create_topic(f"t{next(numbers)}", partitions=3)
     cluster.nodes[1].on_produce = lambda _: Fate()
 
@@ -69,7 +69,7 @@ def test_keys_go_to_the_partitions_that_kafka_gives_them(cluster: FakeCluster, t
         assert partition.keys() == [key for key in keys if partition_for_key(key, 3) == number]
 
 
-def test_files_are_sent_in_their_order_and_none_runs_into_the_next(
+def test_files_are_sent_in_order_and_their_lines_are_not_joined(
     cluster: FakeCluster, topic: FakeTopic, tmp_path: Path
 ) -> None:
     for name, content in (("a", b"1\n2"), ("b", b"3\n"), ("c", b"")):
@@ -91,7 +91,7 @@ def test_large_input_keeps_its_order(
     assert len(topic.partitions[2].batches) > 10
 
 
-def test_records_say_their_partitions_times_and_headers(cluster: FakeCluster, topic: FakeTopic) -> None:
+def test_records_may_have_partitions_times_and_headers(cluster: FakeCluster, topic: FakeTopic) -> None:
     text = (
         b'{"value": "a", "partition": 1, "timestamp": 1000, "headers": {"h": "x"}}\n'
         b'{"value": "b", "partition": 1, "timestamp": 2000}\n'
@@ -104,7 +104,7 @@ def test_records_say_their_partitions_times_and_headers(cluster: FakeCluster, to
     assert (key, value) == (b"k", None) and timestamp > 10**12
 
 
-def test_records_that_differ_only_in_partition_go_by_the_column(cluster: FakeCluster, topic: FakeTopic) -> None:
+def test_records_that_differ_only_in_partition_are_sent_as_columns(cluster: FakeCluster, topic: FakeTopic) -> None:
     lines = [b'{"value": "%d", "partition": %d, "timestamp": %d}' % (i, i % 3, i) for i in range(3000)]
     result = produce(cluster, topic, "--format", "json", stdin=b"[" + b",\n".join(lines) + b"]")
     assert result.stderr.startswith("3000 records sent")
@@ -113,7 +113,7 @@ def test_records_that_differ_only_in_partition_go_by_the_column(cluster: FakeClu
         assert records(topic, number) == expected
 
 
-def test_partition_option_wins_over_records(cluster: FakeCluster, topic: FakeTopic) -> None:
+def test_the_partition_option_takes_precedence_over_records(cluster: FakeCluster, topic: FakeTopic) -> None:
     text = b'{"value": "a", "partition": 1}\n{"value": "b", "partition": 2, "headers": {"h": "x"}}\n'
     assert produce(cluster, topic, "--format", "ndjson", "--partition", "0", stdin=text).code == 0
     assert topic.partitions[0].values() == [b"a", b"b"]
@@ -135,7 +135,7 @@ def test_acks_and_compression_reach_the_producer(
 
 
 class TestFailure:
-    def test_a_fault_in_the_input_leaves_what_came_before_it_and_names_the_line(
+    def test_a_fault_in_the_input_keeps_earlier_records_and_names_the_line(
         self, cluster: FakeCluster, topic: FakeTopic, tmp_path: Path
     ) -> None:
         path = tmp_path / "records"
@@ -147,7 +147,7 @@ class TestFailure:
         assert summary.startswith("2 records sent")
         assert error.startswith(f"Error: {path}: line 3: ")
 
-    def test_records_that_the_cluster_refuses_are_counted(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+    def test_refused_records_are_counted(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         seen: list[object] = []
         cluster.nodes[1].on_produce = lambda request: (
             seen.append(request) or Fate(error="" if len(seen) < 4 else "corrupt_batch")  # type: ignore[func-returns-value]
@@ -161,7 +161,7 @@ class TestFailure:
         assert summary.startswith(f"{there} records acknowledged, ")
         assert error.startswith(f"Error: {1000 - there} records were not acknowledged: ")
 
-    def test_after_a_failure_nothing_more_is_read(
+    def test_after_a_failure_no_more_input_is_read(
         self, cluster: FakeCluster, topic: FakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(produce_module, "PIECE_BYTES", 1000)
@@ -191,7 +191,7 @@ class TestFailure:
         assert result.code == 1
         assert result.stderr == "Error: there is no topic 'nobody'\n"
 
-    def test_a_partition_that_is_not_there_fails_at_once(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+    def test_a_partition_that_does_not_exist_fails_at_once(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         result = produce(cluster, topic, "--partition", "3", stdin=b"x\n")
         assert result.code == 1
         assert "partitions 0 to 2, not 3" in result.stderr
@@ -207,16 +207,16 @@ class TestFailure:
             ["/does/not/exist"],
         ],
     )
-    def test_what_makes_no_sense_is_wrong_usage(self, arguments: list[str]) -> None:
+    def test_contradictory_options_are_a_usage_error(self, arguments: list[str]) -> None:
         assert run("produce", "t", *arguments).code == 2
 
 
 class TestTally:
-    """Deliveries belong to batches, and a batch may hold records of several calls."""
+    """Deliveries belong to batches, and a batch may contain records of several calls."""
 
     DONE = Delivery("t", 0, 0, 10, 0)
 
-    def test_a_delivery_counts_once_in_however_many_calls_it_was_given(self) -> None:
+    def test_a_delivery_counts_once_in_however_many_calls_it_was_returned(self) -> None:
         tally = Tally()
         shared, other = DeliveryFuture(), DeliveryFuture()
         tally.add([shared], 4, 40)
@@ -225,7 +225,7 @@ class TestTally:
         shared.deliver(self.DONE)
         assert tally.acknowledged == 10 and tally.failed == 1
 
-    def test_one_that_is_decided_while_a_call_is_under_way_counts_once(self) -> None:
+    def test_one_that_completes_during_a_call_counts_once(self) -> None:
         tally = Tally()
         shared, other = DeliveryFuture(), DeliveryFuture()
         tally.add([shared], 4, 40)
@@ -235,14 +235,14 @@ class TestTally:
         other.deliver(Delivery("t", 0, 10, 1, 0))
         assert tally.acknowledged == 11 and tally.failed == 0
 
-    def test_one_that_is_decided_when_it_comes_counts(self) -> None:
+    def test_one_that_has_already_completed_counts(self) -> None:
         tally = Tally()
         done = DeliveryFuture()
         done.deliver(self.DONE)
         tally.add([done], 10, 100)
         assert tally.acknowledged == 10 and tally.acknowledged_bytes == 100
 
-    def test_the_error_tells_how_many_and_whether_they_may_be_there(self) -> None:
+    def test_the_error_gives_the_number_and_whether_they_may_be_in_the_log(self) -> None:
         tally = Tally()
         certain, unknown = DeliveryFuture(), DeliveryFuture()
         tally.add([certain, unknown], 7, 70)
@@ -254,7 +254,9 @@ class TestTally:
         assert certain.observed and unknown.observed
 
 
-def test_progress_moves_on_terminals_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_only_on_terminals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with progress.ProgressLine("sending", 100) as line:
         line.advance(50, 3)
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Bytes → records: where each ends, what it says, and what a fault leaves of the input."""
+"""Bytes → records: their ends, their content, and the input before a fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raftlog.cli.records.input import record_input
 
 
 def read(pieces: list[bytes], format: str = "lines", **options: object) -> Columns:
-    """All records of an input that comes in these pieces."""
+    """All records of an input that arrives in these pieces."""
     source = record_input(format, **options)  # type: ignore[arg-type]
     whole = Columns([], [], [], [], [])
     for piece in [*pieces, None]:
@@ -34,7 +34,7 @@ def in_two(text: bytes) -> list[list[bytes]]:
 
 
 class TestLines:
-    def test_line_feeds_end_records_and_are_no_part_of_them(self) -> None:
+    def test_line_feeds_end_records_and_are_not_part_of_them(self) -> None:
         assert read([b"one\ntwo\r\n\nlast"]).values == [b"one", b"two", b"", b"last"]
 
     def test_no_input_is_no_record(self) -> None:
@@ -52,13 +52,13 @@ class TestLines:
         assert columns.keys == [b"k", b"", b"k"]
         assert columns.values == [b"v=w", b"v", b""]
 
-    def test_a_line_without_separator_is_named_and_those_before_it_count(self) -> None:
+    def test_a_line_without_separator_is_named_and_earlier_ones_count(self) -> None:
         columns = read([b"a:1\n", b"b:2\nbad\nc:3\n"], key_separator=b":")
         assert columns.values == [b"1", b"2"]
         assert columns.fault is not None
         assert "line 3" in columns.fault.detail and "':'" in columns.fault.detail
 
-    def test_a_line_without_end_does_not_take_all_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_endless_line_does_not_take_all_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(produce_input, "MAX_RECORD_BYTES", 100)
         columns = read([b"ok\n", *[b"x" * 40] * 5])
         assert columns.values == [b"ok"]
@@ -66,7 +66,7 @@ class TestLines:
 
 
 class TestRecords:
-    def test_a_record_says_all_that_the_api_lets_it_say(self) -> None:
+    def test_a_record_may_have_all_members_of_the_api(self) -> None:
         columns = read(
             [
                 b'{"value": "v", "key": "k", "timestamp": 5, "partition": 2, "headers": {"h": "x", "n": null}}\n'
@@ -83,7 +83,7 @@ class TestRecords:
         assert columns.partitions == [2, None, None, None]
         assert list(map(list, columns.headers or ())) == [[("h", b"x"), ("n", None)], [], [("h", None)], []]
 
-    def test_columns_that_nobody_uses_are_left_out(self) -> None:
+    def test_unused_columns_are_left_out(self) -> None:
         columns = record_input("ndjson").feed(b'{"value": "a"}\n{"value": "b", "key": null}\n')
         others = (columns.keys, columns.timestamps_ms, columns.headers, columns.partitions, columns.fault)
         assert others == (None,) * 5
@@ -108,7 +108,7 @@ class TestRecords:
             (b"{", "invalid_json", ""),
         ],
     )
-    def test_a_fault_is_told_with_its_line_after_the_records_before_it(self, line: bytes, code: str, says: str) -> None:
+    def test_a_fault_is_reported_with_its_line_after_earlier_records(self, line: bytes, code: str, says: str) -> None:
         columns = read([b'{"value": 1}\n' + line + b'\n{"value": 2}\n'], "ndjson")
         assert columns.values == [b"1"]
         assert columns.fault is not None
@@ -172,13 +172,13 @@ class TestJson:
             (b'{"value": 1}{"value": 2]', 1, "record 2: "),
         ],
     )
-    def test_what_is_no_json_is_a_fault_after_the_records_before_it(self, text: bytes, count: int, says: str) -> None:
+    def test_invalid_json_is_a_fault_after_earlier_records(self, text: bytes, count: int, says: str) -> None:
         for pieces in in_two(text):
             columns = read(pieces, "json")
             assert len(columns) == count
             assert columns.fault is not None and says in columns.fault.detail
 
-    def test_an_object_without_end_does_not_take_all_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_endless_object_does_not_take_all_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(produce_input, "MAX_RECORD_BYTES", 100)
         columns = read([b'{"value": 1}{"value": "', *[b"x" * 40] * 5], "json")
         assert columns.values == [b"1"]

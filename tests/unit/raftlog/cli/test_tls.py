@@ -1,4 +1,4 @@
-"""`raftlog tls`: what it makes is what a node takes; and so is what docs/security.md makes with openssl."""
+"""`raftlog tls`: a node accepts its files, and those that docs/security.md creates with openssl."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_authority_and_a_nodes_certificate(tmp_path: Path) -> None:
     assert not found.key_is_open
 
 
-def test_names_of_ones_own(tmp_path: Path) -> None:
+def test_custom_names(tmp_path: Path) -> None:
     assert run("tls", "create-authority", "--folder", str(tmp_path)).code == 0
     pattern = "DNS:b{node_id}.example.org"
     made = run(*make(tmp_path, tmp_path, "--cluster-id", "c", "--node-id", "0", "--node-name", pattern))
@@ -60,7 +60,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+def test_invalid_arguments_are_reported(tmp_path: Path) -> None:
     plain = ("--cluster-id", "c", "--node-id", "0")
     assert "cannot read" in run(*make(tmp_path, tmp_path, *plain)).stderr
     for folder in ("one", "two"):
@@ -75,7 +75,7 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the manual's commands are openssl's")
-def test_the_manuals_openssl_commands_make_the_same(tmp_path: Path) -> None:
+def test_the_manuals_openssl_commands_create_the_same(tmp_path: Path) -> None:
     manual = (ROOT / "docs" / "security.md").read_text()
     (commands,) = re.findall(r"```sh\n(openssl .*?)```", manual, re.DOTALL)
     subprocess.run(["sh", "-e", "-c", commands], cwd=tmp_path, check=True, capture_output=True, timeout=60)

@@ -1,4 +1,4 @@
-"""`raftlog topic` against the real HTTP API with a broker in memory behind it."""
+"""`raftlog topic` with the real HTTP API and a broker in memory behind it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from raftlog.errors import RetriableError
 from raftlog.model import TopicPartition
 from raftlog.records.batch import encode
 from tests.support.cli_runner import Background, Result, impatient, run
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api, running_api
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ class TestCreate:
         assert created.json["name"] == "t" and len(created.json["partitions"]) == 1
         assert topic(api, "describe", "t", "-o", "json").json == [created.json]
 
-    def test_what_exists_is_an_error_unless_it_is_welcome(self, api: Api, broker: FakeBroker) -> None:
+    def test_an_existing_topic_is_an_error_unless_it_is_accepted(self, api: Api, broker: FakeBroker) -> None:
         broker.add_topic("t", 2)
         refused = topic(api, "create", "t")
         assert refused.code == 1
@@ -58,16 +58,16 @@ class TestCreate:
         result = topic(api, "create", "t", "--config", setting)
         assert result.code == 2 and "NAME=VALUE" in result.stderr
 
-    def test_the_same_setting_twice_is_wrong_usage(self, api: Api) -> None:
+    def test_the_same_setting_twice_is_a_usage_error(self, api: Api) -> None:
         assert topic(api, "create", "t", "--config", "flush=os", "--config", "flush=fsync").code == 2
 
-    def test_an_unknown_setting_is_the_callers_fault(self, api: Api) -> None:
+    def test_an_unknown_setting_is_the_callers_error(self, api: Api) -> None:
         result = topic(api, "create", "t", "--config", "retention=5")
         assert result.code == 1
         assert "unknown topic setting 'retention'" in result.stderr
         assert "retry" not in result.stderr
 
-    def test_what_may_work_later_says_so(self, api: Api, broker: FakeBroker) -> None:
+    def test_a_retriable_error_says_so(self, api: Api, broker: FakeBroker) -> None:
         broker.fail["create_topic"] = RetriableError("outcome_unknown", "the quorum did not answer")
         result = topic(api, "create", "t")
         assert result.code == 1
@@ -118,20 +118,20 @@ class TestShow:
         shown = dict(zip(header, row, strict=True))
         assert shown["LeaderEpoch"] == "3" and shown["PartitionEpoch"] == "5" and shown["NotEligible"] == "-"
 
-    def test_several_or_all(self, api: Api, broker: FakeBroker) -> None:
+    def test_several_or_all_topics(self, api: Api, broker: FakeBroker) -> None:
         for name in ("c", "a", "b"):
             broker.add_topic(name)
         asked = topic(api, "describe", "b", "a", "b", "-o", "json").json
         assert [description["name"] for description in asked] == ["b", "a"]
         assert [d["name"] for d in topic(api, "describe", "-o", "yaml").yaml] == ["a", "b", "c"]
 
-    def test_an_unknown_one_is_an_error(self, api: Api) -> None:
+    def test_an_unknown_topic_is_an_error(self, api: Api) -> None:
         result = topic(api, "describe", "nobody")
         assert result.code == 1 and "nobody" in result.stderr and result.stdout == b""
 
 
 class TestDelete:
-    def test_it_asks(self, api: Api, broker: FakeBroker) -> None:
+    def test_it_asks_for_confirmation(self, api: Api, broker: FakeBroker) -> None:
         broker.add_topic("t")
         refused = topic(api, "delete", "t", stdin=b"n\n")
         assert refused.code == 130
@@ -141,13 +141,13 @@ class TestDelete:
         assert topic(api, "delete", "t", stdin=b"y\n").text == "Deleted topic t.\n"
         assert broker.view.topic("t") is None
 
-    def test_yes_does_not_ask(self, api: Api, broker: FakeBroker) -> None:
+    def test_yes_skips_the_confirmation(self, api: Api, broker: FakeBroker) -> None:
         broker.add_topic("a")
         broker.add_topic("b")
         result = topic(api, "delete", "a", "b", "a", "--yes")
         assert (result.code, result.text, result.stderr) == (0, "Deleted topic a.\nDeleted topic b.\n", "")
 
-    def test_what_was_deleted_before_a_failure_is_told(self, api: Api, broker: FakeBroker) -> None:
+    def test_deletions_before_a_failure_are_reported(self, api: Api, broker: FakeBroker) -> None:
         broker.add_topic("a")
         broker.add_topic("c")
         result = topic(api, "delete", "a", "b", "c", "--yes")
@@ -174,13 +174,13 @@ class TestAlter:
         assert changed.partition_count == 3
         assert dict(changed.configs) == {"flush": "os", "segment.ms": "60"}
 
-    def test_only_what_was_asked_for_changes(self, api: Api, broker: FakeBroker) -> None:
+    def test_only_the_requested_settings_change(self, api: Api, broker: FakeBroker) -> None:
         broker.add_topic("t", 1, {"flush": "os"})
         assert topic(api, "alter", "t", "--partitions", "2", "-o", "json").json["partition_count"] == 2
         assert topic(api, "alter", "t", "--unset", "flush", "-o", "json").json["overrides"] == []
 
     @pytest.mark.parametrize("arguments", [[], ["--set", "a=1", "--unset", "a"], ["--partitions", "0"]])
-    def test_what_makes_no_sense_is_wrong_usage(self, api: Api, arguments: list[str]) -> None:
+    def test_contradictory_options_are_a_usage_error(self, api: Api, arguments: list[str]) -> None:
         assert topic(api, "alter", "t", *arguments).code == 2
 
     def test_fewer_partitions_are_refused(self, api: Api, broker: FakeBroker) -> None:
@@ -189,7 +189,7 @@ class TestAlter:
         assert result.code == 1 and result.stderr.startswith("Error: ")
 
 
-def test_nobody_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_cluster_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
     result = run("topic", "list", bootstrap="127.0.0.1:1")
     assert result.code == 1
@@ -198,7 +198,7 @@ def test_nobody_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("bootstrap", ["nonsense", "", "host:port", "host:99999"])
-def test_an_address_that_is_none_is_one_line(bootstrap: str) -> None:
+def test_an_invalid_address_is_reported_in_one_line(bootstrap: str) -> None:
     result = run("topic", "list", bootstrap=bootstrap)
     assert result.code == 1
     assert "address" in result.stderr and result.stderr.count("\n") == 1
@@ -223,7 +223,7 @@ class TestDeleteRecords:
         ]
         assert {log.log_start_offset for log in broker.logs.values()} == {0}
 
-    def test_it_asks_first_and_shows_where_records_begin_now(self, api: Api, broker: FakeBroker) -> None:
+    def test_it_asks_first_and_shows_the_new_log_starts(self, api: Api, broker: FakeBroker) -> None:
         self.filled(broker)
         asked = topic(api, "delete-records", "t", "--before", "0=4", stdin=b"n\n")
         assert asked.code == 130 and "Delete 4 offsets of topic t" in asked.stderr
@@ -232,10 +232,10 @@ class TestDeleteRecords:
         assert done.json == [{"partition": 0, "log_start_offset": 4}, {"partition": 1, "log_start_offset": 6}]
 
     @pytest.mark.parametrize("bound", ["0", "=4", "0=-1", "0=earliest", "x=4"])
-    def test_bounds_that_are_none_are_wrong_usage(self, api: Api, bound: str) -> None:
+    def test_invalid_bounds_are_a_usage_error(self, api: Api, bound: str) -> None:
         assert topic(api, "delete-records", "t", "--before", bound, "--yes").code == 2
 
-    def test_beyond_the_high_watermark_both_numbers_are_told(self, api: Api, broker: FakeBroker) -> None:
+    def test_beyond_the_high_watermark_both_numbers_are_shown(self, api: Api, broker: FakeBroker) -> None:
         self.filled(broker)
         refused = topic(api, "delete-records", "t", "--before", "1=7", "--yes")
         assert refused.code == 1 and "[0, 6]" in refused.stderr

@@ -1,4 +1,4 @@
-"""`raftlog transaction` against the real HTTP API with a broker in memory behind it."""
+"""`raftlog transaction` with the real HTTP API and a broker in memory behind it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import pytest
 
 from http_api.service.transactions import OpenTransaction
 from metadata.view import BrokerChanged
+from raftlog.api.transactions import TransactionPartition
 from raftlog.client import Admin, TransactionInfo
 from raftlog.client.admin import _merged
 from raftlog.client.cluster.api import HttpApi
-from raftlog.client.transactions.api import TransactionApi, TransactionPartition
+from raftlog.client.transactions.api import TransactionApi
 from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint, Offset, TopicPartition
 from raftlog.transactions import TransactionKey
 from tests.support.cli_runner import Background, Result, run
-from tests.support.fake_broker import NODE, FakeBroker
-from tests.support.http_api_client import Api, running_api
-from tests.support.transactions import commit
+from tests.support.client.fake_broker import NODE, FakeBroker
+from tests.support.http.api_client import Api, running_api
+from tests.support.metadata.transactions import commit
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def transaction(api: Api, *arguments: str, stdin: bytes = b"") -> Result:
 
 
 def begin(api: Api, broker: FakeBroker, name: str = "app") -> TransactionKey:
-    """A named producer with records in `t-1`, since four seconds."""
+    """A named producer with records in `t-1`, for four seconds."""
 
     async def work() -> TransactionKey:
         http = HttpApi(f"127.0.0.1:{api.port}")
@@ -97,7 +98,7 @@ class TestShow:
             ]  # fmt: skip
             assert row[1:6] == ["app", str(key.producer_id), "0", "Ongoing", "60000"] and row[-1] == "t-1"
 
-    def test_what_nobody_knows_is_the_callers_fault(self, api: Api) -> None:
+    def test_an_unknown_transaction_is_the_callers_error(self, api: Api) -> None:
         result = transaction(api, "describe", "nobody")
         assert (result.code, result.stderr) == (1, "Error: there is no transactional id 'nobody'\n")
         assert transaction(api, "describe", "--producer-id", "77").code == 1
@@ -111,7 +112,7 @@ class TestAbort:
         assert transaction(api, "abort", "app", "--plan").table("CoordinatorId")[1][4] == "Ongoing"
         assert transaction(api, "describe", "app").table("CoordinatorId")[1][4] == "Ongoing"
 
-    def test_it_asks_and_does(self, api: Api, broker: FakeBroker) -> None:
+    def test_it_asks_for_confirmation_and_aborts(self, api: Api, broker: FakeBroker) -> None:
         key = begin(api, broker)
         assert transaction(api, "abort", "app", stdin=b"n\n").code != 0
         assert transaction(api, "describe", "app").table("CoordinatorId")[1][4] == "Ongoing"
@@ -122,7 +123,7 @@ class TestAbort:
         assert (again.code, "PrepareAbort" in again.stderr) == (1, True)
 
 
-def test_what_several_nodes_tell_of_one_transaction_is_put_together() -> None:
+def test_several_nodes_answers_about_one_transaction_are_merged() -> None:
     def told(state: str, *places: tuple[int, int | None], started: int | None = None) -> TransactionInfo:
         found = [TransactionPartition("t", "", number, first) for number, first in places]
         lasts = None if started is None else 100 - started
@@ -136,7 +137,7 @@ def test_what_several_nodes_tell_of_one_transaction_is_put_together() -> None:
     assert _merged([told("Ongoing", (0, 1)), told("PrepareCommit")])[0].state == "PrepareCommit"
 
 
-async def test_positions_are_asked_for(broker: FakeBroker) -> None:
+async def test_positions_are_shown(broker: FakeBroker) -> None:
     async with running_api(broker) as running, Admin(f"127.0.0.1:{running.port}") as admin:
         assert await admin.position("spark/q/1") is None
 
@@ -146,18 +147,18 @@ class TestPositions:
     def moved(self, broker: FakeBroker) -> None:
         broker.transactions.change(commit(positions={"report/7": (-1, 3), "report/8": (-1, 0), "sink": (-1, 5)}))
 
-    def test_they_are_listed_by_name(self, api: Api) -> None:
+    def test_positions_are_listed_by_name(self, api: Api) -> None:
         header, *rows = transaction(api, "positions", "report/").table("Position")
         assert (header, rows) == (["Position", "Value"], [["report/7", "3"], ["report/8", "0"]])
         listed = transaction(api, "positions", "-o", "json").json
         assert [one["name"] for one in listed["positions"]] == ["report/7", "report/8", "sink"] and not listed["more"]
 
-    def test_there_are_more_than_are_shown(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_truncated_list_says_so(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("http_api.routes.transactions.MAX_POSITIONS", 2)
         result = transaction(api, "positions")
         assert len(result.table("Position")) == 3 and "longer PREFIX" in result.stderr
 
-    def test_a_plan_changes_nothing_and_a_deletion_asks(self, api: Api) -> None:
+    def test_a_plan_changes_nothing_and_a_deletion_asks_for_confirmation(self, api: Api) -> None:
         assert transaction(api, "delete-position", "report/7", "--plan").table("Position")[1] == ["report/7", "3"]
         assert transaction(api, "delete-position", "report/7", stdin=b"n\n").code != 0
         assert len(transaction(api, "positions").table("Position")) == 4
@@ -167,7 +168,7 @@ class TestPositions:
         again = transaction(api, "delete-position", "report/7", "--yes")
         assert (again.code, again.stderr) == (1, "Error: there is no position 'report/7'\n")
 
-    async def test_it_is_deleted_where_it_stands(self, broker: FakeBroker) -> None:
+    async def test_it_is_deleted_if_it_is_at_the_expected_value(self, broker: FakeBroker) -> None:
         async with running_api(broker) as running, Admin(f"127.0.0.1:{running.port}") as admin:
             with pytest.raises(InvalidRequest) as moved:
                 await admin.delete_position("sink", 4)

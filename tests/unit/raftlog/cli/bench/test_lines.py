@@ -1,4 +1,4 @@
-"""The lines of `raftlog bench` are read by what reads those of Kafka's tools."""
+"""Programs that parse the output of Kafka's tools can parse the lines of `raftlog bench`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_producers_total() -> None:
         "1000000 records sent, 500000.000000 records/sec (47.68 MB/sec), 2.36 ms avg latency, 30.00 ms max latency, "
         "2 ms 50th, 2 ms 95th, 10 ms 99th, 30 ms 99.9th."
     )
-    # As scripts that read `kafka-producer-perf-test` look for it.
+    # The pattern of scripts that parse `kafka-producer-perf-test`.
     assert re.search(r"([\d.]+) records/sec \(([\d.]+) MB/sec\), ([\d.]+) ms avg latency", line)
 
 

@@ -1,4 +1,4 @@
-"""A fixed rate on a clock that only the test moves: nothing is left out, however the sender stalls."""
+"""A fixed rate on a clock that only the test moves: no record is left out, however the sender stalls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_each_record_is_due_in_its_turn() -> None:
     assert pacer.time_of(3) == pytest.approx(5.003)
 
 
-def test_what_a_stall_kept_is_due_at_once_and_from_when_it_was_due() -> None:
+def test_records_delayed_by_a_stall_are_due_at_once_with_their_original_times() -> None:
     """No coordinated omission: a stall of a second at 1,000/s is a thousand records late, by up to a second."""
     pacer, latency = Pacer(1000, start=0.0), Histogram()
     now = 0.0
@@ -59,8 +59,8 @@ def test_numbers_come_once_in_order_and_never_early(rate: float, start: float, s
 
 
 @given(st.floats(1, 1e6), st.floats(0, 1e6))
-def test_waiting_as_told_makes_the_next_one_due(rate: float, start: float) -> None:
-    """Rounding must not have a sender wait for nothing again and again."""
+def test_after_the_requested_wait_the_next_one_is_due(rate: float, start: float) -> None:
+    """Rounding must not make a sender wait for nothing repeatedly."""
     pacer, now = Pacer(rate, start), start
     for number in range(5):
         now += pacer.wait(now)
@@ -68,6 +68,6 @@ def test_waiting_as_told_makes_the_next_one_due(rate: float, start: float) -> No
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("inf"), float("nan")])
-def test_a_rate_that_cannot_be(rate: float) -> None:
+def test_an_invalid_rate_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="rate"):
         Pacer(rate, 0.0)

@@ -1,4 +1,4 @@
-"""The children of `raftlog bench`, in this process: what they count is what the cluster has."""
+"""The child processes of `raftlog bench`, in this process: their counts equal the cluster's content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from raftlog import Producer
 from raftlog.cli.bench.child import serve
-from raftlog.cli.bench.histogram import Histogram
 from raftlog.cli.bench.latency import LatencyWorker
 from raftlog.cli.bench.messages import (
     ConsumeJob,
@@ -29,7 +28,7 @@ from raftlog.cli.bench.messages import (
 from raftlog.cli.bench.runs import Limits, Totals
 from raftlog.cli.bench.values import Pool, checksum
 from raftlog.records.batch import Codec, encode
-from tests.support.fake_cluster import FakeCluster, FakeTopic, Fate
+from tests.support.client.fake_cluster import FakeCluster, FakeTopic, Fate
 
 PATIENCE_S = 20.0
 
@@ -71,7 +70,7 @@ class Child:
 
 @contextlib.asynccontextmanager
 async def child(job: Job) -> AsyncIterator[Child]:
-    """One that is ready."""
+    """A child that is ready."""
     running = Child(job)
     try:
         assert await running.answer() == Ready()
@@ -100,21 +99,21 @@ class TestPool:
         assert len(set(before) | set(pool.values)) == 50_000
         assert b"".join(before) == content and b"".join(pool.values) == bytes(pool.content) != content
 
-    def test_a_checksum_knows_no_order_but_every_value(self) -> None:
+    def test_a_checksum_is_independent_of_the_order_but_includes_every_value(self) -> None:
         values = Pool(1000, 16).values
         assert checksum(values[::-1]) == checksum(values) == checksum(values[:300]) + checksum(values[300:])
         assert checksum([*values[1:], values[1]]) != checksum(values)
         assert checksum([b"a", None, b""]) == checksum([b"a", b"", b""])
 
     @pytest.mark.parametrize(("count", "size"), [(0, 10), (10, 0)])
-    def test_what_cannot_be(self, count: int, size: int) -> None:
+    def test_invalid_orders(self, count: int, size: int) -> None:
         with pytest.raises(ValueError, match="values of"):
             Pool(count, size)
 
 
 class TestProducing:
     @pytest.mark.parametrize("send", ["one", "many"])
-    async def test_a_pass_is_what_the_log_has(self, cluster: FakeCluster, send: str) -> None:
+    async def test_a_pass_equals_the_logs_content(self, cluster: FakeCluster, send: str) -> None:
         job = ProduceJob(cluster.bootstrap, "t", 20_000, 50, send=send, batch_bytes=20_000)  # type: ignore[arg-type]
         async with child(job) as producing:
             first = await producing.go(Go())
@@ -125,10 +124,10 @@ class TestProducing:
         values = stored(cluster.topics["t"])
         assert len(values) == len(set(values)) == 27_001
         assert checksum(values) == first.checksum + second.checksum
-        # Every record has a latency, and was told of as it went.
-        assert Histogram.of([first.latency]).count == 20_000
+        # Every record has a latency, and was reported when it was measured.
+        assert first.latency.count == 20_000
         assert sum(progress.records for progress in producing.progress) == 27_001
-        assert Histogram.of(p.latency for p in producing.progress).count == 27_001
+        assert sum(progress.latency.count for progress in producing.progress) == 27_001
 
     async def test_a_limited_rate_is_kept(self, cluster: FakeCluster) -> None:
         async with child(ProduceJob(cluster.bootstrap, "t", 1000, rate=2000.0)) as producing:
@@ -136,14 +135,14 @@ class TestProducing:
         assert passed.records == 600
         assert passed.ended - passed.began >= 599 / 2000
 
-    async def test_seconds_end_a_pass_and_count_what_was_sent(self, cluster: FakeCluster) -> None:
+    async def test_a_time_limit_ends_a_pass_and_counts_the_sent_records(self, cluster: FakeCluster) -> None:
         async with child(ProduceJob(cluster.bootstrap, "t", 100_000, rate=5000.0)) as producing:
             passed = await producing.go(Go(seconds=0.3))
         assert 0 < passed.records < 10_000
         assert passed.records == len(stored(cluster.topics["t"]))
         assert passed.checksum == checksum(stored(cluster.topics["t"]))
 
-    async def test_the_warm_up_is_over_when_it_is_ready(self, cluster: FakeCluster) -> None:
+    async def test_the_warm_up_is_over_when_the_child_is_ready(self, cluster: FakeCluster) -> None:
         async with child(ProduceJob(cluster.bootstrap, "t", 1000, warm_up=0.05)) as producing:
             warm = len(stored(cluster.topics["t"]))
             assert warm > 0
@@ -152,8 +151,8 @@ class TestProducing:
         assert len(stored(cluster.topics["t"])) == warm + 10
 
     @pytest.mark.parametrize("send", ["one", "many"])
-    async def test_a_record_that_is_refused_fails_the_pass(self, cluster: FakeCluster, send: str) -> None:
-        """S11: what the cluster did not take is never counted as sent."""
+    async def test_a_refused_record_fails_the_pass(self, cluster: FakeCluster, send: str) -> None:
+        """S11: records that the cluster did not accept are never counted as sent."""
         node = next(iter(cluster.nodes.values()))
         async with child(ProduceJob(cluster.bootstrap, "t", 1000, send=send)) as producing:  # type: ignore[arg-type]
             node.on_produce = lambda *_: Fate(error="batch_too_large")
@@ -161,7 +160,7 @@ class TestProducing:
             assert isinstance(answer, Failed) and answer.code == "batch_too_large"
             assert sum(progress.records for progress in producing.progress) == 0
 
-    async def test_an_unknown_topic_is_told_before_the_clock_starts(self, cluster: FakeCluster) -> None:
+    async def test_an_unknown_topic_is_reported_before_the_clock_starts(self, cluster: FakeCluster) -> None:
         failing = Child(ConsumeJob(cluster.bootstrap, "nix"))
         answer = await failing.answer()
         assert isinstance(answer, Failed) and answer.code == "unknown_topic"
@@ -186,7 +185,7 @@ class TestConsuming:
         return values
 
     @pytest.mark.parametrize("decode", ["lists", "arrow", "each", "none"])
-    async def test_it_reads_all_again_and_again(self, cluster: FakeCluster, decode: str) -> None:
+    async def test_it_reads_all_records_repeatedly(self, cluster: FakeCluster, decode: str) -> None:
         self.fill(cluster)
         go = Go(start={0: 0, 1: 0, 2: 0}, end={0: 600, 1: 600, 2: 0})
         async with child(ConsumeJob(cluster.bootstrap, "t", decode)) as consuming:  # type: ignore[arg-type]
@@ -202,20 +201,20 @@ class TestConsuming:
         assert (part.records, part.checksum) == (300, checksum(values[600:900]))
 
     @pytest.mark.parametrize("decode", ["lists", "each"])
-    async def test_records_written_meanwhile_are_not_of_the_pass(self, cluster: FakeCluster, decode: str) -> None:
+    async def test_records_written_meanwhile_do_not_belong_to_the_pass(self, cluster: FakeCluster, decode: str) -> None:
         self.fill(cluster, batches=6)
         async with child(ConsumeJob(cluster.bootstrap, "t", decode)) as consuming:  # type: ignore[arg-type]
             passed = await consuming.go(Go(start={0: 0, 1: 0}, end={0: 300, 1: 900}))
         assert passed.records == 1200
 
-    async def test_it_goes_on_where_the_last_pass_ended(self, cluster: FakeCluster) -> None:
+    async def test_it_continues_where_the_last_pass_ended(self, cluster: FakeCluster) -> None:
         self.fill(cluster)
         async with child(ConsumeJob(cluster.bootstrap, "t")) as consuming:
             assert (await consuming.go(Go(records=300))).records == 300
             assert (await consuming.go(Go(records=900))).records == 900
 
     @pytest.mark.parametrize("decode", ["lists", "each"])
-    async def test_seconds_end_a_pass_that_has_nothing_to_read(self, cluster: FakeCluster, decode: str) -> None:
+    async def test_a_time_limit_ends_a_pass_without_records(self, cluster: FakeCluster, decode: str) -> None:
         async with child(ConsumeJob(cluster.bootstrap, "t", decode)) as consuming:  # type: ignore[arg-type]
             assert (await consuming.go(Go(seconds=0.05))).records == 0
 
@@ -224,13 +223,13 @@ class TestLatency:
     async def test_each_record_is_measured_twice(self, cluster: FakeCluster) -> None:
         async with child(LatencyJob(cluster.bootstrap, "t", rate=2000.0, value_bytes=40)) as measuring:
             passed = await measuring.go(Go(records=400))
-        read, acknowledged = Histogram.of([passed.latency]), Histogram.of([passed.acknowledged])
+        read, acknowledged = passed.latency, passed.acknowledged
         assert read.count == acknowledged.count == 400
         assert len(set(stored(cluster.topics["t"]))) == 400
         assert passed.ended - passed.began >= 399 / 2000
 
     async def test_a_stall_is_counted_from_when_records_were_due(self, cluster: FakeCluster) -> None:
-        """No coordinated omission: what the broker kept waiting for 0.3 s shows in a third of a run of 0.9 s."""
+        """No coordinated omission: a delay of the broker of 0.3 s shows in a third of a run of 0.9 s."""
         node = next(iter(cluster.nodes.values()))
         held = asyncio.Event()
 
@@ -242,18 +241,18 @@ class TestLatency:
         async with child(LatencyJob(cluster.bootstrap, "t", rate=500.0)) as measuring:
             node.on_produce = fate
             passed = await measuring.go(Go(records=450))
-        acknowledged = Histogram.of([passed.acknowledged])
+        acknowledged = passed.acknowledged
         assert acknowledged.count == 450
         assert acknowledged.maximum >= 290_000
         assert acknowledged.percentile(80) >= 50_000
 
-    async def test_others_records_do_no_harm_and_a_doubled_one_is_told(self, cluster: FakeCluster) -> None:
+    async def test_foreign_records_do_no_harm_and_a_duplicate_is_reported(self, cluster: FakeCluster) -> None:
         """S1: a record that is read twice fails the run."""
         topic = cluster.topics["t"]
         async with child(LatencyJob(cluster.bootstrap, "t", rate=200.0)) as measuring:
             foreign = encode([b"x" * 100, None], base_timestamp_ms=1, codec=Codec.NONE)
             assert isinstance(topic.partitions[0].append(foreign), int)
-            assert Histogram.of([(await measuring.go(Go(records=20))).latency]).count == 20
+            assert (await measuring.go(Go(records=20))).latency.count == 20
             doubling = asyncio.create_task(self.double_one(cluster))
             answer = await measuring.say(Go(records=400))
             await doubling
@@ -278,7 +277,7 @@ class TestLimits:
             done += sum(share.records or 0 for share in shares)
         assert done == 1003
 
-    def test_seconds_are_what_is_left(self) -> None:
+    def test_seconds_are_the_remaining_ones(self) -> None:
         assert Limits(seconds=10.0).shares(5, 4.0, 2, None) == [Go(None, 6.0)] * 2
         assert Limits(seconds=10.0).is_over(0, 10.0)
 
@@ -300,7 +299,7 @@ class TestLimits:
 
 
 class TestBugs:
-    async def test_an_order_that_cannot_be_read_ends_a_child_with_an_error(self, cluster: FakeCluster) -> None:
+    async def test_an_unreadable_order_ends_a_child_with_an_error(self, cluster: FakeCluster) -> None:
         lines, reports = asyncio.StreamReader(), asyncio.Queue[Report]()
         lines.feed_data(msgspec.json.encode(ProduceJob(cluster.bootstrap, "t", 10, 50)) + b"\nno order\n")
         with pytest.raises(msgspec.DecodeError):
