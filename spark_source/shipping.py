@@ -12,25 +12,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def _unpack(module: str, kind: str, options: dict[str, str], *more: Any) -> Any:
+def _unpack(module: str, kind: str, *arguments: Any) -> Any:
     """Create an object on an executor. It is pickled by value, so it may use nothing of this module."""
     import importlib
 
     try:
-        unpacked = importlib.import_module(module).unpacked
+        found = importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"this Python of Spark's cannot import raftlog ({error}): install raftlog[spark] on every executor, send "
-            "a packed environment along, or set PYSPARK_PYTHON to a Python that has it"
+            f"the Python that runs Spark's tasks cannot import raftlog ({error}): install raftlog[spark] on every "
+            "executor, send a packed environment, or set PYSPARK_PYTHON to a Python that has it"
         ) from error
-    return unpacked(kind, options, *more)
+    return getattr(found, kind)(*arguments)
 
 
 _unpack.__module__ = "__main__"
 
 
-def packed(
-    module: str, kind: str, options: Mapping[str, str], *more: Any
-) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return what `__reduce__` gives; `unpacked(kind, options, *more)` of that module makes the object again."""
-    return _unpack, (module, kind, dict(options), *more)
+def packed(kind: type, options: Mapping[str, str], *more: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return what `__reduce__` gives, which makes `kind(options, *more)` again."""
+    return _unpack, (kind.__module__, kind.__name__, dict(options), *more)

@@ -1,8 +1,9 @@
-"""The sink `format("raftlog")`: subclasses of Spark's writer classes, which decide nothing.
+"""The sink `format("raftlog")`: subclasses of Spark's writer classes, which delegate everything.
 
-A writer is made on the driver for each query (a stream: for each micro-batch), sent to every task, and asked to commit
-or abort on the driver: a batch query's is the same object then, a stream's is made anew. So what the driver has to know
-of a micro-batch is in its tasks' messages. Query and micro-batch are known to tasks only, by their local properties.
+A writer is created on the driver for each query (for a stream: for each micro-batch), sent to every task, and finally
+commits or aborts on the driver. For a batch query the driver uses the same object, for a stream a new one. Everything
+that the driver has to know about a micro-batch is therefore in its tasks' messages. Only tasks know query and
+micro-batch, by their local properties.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class BatchSink(DataSourceArrowWriter):
         _abort(self._options, messages)
 
     def __reduce__(self) -> Any:
-        return packed(__name__, "batch sink", self._given, self._fields, self._job)
+        return packed(BatchSink, self._given, self._fields, self._job)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -82,7 +83,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         context = _context()
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query_id is None or batch_id is None:
-            raise RemoteProtocolError(f"this Spark does not tell its tasks {QUERY_ID} and {BATCH_ID}")
+            raise RemoteProtocolError(f"this version of Spark does not pass {QUERY_ID} and {BATCH_ID} to its tasks")
         run = context.getLocalProperty(RUN_ID) or ""
         work = MicroBatch(query_id, self._options.sink_name, int(batch_id), run)
         return _write(self._options, self._columns, work, context, iterator)
@@ -96,24 +97,19 @@ class StreamSink(DataSourceStreamArrowWriter):
         _abort(self._options, messages)
 
     def __reduce__(self) -> Any:
-        return packed(__name__, "stream sink", self._given, self._fields)
-
-
-def unpacked(kind: str, options: dict[str, str], *more: Any) -> Any:
-    """Make again what `shipping.packed` packed."""
-    return {"batch sink": BatchSink, "stream sink": StreamSink}[kind](options, *more)
+        return packed(StreamSink, self._given, self._fields)
 
 
 def batch_sink(given: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
-    """Raises `InvalidRequest` for options, columns or a mode that cannot be."""
+    """Create the writer of a batch query. Raises `InvalidRequest` for invalid options, columns or save modes."""
     if overwrite:
-        raise InvalidRequest("invalid_config", "a log is not overwritten: write with mode('append')")
+        raise InvalidRequest("invalid_config", "a log cannot be overwritten: use mode('append')")
     return BatchSink(given, _fields(schema), uuid.uuid4().hex)
 
 
 def stream_sink(given: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
-    """`overwrite`: the output mode is complete, whose every micro-batch is the whole result, appended. Raises
-    `InvalidRequest` for options or columns that cannot be."""
+    """Create the writer of a streaming query. `overwrite`: the output mode is complete, so every micro-batch appends
+    the whole result. Raises `InvalidRequest` for invalid options or columns."""
     return StreamSink(given, _fields(schema))
 
 
@@ -131,7 +127,7 @@ def _context() -> TaskContext:
 
     context = TaskContext.get()
     if context is None:
-        raise RemoteProtocolError("Spark has a task write without a context: nobody knows which task it is")
+        raise RemoteProtocolError("Spark runs a writing task without a context, so its attempt number is unknown")
     return context
 
 
@@ -142,7 +138,7 @@ def _write(
     context: TaskContext,
     batches: Iterator[pyarrow.RecordBatch],
 ) -> Message:
-    # What is imported here the driver does not need, and its planners are started for every query.
+    # The driver does not need this import, and its planner processes are started for every query.
     from spark_source.writing.task import write
 
     return Message(write(options, columns, work, context.taskAttemptId(), batches))
@@ -151,16 +147,16 @@ def _write(
 def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
     wanted = publication(_written(messages), batch_id)
     if wanted is not None:
-        connections = shared(options)
+        connections = shared(options.cluster)
         connections.run(partial(publish, connections.api, options, wanted))
 
 
 def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Tasks that have failed did so themselves, where they could; the rest is aborted with the blocks that are known
-    here, or else with those of the next attempt, or when its time is over."""
+    """Abort the blocks that the messages name. Failed tasks have aborted their own transactions if they could; the
+    others are aborted with the blocks of the next attempt, or by their timeout."""
     blocks = blocks_of(_written(messages))
     if blocks:
-        connections = shared(options)
+        connections = shared(options.cluster)
         connections.run(partial(retire, connections.api, blocks))
 
 

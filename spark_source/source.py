@@ -1,4 +1,4 @@
-"""The source `format("raftlog")`: all subclasses of Spark's reader classes, which decide nothing.
+"""The source `format("raftlog")`: the subclasses of Spark's reader classes, which delegate everything.
 
 Spark creates these objects in many processes: a source wherever one is needed; a stream's reader once in a process of
 its own, where it plans offsets and tasks as long as the query runs, and once more for the executors, where it only
@@ -65,24 +65,24 @@ class RaftlogSource(DataSource):
         return FilteringReader(self.options) if options.filter_pushdown else BatchReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Of a streaming query. Raises `InvalidRequest`."""
+        """Return the reader of a streaming query. Raises `InvalidRequest`."""
         check_schema(schema, parse(self.options, streaming=True).columns)
         return StreamReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Of a batch query. Raises `InvalidRequest`."""
+        """Return the writer of a batch query. Raises `InvalidRequest`."""
         from .sink import batch_sink
 
         return batch_sink(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Of a streaming query. Raises `InvalidRequest`."""
+        """Return the writer of a streaming query. Raises `InvalidRequest`."""
         from .sink import stream_sink
 
         return stream_sink(self.options, schema, overwrite)
 
     def __reduce__(self) -> Any:
-        return packed(__name__, "source", self.options)
+        return packed(RaftlogSource, self.options)
 
 
 class BatchReader(DataSourceReader):
@@ -105,7 +105,7 @@ class BatchReader(DataSourceReader):
 
     def __reduce__(self) -> Any:
         """Pickle for the executors, without the pushed filters, which are in the tasks."""
-        return packed(__name__, "batch", self._given)
+        return packed(BatchReader, self._given)
 
 
 class FilteringReader(BatchReader):
@@ -177,7 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __reduce__(self) -> Any:
         """Pickle for the executors, without connections."""
-        return packed(__name__, "stream", self._given)
+        return packed(StreamReader, self._given)
 
     def _drive(self) -> StreamDriver:
         from spark_source.driver.stream import StreamDriver
@@ -185,11 +185,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is None:
             self._driver = StreamDriver(self._options)
         return self._driver
-
-
-def unpacked(kind: str, options: dict[str, str]) -> Any:
-    """Make again what `shipping.packed` packed."""
-    return {"source": RaftlogSource, "batch": BatchReader, "stream": StreamReader}[kind](options)
 
 
 def _tasks(ranges: Iterable[PartitionRange]) -> list[InputPartition]:

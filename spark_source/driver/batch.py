@@ -21,7 +21,7 @@ from .subscription import as_read, check_all_there, end_of, report, start_of
 
 def plan(options: SourceOptions, restrictions: Restrictions) -> list[PartitionRange]:
     """Return one range per task. Raises a `RaftlogError`; `DataLoss` if the options name offsets outside the log."""
-    connections = Connections(options.bootstrap, options.tls_authority)
+    connections = Connections(options.cluster)
     try:
         ranges = connections.run(lambda: _ranges(connections, options, restrictions))
     finally:

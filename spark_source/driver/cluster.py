@@ -14,30 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from raftlog import wire
+from raftlog.api.groups import GroupPartition
+from raftlog.api.topics import TopicDescription
 from raftlog.client.admin import find_topics
 from raftlog.client.cluster.api import HttpApi
-from raftlog.client.cluster.metadata import TopicDescription, check_partition, topic_path
-from raftlog.client.groups.api import GroupApi, GroupPartition
+from raftlog.client.cluster.metadata import check_partition, topic_path
+from raftlog.client.consuming.offsets import request_offsets
+from raftlog.client.groups.api import GroupApi
 from raftlog.config import MAX_PARTITIONS_PER_TOPIC, check_topic_name
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError, error_from_code
 from raftlog.patterns import full_matcher
-from raftlog.wire import (
-    CONTENT_TYPE,
-    TIMESTAMP_EARLIEST,
-    TIMESTAMP_LATEST,
-    ErrorResponse,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FoundOffset,
-    OffsetQuery,
-    OffsetsRequest,
-    OffsetsResponse,
-    Request,
-    Response,
-    decode_response,
-    encode,
-)
 from spark_source.reading.log_bounds import PartitionBounds
 from spark_source.reading.options import SourceOptions
 from spark_source.reading.starting import TimeQuery
@@ -90,7 +77,7 @@ class Cluster:
     # --- Topics -------------------------------------------------------------------------------------------------------
 
     def expect(self, topic_ids: Mapping[str, str], partitions: Mapping[str, Iterable[int]] | None = None) -> None:
-        """Note the topics that a checkpoint or a driver knows. A node that knows others by these names must first
+        """Record the topics that a checkpoint or a driver knows. A node that knows others by these names must first
         confirm with the quorum that they are the present ones. `partitions`: some of their partitions."""
         for name, topic_id in topic_ids.items():
             self._ids.setdefault(name, topic_id)
@@ -102,8 +89,7 @@ class Cluster:
         assigned partition that its topic does not have."""
         options = self._options
         if options.pattern is not None:
-            listed = await find_topics(self._api, options.pattern, timeout=self._timeout)
-            found = {one.name: self._whole(one.name, one.id, one.partition_count) for one in listed}
+            found = await self._listed(options.pattern)
             fits = full_matcher(options.pattern)
             return await self._made_sure(found, [*found, *(name for name in self._ids if fits(name))])
         assigned = options.assigned
@@ -120,14 +106,15 @@ class Cluster:
         found: dict[str, ReadTopic] = {}
         wanted = dict.fromkeys(names or ())
         if len(wanted) > LISTED_FROM:
-            listed = await find_topics(self._api, None, timeout=self._timeout)
-            found = {
-                one.name: self._whole(one.name, one.id, one.partition_count) for one in listed if one.name in wanted
-            }
+            found = {name: topic for name, topic in (await self._listed(None)).items() if name in wanted}
         return await self._made_sure(found, wanted)
 
+    async def _listed(self, pattern: str | None) -> dict[str, ReadTopic]:
+        listed = await find_topics(self._api, pattern, timeout=self._timeout)
+        return {one.name: self._whole(one.name, one.id, one.partition_count) for one in listed}
+
     async def _made_sure(self, listed: Mapping[str, ReadTopic], wanted: Iterable[str]) -> dict[str, ReadTopic]:
-        """Confirm a listing, which may come from a stale node: a node that is asked for a topic by name and known id
+        """Confirm a listing, which may come from a stale node: when a topic is requested by name and known id, the node
         catches up with the quorum before it answers that there is none, or another one."""
         limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
         sure = {name: topic for name, topic in listed.items() if self._ids.get(name, topic.topic_id) == topic.topic_id}
@@ -161,9 +148,9 @@ class Cluster:
         """Return the bounds of each partition, or the error of its leader."""
         places = [(topic.topic_id, partition) for topic in topics.values() for partition in topic.partitions]
         queries = [
-            OffsetQuery(bytes.fromhex(topic_id), partition, timestamp)
+            wire.OffsetQuery(bytes.fromhex(topic_id), partition, timestamp)
             for topic_id, partition in places
-            for timestamp in (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST)
+            for timestamp in (wire.TIMESTAMP_EARLIEST, wire.TIMESTAMP_LATEST)
         ]
         answers = await self._offsets(queries)
         found: dict[Place, PartitionBounds | RaftlogError] = {}
@@ -176,7 +163,8 @@ class Cluster:
         """Return the first offset at or after each time, -1 if there is none. Retries until the deadline."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         asked = [
-            OffsetQuery(bytes.fromhex(topics[one.topic].topic_id), one.partition, one.timestamp_ms) for one in queries
+            wire.OffsetQuery(bytes.fromhex(topics[one.topic].topic_id), one.partition, one.timestamp_ms)
+            for one in queries
         ]
         while True:
             answers = await self._offsets(asked)
@@ -187,34 +175,27 @@ class Cluster:
                 raise errors[0]
             await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def _offsets(self, queries: Sequence[OffsetQuery]) -> list[FoundOffset]:
-        found: list[FoundOffset] = []
+    async def _offsets(self, queries: Sequence[wire.OffsetQuery]) -> list[wire.FoundOffset]:
+        found: list[wire.FoundOffset] = []
         for first in range(0, len(queries), QUERIES_PER_REQUEST):
-            part = list(queries[first : first + QUERIES_PER_REQUEST])
-            message = _packed(OffsetsRequest(0, part, isolation=READ_COMMITTED))
-            answer = await self._api.repeatable(
-                "POST", "/v1/offsets", raw=message, content_type=CONTENT_TYPE, timeout=self._timeout
-            )
-            response = _response(answer)
-            answered = response.partitions if isinstance(response, OffsetsResponse) else []
-            if [(one.topic_id, one.partition) for one in answered] != [(one.topic_id, one.partition) for one in part]:
-                raise RemoteProtocolError("the answer is not that of an offsets request")
-            found += answered
-        if any(one.error == "metadata_behind" for one in found):
-            self.ask_another()
+            part = queries[first : first + QUERIES_PER_REQUEST]
+            found += await request_offsets(self._api, part, READ_COMMITTED, timeout=self._timeout)
         return found
 
     async def wait_for_news(self, ends: Mapping[Place, int], wait_s: float) -> bool:
         """Wait until a record lies above one of these ends, or another change is worth a request. Returns False if
         nothing happened for `wait_s` seconds."""
         asked = [
-            FetchPartition(bytes.fromhex(topic_id), partition, end, POLL_BYTES)
+            wire.FetchPartition(bytes.fromhex(topic_id), partition, end, POLL_BYTES)
             for (topic_id, partition), end in list(ends.items())[:POLLED_PARTITIONS]
         ]
-        request = FetchRequest(0, int(wait_s * 1000), 1, POLL_BYTES, asked, READ_COMMITTED)
-        answer = await self._api.once("/v1/fetch", _packed(request), CONTENT_TYPE, wait_s + POLL_GRACE_S)
-        response = _response(answer)
-        if not isinstance(response, FetchResponse):
+        request = wire.FetchRequest(0, int(wait_s * 1000), 1, POLL_BYTES, asked, READ_COMMITTED)
+        message = b"".join(map(bytes, wire.encode(request)))  # type: ignore[arg-type]
+        answer = await self._api.once("/v1/fetch", message, wire.CONTENT_TYPE, wait_s + POLL_GRACE_S)
+        response, _ = wire.decode_response(answer)
+        if isinstance(response, wire.ErrorResponse):
+            raise error_from_code(response.error, response.detail)
+        if not isinstance(response, wire.FetchResponse):
             raise RemoteProtocolError("the answer is not that of a fetch request")
         return any(one.length or one.error for one in response.partitions)
 
@@ -225,18 +206,7 @@ class Cluster:
         await GroupApi(self._api, group).commit(offsets, timeout=self._timeout)
 
 
-def _packed(request: Request) -> bytes:
-    return b"".join(map(bytes, encode(request)))  # type: ignore[arg-type]
-
-
-def _response(answer: bytes) -> Response:
-    response, _ = decode_response(answer)
-    if isinstance(response, ErrorResponse):
-        raise error_from_code(response.error, response.detail)
-    return response
-
-
-def _error(found: FoundOffset) -> RaftlogError | None:
+def _error(found: wire.FoundOffset) -> RaftlogError | None:
     if found.error:
         return error_from_code(found.error, found.detail, found.leader)
     return None if found.offset >= -1 else RetriableError("offset_not_available", f"{found.offset} is no offset")

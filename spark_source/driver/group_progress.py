@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from raftlog.client.groups.api import GroupPartition
+from raftlog.api.groups import GroupPartition
 from raftlog.errors import RaftlogError
 from spark_source.reading.offsets import SourceOffset
 
@@ -35,7 +35,7 @@ class GroupProgress:
         self._told: set[str] = set()
 
     def publish(self, done: SourceOffset) -> None:
-        """Note that all records below these offsets are processed. Does not block."""
+        """Record that all records below these offsets are processed. Does not block."""
         self._wanted = {
             GroupPartition(topic, partition, topic_id): offset
             for topic, topic_id, partition, offset in done.positions()

@@ -6,8 +6,8 @@ Spark asks an idle query for its latest offset sixty times a second. Three rules
 * after `CALM_S` without a change, a long poll waits at the cluster, and the last answer stays valid until it ends;
 * topics are looked up again only every `TOPICS_S`, or if a leader no longer knows one.
 
-While the cluster is unreachable, the last answer stands for the query's `requestTimeoutMs`; then the query gets the
-error. A partition without a leader keeps its last bounds and delays no other.
+While the cluster is unreachable, the last answer remains valid for the query's `requestTimeoutMs`; then the query gets
+the error. A partition without a leader keeps its last bounds and delays no other.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LatestBounds:
         return self._topics
 
     def expect(self, start: SourceOffset) -> None:
-        """Note that the logs have reached these offsets by a checkpoint: a lower end is doubted for a while."""
+        """Record that the logs have reached these offsets by a checkpoint: a lower end is not accepted for a while."""
         self._known.expect((topic_id, partition, offset) for _, topic_id, partition, offset in start.positions())
 
     async def picture(self, *, fresh: bool = False) -> Picture:
@@ -130,7 +130,7 @@ class LatestBounds:
             for partition in topic.partitions
             if partition not in self._picture[name].partitions
         ]
-        return f"no leader told where {', '.join(missing[:10])} begins and ends, for {self._timeout:g} s"
+        return f"no leader reported the offsets of {', '.join(missing[:10])} within {self._timeout:g} s"
 
     def _poll_if_calm(self) -> None:
         loop = asyncio.get_running_loop()

@@ -23,7 +23,7 @@ from spark_source.reading.splitting import split
 from .cluster import RETRY_PAUSE_S, Cluster, ReadTopic
 from .group_progress import GroupProgress
 from .latest import LatestBounds
-from .subscription import STALE_NODE_S, check_all_there, missing_topics, start_of, surely_lost
+from .subscription import STALE_NODE_S, check_all_there, missing_topics, start_of, surely_lost, surely_readable
 
 logger = logging.getLogger("raftlog.spark")
 
@@ -36,7 +36,7 @@ class StreamDriver:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._connections = Connections(options.bootstrap, options.tls_authority)
+        self._connections = Connections(options.cluster)
         self._cluster = Cluster(self._connections.api, options)
         self._latest = LatestBounds(self._cluster, options.request_timeout_ms / 1000)
         self._progress = None if options.group is None else GroupProgress(self._cluster, options.group)
@@ -67,7 +67,7 @@ class StreamDriver:
 
     def freeze(self) -> None:
         """Read only the records that exist at the next call of `next` (`Trigger.AvailableNow`): by then the query's
-        position is known, and an end below it is doubted."""
+        position is known, and an end below it is not accepted at once."""
         self._freeze = True
 
     def next(self, start: SourceOffset, limit: int | None, *, wait_for_enough: bool) -> SourceOffset:
@@ -148,23 +148,17 @@ class StreamDriver:
                 self._progress.publish(done)
 
     async def _still_subscribed(self, lost: Sequence[losses.Loss]) -> list[losses.Loss]:
-        """Return the topics that are still subscribed: one that the options no longer name is left out on purpose if it
-        exists."""
+        """Return the losses without those of topics that exist but that the options no longer name: these are left
+        out on purpose."""
         gone = {loss.topic for loss in lost if loss.kind is losses.LossKind.DELETED}
         there = await self._cluster.named(sorted(gone)) if gone else {}
         for name in there:
-            self._say(f"the query does not read topic {name} any more: its options do not name it")
+            self._say(f"the query no longer reads topic {name}: its options do not name it")
         return [loss for loss in lost if loss.topic not in there]
 
     async def _readable(self, ranges: Sequence[PartitionRange]) -> list[PartitionRange]:
-        readable: list[PartitionRange] = []
-
-        async def look() -> list[losses.Loss]:
-            nonlocal readable
-            readable, lost = losses.readable(ranges, await self._bounds(ranges))
-            return lost
-
-        self._tell(await surely_lost(self._cluster, look))
+        readable, lost = await surely_readable(self._cluster, ranges, lambda: self._bounds(ranges))
+        self._tell(lost)
         return readable
 
     async def _bounds(self, ranges: Sequence[PartitionRange]) -> Picture:
@@ -201,7 +195,7 @@ class StreamDriver:
         if lost and self._options.fail_on_data_loss:
             raise losses.DataLoss(lost)
         for loss in lost:
-            self._say(f"going on without {loss}")
+            self._say(f"continuing without {loss}")
 
     def _say(self, text: str) -> None:
         """Log a loss once per run: every trigger finds it again."""

@@ -10,6 +10,7 @@ from raftlog.errors import InvalidRequest
 from spark_source.reading import losses, planning, starting
 from spark_source.reading.log_bounds import Picture
 from spark_source.reading.losses import Loss, LossKind
+from spark_source.reading.offsets import PartitionRange
 from spark_source.reading.options import SourceOptions
 
 from .cluster import Cluster, ReadTopic
@@ -32,6 +33,21 @@ def check_all_there(options: SourceOptions, picture: Picture) -> None:
     missing = missing_topics(options, picture)
     if missing:
         raise InvalidRequest("unknown_topic", f"there is no topic {', '.join(missing[:10])} to read")
+
+
+async def surely_readable(
+    cluster: Cluster, ranges: Sequence[PartitionRange], look: Callable[[], Awaitable[Picture]]
+) -> tuple[list[PartitionRange], list[Loss]]:
+    """Return the readable parts of these ranges, and the losses that `surely_lost` has confirmed."""
+    readable: list[PartitionRange] = []
+
+    async def find() -> list[Loss]:
+        nonlocal readable
+        readable, lost = losses.readable(ranges, await look())
+        return lost
+
+    lost = await surely_lost(cluster, find)
+    return readable, lost
 
 
 async def surely_lost(cluster: Cluster, find: Callable[[], Awaitable[list[Loss]]]) -> list[Loss]:
@@ -74,7 +90,7 @@ def report(options: SourceOptions, lost: Sequence[Loss]) -> Sequence[Loss]:
     if lost and options.fail_on_data_loss:
         raise losses.DataLoss(lost)
     for loss in lost:
-        logger.warning("going on without %s", loss)
+        logger.warning("continuing without %s", loss)
     return lost
 
 

@@ -46,7 +46,7 @@ class OptionNames:
             return wrong(f"option {option} is not known: {self._advice[lowered]}")
         if lowered.startswith("kafka."):
             passed = ", ".join(sorted(alias for alias in self._aliases if alias.startswith("kafka.")))
-            return wrong(f"option {option} is not known: of Kafka's own settings only {passed} mean something here")
+            return wrong(f"option {option} is not known: of Kafka's own settings, only {passed} are supported")
         return wrong(f"option {option} is not known; docs/spark.md lists those that are")
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, TypeAlias, TypeVar, overload
 
 from raftlog.errors import InvalidRequest
 
@@ -32,6 +32,15 @@ def refused(name: str, text: object, takes: str) -> NoReturn:
     shown = repr(text)
     shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
     raise InvalidRequest("invalid_config", f"option {name} takes {takes}, not {shown}")
+
+
+@overload
+def parsed(given: Mapping[str, str], name: str, parse: Callable[[str, str], T]) -> T | None: ...
+@overload
+def parsed(given: Mapping[str, str], name: str, parse: Callable[[str, str], T], default: T) -> T: ...
+def parsed(given: Mapping[str, str], name: str, parse: Callable[[str, str], T], default: T | None = None) -> T | None:
+    """Return an option's value as `parse` reads it, or the default if the option is not given."""
+    return parse(name, given[name]) if name in given else default
 
 
 def boolean(name: str, text: str) -> bool:
@@ -73,7 +82,11 @@ def assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
     parsed = _json_object(name, text, takes)
     found: dict[str, tuple[int, ...]] = {}
     for topic, partitions in parsed.items():
-        if not isinstance(partitions, list) or not partitions or not all(_is_partition(one) for one in partitions):
+        if (
+            not isinstance(partitions, list)
+            or not partitions
+            or not all(_is_whole(one, 0, 2**31 - 1) for one in partitions)
+        ):
             refused(name, text, takes)
         found[topic] = tuple(dict.fromkeys(partitions))
     return found
@@ -91,21 +104,30 @@ def timestamps_by_partition(name: str, text: str) -> Positions:
 
 
 def _by_partition(name: str, text: str, takes: str, least: int) -> Positions:
+    try:
+        return positions(_json_object(name, text, takes), least)
+    except ValueError:
+        refused(name, text, takes)
+
+
+def positions(document: object, least: int = 0) -> dict[str, dict[int, int]]:
+    """Return the positions in decoded JSON. Raises `ValueError` with the fault."""
+    if not isinstance(document, Mapping):
+        raise ValueError("is no object")
     found: dict[str, dict[int, int]] = {}
-    for topic, partitions in _json_object(name, text, takes).items():
-        if not isinstance(partitions, dict):
-            refused(name, text, takes)
+    for topic, partitions in document.items():
+        if not isinstance(topic, str) or not isinstance(partitions, Mapping):
+            raise ValueError("does not name topics with partitions")
         one = found[topic] = {}
         for key, number in partitions.items():
-            whole = isinstance(number, int) and not isinstance(number, bool)
-            if not re.fullmatch("[0-9]{1,10}", key) or not whole or not least <= number <= MAX_OFFSET:
-                refused(name, text, takes)
+            if not re.fullmatch("[0-9]{1,10}", str(key)) or not _is_whole(number, least, MAX_OFFSET):
+                raise ValueError(f"has no offset for {topic}/{key}")
             one[int(key)] = number
     return found
 
 
-def _is_partition(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+def _is_whole(value: object, least: int, greatest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= greatest
 
 
 def _json_object(name: str, text: str, takes: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def choose(names: Sequence[str] | None, include_headers: bool) -> tuple[str, ...
         )
     chosen = tuple(dict.fromkeys(known[name.lower()] for name in names))
     if include_headers and HEADERS not in chosen:
-        raise InvalidRequest("invalid_config", "option columns leaves out headers, which includeHeaders asks for")
+        raise InvalidRequest("invalid_config", "option columns leaves out headers, which includeHeaders requires")
     return chosen
 
 

@@ -73,27 +73,19 @@ def _push(one: Any, so_far: Restrictions) -> tuple[Restrictions, bool]:
     if kind == "IsNotNull":
         return so_far, column in _NEVER_NULL
     value: Any = getattr(one, "value", None)
-    if column == "topic":
-        return _topic(kind, value, so_far)
-    if column == "partition" and kind in ("EqualTo", "EqualNullSafe", "In"):
-        values = value if kind == "In" else (value,)
-        if all(map(_is_whole, values)):
-            return replace(so_far, partitions=_both(so_far.partitions, values)), True
+    values = value if kind == "In" else (value,)
+    is_choice = kind in ("EqualTo", "EqualNullSafe", "In")
+    if column == "topic" and all(isinstance(one, str) for one in values):
+        if is_choice:
+            return replace(so_far, topics=_both(so_far.topics, values)), True
+        if kind == "StringStartsWith":
+            return replace(so_far, topic_prefixes=(*so_far.topic_prefixes, value)), True
+    if column == "partition" and is_choice and all(map(_is_whole, values)):
+        return replace(so_far, partitions=_both(so_far.partitions, values)), True
     if column == "offset" and _is_whole(value):
         return _offset(kind, value, so_far)
     if column == "timestamp" and isinstance(value, datetime):
         return _timestamp(kind, value, so_far), False
-    return so_far, False
-
-
-def _topic(kind: str, value: Any, so_far: Restrictions) -> tuple[Restrictions, bool]:
-    values = value if kind == "In" else (value,)
-    if not all(isinstance(one, str) for one in values):
-        return so_far, False
-    if kind in ("EqualTo", "EqualNullSafe", "In"):
-        return replace(so_far, topics=_both(so_far.topics, values)), True
-    if kind == "StringStartsWith":
-        return replace(so_far, topic_prefixes=(*so_far.topic_prefixes, value)), True
     return so_far, False
 
 

@@ -1,8 +1,8 @@
 """The topics of a query with their ids, partitions and the bounds of each log. Pure.
 
 An *end* is the last stable offset that a partition's leader reported: everything below it is committed and stays. It
-never falls in one life of a topic. So a lower end is first taken as the answer of a newly elected leader that does not
-know better yet; it is accepted if no leader has reported a higher one for `END_GRACE_S`. Kafka's connector takes the
+never falls for one topic id. So a lower end is first attributed to a newly elected leader that lags; it is accepted if
+no leader has reported a higher one for `END_GRACE_S`. Kafka's connector takes the
 first such answer as data loss, and raises false alarms.
 """
 
@@ -53,7 +53,7 @@ class KnownEnds:
         self._lower: dict[tuple[str, int], _Lower] = {}
 
     def expect(self, positions: Iterable[tuple[str, int, int]]) -> None:
-        """Note (topic id, partition, offset) of a checkpoint: the log has reached these offsets."""
+        """Record (topic id, partition, offset) of a checkpoint: the log has reached these offsets."""
         for topic_id, partition, offset in positions:
             key = topic_id, partition
             self._ends[key] = max(self._ends.get(key, 0), offset)

@@ -30,7 +30,7 @@ class LossKind(enum.Enum):
     """Why records cannot be read."""
 
     RETENTION = "retention overtook the query"
-    RECREATED = "the topic was deleted and created anew"
+    RECREATED = "the topic was deleted and created again"
     DELETED = "the topic was deleted"
     BEYOND_END = "the offset lies beyond the log's end"
 
@@ -61,7 +61,7 @@ class DataLoss(InvalidRequest):
             told += f"; and {len(self.losses) - _SHOWN} more"
         super().__init__(
             "offset_out_of_range",
-            f"records are lost: {told}. With the option failOnDataLoss=false a query goes on with what is there",
+            f"records are lost: {told}. With the option failOnDataLoss=false, a query continues with what remains",
         )
 
     def __reduce__(self) -> tuple[type[DataLoss], tuple[tuple[Loss, ...]]]:
@@ -69,13 +69,13 @@ class DataLoss(InvalidRequest):
 
 
 def retention(topic: str, partition: int, start: int, end: int, log_start: int) -> Loss:
-    """Offsets `[start, end)` were to be read; the log begins at `log_start`, above `start`."""
+    """Return the loss if offsets `[start, end)` were to be read and the log begins at `log_start`, above `start`."""
     detail = f"the log begins at offset {log_start} now"
     return Loss(LossKind.RETENTION, topic, partition, start, min(end, log_start), detail)
 
 
 def beyond_end(topic: str, partition: int, end: int, log_end: int) -> Loss:
-    """The log ends at `log_end`; `end`, above it, was read or is asked for."""
+    """Return the loss if the log ends at `log_end` and `end`, above it, was read or requested."""
     detail = f"the log ends at offset {log_end}, below {end}"
     return Loss(LossKind.BEYOND_END, topic, partition, log_end, end, detail)
 
@@ -87,7 +87,7 @@ def recreated(topic: str, partition: int, start: int, end: int | None, read_id: 
 
 def deleted(topic: str, partition: int, start: int, end: int | None) -> Loss:
     """Return the loss of a topic that does not exist any more."""
-    return Loss(LossKind.DELETED, topic, partition, start, end, "the cluster does not know it any more")
+    return Loss(LossKind.DELETED, topic, partition, start, end, "the cluster has no such topic")
 
 
 def since(start: SourceOffset, picture: Picture) -> list[Loss]:

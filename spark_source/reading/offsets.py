@@ -2,16 +2,16 @@
 
     {"v": 1, "id": {"orders": "<32 hex>"}, "base": {"orders": {"0": 0}}, "t": {"orders": {"0": 17}}}
 
-`t` is where each partition has been read to (exclusive). `id` tells which life of the topic those numbers are about: a
-topic that was deleted and created again has another.
+`t` is the offset up to which each partition has been read (exclusive). `id` identifies the topic to which these numbers
+belong: a topic that was deleted and created again has another id.
 
-`base` is where the query *began* in a partition. Spark asks for the initial offset once more when a driver died after
-it had planned the first micro-batch and before that was committed; it then reads from the new answer to the old end. If
-the first answer was "latest", and records have come since, they would be skipped without a word. So every offset
-carries the start that was resolved first, and a range whose start is still the query's own start begins there
-(`planned_ranges`). It is dropped for a partition once a micro-batch has moved beyond it.
+`base` is the offset at which the query *began* in a partition. If a driver dies after it has planned the first
+micro-batch and before that is committed, Spark requests the initial offset again, and reads from the new answer to the
+old end. If the starting offset is "latest", the records that arrived in between would be skipped silently. So every
+offset carries the start that was resolved first, and a range whose start is still the query's own start begins there
+(`planned_ranges`). It is dropped for a partition once a micro-batch has advanced beyond it.
 
-Spark compares offsets as text: keys are sorted, and an offset that means the same is the same.
+Spark compares offsets as text, so keys are sorted: equal offsets have equal text.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from raftlog.errors import InvalidRequest
-from spark_source.options.values import MAX_OFFSET, Positions
+from spark_source.options.values import Positions, positions
 
 VERSION = 1
 _TOPIC_ID = re.compile("[0-9a-f]{32}")
 
 
 class PartitionRange(NamedTuple):
-    """Offsets `[start, end)` of one partition, in one life of its topic. Offsets without a record count like others."""
+    """Offsets `[start, end)` of one partition of the topic with this id. Offsets without a record count like others."""
 
     topic: str
     topic_id: str
@@ -47,14 +47,14 @@ class PartitionRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """See above. `ends` is `t`."""
+    """The offset of a streaming query; `ends` is `t` in the JSON."""
 
     topic_ids: Mapping[str, str]
     base: Positions
     ends: Positions
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark writes down."""
+        """Return the offset as Spark stores it."""
         return {
             "v": VERSION,
             "id": dict(sorted(self.topic_ids.items())),
@@ -64,39 +64,40 @@ class SourceOffset:
 
     @staticmethod
     def from_json(document: object) -> SourceOffset:
-        """Raises `InvalidRequest` for what no version of this source has written, or a later one."""
+        """Parse Spark's JSON. Raises `InvalidRequest` if another source wrote it, or a later version of this one."""
         if not isinstance(document, Mapping):
-            raise _not_ours("it is no object")
+            raise _not_ours("it is not a JSON object")
         version = document.get("v")
         if version != VERSION:
-            raise _not_ours(f"its version is {version!r}, and {VERSION} is known here")
+            raise _not_ours(f"its version is {version!r}, and only {VERSION} is supported")
         ids = document.get("id")
         if not isinstance(ids, Mapping) or not all(_is_id(name, topic_id) for name, topic_id in ids.items()):
-            raise _not_ours("its topic ids are none")
+            raise _not_ours("its topic ids are not valid")
         ends = _from_json(document.get("t"), "t")
         if set(ends) != set(ids):
             raise _not_ours("it names topics without their ids, or ids without topics")
         return SourceOffset(dict(ids), _from_json(document.get("base"), "base"), ends)
 
     def positions(self) -> Iterator[tuple[str, str, int, int]]:
-        """(topic, topic id, partition, offset), in order."""
+        """Iterate over (topic, topic id, partition, offset), in order."""
         for topic, partitions in sorted(self.ends.items()):
             for partition, offset in sorted(partitions.items()):
                 yield topic, self.topic_ids[topic], partition, offset
 
     def end_of(self, topic: str, topic_id: str, partition: int) -> int | None:
-        """How far that partition has been read, in that life of the topic; None where it has not been."""
+        """Return the offset up to which that partition of that topic was read; None if it was not read."""
         if self.topic_ids.get(topic) != topic_id:
             return None
         return self.ends[topic].get(partition)
 
     def base_of(self, topic: str, partition: int) -> int | None:
-        """Where the query began, as long as it is carried."""
+        """Return the offset at which the query began, as long as it is kept."""
         return self.base.get(topic, {}).get(partition)
 
 
 def planned_ranges(start: SourceOffset, end: SourceOffset) -> list[PartitionRange]:
-    """What lies between two offsets, in order. The end alone says which partitions, and of which topics."""
+    """Return the ranges between two offsets, in order. The end offset alone determines the partitions and their
+    topics."""
     found = []
     for topic, topic_id, partition, until in end.positions():
         begin = start.end_of(topic, topic_id, partition)
@@ -104,8 +105,8 @@ def planned_ranges(start: SourceOffset, end: SourceOffset) -> list[PartitionRang
         if begin is None or begin == start.base_of(topic, partition):
             begin = base if base is not None else begin
         if begin is None:
-            # Neither read before, nor with a start of its own: no offset of ours is so.
-            raise _not_ours(f"it does not tell where {topic}/{partition} begins")
+            # It was neither read before nor has a start of its own: this source writes no such offset.
+            raise _not_ours(f"it has no starting offset of {topic}/{partition}")
         if begin < until:
             found.append(PartitionRange(topic, topic_id, partition, begin, until))
     return found
@@ -120,19 +121,10 @@ def _to_json(positions: Positions) -> dict[str, dict[str, int]]:
 
 
 def _from_json(document: object, name: str) -> dict[str, dict[int, int]]:
-    if not isinstance(document, Mapping):
-        raise _not_ours(f"its {name!r} is no object")
-    found: dict[str, dict[int, int]] = {}
-    for topic, partitions in document.items():
-        if not isinstance(topic, str) or not isinstance(partitions, Mapping):
-            raise _not_ours(f"its {name!r} does not name topics with partitions")
-        one = found[topic] = {}
-        for partition, offset in partitions.items():
-            number = isinstance(offset, int) and not isinstance(offset, bool)
-            if not re.fullmatch("[0-9]{1,10}", str(partition)) or not number or not 0 <= offset <= MAX_OFFSET:
-                raise _not_ours(f"{topic}/{partition} has no offset in {name!r}")
-            one[int(partition)] = offset
-    return found
+    try:
+        return positions(document)
+    except ValueError as error:
+        raise _not_ours(f"its {name!r} {error}") from None
 
 
 def _is_id(name: object, topic_id: object) -> bool:

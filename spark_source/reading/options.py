@@ -7,13 +7,14 @@ costs the user more than removing one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from spark_source.options import values
-from spark_source.options.names import BOOTSTRAP, TLS_AUTHORITY, OptionNames, bootstrap_of, wrong
-from spark_source.options.values import EARLIEST, LATEST
+from spark_source.options.cluster import CLUSTER, ClusterOptions, cluster_of
+from spark_source.options.names import BOOTSTRAP, OptionNames, wrong
+from spark_source.options.values import EARLIEST, LATEST, parsed
 
 from .columns import choose
 from .starting import Where
@@ -30,8 +31,7 @@ ALIASES = {
 """Names of the Kafka connector → their names here."""
 
 COMMON = (
-    BOOTSTRAP,
-    TLS_AUTHORITY,
+    *CLUSTER,
     "subscribe",
     "subscribePattern",
     "assign",
@@ -53,7 +53,7 @@ BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "f
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "group")
 
 ADVICE = {
-    "groupidprefix": "there are no generated groups here; give group= to have progress shown as that group's",
+    "groupidprefix": "raftlog generates no groups; with the option group, progress is committed to that group",
     "path": "load() takes no path; topics are named by subscribe, subscribePattern or assign",
     "topic": "topics to read are named by subscribe, subscribePattern or assign",
 }
@@ -69,9 +69,7 @@ _Given: TypeAlias = Mapping[str, str]
 class SourceOptions:
     """The options of one query. Exactly one of `topics`, `pattern` and `assigned` is set. Times in milliseconds."""
 
-    bootstrap: str
-    tls_authority: str | None
-    """A file of certificates, if the data listeners use TLS."""
+    cluster: ClusterOptions
     topics: tuple[str, ...] | None
     pattern: str | None
     assigned: Mapping[str, tuple[int, ...]] | None
@@ -99,44 +97,39 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     if foreign:
         kind = "batch" if streaming else "streaming"
         raise wrong(f"option {foreign[0]} has no meaning in this query: it is for {kind} queries")
-    bootstrap = bootstrap_of(given)
+    cluster = cluster_of(given)
     topics, pattern, assigned = _subscription(given)
-    include_headers = _maybe(given, "includeHeaders", values.boolean) or False
-    maximum = _maybe(given, "maxOffsetsPerTrigger", values.integer)
-    minimum = _maybe(given, "minOffsetsPerTrigger", values.integer)
+    include_headers = parsed(given, "includeHeaders", values.boolean, False)
+    maximum = parsed(given, "maxOffsetsPerTrigger", values.integer)
+    minimum = parsed(given, "minOffsetsPerTrigger", values.integer)
     if maximum is not None and minimum is not None and minimum > maximum:
         raise wrong(f"option minOffsetsPerTrigger ({minimum}) is above maxOffsetsPerTrigger ({maximum})")
-    delay = _maybe(given, "maxTriggerDelay", values.duration_ms)
-    fetch_timeout = _maybe(given, "fetchTimeoutMs", values.integer)
-    pushdown = _maybe(given, "filterPushdown", values.boolean)
-    fail = _maybe(given, "failOnDataLoss", values.boolean)
     return SourceOptions(
-        bootstrap=bootstrap,
-        tls_authority=given.get(TLS_AUTHORITY),
+        cluster=cluster,
         topics=topics,
         pattern=pattern,
         assigned=assigned,
         starting=_starting(given, streaming=streaming),
         ending=_ending(given),
-        fail_on_data_loss=True if fail is None else fail,
+        fail_on_data_loss=parsed(given, "failOnDataLoss", values.boolean, True),
         max_offsets_per_trigger=maximum,
         min_offsets_per_trigger=minimum,
-        max_trigger_delay_ms=DEFAULT_MAX_TRIGGER_DELAY_MS if delay is None else delay,
-        min_partitions=_maybe(given, "minPartitions", values.integer),
-        max_records_per_partition=_maybe(given, "maxRecordsPerPartition", values.integer),
-        columns=choose(_maybe(given, "columns", values.names), include_headers),
-        filter_pushdown=bool(pushdown),
+        max_trigger_delay_ms=parsed(given, "maxTriggerDelay", values.duration_ms, DEFAULT_MAX_TRIGGER_DELAY_MS),
+        min_partitions=parsed(given, "minPartitions", values.integer),
+        max_records_per_partition=parsed(given, "maxRecordsPerPartition", values.integer),
+        columns=choose(parsed(given, "columns", values.names), include_headers),
+        filter_pushdown=parsed(given, "filterPushdown", values.boolean, False),
         group=given.get("group"),
-        fetch_timeout_ms=DEFAULT_FETCH_TIMEOUT_MS if fetch_timeout is None else fetch_timeout,
+        fetch_timeout_ms=parsed(given, "fetchTimeoutMs", values.integer, DEFAULT_FETCH_TIMEOUT_MS),
         request_timeout_ms=_request_timeout(given),
     )
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns alone: Spark asks for the schema before it names the kind of query. Raises as `parse`."""
+    """Return the columns alone: Spark requests the schema before it names the kind of query. Raises as `parse`."""
     given = _NAMES.canonical(options)
-    include_headers = _maybe(given, "includeHeaders", values.boolean) or False
-    return choose(_maybe(given, "columns", values.names), include_headers)
+    include_headers = parsed(given, "includeHeaders", values.boolean, False)
+    return choose(parsed(given, "columns", values.names), include_headers)
 
 
 def _subscription(
@@ -145,9 +138,9 @@ def _subscription(
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
     if len(ways) != 1:
         found = "none" if not ways else " and ".join(ways)
-        raise wrong(f"exactly one of subscribe, subscribePattern and assign says what is read, not {found}")
-    topics = _maybe(given, "subscribe", values.names)
-    assigned = _maybe(given, "assign", values.assignment)
+        raise wrong(f"exactly one of subscribe, subscribePattern and assign must be given, not {found}")
+    topics = parsed(given, "subscribe", values.names)
+    assigned = parsed(given, "assign", values.assignment)
     return topics, given.get("subscribePattern"), assigned
 
 
@@ -197,11 +190,6 @@ def _by_time(given: _Given, end: str, error_without_match: bool) -> Where | None
 def _request_timeout(given: _Given) -> int:
     """Return the request timeout. Kafka counts attempts; an election takes longer than its three attempts of 10 ms, so
     they are a minimum here."""
-    retries = _maybe(given, "fetchOffset.numRetries", values.integer) or 0
-    interval_ms = _maybe(given, "fetchOffset.retryIntervalMs", values.integer) or 0
-    asked = _maybe(given, "requestTimeoutMs", values.integer)
-    return asked if asked is not None else max(DEFAULT_REQUEST_TIMEOUT_MS, retries * interval_ms)
-
-
-def _maybe(given: _Given, name: str, parse_value: Callable[[str, str], values.T]) -> values.T | None:
-    return parse_value(name, given[name]) if name in given else None
+    retries = parsed(given, "fetchOffset.numRetries", values.integer, 0)
+    interval_ms = parsed(given, "fetchOffset.retryIntervalMs", values.integer, 0)
+    return parsed(given, "requestTimeoutMs", values.integer, max(DEFAULT_REQUEST_TIMEOUT_MS, retries * interval_ms))

@@ -19,7 +19,7 @@ def split(
     ranges: Sequence[PartitionRange], min_partitions: int | None, max_records: int | None
 ) -> list[PartitionRange]:
     """Split into pieces of at most `max_records` offsets; if that makes fewer than `min_partitions`, split the largest
-    further. None stands for no wish. No piece is empty."""
+    further. None: no such limit. No piece is empty."""
     whole = [one for one in ranges if one.size]
     counts = [1] * len(whole)
     if max_records is not None:

@@ -95,7 +95,7 @@ def _check_names_all(where: Where, named: Positions, picture: Picture) -> None:
     if asked == read:
         return
     shown = ", ".join(f"{name}/{partition}" for name, partition in sorted(asked ^ read)[:10])
-    missing = "does not name" if read - asked else "names what is not read:"
+    missing = "does not name" if read - asked else "names partitions that are not read:"
     raise InvalidRequest(
         "invalid_config",
         f"option {where.option} must name every partition that is read, and no other (-2: earliest, -1: latest); it "

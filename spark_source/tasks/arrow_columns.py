@@ -51,8 +51,6 @@ class ArrowColumns:
         self._range = one
         self._columns = tuple(columns)
         self._schema = pa.schema([pa.field(name, TYPES[name]) for name in columns])
-        self._constants: dict[str, pa.Array] = {}
-        """Columns with the same value in every row, as long as the longest batch so far."""
 
     def batches(self, consumed: Iterable[ConsumedBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records of these batches that lie in the range. Raises `CorruptBatch`."""
@@ -109,11 +107,8 @@ class ArrowColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _constant(self, name: str, rows: int) -> pa.Array:
-        known = self._constants.get(name)
-        if known is None or len(known) < rows:
-            value = self._range.topic if name == "topic" else self._range.partition
-            known = self._constants[name] = pa.repeat(pa.scalar(value, TYPES[name]), max(rows, ROWS))
-        return known[:rows]
+        value = self._range.topic if name == "topic" else self._range.partition
+        return pa.repeat(pa.scalar(value, TYPES[name]), rows)
 
 
 def _joined(name: str, arrays: list[pa.Array]) -> pa.Array:

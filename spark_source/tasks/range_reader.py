@@ -1,7 +1,7 @@
 """One range of offsets of one partition, read in order on an executor.
 
 The leader may change meanwhile, and nodes may fail: the client's `Fetcher` continues with the next one. The range names
-one life of the topic: a topic of the same name with another id is not read. Missing records in it are a loss, reported
+the topic's id, so another topic of the same name is never read. Missing records in the range are a loss, reported
 by its kind (`spark_source/reading/losses.py`); with `failOnDataLoss=false` the reader continues after them.
 
 A range may end in offsets without a record (transaction markers, compacted records), so its end is a position, not a
@@ -11,27 +11,24 @@ record. Every wait is bounded: `fetchTimeoutMs` without progress is an error.
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import replace
 
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.consuming.fetcher import Fetcher
 from raftlog.client.consuming.reader import PartitionReader
 from raftlog.client.consuming.records import ConsumedBatch
-from raftlog.client.consuming.settings import FetcherSettings
+from raftlog.client.settings import ConsumerSettings
 from raftlog.config import KIB, MIB
 from raftlog.errors import RaftlogError, RetriableError
-from spark_source.driver.cluster import READ_COMMITTED, Cluster
-from spark_source.driver.subscription import surely_lost
+from spark_source.driver.cluster import Cluster
+from spark_source.driver.subscription import report, surely_readable
 from spark_source.reading import losses
 from spark_source.reading.log_bounds import END_GRACE_S, PartitionBounds, TopicBounds
 from spark_source.reading.offsets import PartitionRange
 from spark_source.reading.options import SourceOptions
 
-logger = logging.getLogger("raftlog.spark")
-
 PREFETCH_BYTES = 8 * MIB
-"""The maximum number of bytes fetched ahead, and so fetched in vain beyond a range's end."""
+"""The maximum number of bytes fetched ahead, which is also the most that is fetched needlessly beyond a range's end."""
 PREFETCH_LEAST = 256 * KIB
 PREFETCH_PER_OFFSET = KIB
 """Bytes fetched ahead per offset: a small range does not need more."""
@@ -77,7 +74,7 @@ class RangeReader:
     def _open(self, start: int) -> Fetcher:
         partition = self._range.partition
         prefetch = min(max(self._range.size * PREFETCH_PER_OFFSET, PREFETCH_LEAST), PREFETCH_BYTES)
-        settings = FetcherSettings(prefetch, LONG_POLL_S, 1, "error", READ_COMMITTED)
+        settings = ConsumerSettings(prefetch_bytes=prefetch)
         topic_id = bytes.fromhex(self._range.topic_id)
         return Fetcher(self._api, self._range.topic, [partition], {partition: start}, settings, topic_id)
 
@@ -129,7 +126,7 @@ class RangeReader:
     def _ends_early(self, reader: PartitionReader) -> None:
         """Whether the leader has had less than was committed at planning time, and for a long time."""
         name, number = self._range.topic, self._range.partition
-        self._tell([losses.beyond_end(name, number, self._range.end, reader.readable_end)])
+        report(self._options, [losses.beyond_end(name, number, self._range.end, reader.readable_end)])
         self._over = True
 
     async def _lost(self, error: RaftlogError) -> None:
@@ -137,17 +134,10 @@ class RangeReader:
         reader = self._fetcher.readers.get(self._range.partition)
         position = self._range.start if reader is None else max(reader.position, self._range.start)
         left = self._range._replace(start=position)
-        readable: list[PartitionRange] = []
-
-        async def look() -> list[losses.Loss]:
-            nonlocal readable
-            readable, lost = losses.readable([left], await self._picture())
-            return lost
-
-        lost = await surely_lost(self._cluster, look)
+        readable, lost = await surely_readable(self._cluster, [left], self._picture)
         if not lost:
             raise error
-        self._tell(lost)
+        report(self._options, lost)
         if not readable:
             self._over = True
             return
@@ -168,15 +158,7 @@ class RangeReader:
             raise bounds
         return {topic.name: TopicBounds(topic.name, topic.topic_id, {self._range.partition: bounds})}
 
-    def _tell(self, lost: list[losses.Loss]) -> None:
-        if self._options.fail_on_data_loss:
-            raise losses.DataLoss(lost)
-        for loss in lost:
-            logger.warning("going on without %s", loss)
-
     def _timed_out(self, reader: PartitionReader | None) -> RetriableError:
-        why = self._fetcher.last_error or self._api.last_error or "no record came, and no error"
-        where = "its leader is not found" if reader is None else f"at offset {reader.position}"
-        return RetriableError(
-            "request_timed_out", f"{self._range}: nothing new for {self._timeout:g} s ({where}): {why}"
-        )
+        why = self._fetcher.last_error or self._api.last_error or "neither a record nor an error arrived"
+        where = "its leader is not known" if reader is None else f"at offset {reader.position}"
+        return RetriableError("request_timed_out", f"{self._range}: no record for {self._timeout:g} s ({where}): {why}")

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from raftlog.errors import InvalidRequest
 from raftlog.version import __version__
 from spark_source.reading.offsets import PartitionRange
 from spark_source.reading.options import SourceOptions
+from spark_source.requirements import check_versions
 
 if TYPE_CHECKING:
     import pyarrow
@@ -27,11 +27,7 @@ class Task(NamedTuple):
 
 def read(options: SourceOptions, task: Task) -> Iterator[pyarrow.RecordBatch]:
     """Yield the range's records in the order of their offsets. Raises `DataLoss` and other `RaftlogError`s."""
-    if task.version != __version__:
-        raise InvalidRequest(
-            "unsupported_version",
-            f"this executor has raftlog {__version__}, and the driver has {task.version}: install the same on both",
-        )
+    check_versions(__version__, task.version)
     # The driver does not need these imports, and its planner processes start for every query.
     from spark_source.connections import shared
 
@@ -40,7 +36,7 @@ def read(options: SourceOptions, task: Task) -> Iterator[pyarrow.RecordBatch]:
 
     one = task.range
     columns = ArrowColumns(one, options.columns)
-    connections = shared(options)
+    connections = shared(options.cluster)
 
     async def begin() -> RangeReader:
         return RangeReader(connections.api, options, one)

@@ -11,8 +11,9 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from raftlog.client.transactions.api import CommitRequest, PositionMove, TransactionApi
+from raftlog.client.transactions.api import TransactionApi
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.wire import CommitRequest, PositionMove
 
 CLAIMED_TOGETHER = 4
 """A small number, so that the attempts at one micro-batch have adjacent numbers, and so few blocks."""
@@ -21,6 +22,12 @@ REMEMBERED_QUERIES = 64
 LONGEST_PAUSE = 0.05
 """The maximum random pause, in seconds, after a claim that lost to a concurrent one."""
 _OTHERS_WERE_FASTER = frozenset({"position_taken", "offset_moved"})
+
+
+async def position_of(api: TransactionApi, name: str) -> int:
+    """Return a named position; -1 if it was never moved."""
+    found = await api.position(name)
+    return -1 if found is None else found
 
 
 class AttemptNumbers:
@@ -61,9 +68,8 @@ class AttemptNumbers:
             await asyncio.sleep(pause)
 
     async def _try(self, position: str, left: float) -> range:
-        found = await self._api.position(position)
-        current = -1 if found is None else found
+        current = await position_of(self._api, position)
         new = current + CLAIMED_TOGETHER
-        wanted = CommitRequest((), positions=(PositionMove(position, current, new),))
+        wanted = CommitRequest(0, (), positions=(PositionMove(position, current, new),))
         await self._api.commit(wanted, timeout=max(0.1, left))
         return range(current + 1, new + 1)

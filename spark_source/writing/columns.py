@@ -3,8 +3,8 @@
     value    binary or string, required
     key      binary or string
     headers  array<struct<key: string, value: binary>>
-    topic    string, unless the option topic names one for all rows (it goes before the column)
-    partition int; null: the key's, or any
+    topic    string, unless the option topic names one for all rows (it takes precedence)
+    partition int; null: the partition of the key, or any
 
 A column that the sink does not write is refused: it would be shipped to Python and discarded, against the intention of
 the user who supplied it.
@@ -19,22 +19,14 @@ from raftlog.errors import InvalidRequest
 
 BYTES = ("binary", "string")
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
-ACCEPTED: dict[str, tuple[str, ...]] = {
-    "key": BYTES,
-    "value": BYTES,
-    "headers": (HEADERS_TYPE,),
-    "topic": ("string",),
-    "partition": ("int",),
+ACCEPTED: dict[str, tuple[tuple[str, ...], str]] = {
+    "key": (BYTES, "cast it: CAST(key AS STRING)"),
+    "value": (BYTES, "make it one: to_json(struct(*)) AS value, or CAST(value AS STRING)"),
+    "headers": ((HEADERS_TYPE,), "build it of struct(name AS key, content AS value) with a binary content"),
+    "topic": (("string",), "cast it: CAST(topic AS STRING)"),
+    "partition": (("int",), "cast it: CAST(partition AS INT)"),
 }
-"""Column → Spark SQL types."""
-
-_CAST = {
-    "key": "cast it: CAST(key AS STRING)",
-    "value": "make it one: to_json(struct(*)) AS value, or CAST(value AS STRING)",
-    "headers": "build it of struct(name AS key, content AS value) with a binary content",
-    "topic": "cast it: CAST(topic AS STRING)",
-    "partition": "cast it: CAST(partition AS INT)",
-}
+"""Column → its Spark SQL types, and the remedy for another type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +49,23 @@ def find(fields: Sequence[tuple[str, str]], topic: str | None, include_headers: 
     places: dict[str, int] = {}
     for index, (name, kind) in enumerate(fields):
         lowered = name.lower()
-        accepted = ACCEPTED.get(lowered)
-        if accepted is None:
+        if lowered not in ACCEPTED:
             raise _wrong(
-                f"column {name} is none that is written ({', '.join(ACCEPTED)}): leave it out with "
+                f"column {name} is not one of {', '.join(ACCEPTED)}: leave it out with "
                 f"drop({name!r}), or put it into the value: to_json(struct(*)) AS value"
             )
         if lowered in places:
             raise _wrong(f"there are two columns {lowered}")
-        if kind not in accepted:
-            raise _wrong(f"column {name} is {_short(kind)}, and must be {' or '.join(accepted)}; {_CAST[lowered]}")
+        types, remedy = ACCEPTED[lowered]
+        if kind not in types:
+            raise _wrong(f"column {name} is {_short(kind)}, but must be {' or '.join(types)}; {remedy}")
         places[lowered] = index
     if "value" not in places:
-        raise _wrong(f"there is no column value (binary or string); {_CAST['value']}")
+        raise _wrong(f"there is no column value (binary or string); {ACCEPTED['value'][1]}")
     if topic is None and "topic" not in places:
         raise _wrong("nothing names the topic: give the option topic, or a column topic")
     if include_headers and "headers" not in places:
-        raise _wrong(f"includeHeaders asks for a column headers ({HEADERS_TYPE}), and there is none")
+        raise _wrong(f"includeHeaders requires a column headers ({HEADERS_TYPE}), and there is none")
     return SinkColumns(
         places["value"],
         places.get("key"),

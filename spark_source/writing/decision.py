@@ -14,7 +14,9 @@ from raftlog.client.cluster.api import HttpApi
 from raftlog.client.transactions.api import TransactionApi
 from raftlog.client.transactions.transaction import commit_together
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
+from spark_source.connections import security_of
 
+from .claims import position_of
 from .names import IDS_PER_BLOCK, MicroBatch, blocks_between
 from .options import SinkOptions
 from .publication import Publication
@@ -36,7 +38,7 @@ async def publish(api: HttpApi, options: SinkOptions, wanted: Publication) -> bo
     work, blocks, positions = wanted.work, wanted.blocks, {}
     if isinstance(work, MicroBatch):
         blocks = await _with_those_left_behind(api, work, blocks)
-        current = await _position(api, work.position)
+        current = await position_of(TransactionApi(api), work.position)
         if current >= work.batch_id:
             logger.warning("%s is at %d: micro-batch %d was published before", work.position, current, work.batch_id)
             await retire(api, blocks)
@@ -55,7 +57,7 @@ async def _with_those_left_behind(api: HttpApi, work: MicroBatch, blocks: tuple[
     delay readers until they are aborted."""
     if _published.get(work.position) == work.run:
         return blocks
-    claimed = await _position(api, work.attempts)
+    claimed = await position_of(TransactionApi(api), work.attempts)
     before = blocks_between(work.work, range(max(0, claimed + 1 - LOOK_BACK), claimed + 1))
     return tuple(dict.fromkeys((*blocks, *before)))
 
@@ -64,11 +66,6 @@ def _remember(work: MicroBatch) -> None:
     if len(_published) >= REMEMBERED_QUERIES:
         _published.clear()
     _published[work.position] = work.run
-
-
-async def _position(api: HttpApi, name: str) -> int:
-    found = await TransactionApi(api).position(name)
-    return -1 if found is None else found
 
 
 async def _commit(options: SinkOptions, wanted: Publication, positions: dict[str, tuple[int, int]], block: str) -> bool:
@@ -81,7 +78,8 @@ async def _commit(options: SinkOptions, wanted: Publication, positions: dict[str
             block=block,
             wait="visible",
             timeout=options.request_timeout_ms / 1000,
-            bootstrap=options.bootstrap,
+            bootstrap=options.cluster.bootstrap,
+            **security_of(options.cluster),
         )
     except InvalidRequest as error:
         if error.code == "position_taken":
@@ -103,7 +101,9 @@ async def retire(api: HttpApi, blocks: Sequence[str]) -> None:
         try:
             await TransactionApi(api).retire_block(block, timeout=RETIRE_TIMEOUT_S)
         except RaftlogError as error:
-            logger.warning("what block %s left open is aborted when its time is over, and not now: %s", block, error)
+            logger.warning(
+                "transactions of block %s stay open until their timeout, because retiring it failed: %s", block, error
+            )
             return
 
 
@@ -111,11 +111,11 @@ def _explained(error: InvalidRequest, options: SinkOptions) -> RaftlogError:
     if error.code in _TOO_LATE:
         seconds = options.transaction_timeout_ms / 1000
         told = (
-            f"{error.detail}. Nothing of this is written. That happens where writing takes longer than {seconds:g} s: "
-            "give a greater transactionTimeoutMs, or let a micro-batch have less (maxOffsetsPerTrigger); and where "
-            "another run of this query gives up the same micro-batch: start one only"
+            f"{error.detail}. Nothing of this is written. Either writing took longer than {seconds:g} s: raise "
+            "transactionTimeoutMs, or make micro-batches smaller (maxOffsetsPerTrigger). Or another run of this query "
+            "aborted the same micro-batch: run the query only once"
         )
         return error_from_code(error.code, told)
     if error.code == "offset_moved":
-        return error_from_code(error.code, f"{error.detail}: another run of this query writes at the same time")
+        return error_from_code(error.code, f"{error.detail}: another run of this query is writing at the same time")
     return error

@@ -17,19 +17,13 @@ which are unique for that driver, number its attempts.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raftlog.errors import InvalidRequest
-
 DEFAULT_SINK = "sink"
-MAX_SINK_NAME = 100
 IDS_PER_BLOCK = 1_000
 """Micro-batches follow each other three a second, and each one's block is kept for half a minute: the cluster has room
 for 10,000 blocks, and for 20 million ids."""
-
-_SINK_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Place(NamedTuple):
@@ -91,11 +85,3 @@ def blocks_between(work: str, numbers: range) -> list[str]:
 
 def _block(work: str, part: int) -> str:
     return f"{work}/{part}"
-
-
-def check_sink_name(name: str) -> str:
-    """Check a sink's name, and return it. Raises `InvalidRequest`."""
-    if len(name) > MAX_SINK_NAME or not _SINK_NAME.fullmatch(name):
-        told = f"1 to {MAX_SINK_NAME} letters, digits and . _ -"
-        raise InvalidRequest("invalid_config", f"a sink's name has {told}, not {name[:MAX_SINK_NAME]!r}")
-    return name

@@ -6,15 +6,18 @@ unknown options are refused. Options that Spark itself adds to a sink's are igno
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from raftlog.config import check_topic_name
-from raftlog.errors import InvalidRequest
 from spark_source.options import values
-from spark_source.options.names import BOOTSTRAP, TLS_AUTHORITY, OptionNames, bootstrap_of, wrong
+from spark_source.options.cluster import CLUSTER, ClusterOptions, cluster_of
+from spark_source.options.names import BOOTSTRAP, OptionNames, wrong
+from spark_source.options.values import parsed
 
-from .names import DEFAULT_SINK, check_sink_name
+from .names import DEFAULT_SINK
 
 DEFAULT_STREAM_TRANSACTION_TIMEOUT_MS = 5 * 60_000
 DEFAULT_BATCH_TRANSACTION_TIMEOUT_MS = 15 * 60_000
@@ -25,6 +28,9 @@ DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
 DEFAULT_REQUEST_TIMEOUT_MS = 120_000
 GREATEST_TIMEOUT_MS = 86_400_000
 
+MAX_SINK_NAME = 100
+_SINK_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 ALIASES = {
@@ -34,8 +40,7 @@ ALIASES = {
     "kafka.transaction.timeout.ms": "transactionTimeoutMs",
 }
 KNOWN = (
-    BOOTSTRAP,
-    TLS_AUTHORITY,
+    *CLUSTER,
     "topic",
     "includeHeaders",
     "exactlyOnce",
@@ -47,15 +52,19 @@ KNOWN = (
 )
 OF_SPARK = ("checkpointLocation", "queryName")
 """Spark's own options, which it passes on."""
-_EVERY_REPLICA = "a write is acknowledged when every in-sync replica has it on disk, and that is no option here"
+_EVERY_REPLICA = "a write is always acknowledged when every in-sync replica has it on disk"
 ADVICE = {
     "path": "start() and save() take no path; topics are named by the option topic or the column topic",
     "subscribe": "that is for reading; topics to write to are named by the option topic or the column topic",
     "kafka.acks": _EVERY_REPLICA,
-    "kafka.enable.idempotence": "it is always so",
-    "kafka.transactional.id": "the sink has transactions by itself: exactlyOnce",
+    "kafka.enable.idempotence": "the sink's producers are always idempotent",
+    "kafka.transactional.id": "the sink manages its transactions itself: see exactlyOnce",
 }
 
+_TRANSACTION_TIMEOUT = partial(
+    values.integer, least=LEAST_TRANSACTION_TIMEOUT_MS, greatest=GREATEST_TRANSACTION_TIMEOUT_MS
+)
+_TIMEOUT = partial(values.integer, greatest=GREATEST_TIMEOUT_MS)
 _NAMES = OptionNames((*KNOWN, *OF_SPARK), ALIASES, ADVICE)
 
 
@@ -63,9 +72,7 @@ _NAMES = OptionNames((*KNOWN, *OF_SPARK), ALIASES, ADVICE)
 class SinkOptions:
     """The options of one writing query. Times in milliseconds."""
 
-    bootstrap: str
-    tls_authority: str | None
-    """A file of certificates, if the data listeners use TLS."""
+    cluster: ClusterOptions
     topic: str | None
     """None if the column `topic` names it for each row."""
     include_headers: bool
@@ -85,37 +92,24 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Parse the options. Raises `InvalidRequest` (`invalid_config`, `invalid_topic_name`) with the option and the
     accepted values."""
     given = _NAMES.canonical(options)
-    bootstrap = bootstrap_of(given)
-    exactly_once = _boolean(given, "exactlyOnce", True)
+    cluster = cluster_of(given)
+    exactly_once = parsed(given, "exactlyOnce", values.boolean, True)
     if "transactionTimeoutMs" in given and not exactly_once:
         raise wrong("option transactionTimeoutMs has no meaning with exactlyOnce=false: there are no transactions")
     if "sinkName" in given and not (streaming and exactly_once):
         raise wrong("option sinkName is for streaming queries with exactlyOnce: it names their progress")
     default = DEFAULT_STREAM_TRANSACTION_TIMEOUT_MS if streaming else DEFAULT_BATCH_TRANSACTION_TIMEOUT_MS
     return SinkOptions(
-        bootstrap=bootstrap,
-        tls_authority=given.get(TLS_AUTHORITY),
+        cluster=cluster,
         topic=check_topic_name(given["topic"]) if "topic" in given else None,
-        include_headers=_boolean(given, "includeHeaders", False),
+        include_headers=parsed(given, "includeHeaders", values.boolean, False),
         exactly_once=exactly_once,
         sink_name=_sink_name(given),
-        transaction_timeout_ms=_milliseconds(
-            given, "transactionTimeoutMs", default, LEAST_TRANSACTION_TIMEOUT_MS, GREATEST_TRANSACTION_TIMEOUT_MS
-        ),
+        transaction_timeout_ms=parsed(given, "transactionTimeoutMs", _TRANSACTION_TIMEOUT, default),
         compression=_codec(given),
-        delivery_timeout_ms=_milliseconds(given, "deliveryTimeoutMs", DEFAULT_DELIVERY_TIMEOUT_MS),
-        request_timeout_ms=_milliseconds(given, "requestTimeoutMs", DEFAULT_REQUEST_TIMEOUT_MS),
+        delivery_timeout_ms=parsed(given, "deliveryTimeoutMs", _TIMEOUT, DEFAULT_DELIVERY_TIMEOUT_MS),
+        request_timeout_ms=parsed(given, "requestTimeoutMs", _TIMEOUT, DEFAULT_REQUEST_TIMEOUT_MS),
     )
-
-
-def _boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
-    return values.boolean(name, given[name]) if name in given else default
-
-
-def _milliseconds(
-    given: Mapping[str, str], name: str, default: int, least: int = 1, greatest: int = GREATEST_TIMEOUT_MS
-) -> int:
-    return values.integer(name, given[name], least, greatest) if name in given else default
 
 
 def _codec(given: Mapping[str, str]) -> str:
@@ -126,7 +120,8 @@ def _codec(given: Mapping[str, str]) -> str:
 
 
 def _sink_name(given: Mapping[str, str]) -> str:
-    try:
-        return check_sink_name(given.get("sinkName", DEFAULT_SINK))
-    except InvalidRequest as error:
-        raise wrong(f"option sinkName: {error.detail}") from None
+    name = given.get("sinkName", DEFAULT_SINK)
+    if len(name) > MAX_SINK_NAME or not _SINK_NAME.fullmatch(name):
+        told = f"1 to {MAX_SINK_NAME} letters, digits and . _ -"
+        raise wrong(f"option sinkName: a sink's name has {told}, not {name[:MAX_SINK_NAME]!r}")
+    return name

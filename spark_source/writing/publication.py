@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raftlog.client.transactions.api import TransactionOutput
 from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError
 from raftlog.version import __version__
+from raftlog.wire import TransactionOutput
+from spark_source.requirements import check_versions
 
 from .names import BatchJob, MicroBatch, blocks_between
 
@@ -59,7 +60,7 @@ def publication(messages: Sequence[Written | None], batch_id: int | None) -> Pub
     """
     told = [message for message in messages if message is not None]
     if len(told) < len(messages):
-        raise RemoteProtocolError("Spark commits a query some of whose tasks have not told what they wrote")
+        raise RemoteProtocolError("Spark commits a query although some of its tasks did not report what they wrote")
     if not told:
         return None
     _check(told, batch_id)
@@ -70,8 +71,8 @@ def publication(messages: Sequence[Written | None], batch_id: int | None) -> Pub
     if len(outputs) > MAX_OUTPUTS:
         raise InvalidRequest(
             "transaction_too_large",
-            f"{len(outputs)} tasks have written, and {MAX_OUTPUTS} are committed together at most: "
-            f"coalesce({MAX_OUTPUTS}), or fewer, before the sink",
+            f"{len(outputs)} tasks have written, but at most {MAX_OUTPUTS} can be committed together: use "
+            f"coalesce({MAX_OUTPUTS}) or fewer before the sink",
         )
     return Publication(work, outputs, blocks_of(told), sum(message.rows for message in told))
 
@@ -86,18 +87,14 @@ def blocks_of(messages: Sequence[Written | None]) -> tuple[str, ...]:
 
 
 def _check(told: Sequence[Written], batch_id: int | None) -> None:
-    versions = {message.version for message in told} - {__version__}
-    if versions:
-        raise InvalidRequest(
-            "unsupported_version",
-            f"an executor has raftlog {min(versions)}, and the driver has {__version__}: install the same on both",
-        )
+    for message in told:
+        check_versions(message.version, __version__)
     works = {message.work for message in told}
     if len(works) != 1:
-        raise RemoteProtocolError(f"one query's tasks have written for several: {', '.join(sorted(map(str, works)))}")
+        raise RemoteProtocolError(f"tasks of one query have written for several: {', '.join(sorted(map(str, works)))}")
     (work,) = works
     if isinstance(work, MicroBatch) and work.batch_id != batch_id:
-        raise RemoteProtocolError(f"Spark commits micro-batch {batch_id}, and its tasks have written for {work}")
+        raise RemoteProtocolError(f"Spark commits micro-batch {batch_id}, but its tasks have written for {work}")
     keys = [message.output.key for message in told if message.output is not None]
     if len(set(keys)) != len(keys):
-        raise InvariantViolation("two of a query's tasks have written with one producer id")
+        raise InvariantViolation("two tasks of a query have written with the same producer id")

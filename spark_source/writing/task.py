@@ -16,20 +16,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from raftlog.api.transactions import ProducerIdBlock
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.producer import Producer
 from raftlog.client.producing.sending import KeyPartitions, RecordSending
-from raftlog.client.producing.settings import ProducerSettings, TransactionSettings, parse_codec
-from raftlog.client.transactions.api import ProducerIdBlock, TransactionApi
+from raftlog.client.settings import ProducerSettings
+from raftlog.client.transactions.api import TransactionApi
 from raftlog.client.transactions.decision import DECISION_TIMEOUT
 from raftlog.client.transactions.manager import TransactionManager
 from raftlog.client.transactions.transaction import Transaction
-from raftlog.config import KIB, MIB
+from raftlog.config import KIB
 from raftlog.errors import RemoteProtocolError
-from raftlog.model import Acks
-from spark_source.connections import context_of, shared
+from spark_source.connections import security_of, shared
 
-from .claims import AttemptNumbers
+from .claims import AttemptNumbers, position_of
 from .columns import SinkColumns
 from .names import IDS_PER_BLOCK, BatchJob, MicroBatch, place
 from .options import SinkOptions
@@ -43,10 +43,8 @@ logger = logging.getLogger("raftlog.spark")
 
 BATCH_BYTES = 512 * KIB
 """Larger than a producer's default: Spark's rows come by the ten thousand, and large batches are read faster."""
-BUFFER_BYTES = 64 * MIB
 LINGER_S = 0.02
 REQUEST_TIMEOUT_S = 30.0
-MAX_IN_FLIGHT = 5
 
 _numbers: WeakKeyDictionary[HttpApi, AttemptNumbers] = WeakKeyDictionary()
 """The claimed numbers of this process, for the life of these connections."""
@@ -61,7 +59,7 @@ def write(
 ) -> Written:
     """Write all rows of `batches`. `task_attempt_id`: Spark's. Raises a `RaftlogError`; then no row becomes visible,
     except in queries without `exactlyOnce`."""
-    connections = shared(options)
+    connections = shared(options.cluster)
 
     async def begin() -> _Task:
         if not options.exactly_once:
@@ -122,16 +120,8 @@ class _PlainTask(_Task):
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         super().__init__(options, columns)
-        self._producer = Producer(
-            options.bootstrap,
-            compression=options.compression,
-            linger_ms=LINGER_S * 1000,
-            batch_bytes=BATCH_BYTES,
-            max_in_flight=MAX_IN_FLIGHT,
-            buffer_bytes=BUFFER_BYTES,
-            delivery_timeout_ms=options.delivery_timeout_ms,
-            ssl=context_of(options.tls_authority),
-        )
+        settings = _producer_settings(options)
+        self._producer = Producer(options.cluster.bootstrap, settings=settings, **security_of(options.cluster))
 
     async def _sender(self) -> RecordSending:
         return self._producer
@@ -182,12 +172,11 @@ class _TransactionTask(_Task):
         self._number = await self._claim()
         producer_id = await self._producer_id()
         # In this order: a driver that publishes after this check retires the block, which aborts all later writes.
-        if isinstance(work, MicroBatch) and await self._published_until(work) >= work.batch_id:
+        if isinstance(work, MicroBatch) and await position_of(self._api, work.position) >= work.batch_id:
             logger.warning("%s was published before: nothing of it is written again", work)
             self._was_published = True
             return
-        wanted = TransactionSettings(None, options.transaction_timeout_ms)
-        self._manager = TransactionManager(self._http, _producer_settings(options), wanted)
+        self._manager = TransactionManager(self._http, _producer_settings(options))
         self._manager.api = _OneId(self._http, producer_id)
         transaction = Transaction(self._manager, LINGER_S, KeyPartitions(), "decided", DECISION_TIMEOUT)
         # Not as a `with` block, whose end would commit it: the driver decides.
@@ -209,22 +198,14 @@ class _TransactionTask(_Task):
             numbers = _numbers[self._http] = AttemptNumbers(self._api)
         return await numbers.next(self._work.attempts, timeout=REQUEST_TIMEOUT_S)
 
-    async def _published_until(self, work: MicroBatch) -> int:
-        found = await self._api.position(work.position)
-        return -1 if found is None else found
-
 
 def _producer_settings(options: SinkOptions) -> ProducerSettings:
     return ProducerSettings(
-        acks=Acks.ALL,
-        codec=parse_codec(options.compression),
-        linger=LINGER_S,
+        compression=options.compression,
+        linger_ms=LINGER_S * 1000,
         batch_bytes=BATCH_BYTES,
-        max_in_flight=MAX_IN_FLIGHT,
-        buffer_bytes=BUFFER_BYTES,
-        delivery_timeout=options.delivery_timeout_ms / 1000,
-        request_timeout=REQUEST_TIMEOUT_S,
-        idempotent=True,
+        delivery_timeout_ms=options.delivery_timeout_ms,
+        transaction_timeout_ms=options.transaction_timeout_ms,
     )
 
 

@@ -1,6 +1,6 @@
-"""Executors that have no raftlog, and get it with the environment that the driver sends along (`--archives`).
+"""Executors without raftlog get it with the environment that the driver sends along (`--archives`).
 
-The archive has what a packed virtual environment has: `bin/python`, and packages that only this Python imports.
+The archive has the content of a packed virtual environment: `bin/python`, and packages that only this Python imports.
 
 Run it by hand: `python -P -m pytest -q -m soak tests/integration/spark/test_archives.py`. It takes a gigabyte of memory
 for an executor.
@@ -19,8 +19,8 @@ import pytest
 
 from raftlog.sync import Admin, Producer
 from spark_source import java
-from tests.support.cluster import running_cluster
-from tests.support.spark import python_for_spark, unpacked_wheel
+from tests.support.clusters.cluster import running_cluster
+from tests.support.spark.session import python_for_spark, unpacked_wheel
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 

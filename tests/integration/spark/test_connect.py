@@ -1,7 +1,7 @@
-"""Spark Connect: source and sink by a session that is remote. Nothing is registered: the server finds the wheel.
+"""Spark Connect: source and sink in a remote session. Nothing is registered: the server finds the wheel.
 
-Run it by hand, with `pip install 'pyspark[connect]'`:
-`python -P -m pytest -q -m soak tests/integration/spark/test_connect.py`.
+Run it by hand, with `pip install 'pyspark[connect]'`: `python -P -m pytest -q -m soak
+tests/integration/spark/test_connect.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pytest
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin
 from spark_source import java
-from tests.support.cluster import PATIENCE_S, running_cluster
-from tests.support.spark import SETTINGS, python_for_spark, unpacked_wheel
-from tests.support.spark_queries import read_committed
+from tests.support.clusters.cluster import PATIENCE_S, running_cluster
+from tests.support.spark.queries import read_committed
+from tests.support.spark.session import SETTINGS, python_for_spark, unpacked_wheel
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.soak,
-    # Spark's own: sockets, and what it says of the versions that are installed beside it.
+    # Warnings of Spark's own, about sockets and the versions of its dependencies.
     pytest.mark.filterwarnings("ignore"),
 ]
 

@@ -1,7 +1,7 @@
-"""Executors that are processes of their own, one of which dies when it has written: that is written again, once, and
-what it left open holds nobody up (S13).
+"""Executors as separate processes, one of which dies after it has written.
 
-Speculation takes two hosts (`test_speculation.py`).
+Its rows are written again, once, and its open transaction holds up no reader (S13). Speculation needs two hosts
+(`test_speculation.py`).
 
 Run it by hand: `python -P -m pytest -q -m soak tests/integration/spark/test_local_cluster.py`. It takes a gigabyte of
 memory for each of two executors.
@@ -19,9 +19,9 @@ import pytest
 
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin
-from tests.support.cluster import running_cluster
-from tests.support.spark import session
-from tests.support.spark_queries import read_committed, until_written
+from tests.support.clusters.cluster import running_cluster
+from tests.support.spark.queries import read_committed, until_written
+from tests.support.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.soak,
-    # Of sockets between Python and Spark's own processes, which are Spark's to close.
+    # Warnings about sockets between Python and Spark's own processes, which Spark should close.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
@@ -44,15 +44,15 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def spark(cluster: LocalCluster) -> Iterator[SparkSession]:
-    # By default Spark hands a sink 10,000 rows at a time: nothing would be written before the end.
+    # By default Spark passes a sink 10,000 rows at a time: nothing would be written before the end.
     with session("local-cluster[2,1,1024]", {"spark.sql.execution.arrow.maxRecordsPerBatch": "100"}) as spark:
         yield spark
 
 
-def test_an_executor_that_dies_when_it_has_written_leaves_nothing_s13(
+def test_an_executor_that_dies_after_it_has_written_leaves_nothing_s13(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Which attempt made a row is in the row."""
+    """Each row contains the attempt that produced it."""
     with Admin(cluster.bootstrap) as admin:
         admin.create_topic("survived", partitions=2)
     killed = str(tmp_path / "killed")
@@ -72,7 +72,7 @@ def test_an_executor_that_dies_when_it_has_written_leaves_nothing_s13(
         if place == 1 and attempt == 0 and not Path(killed).exists():
             written(b"1/0/")
             Path(killed).touch()
-            # This worker's parent is Spark's daemon for Python, and that one's is the executor.
+            # This worker's parent is Spark's daemon for Python, whose parent is the executor.
             executor = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
             os.kill(executor, signal.SIGKILL)
 

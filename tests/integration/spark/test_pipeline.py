@@ -1,4 +1,5 @@
-"""`make pipeline` with its query killed on the way: it goes on from its checkpoint, and counts every flight once (S13).
+"""`make pipeline` with its query killed in the middle: it continues from its checkpoint, and counts every flight once
+(S13).
 
 Run it by hand: `python -P -m pytest -q -m soak tests/integration/spark/test_pipeline.py`. It takes a minute of CPU.
 """
@@ -12,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from spark_source import java
-from tests.support.spark import ROOT
+from tests.support.spark.session import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 SECONDS = 900
 
 
-def test_a_pipeline_that_is_killed_goes_on_and_counts_every_flight_once_s13(tmp_path: Path) -> None:
+def test_a_killed_pipeline_continues_and_counts_every_flight_once_s13(tmp_path: Path) -> None:
     try:
         java.find()
     except java.NoJava as error:
@@ -30,6 +31,6 @@ def test_a_pipeline_that_is_killed_goes_on_and_counts_every_flight_once_s13(tmp_
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False
     )
     assert ran.returncode == 0, ran.stdout[-4_000:]
-    assert "SIGKILL to Spark in the middle of it" in ran.stdout
+    assert "SIGKILL to Spark in the middle of the query" in ran.stdout
     assert "Every flight was counted once" in ran.stdout
     assert plot.read_text().startswith("<?xml")

@@ -1,4 +1,4 @@
-"""Spark writes to a cluster of three nodes: each micro-batch once, whatever becomes of tasks and drivers (S1, S13)."""
+"""Spark writes to a cluster of three nodes: each micro-batch once, whatever happens to tasks and drivers (S1, S13)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin, Producer
-from tests.support.cluster import PATIENCE_S, running_cluster
-from tests.support.spark import session, started
-from tests.support.spark_queries import failing, finish, read_committed, sink_position, until
+from tests.support.clusters.cluster import PATIENCE_S, running_cluster
+from tests.support.spark.queries import failing, finish, read_committed, sink_position, until
+from tests.support.spark.session import session, started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.integration,
-    # Of sockets between Python and Spark's own processes, which are Spark's to close.
+    # Warnings about sockets between Python and Spark's own processes, which Spark should close.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
@@ -52,7 +52,7 @@ def admin(cluster: LocalCluster) -> Iterator[Admin]:
 
 
 def produce(cluster: LocalCluster, topic: str, count: int, first: int = 0) -> None:
-    """So many records to each partition, `<partition>-<number>`."""
+    """Produce this number of records to each partition, `<partition>-<number>`."""
     with Producer(cluster.bootstrap) as producer:
         for partition in range(PARTITIONS):
             numbers = range(first, first + count)
@@ -71,14 +71,14 @@ def source(spark: SparkSession, cluster: LocalCluster, topic: str, **options: An
 
 
 def copy(frame: DataFrame, cluster: LocalCluster, topic: str, checkpoint: Path, **options: Any) -> StreamingQuery:
-    """What is there now goes to a topic."""
+    """Copy the available records to a topic."""
     writer = frame.writeStream.format("raftlog").option("kafka.bootstrap.servers", cluster.bootstrap)
     writer = writer.options(topic=topic, checkpointLocation=str(checkpoint), **options).trigger(availableNow=True)
     return started(writer.start, 3 * PATIENCE_S)
 
 
 def undo(checkpoint: Path, batch_id: int) -> None:
-    """As if the driver had died after our commit and before it noted that it was done."""
+    """Restore the state of a driver that died after the commit and before it recorded its completion."""
     (checkpoint / "commits" / str(batch_id)).unlink()
     with contextlib.suppress(FileNotFoundError):
         (checkpoint / "commits" / f".{batch_id}.crc").unlink()
@@ -105,33 +105,33 @@ def test_a_batch_query_writes_all_its_rows_to_topics_partitions_and_with_headers
         assert row.key == (None if number % 3 == 0 else row.value)
         assert row.partition == 1 or number % 5
         assert list(row.headers) == ([("a", b"b")] if number % 1000 == 0 else [])
-    # The tables that were written can be read at once.
+    # The written tables can be read at once.
     again = spark.read.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
     assert again.options(subscribe="one,two", columns="offset").load().count() == 4_000
 
 
-def test_rows_that_cannot_be_written_are_refused_and_it_is_said_what_to_do_s11(
+def test_rows_that_cannot_be_written_are_refused_with_the_remedy_s11(
     spark: SparkSession, cluster: LocalCluster, admin: Admin
 ) -> None:
     admin.create_topic("refused", partitions=PARTITIONS)
     with failing() as told:
         write(spark.range(3), cluster, "refused")
-    assert "column id is none that is written" in told[0] and "drop('id')" in told[0]
+    assert "column id is not one of" in told[0] and "drop('id')" in told[0]
     value = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
     with failing() as told:
         value.write.format("raftlog").mode("overwrite").option("raftlog.bootstrap.servers", cluster.bootstrap).save()
-    assert "write with mode('append')" in told[0]
+    assert "use mode('append')" in told[0]
     assert read_committed(cluster, "refused") == []
 
 
 SHAPE = ("CAST(value AS STRING) AS key", "concat_ws('/', partition, offset, upper(CAST(value AS STRING))) AS value")
 
 
-def test_a_stream_is_written_once_and_goes_on_where_it_was_s13(
+def test_a_stream_is_written_once_and_continues_where_it_was_s13(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
-    """Through a shuffle, whose rows come in any order. The first micro-batch comes again, as after a crash between our
-    commit and Spark's. What is written is what Parquet gets."""
+    """Through a shuffle, whose rows come in any order. The first micro-batch comes again, as after a crash between the
+    commit to raftlog and Spark's. The written records are those that Parquet gets."""
     admin.create_topic("in", partitions=PARTITIONS)
     admin.create_topic("out", partitions=PARTITIONS)
     for run in range(2):
@@ -155,8 +155,8 @@ def test_a_stream_is_written_once_and_goes_on_where_it_was_s13(
 
 
 def fails_once(mark: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function for tasks: the first attempt at partition 0 fails when it has given rows, and marks that; the rows
-    tell which attempt made them. Made here, it is sent to Spark by value."""
+    """A function for tasks: the first attempt at partition 0 fails after it has produced its rows, and records that;
+    the rows name the attempt that produced them. It is defined here, so it is pickled by value for Spark."""
 
     def troubled(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -177,21 +177,22 @@ def fails_once(mark: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
-    """So that a task gets several."""
+    """Settings with which a task gets several batches."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
 def check_attempts(cluster: LocalCluster, topic: str, count: int) -> None:
-    """What shows is what the second attempt at partition 0 wrote, and the first one at the other: each number once."""
+    """The visible records are those of the second attempt at partition 0, and the first one at the other: each number
+    once."""
     found = [(row.value or b"").split(b"/") for row in read_committed(cluster, topic)]
     assert sorted(int(number) for _, _, number in found) == list(range(count))
     assert {(place, attempt) for place, attempt, _ in found} == {(b"0", b"1"), (b"1", b"0")}
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_an_attempt_that_fails_leaves_nothing_s13(
+def test_a_failed_attempt_leaves_nothing_s13(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
     admin.create_topic("tried", partitions=PARTITIONS)
@@ -202,7 +203,7 @@ def test_an_attempt_that_fails_leaves_nothing_s13(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_an_attempt_of_a_stream_that_fails_leaves_nothing_s13(
+def test_a_failed_attempt_of_a_stream_leaves_nothing_s13(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
     admin.create_topic("numbers", partitions=PARTITIONS)
@@ -220,7 +221,7 @@ def test_an_attempt_of_a_stream_that_fails_leaves_nothing_s13(
     check_attempts(cluster, "tried-again", 6_000)
 
 
-def test_a_micro_batch_without_rows_moves_the_position_alone_s13(
+def test_a_micro_batch_without_rows_only_moves_the_position_s13(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
     admin.create_topic("dull", partitions=PARTITIONS)
@@ -235,7 +236,7 @@ def test_a_micro_batch_without_rows_moves_the_position_alone_s13(
         assert found == ([b"0-15", b"1-15"] if run else [])
 
 
-def test_a_stream_goes_on_writing_while_a_leader_dies_s13(
+def test_a_stream_continues_to_write_while_a_leader_dies_s13(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
     admin.create_topic("from", partitions=PARTITIONS)
@@ -260,7 +261,7 @@ def test_a_stream_goes_on_writing_while_a_leader_dies_s13(
     assert places == Counter((partition, offset) for partition in range(PARTITIONS) for offset in range(100))
 
 
-def test_a_failed_query_leaves_nothing_and_readers_are_not_held_up_s13(
+def test_a_failed_query_leaves_nothing_and_holds_up_no_reader_s13(
     spark: SparkSession, cluster: LocalCluster, admin: Admin
 ) -> None:
     admin.create_topic("none", partitions=PARTITIONS)
@@ -279,7 +280,7 @@ def test_a_failed_query_leaves_nothing_and_readers_are_not_held_up_s13(
     assert [row.value for row in read_committed(cluster, "none")] == [b"behind it"] * 2
 
 
-def test_without_exactly_once_rows_are_written_all_the_same(
+def test_without_exactly_once_rows_are_written_as_well(
     spark: SparkSession, cluster: LocalCluster, admin: Admin
 ) -> None:
     admin.create_topic("plain", partitions=PARTITIONS)

@@ -1,8 +1,8 @@
-"""Drivers that are killed, or stand still, anywhere on the way: what was written is what was read, once (S1, S13).
+"""Drivers that are killed or suspended at any point: the written records are the read ones, once (S1, S13).
 
 Run it by hand: `python -P -m pytest -q -m soak tests/integration/spark/test_sink_kills.py`. It takes a quarter of a
-minute a kill; `RAFTLOG_SPARK_KILLS` says how many there are at random points of a query into a topic, and of one into
-Parquet (20 each), and `RAFTLOG_SPARK_RESULTS` names a file of results: kills that it has already are not made again.
+minute per kill. `RAFTLOG_SPARK_KILLS` sets the number of kills at random points of a query into a topic, and of one
+into Parquet (20 each); `RAFTLOG_SPARK_RESULTS` names a file of results, whose kills are not repeated.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 
 from raftlog.cli.nodes.local_cluster import LocalCluster
-from tests.support.cluster import PATIENCE_S, POLL_S, running_cluster
-from tests.support.spark import unpacked_wheel
-from tests.support.spark_copier import Copier
-from tests.support.spark_copies import PARTITIONS, Copies, ParquetCopies, Target, TopicCopies
-from tests.support.spark_kills import opened, run, seeds_to_do
+from tests.support.clusters.cluster import PATIENCE_S, POLL_S, running_cluster
+from tests.support.spark.copier import Copier
+from tests.support.spark.copies import PARTITIONS, Copies, ParquetCopies, Target, TopicCopies
+from tests.support.spark.kills import opened, run, seeds_to_do
+from tests.support.spark.session import unpacked_wheel
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 KILLS = int(os.environ.get("RAFTLOG_SPARK_KILLS", "20"))
 RECORDS = 50
-"""In each partition."""
+"""Records in each partition."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def _name(target: Target, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def copiers() -> Iterator[list[Copier]]:
-    """Those that a test started: none outlives it."""
+    """The copiers that a test started: none outlives it."""
     started: list[Copier] = []
     yield started
     for copier in started:
@@ -76,7 +76,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_S)
 
 
-def test_killed_when_its_tasks_have_written_s13(copies: TopicCopies, copiers: list[Copier]) -> None:
+def test_killed_after_its_tasks_have_written_s13(copies: TopicCopies, copiers: list[Copier]) -> None:
     copier = copies.start(pause_s=600.0, paused=str(copies.folder / "paused"))
     copiers.append(copier)
     assert copier.wait_until(lambda: bool(copies.left_open()) and copies.written() > 0), copier.told()
@@ -86,7 +86,7 @@ def test_killed_when_its_tasks_have_written_s13(copies: TopicCopies, copiers: li
     copies.finish()
 
 
-def test_killed_after_the_decision_and_before_spark_has_noted_it_s13(
+def test_killed_after_the_decision_and_before_spark_has_recorded_it_s13(
     copies: TopicCopies, copiers: list[Copier]
 ) -> None:
     for batch_id in (0, 2):
@@ -107,10 +107,10 @@ def test_killed_after_the_first_entry_of_the_offset_log_s1(copies: TopicCopies, 
     copies.finish()
 
 
-def test_killed_before_anything_was_committed_a_query_goes_on_from_the_latest_offset_that_it_had_found_s1(
+def test_a_query_killed_before_any_commit_continues_at_its_first_latest_offset_s1(
     copies: TopicCopies, copiers: list[Copier]
 ) -> None:
-    """Spark asks it once more where to begin, and by then the latest offset is another one."""
+    """Spark asks the source again for the starting offset, when the latest offset is another one."""
     copies.began = list(copies.produced)
     held = copies.folder / "held"
     copier = copies.start(start="latest", held=str(held), pause_s=600.0, paused=str(copies.folder / "paused"))
@@ -120,7 +120,7 @@ def test_killed_before_anything_was_committed_a_query_goes_on_from_the_latest_of
     held.unlink()
     assert copier.wait_until(lambda: bool(copies.left_open()) and copies.written() > 0), copier.told()
     copier.kill()
-    # Micro-batch 0 has records, and is all that there is of the query.
+    # Micro-batch 0 has records, and is the query's only one.
     assert copies.planned() == 0 and copies.planned_ends() == copies.produced
     assert copies.noted() == -1 and copies.check_published() == -1
     copies.produce(RECORDS)
@@ -159,10 +159,11 @@ def test_killed_at_random_points_with_rows_in_another_order_each_time_s13(
     assert seeds_to_do(results, 1, KILLS, target) == []
 
 
-def test_a_driver_that_stood_still_for_too_long_writes_nothing_more_s13(
+def test_a_driver_that_was_suspended_for_too_long_writes_nothing_more_s13(
     copies: TopicCopies, copiers: list[Copier]
 ) -> None:
-    """Its transactions are aborted meanwhile, and another driver does the work; when it goes on it finds that done."""
+    """Its transactions are aborted meanwhile, and another driver does the work; when it continues, it finds the work
+    done."""
     paused = copies.folder / "paused"
     copier = copies.start(
         pause_s=1.0, paused=str(paused), transaction_timeout_ms=2_000, per_trigger=PARTITIONS * RECORDS

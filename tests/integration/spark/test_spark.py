@@ -1,4 +1,4 @@
-"""Spark reads a cluster of three nodes, through the wheel as it is built: columns, micro-batches, restarts, losses."""
+"""Spark reads a cluster of three nodes, through the built wheel: columns, micro-batches, restarts, losses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 import raftlog
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin, Producer
-from tests.support.cluster import PATIENCE_S, running_cluster
-from tests.support.spark import ROOT, Arrived, session, started
-from tests.support.spark_queries import failing, finish, until
+from tests.support.clusters.cluster import PATIENCE_S, running_cluster
+from tests.support.spark.queries import failing, finish, until
+from tests.support.spark.session import ROOT, Arrived, session, started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.integration,
-    # Of sockets between Python and Spark's own processes, which are Spark's to close.
+    # Warnings about sockets between Python and Spark's own processes, which Spark should close.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -49,7 +49,7 @@ def admin(cluster: LocalCluster) -> Iterator[Admin]:
 
 
 def produce(cluster: LocalCluster, topic: str, count: int, partitions: int = 2, first: int = 0) -> None:
-    """So many records to each partition, `<partition>-<number>`, with the number as key."""
+    """Produce this number of records to each partition, `<partition>-<number>`, with the number as key."""
     with Producer(cluster.bootstrap) as producer:
         for partition in range(partitions):
             numbers = range(first, first + count)
@@ -65,7 +65,7 @@ def batch(spark: SparkSession, cluster: LocalCluster, **options: Any) -> DataFra
 def stream(
     spark: SparkSession, cluster: LocalCluster, arrived: Arrived, checkpoint: Path, *, now: bool, **options: Any
 ) -> StreamingQuery:
-    """A query that remembers what arrived. `now`: what is there now, and no more."""
+    """A query that collects its records. `now`: only the available records."""
     reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
     writer = reader.options(columns="partition,offset,value", **options).load().writeStream
     writer = writer.foreachBatch(arrived).option("checkpointLocation", str(checkpoint))
@@ -88,7 +88,7 @@ def orders(cluster: LocalCluster) -> str:
 
 
 def test_a_batch_has_the_kafka_connectors_columns(spark: SparkSession, cluster: LocalCluster, orders: str) -> None:
-    """Without a line of registration: Spark finds `pyspark_raftlog` in the wheel."""
+    """Without a registration: Spark finds `pyspark_raftlog` in the wheel."""
     frame = batch(spark, cluster, subscribe=orders, includeHeaders="true")
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         ("key", "binary"),
@@ -112,7 +112,7 @@ def test_a_batch_has_the_kafka_connectors_columns(spark: SparkSession, cluster: 
     assert batch(spark, cluster, subscribe=orders, columns="offset").count() == 4_001
 
 
-def test_conditions_choose_ranges(spark: SparkSession, cluster: LocalCluster, orders: str) -> None:
+def test_conditions_select_ranges(spark: SparkSession, cluster: LocalCluster, orders: str) -> None:
     options = {"subscribePattern": f"{orders[:3]}.*", "filterPushdown": "true", "minPartitions": "4"}
     frame = batch(spark, cluster, columns="partition,offset,timestamp", **options)
     assert frame.rdd.getNumPartitions() == 4
@@ -143,7 +143,7 @@ def test_micro_batches_keep_limits_and_resume_where_they_were(
 def test_a_driver_that_died_before_its_first_commit_skips_nothing(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
-    """Batch 0 was planned from the latest offset, and what was committed of it is lost; meanwhile records came."""
+    """Batch 0 was planned from the latest offset, and its commit is lost; meanwhile records arrived."""
     admin.create_topic("trap", partitions=2)
     produce(cluster, "trap", 10)
     arrived = Arrived()
@@ -152,8 +152,8 @@ def test_a_driver_that_died_before_its_first_commit_skips_nothing(
     produce(cluster, "trap", 20, first=10)
     until(lambda: sum(arrived.sizes) == 40, "batch 1")
     query.stop()
-    # As if all of it had been batch 0, of which nothing was committed. What was produced may have come in several, of
-    # which each later one names the start of what it moves alone; a batch 0 names all.
+    # As if all of it had been batch 0, of which nothing was committed. The records may have come in several batches, of
+    # which each later one names the start of its own partitions only; a batch 0 names all.
     planned = max((file for file in (tmp_path / "offsets").iterdir() if file.name.isdigit()), key=lambda f: int(f.name))
     first_offsets = tmp_path / "offsets" / "0"
     *lines, first = first_offsets.read_text().splitlines()
@@ -168,7 +168,7 @@ def test_a_driver_that_died_before_its_first_commit_skips_nothing(
     assert again.places() == [(partition, offset) for partition in range(2) for offset in range(10, 35)]
 
 
-def test_a_query_goes_on_while_a_leader_dies(
+def test_a_query_continues_while_a_leader_dies(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
     admin.create_topic("moved", partitions=2)
@@ -234,7 +234,7 @@ def test_the_documents_example_runs(spark: SparkSession, cluster: LocalCluster, 
     assert names["batch"].count() == spark.read.parquet(str(tmp_path / "orders")).count() == 4_001
 
 
-def test_errors_reach_the_driver_as_what_they_are(
+def test_errors_reach_the_driver_unchanged(
     spark: SparkSession, cluster: LocalCluster, orders: str, tmp_path: Path
 ) -> None:
     with failing() as told:
@@ -252,7 +252,7 @@ def test_errors_reach_the_driver_as_what_they_are(
     assert "cannot connect to 127.0.0.1:1" in told[0]
 
 
-def test_a_loss_is_told_by_its_kind_and_range(
+def test_a_loss_is_reported_with_its_kind_and_range(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
     admin.create_topic("lost", partitions=2)
@@ -272,13 +272,13 @@ def test_a_loss_is_told_by_its_kind_and_range(
     admin.create_topic("lost", partitions=2)
     with failing() as told:
         finish(stream(spark, cluster, arrived, tmp_path, now=True, **options))
-    assert "lost/0 [100, ...): the topic was deleted and created anew" in told[0]
+    assert "lost/0 [100, ...): the topic was deleted and created again" in told[0]
     with failing() as told:
         batch(spark, cluster, subscribe="lost", endingOffsets='{"lost": {"0": 5, "1": -1}}').count()
     assert "lost/0 [0, 5): the offset lies beyond the log's end" in told[0]
 
 
-def test_the_source_may_be_registered_by_hand(spark: SparkSession, cluster: LocalCluster, orders: str) -> None:
+def test_the_source_can_be_registered_by_hand(spark: SparkSession, cluster: LocalCluster, orders: str) -> None:
     from spark_source import RaftlogSource
 
     spark.dataSource.register(RaftlogSource)

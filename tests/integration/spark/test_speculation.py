@@ -1,8 +1,8 @@
-"""Speculation on a Spark cluster of two hosts: one task is attempted on both, both attempts write, and what shows is
-one of them, once; the other one's transaction is aborted (S1, S13).
+"""Speculation on a Spark cluster of two hosts.
 
-The first attempt stands still when it has written, so that Spark starts another one on the other host; that one goes on
-to its end when the log has records of both.
+One task is attempted on both, both attempts write, and one of them is visible, once; the other one's transaction is
+aborted (S1, S13). The first attempt pauses after it has written, so that Spark starts another one on the other host;
+that one continues to its end when the log has records of both.
 
 Run it by hand: `python -P -m pytest -q -m soak tests/integration/spark/test_speculation.py`. It takes three gigabytes
 of memory and the addresses 127.0.0.2 and 127.0.0.3.
@@ -19,10 +19,10 @@ import pytest
 
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin, Producer
-from tests.support.cluster import PATIENCE_S, running_cluster
-from tests.support.spark import session
-from tests.support.spark_queries import read_committed, until_written
-from tests.support.spark_standalone import (
+from tests.support.clusters.cluster import PATIENCE_S, running_cluster
+from tests.support.spark.queries import read_committed, until_written
+from tests.support.spark.session import session
+from tests.support.spark.standalone import (
     EXECUTOR_MEMORY_MB,
     skip_unless_there_can_be_hosts,
     spark_cluster,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.soak,
-    # Of sockets between Python and Spark's own processes, which are Spark's to close.
+    # Warnings about sockets between Python and Spark's own processes, which Spark should close.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
@@ -42,9 +42,9 @@ pytestmark = [
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 ROWS = 500
-"""Of each of two tasks."""
+"""Rows of each of two tasks."""
 STUCK = 1
-"""The task whose first attempt stands still."""
+"""The task whose first attempt pauses."""
 SETTINGS = {
     "spark.executor.memory": f"{EXECUTOR_MEMORY_MB}m",
     "spark.locality.wait": "0",
@@ -52,7 +52,7 @@ SETTINGS = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.5",
-    # By default Spark hands a sink 10,000 rows at a time: nothing would be written before the end.
+    # By default Spark passes a sink 10,000 rows at a time: nothing would be written before the end.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
 }
 
@@ -97,7 +97,7 @@ def racing(cluster: LocalCluster, topic: str) -> Callable[[Iterator[Any]], Itera
 
 
 def check(cluster: LocalCluster, topic: str) -> None:
-    """Each number once, of one attempt; both have written, and nothing is open."""
+    """Each number once, of one attempt; both have written, and no transaction is open."""
     until_written(cluster.bootstrap, topic)(b"%d/0/" % STUCK, b"%d/1/" % STUCK)
     found = [(row.value or b"").split(b"/") for row in read_committed(cluster, topic)]
     assert sorted(int(number) for _, _, number in found) == list(range(2 * ROWS))
@@ -110,7 +110,7 @@ def check(cluster: LocalCluster, topic: str) -> None:
     assert [one for one in listed.transactions if any(place.topic == topic for place in one.partitions)] == []
 
 
-def test_of_two_attempts_of_a_batch_query_that_both_write_one_shows_s13(
+def test_of_two_attempts_of_a_batch_query_that_both_write_one_is_visible_s13(
     spark: SparkSession, cluster: LocalCluster
 ) -> None:
     with Admin(cluster.bootstrap) as admin:
@@ -121,7 +121,7 @@ def test_of_two_attempts_of_a_batch_query_that_both_write_one_shows_s13(
     check(cluster, "raced")
 
 
-def test_of_two_attempts_of_a_micro_batch_that_both_write_one_shows_s13(
+def test_of_two_attempts_of_a_micro_batch_that_both_write_one_is_visible_s13(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:

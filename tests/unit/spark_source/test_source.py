@@ -1,4 +1,4 @@
-"""What Spark sees of the package, without Spark: a light import, clear errors for what is missing or too old."""
+"""The package as Spark sees it, without Spark: a light import, clear errors for missing or old dependencies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import spark_source
+from raftlog.client import Credentials
 from raftlog.errors import InvalidRequest
 from spark_source import requirements
-from spark_source.connections import Connections
+from spark_source.connections import Connections, security_of
+from spark_source.options.cluster import ClusterOptions, cluster_of
 from spark_source.options.values import refused
+from spark_source.reading.options import parse
 
 OLD_SPARK = """
 import sys
@@ -40,7 +43,7 @@ except Exception as error:
 
 
 def test_the_module_that_spark_loads_by_itself_is_light_and_loads_in_an_old_spark() -> None:
-    """An error in it would break the looking up of every other source."""
+    """An error in it would break the lookup of every other source."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     ran = subprocess.run(
         [sys.executable, "-P", "-c", OLD_SPARK], capture_output=True, text=True, check=True, env=environment, timeout=60
@@ -50,7 +53,7 @@ def test_the_module_that_spark_loads_by_itself_is_light_and_loads_in_an_old_spar
     assert "needs pyspark 4.2 or newer, and 4.1.1 is installed: pip install 'raftlog[spark]'" in told
 
 
-def test_a_spark_without_python_sources_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_without_python_sources_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pyspark", "pyspark.sql"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["pyspark"].__version__ = "3.5.1"  # type: ignore[attr-defined]
@@ -63,7 +66,7 @@ def test_a_spark_without_python_sources_is_told(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("version", "fits"), [("4.1.9", False), ("3.5.0", False), ("4.2.0", True), ("5.0.0.dev1", True)]
 )
-def test_spark_has_to_be_new_enough(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_must_be_new_enough(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     spark = ModuleType("pyspark")
     spark.__version__ = version  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pyspark", spark)
@@ -74,29 +77,64 @@ def test_spark_has_to_be_new_enough(version: str, fits: bool, monkeypatch: pytes
             requirements.check_pyspark()
 
 
-def test_nobody_gives_other_columns() -> None:
+def test_a_user_schema_is_refused() -> None:
     columns = ("key", "value")
     requirements.check_schema(SimpleNamespace(fieldNames=lambda: ["key", "value"]), columns)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match="option columns leaves some out"):
+    with pytest.raises(InvalidRequest, match="use the option columns"):
         requirements.check_schema(SimpleNamespace(fieldNames=lambda: ["value"]), columns)  # type: ignore[arg-type]
 
 
-def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"raftlog\.tls\.authority: no certificates can be read from .*gone\.pem"):
-        Connections("127.0.0.1:1", str(tmp_path / "gone.pem"))
+def test_unreadable_certificates_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"raftlog\.tls\.\*.*gone\.pem contains no certificate"):
+        Connections(ClusterOptions("127.0.0.1:1", str(tmp_path / "gone.pem")))
     (tmp_path / "no.pem").write_text("nothing")
     with pytest.raises(InvalidRequest, match=r"no\.pem"):
-        Connections("127.0.0.1:1", str(tmp_path / "no.pem"))
+        Connections(ClusterOptions("127.0.0.1:1", str(tmp_path / "no.pem")))
 
 
-def test_a_long_value_is_told_shortly() -> None:
+def test_tokens_come_from_files_and_variables_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def credentials(**options: str) -> Credentials | None:
+        given = {"raftlog.bootstrap.servers": "a:1", **{f"raftlog.{name}": text for name, text in options.items()}}
+        return security_of(cluster_of(given)).get("credentials")
+
+    assert credentials() is None, "the client's own default"
+    assert credentials(**{"token.file": "/run/token"}) == Credentials(token_file="/run/token")
+    with pytest.raises(InvalidRequest, match="the variable SPARK_TOKEN is not set in this process"):
+        credentials(**{"token.environment": "SPARK_TOKEN"})
+    monkeypatch.setenv("SPARK_TOKEN", "rlt_secret-1")
+    assert credentials(**{"token.environment": "SPARK_TOKEN"}) == Credentials(token="rlt_secret-1")
+    assert credentials(token="rlt_secret-1") == Credentials(token="rlt_secret-1")
+    for twice in ({"token": "secret-1", "token.file": "f"}, {"token.environment": "X", "token.file": "f"}):
+        with pytest.raises(InvalidRequest, match="name two tokens") as error:
+            credentials(**twice)
+        assert "secret-1" not in error.value.detail
+    with pytest.raises(InvalidRequest, match=r"raftlog\.tls\.key needs"):
+        credentials(**{"tls.key": "k.pem"})
+
+
+def test_a_literal_token_is_in_no_text_s12() -> None:
+    """Options of equal clusters share connections; the token decides, but is not shown."""
+    given = {"raftlog.bootstrap.servers": "a:1", "raftlog.token": "secret-1", "subscribe": "t"}
+    options = parse(given, streaming=True)
+    assert "secret-1" not in repr(options) + str(options)
+    other = cluster_of(given | {"raftlog.token": "secret-2"})
+    assert options.cluster != other and hash(options.cluster) == hash(other)
+    with pytest.raises(InvalidRequest) as error:
+        parse(given | {"raftlog.token": "secret-1 secret-1", "RAFTLOG.token": "secret-2"}, streaming=True)
+    assert "secret" not in error.value.detail
+    with pytest.raises(InvalidRequest) as error:
+        Connections(cluster_of(given | {"raftlog.token": "secret-1 secret-1"}))
+    assert "secret" not in error.value.detail
+
+
+def test_a_long_value_is_shortened() -> None:
     with pytest.raises(InvalidRequest) as raised:
         refused("assign", "x" * 10_000, "JSON")
     assert len(raised.value.detail) < 300
 
 
-def test_connections_that_are_closed_are_made_anew() -> None:
-    connections = Connections("127.0.0.1:1", None)
+def test_closed_connections_are_opened_again() -> None:
+    connections = Connections(ClusterOptions("127.0.0.1:1"))
     assert connections.usable
     connections.close()
     assert not connections.usable
@@ -124,8 +162,8 @@ except ImportError as error:
 """
 
 
-def test_an_executor_without_raftlog_says_so() -> None:
-    """Sources, readers and writers go to Spark's processes as cloudpickle packs them."""
+def test_an_executor_without_raftlog_reports_it() -> None:
+    """Sources, readers and writers are sent to Spark's processes as cloudpickle packs them."""
     pytest.importorskip("pyspark")
 
     def run(program: str, *arguments: str, given: bytes = b"") -> bytes:

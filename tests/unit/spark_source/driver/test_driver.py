@@ -1,4 +1,4 @@
-"""A streaming query's driver against a cluster in memory: where it begins, what it is told, what it costs when idle."""
+"""A streaming query's driver with a cluster in memory: its starting offsets, its errors, its costs when idle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_source.driver.stream import StreamDriver
 from spark_source.reading.filters import Restrictions
 from spark_source.reading.losses import DataLoss, LossKind
 from spark_source.reading.offsets import PartitionRange, SourceOffset
-from tests.support.spark_cluster import SparkCluster, fill
+from tests.support.spark.cluster import SparkCluster, fill
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ async def test_micro_batches_follow_one_another() -> None:
             assert (await query.call(lambda driver: driver.latest())) is not None
 
 
-async def test_the_initial_offset_is_asked_for_once() -> None:
+async def test_the_initial_offset_is_requested_once() -> None:
     async with SparkCluster() as cluster:
         topic = cluster.create_topic("t")
         fill(topic.partitions[0], 10)
@@ -92,7 +92,7 @@ async def test_the_initial_offset_is_asked_for_once() -> None:
 
 
 async def test_an_idle_query_waits_at_the_cluster_and_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark asks sixty times a second; the cluster is asked every few seconds."""
+    """Spark asks sixty times per second; the cluster is asked every few seconds."""
     monkeypatch.setattr(latest, "CALM_S", 0.0)
     async with SparkCluster() as cluster:
         topic = cluster.create_topic("t")
@@ -114,7 +114,7 @@ async def test_an_idle_query_waits_at_the_cluster_and_is_woken(monkeypatch: pyte
             assert following.ends == {"t": {0: 11}}
 
 
-async def test_available_now_stops_at_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_available_now_stops_at_the_initial_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async with SparkCluster() as cluster:
         topic = cluster.create_topic("t")
         fill(topic.partitions[0], 10)
@@ -127,12 +127,12 @@ async def test_available_now_stops_at_what_was_there(monkeypatch: pytest.MonkeyP
             third = await query.next(second, 6)
             assert (second.ends, third.ends) == ({"t": {0: 6}}, {"t": {0: 10}})
             assert await query.next(third, 6) is third
-            # The end of the last micro-batch is written before Spark ends the query.
+            # The end of the last micro-batch is committed before Spark ends the query.
             assert cluster.commits[-1]["group"] == "lag"
             assert [one["offset"] for one in cluster.commits[-1]["offsets"]] == [10]
 
 
-async def test_enough_is_waited_for() -> None:
+async def test_it_waits_for_enough_records() -> None:
     async with SparkCluster() as cluster:
         topic = cluster.create_topic("t")
         async with driving(cluster, minOffsetsPerTrigger="5", maxTriggerDelay="1d") as query:
@@ -159,7 +159,7 @@ async def test_new_partitions_and_topics_are_found() -> None:
             assert await query.plan(first, second) == [(0, 0, 4)]
 
 
-async def test_many_topics_are_asked_for_at_once() -> None:
+async def test_many_topics_are_requested_at_once() -> None:
     async with SparkCluster() as cluster:
         names = [f"topic-{number}" for number in range(40)]
         for name in names:
@@ -171,7 +171,7 @@ async def test_many_topics_are_asked_for_at_once() -> None:
         assert cluster.describes == 0 and len(cluster.calls) < 12
 
 
-async def test_a_topic_that_is_not_there_is_named() -> None:
+async def test_a_missing_topic_is_named() -> None:
     async with SparkCluster() as cluster:
         async with driving(cluster) as query:
             with pytest.raises(InvalidRequest, match="there is no topic t") as raised:
@@ -184,7 +184,7 @@ async def test_a_topic_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(("start", "kind"), [(5, LossKind.RETENTION), (200, LossKind.BEYOND_END)])
-async def test_a_start_that_is_not_in_the_log_is_a_loss(start: int, kind: LossKind) -> None:
+async def test_a_start_that_is_out_of_range_is_a_loss(start: int, kind: LossKind) -> None:
     async with SparkCluster() as cluster:
         topic = cluster.create_topic("t")
         fill(topic.partitions[0], 100)
@@ -198,7 +198,7 @@ async def test_a_start_that_is_not_in_the_log_is_a_loss(start: int, kind: LossKi
             assert (await query.initial()).ends == {"t": {0: 40 if start == 5 else 100}}
 
 
-async def test_what_happens_to_a_topic_while_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
+async def test_changes_of_a_topic_while_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "raftlog.spark")
     async with SparkCluster() as cluster:
         topic = cluster.create_topic("t")
@@ -224,7 +224,7 @@ async def test_what_happens_to_a_topic_while_it_is_read(caplog: pytest.LogCaptur
             del cluster.topics["t"]
             assert await losing(query.next(end)) is LossKind.DELETED
             assert (await tolerant.next(again)).ends == {}
-    assert caplog.text.count("retention overtook the query") == 1  # told once a run
+    assert caplog.text.count("retention overtook the query") == 1  # reported once per run
 
 
 async def losing(call: object) -> LossKind:
@@ -234,22 +234,22 @@ async def losing(call: object) -> LossKind:
     return loss.kind
 
 
-async def test_a_topic_that_is_not_subscribed_any_more_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_topic_that_is_no_longer_subscribed_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
     async with SparkCluster() as cluster:
         one, two = cluster.create_topic("t"), cluster.create_topic("u")
         async with driving(cluster) as query:
             start = SourceOffset({"t": one.id.hex(), "u": two.id.hex()}, {}, {"t": {0: 0}, "u": {0: 0}})
             assert (await query.next(start)).ends == {"t": {0: 0}}
-    assert "does not read topic u any more" in caplog.text
+    assert "no longer reads topic u" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("subscription", "listed"),
     [({}, True), ({"subscribePattern": "t.*"}, True), ({"subscribePattern": "t.*"}, False)],
 )
-async def test_a_node_that_is_behind_takes_no_topic_away(subscription: dict[str, str], listed: bool) -> None:
-    """It describes a topic that was deleted before the one that is read was created, or does not list it: believed, it
-    would have the query begin that topic anew, and read all of it twice."""
+async def test_a_lagging_node_removes_no_topic(subscription: dict[str, str], listed: bool) -> None:
+    """It describes a topic that was deleted before the one that is read was created, or does not list it: if it were
+    believed, the query would begin that topic again, and read all of it twice."""
     async with SparkCluster(nodes=2) as cluster:
         old = cluster.create_topic("t")
         fill(old.partitions[0], 3)
@@ -267,9 +267,9 @@ async def test_a_node_that_is_behind_takes_no_topic_away(subscription: dict[str,
 
 
 @pytest.mark.parametrize("subscription", [{}, {"subscribePattern": "t.*"}, {"assign": '{"t": [0, 1]}'}])
-async def test_a_node_that_is_behind_takes_no_partition_away(subscription: dict[str, str]) -> None:
-    """A topic never has fewer partitions than it had. Believed, the node would have the query begin the others anew,
-    and read all of them twice."""
+async def test_a_lagging_node_removes_no_partition(subscription: dict[str, str]) -> None:
+    """A topic never has fewer partitions than before. If the node were believed, the query would begin the others
+    again, and read all of them twice."""
     async with SparkCluster(nodes=2) as cluster:
         topic, behind = cluster.create_topic("t", partitions=2), cluster.nodes[1]
         fill(topic.partitions[0], 20)
@@ -283,8 +283,8 @@ async def test_a_node_that_is_behind_takes_no_partition_away(subscription: dict[
         assert behind.api_calls
 
 
-async def test_an_end_that_seems_to_go_back_is_no_loss() -> None:
-    """A leader that was elected a moment ago may not know how much was committed (S3)."""
+async def test_an_end_that_seems_to_move_back_is_no_loss() -> None:
+    """A leader that was elected a moment ago may not know the committed end (S3)."""
     async with SparkCluster() as cluster:
         topic = cluster.create_topic("t")
         fill(topic.partitions[0], 20)
@@ -295,7 +295,9 @@ async def test_an_end_that_seems_to_go_back_is_no_loss() -> None:
             assert (await query.next(start)).ends == {"t": {0: 30}}
 
 
-async def test_progress_is_written_beside_the_query_and_never_fails_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_progress_is_committed_in_the_background_and_never_fails_the_query(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with SparkCluster() as cluster:
         topic = cluster.create_topic("t")
         fill(topic.partitions[0], 10)
@@ -324,7 +326,7 @@ async def test_a_partition_without_a_leader_holds_up_no_other() -> None:
         topic = cluster.create_topic("t", partitions=2)
         async with driving(cluster, startingOffsets="earliest", requestTimeoutMs="300") as query:
             cluster.leaderless[0] = 1_000
-            with pytest.raises(RaftlogError, match="no leader told where t/0 begins and ends") as raised:
+            with pytest.raises(RaftlogError, match="no leader reported the offsets of t/0") as raised:
                 await query.initial()
             assert raised.value.code == "leader_not_available"
             cluster.leaderless[0] = 0
@@ -339,7 +341,7 @@ async def test_a_partition_without_a_leader_holds_up_no_other() -> None:
             assert (await query.next(second)).ends == {"t": {0: 5, 1: 5}}
 
 
-async def test_an_election_is_waited_for_where_a_time_is_asked_for() -> None:
+async def test_an_election_is_waited_for_if_a_time_is_requested() -> None:
     async with SparkCluster() as cluster:
         fill(cluster.create_topic("t").partitions[0], 10, timestamp_ms=2_000)
         async with driving(cluster, startingTimestamp="1000") as query:
@@ -356,7 +358,7 @@ async def test_a_cluster_out_of_reach_ends_the_query_in_time() -> None:
             await cluster.nodes[1].kill()
             with pytest.raises(RaftlogError) as raised:
                 while True:
-                    assert await query.next(first) is first  # for a while the last answer stands
+                    assert await query.next(first) is first  # for a while the last answer is used
             assert raised.value.code == "connection_lost"
 
 
@@ -371,7 +373,7 @@ async def plan(
     return [(one.topic, one.partition, one.start, one.end) for one in found]
 
 
-async def test_a_batch_reads_what_is_there() -> None:
+async def test_a_batch_reads_the_available_records() -> None:
     async with SparkCluster() as cluster:
         topic = cluster.create_topic("t", partitions=2)
         fill(topic.partitions[0], 10, timestamp_ms=1_000)

@@ -1,4 +1,4 @@
-"""Losses are told apart and name the range; where a query begins and ends; what filters leave of the log."""
+"""Losses are distinct and name the range; the start and the end of a query; the part of the log that filters leave."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def at(offset: int, topic_id: str = ONE, topic: str = "t") -> SourceOffset:
     [
         (at(3), LossKind.RETENTION, "t/0 [3, 10): retention overtook the query: the log begins at offset 10 now"),
         (at(60), LossKind.BEYOND_END, "t/0 [50, 60): the offset lies beyond the log's end: the log ends at offset 50"),
-        (at(20, TWO), LossKind.RECREATED, "t/0 [20, ...): the topic was deleted and created anew: its id was 222"),
+        (at(20, TWO), LossKind.RECREATED, "t/0 [20, ...): the topic was deleted and created again: its id was 222"),
         (
             at(20, ONE, "gone"),
             LossKind.DELETED,
-            "gone/0 [20, ...): the topic was deleted: the cluster does not know it",
+            "gone/0 [20, ...): the topic was deleted: the cluster has no such topic",
         ),
     ],
 )
@@ -48,16 +48,16 @@ def test_each_kind_of_loss_names_what_is_missing(start: SourceOffset, kind: Loss
     assert again.losses == error.losses and again.detail == error.detail
 
 
-def test_what_is_there_is_no_loss() -> None:
+def test_an_available_range_is_no_loss() -> None:
     assert losses.since(at(10), NOW) == losses.since(at(50), NOW) == []
 
 
-def test_many_losses_are_told_shortly() -> None:
+def test_many_losses_are_summarized() -> None:
     many = [losses.deleted("t", number, 0, 1) for number in range(12)]
     assert "and 2 more" in DataLoss(many).detail
 
 
-def test_ranges_are_cut_to_what_can_be_read() -> None:
+def test_ranges_are_limited_to_the_readable_part() -> None:
     ranges = [
         PartitionRange("t", ONE, 0, 3, 20),
         PartitionRange("t", ONE, 0, 40, 60),
@@ -78,12 +78,12 @@ def test_ranges_are_cut_to_what_can_be_read() -> None:
     ]
 
 
-# --- Where a query begins and ends ------------------------------------------------------------------------------------
+# --- Start and end of a query -----------------------------------------------------------------------------------------
 
 TOPICS = {"t": TopicBounds("t", ONE, {0: PartitionBounds(10, 50), 1: PartitionBounds(0, 7)})}
 
 
-def test_places_become_offsets() -> None:
+def test_positions_become_offsets() -> None:
     assert resolve(Where("o", everywhere=EARLIEST), TOPICS, {}) == {"t": {0: 10, 1: 0}}
     assert resolve(Where("o", everywhere=LATEST), TOPICS, {}) == {"t": {0: 50, 1: 7}}
     assert resolve(Where("o", offsets={"t": {0: 99, 1: EARLIEST}}), TOPICS, {}) == {"t": {0: 99, 1: 0}}
@@ -122,7 +122,7 @@ def left(*conditions: Any) -> tuple[Restrictions, list[str]]:
     return found, [type(one).__name__ for one in unhandled]
 
 
-def test_conditions_on_places_choose_ranges_and_are_done_with() -> None:
+def test_conditions_on_positions_select_ranges_and_are_complete() -> None:
     found, unhandled = left(
         condition("EqualTo", "topic", "t"),
         condition("StringStartsWith", "topic", "t"),
@@ -141,7 +141,7 @@ def test_conditions_on_places_choose_ranges_and_are_done_with() -> None:
     assert one.cut(PartitionRange("t", ONE, 0, 10, 50)).size == 1
 
 
-def test_spark_keeps_what_it_must_test_itself() -> None:
+def test_spark_keeps_the_conditions_that_it_must_test_itself() -> None:
     moment = datetime(1970, 1, 1, 0, 0, 1, 500, tzinfo=UTC)
     found, unhandled = left(
         condition("GreaterThan", "timestamp", moment),

@@ -1,5 +1,7 @@
-"""The offset in the checkpoint: JSON that means the same is the same; and the first micro-batch that was never
-committed is read from where the query really began (S1: nothing is skipped)."""
+"""The offset in the checkpoint: equal meaning gives equal JSON.
+
+The first micro-batch that was never committed is read from the query's original start (S1: nothing is skipped).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def offset(ends: dict[int, int], base: dict[int, int] | None = None, topic_id: s
     return SourceOffset({"t": topic_id}, {"t": base} if base else {}, {"t": ends})
 
 
-def test_json_is_sorted_and_comes_back_the_same() -> None:
+def test_json_is_sorted_and_survives_a_round_trip() -> None:
     made = SourceOffset({"b": TWO, "a": ONE}, {"b": {10: 1, 9: 0}}, {"b": {10: 5, 9: 4}, "a": {0: 7}})
     text = json.dumps(made.to_json())
     assert text == (
@@ -53,19 +55,19 @@ def test_json_is_sorted_and_comes_back_the_same() -> None:
         {"events": {"0": 17}},
     ],
 )
-def test_an_offset_that_is_not_ours_is_refused(document: object) -> None:
+def test_a_foreign_offset_is_refused(document: object) -> None:
     with pytest.raises(InvalidRequest, match="checkpoint holds an offset that this source cannot read"):
         SourceOffset.from_json(document)
 
 
-def test_ranges_are_what_lies_between_two_offsets() -> None:
+def test_ranges_lie_between_two_offsets() -> None:
     start, end = offset({0: 5, 1: 7}), offset({0: 9, 1: 7})
     assert planned_ranges(start, end) == [PartitionRange("t", ONE, 0, 5, 9)]
 
 
 def test_an_uncommitted_first_batch_begins_where_the_query_first_began() -> None:
-    """The driver died after it had planned batch 0, which began at the latest offset, 100. Since then 300 records came;
-    Spark asks where to begin again, is told 400, and plans from there to the end that it had written down."""
+    """The driver died after it had planned batch 0, which began at the latest offset, 100. Since then 300 records
+    arrived; Spark asks for the start again, gets 400, and plans from there to the end that it had recorded."""
     first = planning.begin(picture(p0=(0, 100)), {"t": {0: 100}})
     planned = planning.advance(first, picture(p0=(0, 250)), None)
     again = planning.begin(picture(p0=(0, 400)), {"t": {0: 400}})
@@ -74,7 +76,7 @@ def test_an_uncommitted_first_batch_begins_where_the_query_first_began() -> None
     assert planned_ranges(behind, planned) == [PartitionRange("t", ONE, 0, 100, 250)]
 
 
-def test_the_base_goes_when_a_partition_has_moved_on() -> None:
+def test_the_base_is_dropped_when_a_partition_has_advanced() -> None:
     first = planning.begin(picture(p0=(0, 10), p1=(0, 10)), {"t": {0: 10, 1: 10}})
     second = planning.advance(first, picture(p0=(0, 20), p1=(0, 10)), None)
     assert second.base == {"t": {0: 10, 1: 10}}
@@ -93,13 +95,13 @@ def test_a_new_partition_begins_at_its_first_record_also_after_a_replay() -> Non
     assert planned_ranges(start, end) == [PartitionRange("t", ONE, 1, 3, 8)]
 
 
-def test_a_topic_created_anew_begins_at_its_first_record() -> None:
+def test_a_recreated_topic_begins_at_its_first_record() -> None:
     start = offset({0: 500})
     end = planning.advance(start, picture(TWO, p0=(0, 8)), None)
     assert end == offset({0: 8}, {0: 0}, TWO)
     assert planned_ranges(start, end) == [PartitionRange("t", TWO, 0, 0, 8)]
 
 
-def test_an_offset_that_lacks_a_beginning_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="where t/1 begins"):
+def test_an_offset_without_a_base_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="no starting offset of t/1"):
         planned_ranges(offset({0: 5}), offset({0: 5, 1: 9}))

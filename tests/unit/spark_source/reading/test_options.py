@@ -1,4 +1,6 @@
-"""The options of the Spark source: Kafka's names and defaults; nothing unknown, contradictory or meaningless passes."""
+"""The options of the Spark source: Kafka's names and defaults; unknown, contradictory or meaningless
+ones are refused.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from raftlog.errors import InvalidRequest
 from spark_source.options.values import EARLIEST, LATEST, duration_ms
 from spark_source.reading.columns import DEFAULT, TYPES, choose, schema_text
 from spark_source.reading.options import ALIASES, BATCH_ONLY, COMMON, STREAM_ONLY, SourceOptions, columns_of, parse
-from tests.support.spark import ROOT
+from tests.support.spark.session import ROOT
 
 LEAST = {"raftlog.bootstrap.servers": "a:1", "subscribe": "orders"}
 
@@ -48,7 +50,7 @@ def test_the_defaults_are_those_of_the_kafka_connector() -> None:
     assert (options.max_offsets_per_trigger, options.min_partitions, options.group) == (None, None, None)
 
 
-def test_a_job_ports_from_kafka_by_its_formats_name() -> None:
+def test_a_job_migrates_from_kafka_by_the_formats_name() -> None:
     kafka = {
         "kafka.bootstrap.servers": "a:1,b:2",
         "subscribe": "orders, payments",
@@ -65,8 +67,8 @@ def test_a_job_ports_from_kafka_by_its_formats_name() -> None:
         "fetchOffset.retryIntervalMs": "20000",
         "kafka.group.id": "lag",
     }
-    options = parse({name.lower(): value for name, value in kafka.items()}, streaming=True)  # as Spark gives them
-    assert options.bootstrap == "a:1,b:2"
+    options = parse({name.lower(): value for name, value in kafka.items()}, streaming=True)  # as Spark passes them
+    assert options.cluster.bootstrap == "a:1,b:2"
     assert options.topics == ("orders", "payments")
     assert options.starting.offsets == {"orders": {0: 23, 1: EARLIEST}, "payments": {0: LATEST}}
     assert not options.fail_on_data_loss
@@ -78,7 +80,7 @@ def test_a_job_ports_from_kafka_by_its_formats_name() -> None:
     assert options.group == "lag"
 
 
-def test_an_election_is_longer_than_kafkas_attempts() -> None:
+def test_the_request_timeout_covers_an_election() -> None:
     assert stream(**{"fetchOffset.numRetries": "3"}).request_timeout_ms == 30_000
     assert stream(requestTimeoutMs="500").request_timeout_ms == 500
 
@@ -94,7 +96,7 @@ def test_an_election_is_longer_than_kafkas_attempts() -> None:
         ("topic", "orders"),
     ],
 )
-def test_what_is_not_known_is_refused_by_name(name: str, value: str) -> None:
+def test_unknown_options_are_refused_by_name(name: str, value: str) -> None:
     assert name in refused(LEAST | {name: value})
 
 
@@ -108,7 +110,7 @@ def test_stream_options_are_refused_in_batches(name: str) -> None:
     assert name in refused(LEAST | {name: "1"}, streaming=False)
 
 
-def test_exactly_one_way_says_what_is_read() -> None:
+def test_exactly_one_option_selects_the_topics() -> None:
     servers = {"raftlog.bootstrap.servers": "a:1"}
     assert "not none" in refused(servers)
     assert "subscribe and assign" in refused(LEAST | {"assign": '{"orders": [0]}'})
@@ -117,7 +119,7 @@ def test_exactly_one_way_says_what_is_read() -> None:
     assert assigned == {"orders": (1, 0)}
 
 
-def test_a_timestamp_goes_before_timestamps_and_those_before_offsets() -> None:
+def test_a_timestamp_takes_precedence_over_timestamps_and_those_over_offsets() -> None:
     by_partition = json.dumps({"orders": {"0": 5}})
     options = stream(startingOffsets="earliest", startingOffsetsByTimestamp=by_partition)
     assert options.starting.timestamps == {"orders": {0: 5}} and options.starting.error_without_match
@@ -163,13 +165,13 @@ def test_a_timestamp_goes_before_timestamps_and_those_before_offsets() -> None:
         ({"kafka.bootstrap.servers": "b:2"}, True),
     ],
 )
-def test_a_wrong_value_is_told_with_its_option(options: dict[str, str], streaming: bool) -> None:
+def test_an_invalid_value_is_reported_with_its_option(options: dict[str, str], streaming: bool) -> None:
     detail = refused(LEAST | options, streaming=streaming)
     assert any(name in detail or ALIASES.get(name, name) in detail for name in options)
 
 
 def test_the_same_option_may_be_given_by_two_names() -> None:
-    assert parse(LEAST | {"kafka.bootstrap.servers": "a:1"}, streaming=True).bootstrap == "a:1"
+    assert parse(LEAST | {"kafka.bootstrap.servers": "a:1"}, streaming=True).cluster.bootstrap == "a:1"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_durations_are_sparks(text: str, expected: int) -> None:
     assert duration_ms("maxTriggerDelay", text) == expected
 
 
-def test_columns_are_chosen_in_the_order_given() -> None:
+def test_columns_are_selected_in_the_given_order() -> None:
     assert choose(("offset", "VALUE"), include_headers=False) == ("offset", "value")
     assert choose(None, include_headers=False) == DEFAULT
     assert choose(None, include_headers=True) == tuple(TYPES)
@@ -187,7 +189,7 @@ def test_columns_are_chosen_in_the_order_given() -> None:
     assert schema_text(("offset", "key")) == "offset BIGINT, key BINARY"
 
 
-def test_no_option_is_of_two_kinds() -> None:
+def test_no_option_has_two_kinds() -> None:
     names = [*COMMON, *BATCH_ONLY, *STREAM_ONLY]
     assert len(names) == len({name.lower() for name in names})
     assert set(ALIASES.values()) <= set(names)

@@ -1,4 +1,4 @@
-"""How far a query goes, how much it takes, how it is cut into tasks: with twins that say it more simply."""
+"""The end of a micro-batch, its limits, and its split into tasks, compared with simpler models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def picture(bounds: dict[int, tuple[int, int]]) -> dict[str, TopicBounds]:
 
 
 @given(BACKLOGS, st.integers(1, 5_000))
-def test_a_limit_is_kept_and_nobody_starves(backlogs: dict[int, int], limit: int) -> None:
+def test_a_limit_is_kept_and_no_partition_starves(backlogs: dict[int, int], limit: int) -> None:
     shares = admit(backlogs, limit)
     waiting = [key for key, backlog in backlogs.items() if backlog]
     assert sorted(shares) == sorted(waiting)
@@ -29,7 +29,7 @@ def test_a_limit_is_kept_and_nobody_starves(backlogs: dict[int, int], limit: int
 
 
 @given(BACKLOGS)
-def test_without_a_limit_everything_is_taken(backlogs: dict[int, int]) -> None:
+def test_without_a_limit_everything_is_read(backlogs: dict[int, int]) -> None:
     assert admit(backlogs, None) == {key: backlog for key, backlog in backlogs.items() if backlog}
 
 
@@ -39,7 +39,7 @@ def test_shares_follow_the_backlog() -> None:
 
 @given(st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1), st.data())
 def test_micro_batches_read_every_offset_once(logs: dict[int, tuple[int, int]], data: st.DataObject) -> None:
-    """Twin: the set of all offsets. Whatever the limits, restarts and growth, the ranges add up to it."""
+    """Model: the set of all offsets. Whatever the limits, restarts and growth, the ranges add up to it."""
     ends = {number: start + size for number, (start, size) in logs.items()}
     bounds = {number: (start, ends[number]) for number, (start, _) in logs.items()}
     begins = {number: data.draw(st.integers(start, end)) for number, (start, end) in bounds.items()}
@@ -59,14 +59,14 @@ def test_micro_batches_read_every_offset_once(logs: dict[int, tuple[int, int]], 
     assert planning.backlog(at, picture(bounds)) == 0
 
 
-def test_an_offset_stays_the_same_object_while_nothing_is_new() -> None:
+def test_an_offset_stays_the_same_object_without_new_records() -> None:
     start = planning.begin(picture({0: (0, 5)}), {"t": {0: 5}})
     assert planning.advance(start, picture({0: (0, 5)}), None) is start
     assert planning.advance(start, picture({0: (2, 5)}), None) is start
 
 
-def test_what_is_gone_is_passed_over_where_that_is_allowed() -> None:
-    """By the time it is planned, `failOnDataLoss` has let it pass."""
+def test_missing_records_are_skipped_if_that_is_permitted() -> None:
+    """By the time of planning, `failOnDataLoss` has permitted it."""
     start = SourceOffset({"t": ONE}, {}, {"t": {0: 3, 1: 90}})
     now = picture({0: (10, 30), 1: (0, 50)})
     assert planning.backlog(start, now) == 20
@@ -84,7 +84,7 @@ def test_the_gate_opens_first_then_for_enough_or_after_long() -> None:
     assert TriggerGate(None, 1000).opens(0, 0)
 
 
-def test_an_end_that_seems_to_go_back_is_doubted_for_a_while() -> None:
+def test_an_end_that_seems_to_move_back_is_doubted_for_a_while() -> None:
     known = KnownEnds()
     assert known.judge(ONE, 0, 100, 0.0) == 100
     assert known.judge(ONE, 0, 90, 1.0) == 100 and known.doubted()
@@ -94,7 +94,7 @@ def test_an_end_that_seems_to_go_back_is_doubted_for_a_while() -> None:
     assert known.judge(ONE, 0, 97, 99.0) == 97 and not known.doubted()
 
 
-def test_a_checkpoint_says_how_far_a_log_reached() -> None:
+def test_a_checkpoint_records_how_far_a_log_reached() -> None:
     known = KnownEnds()
     known.expect([(ONE, 0, 50)])
     assert known.judge(ONE, 0, 40, 0.0) == 50
@@ -108,7 +108,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 500)), max_size
 
 
 @given(RANGES, st.one_of(st.none(), st.integers(1, 50)), st.one_of(st.none(), st.integers(1, 100)))
-def test_pieces_are_the_range_and_no_larger_than_asked(
+def test_pieces_cover_the_range_and_are_no_larger_than_requested(
     sizes: list[tuple[int, int]], least: int | None, most: int | None
 ) -> None:
     ranges = [PartitionRange("t", ONE, n, start, start + size) for n, (start, size) in enumerate(sizes)]
@@ -124,7 +124,7 @@ def test_pieces_are_the_range_and_no_larger_than_asked(
         assert len(pieces) >= min(least, sum(one.size for one in ranges))
 
 
-def test_the_largest_range_is_cut_first() -> None:
+def test_the_largest_range_is_split_first() -> None:
     small, large = PartitionRange("t", ONE, 0, 0, 10), PartitionRange("t", ONE, 1, 0, 90)
     pieces = split([small, large], 4, None)
     assert [(piece.partition, piece.size) for piece in pieces] == [(0, 10), (1, 30), (1, 30), (1, 30)]

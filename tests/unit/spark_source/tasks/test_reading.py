@@ -1,10 +1,12 @@
-"""A range as an executor reads it: exactly its records, in Arrow columns, or an error that says what is missing (S1,
-S3, S13)."""
+"""A range as an executor reads it: exactly its records, in Arrow columns, or an error that names the missing part (S1,
+S3, S13).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +25,8 @@ from spark_source.tasks import arrow_columns, range_reader
 from spark_source.tasks import read as executor
 from spark_source.tasks.arrow_columns import ArrowColumns
 from spark_source.tasks.range_reader import RangeReader
-from tests.support.fake_cluster import OK, Fate
-from tests.support.spark_cluster import SparkCluster, fill
+from tests.support.client.fake_cluster import OK, Fate
+from tests.support.spark.cluster import SparkCluster, fill
 
 ALL = tuple(TYPES)
 ID = "1" * 32
@@ -62,21 +64,25 @@ def test_all_columns_are_the_kafka_connectors(count: int) -> None:
     assert found.validate(full=True) is None
 
 
-def test_columns_that_nobody_asked_for_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError("it was decoded")
+def with_offsets_only(batch: bytes, offset: int) -> Any:
+    """A batch of which nothing but the offsets can be decoded."""
+    whole = consumed(batch, offset).record_batch
+    assert whole.columns is not None
+    columns = SimpleNamespace(offset_deltas=whole.columns.offset_deltas)
+    return SimpleNamespace(
+        record_batch=SimpleNamespace(header=whole.header, columns=columns), start_offset=offset, size_bytes=len(batch)
+    )
 
+
+def test_columns_that_were_not_requested_are_not_decoded() -> None:
+    place = PartitionRange("t", ID, 3, 0, 100)
+    two = with_offsets_only(encode([b"a", b"b"], base_timestamp_ms=1), 7)
+    assert rows(list(ArrowColumns(place, ("offset",)).batches([two]))) == [{"offset": 7}, {"offset": 8}]
+    one = with_offsets_only(encode([b"a"], base_timestamp_ms=1), 7)
+    assert rows(list(ArrowColumns(place, ("topic", "partition")).batches([one]))) == [{"topic": "t", "partition": 3}]
     for name in ("key", "value", "timestamp", "headers"):
-        monkeypatch.setitem(arrow_columns._READERS, name, never)
-    columns = ArrowColumns(PartitionRange("t", ID, 3, 0, 100), ("offset",))
-    assert rows(list(columns.batches([consumed(encode([b"a", b"b"], base_timestamp_ms=1), 7)]))) == [
-        {"offset": 7},
-        {"offset": 8},
-    ]
-    only_topic = ArrowColumns(PartitionRange("t", ID, 3, 0, 100), ("topic", "partition"))
-    assert rows(list(only_topic.batches([consumed(encode([b"a"], base_timestamp_ms=1), 7)]))) == [
-        {"topic": "t", "partition": 3}
-    ]
+        with pytest.raises(AttributeError):
+            list(ArrowColumns(place, (name,)).batches([one]))
 
 
 def test_values_of_a_large_batch_are_not_copied() -> None:
@@ -87,7 +93,7 @@ def test_values_of_a_large_batch_are_not_copied() -> None:
     assert found.column("value").buffers()[2].address == pa.py_buffer(data.values.data).address
 
 
-def test_small_batches_are_put_together_and_cut_to_the_range() -> None:
+def test_small_batches_are_merged_and_limited_to_the_range() -> None:
     parts = [consumed(encode([b"%d" % n for n in range(10)], base_timestamp_ms=1), first) for first in (0, 10, 20)]
     found = list(ArrowColumns(PartitionRange("t", ID, 3, 4, 23), ("offset", "topic", "value")).batches(parts))
     assert len(found) == 1
@@ -98,7 +104,7 @@ def test_small_batches_are_put_together_and_cut_to_the_range() -> None:
     assert [batch.num_rows for batch in whole] == [8000, 8000, 4000]
 
 
-def test_holes_that_compaction_left_are_no_rows() -> None:
+def test_holes_of_compaction_are_no_rows() -> None:
     batch = encode([b"%d" % n for n in range(10)], keys=[b"k"] * 10, base_timestamp_ms=1)
     kept = keep_records(RecordBatch(batch), [n in (1, 5, 9) for n in range(10)])
     assert kept is not None
@@ -107,7 +113,7 @@ def test_holes_that_compaction_left_are_no_rows() -> None:
     assert list(ArrowColumns(PartitionRange("t", ID, 3, 102, 104), ALL).batches([consumed(kept, 100)])) == []
 
 
-def test_a_timestamp_that_spark_cannot_hold_is_told() -> None:
+def test_a_timestamp_that_spark_cannot_hold_is_reported() -> None:
     batch = consumed(encode([b"a"], timestamps_ms=[2**62], base_timestamp_ms=0), 7)
     with pytest.raises(InvalidRequest, match="offsets 7 to 7 have timestamps"):
         list(ArrowColumns(PartitionRange("t", ID, 3, 0, 100), ("timestamp",)).batches([batch]))
@@ -120,7 +126,7 @@ def test_a_timestamp_that_spark_cannot_hold_is_told() -> None:
 async def read(cluster: SparkCluster, one: PartitionRange, **options: str) -> list[int]:
     """The offsets that a task gives to Spark."""
     chosen = cluster.options(subscribe="t", columns="offset", **options)
-    api = HttpApi(chosen.bootstrap)
+    api = HttpApi(chosen.cluster.bootstrap)
     reader = RangeReader(api, chosen, one)
     columns = ArrowColumns(one, chosen.columns)
     found: list[int] = []
@@ -178,12 +184,12 @@ async def test_a_task_is_read_as_spark_does_it() -> None:
             task = executor.Task(whole(cluster, start, 60))
             found = await asyncio.to_thread(lambda task=task: list(executor.read(chosen, task)))  # type: ignore[misc]
             assert [row["offset"] for row in rows(found)] == list(range(start, 60))
-        await asyncio.to_thread(connections.shared(chosen).close)
+        await asyncio.to_thread(connections.shared(chosen.cluster).close)
         with pytest.raises(InvalidRequest, match=r"the driver has 0\.0\.0"):
             next(executor.read(chosen, executor.Task(whole(cluster, 0, 1), "0.0.0")))
 
 
-async def test_reading_goes_on_with_the_next_leader() -> None:
+async def test_reading_continues_with_the_next_leader() -> None:
     async with SparkCluster(nodes=2) as cluster:
         partition = cluster.create_topic("t").partitions[0]
         fill(partition, 100)
@@ -206,7 +212,7 @@ async def lost(cluster: SparkCluster, one: PartitionRange) -> LossKind:
     return loss.kind
 
 
-async def test_losses_are_told_apart_on_the_executor(
+async def test_losses_are_distinguished_on_the_executor(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(range_reader, "END_GRACE_S", 0.2)
@@ -237,8 +243,6 @@ async def test_a_silent_cluster_is_an_error_that_names_the_range() -> None:
     async with SparkCluster() as cluster:
         fill(cluster.create_topic("t").partitions[0], 10)
         cluster.nodes[1].on_fetch = lambda _: Fate(error="leader_not_available")
-        with pytest.raises(
-            RaftlogError, match=r"t/0 \[0, 10\): nothing new for 0\.3 s .*leader_not_available"
-        ) as raised:
+        with pytest.raises(RaftlogError, match=r"t/0 \[0, 10\): no record for 0\.3 s .*leader_not_available") as raised:
             await read(cluster, whole(cluster, 0, 10), fetchTimeoutMs="300")
         assert raised.value.code == "request_timed_out"

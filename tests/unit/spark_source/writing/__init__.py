@@ -1,1 +1,1 @@
-""" """
+"""Unit tests of `spark_source/writing/`."""

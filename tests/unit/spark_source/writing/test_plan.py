@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.client.transactions.api import OutputTopic, TransactionOutput
 from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError
+from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
+from raftlog.transactions import TransactionKey
+from raftlog.wire import TransactionOutput
 from spark_source.writing import options as sink_options
 from spark_source.writing.columns import HEADERS_TYPE, SinkColumns, find
 from spark_source.writing.names import IDS_PER_BLOCK, BatchJob, MicroBatch, blocks_between, place
@@ -35,7 +37,7 @@ def refused(**options: str) -> str:
 # --- Options ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_said_is_the_safe_way() -> None:
+def test_defaults_are_the_safe_choice() -> None:
     options = stream()
     assert options.exactly_once and options.sink_name == "sink" and options.topic is None
     assert options.compression == "none" and not options.include_headers
@@ -43,7 +45,7 @@ def test_what_is_not_said_is_the_safe_way() -> None:
     assert parse(LEAST, streaming=False).transaction_timeout_ms == 900_000
 
 
-def test_a_sink_ports_from_kafka_by_its_formats_name() -> None:
+def test_a_sink_migrates_from_kafka_by_the_formats_name() -> None:
     options = parse(
         {
             "kafka.bootstrap.servers": "a:1,b:2",
@@ -56,11 +58,11 @@ def test_a_sink_ports_from_kafka_by_its_formats_name() -> None:
         },
         streaming=True,
     )
-    assert (options.bootstrap, options.topic, options.compression) == ("a:1,b:2", "out", "zstd")
+    assert (options.cluster.bootstrap, options.topic, options.compression) == ("a:1,b:2", "out", "zstd")
     assert (options.delivery_timeout_ms, options.transaction_timeout_ms) == (5_000, 60_000)
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_invalid_options_are_named() -> None:
     assert "option topics is not known" in refused(topics="a")
     assert "topics are named by the option topic" in refused(path="/tmp/a")
     assert "that is for reading" in refused(subscribe="a")
@@ -78,7 +80,7 @@ def test_what_is_wrong_is_named() -> None:
 
 
 def test_every_option_is_in_the_documents() -> None:
-    from tests.support.spark import ROOT
+    from tests.support.spark.session import ROOT
 
     text = (ROOT / "docs/spark.md").read_text()
     for option in (*sink_options.KNOWN, *sink_options.ALIASES):
@@ -101,28 +103,28 @@ def test_the_columns_are_the_kafka_connectors_in_any_order_and_case() -> None:
     [
         ([], "there is no column value"),
         ([("key", "string")], "there is no column value (binary or string); make it one: to_json(struct(*)) AS value"),
-        ([("value", "bigint")], "column value is bigint, and must be binary or string; make it one: to_json"),
+        ([("value", "bigint")], "column value is bigint, but must be binary or string; make it one: to_json"),
         (
             [("value", "string"), ("partition", "bigint")],
-            "partition is bigint, and must be int; cast it: CAST(partition",
+            "partition is bigint, but must be int; cast it: CAST(partition",
         ),
         ([("value", "string"), ("headers", "map<string,string>")], "headers is map<string,string>"),
         ([("value", "string"), ("offset", "bigint")], "leave it out with drop('offset')"),
         ([("value", "string"), ("Value", "string")], "two columns value"),
-        ([("value", f"struct<{'a' * 500}:int>")], "aaa..., and must be"),
+        ([("value", f"struct<{'a' * 500}:int>")], "aaa..., but must be"),
     ],
 )
-def test_other_columns_are_refused_and_it_is_said_what_to_do(fields: Sequence[tuple[str, str]], told: str) -> None:
+def test_other_columns_are_refused_with_the_remedy(fields: Sequence[tuple[str, str]], told: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         find(fields, "out", False)
     assert told in raised.value.detail
     assert len(raised.value.detail) < 400
 
 
-def test_somebody_names_the_topic_and_headers_that_are_asked_for_are_there() -> None:
+def test_the_topic_must_be_named_and_requested_headers_must_exist() -> None:
     with pytest.raises(InvalidRequest, match="give the option topic, or a column topic"):
         find([("value", "string")], None, False)
-    with pytest.raises(InvalidRequest, match="includeHeaders asks for a column headers"):
+    with pytest.raises(InvalidRequest, match="includeHeaders requires a column headers"):
         find([("value", "string")], "out", True)
 
 
@@ -150,7 +152,7 @@ def test_rows_go_to_their_topics_and_partitions_in_order() -> None:
         ("b", None, [b"1"]),
         ("b", 2, [b"4"]),
     ]
-    # The option goes before the column.
+    # The option takes precedence over the column.
     columns = find([("value", "binary"), ("topic", "string"), ("partition", "int")], "c", False)
     assert {(one.topic, one.partition) for one in split(rows, columns, "c")} == {("c", p) for p in (0, 1, 2, None)}
     assert list(split(rows.slice(0, 0), columns, "c")) == []
@@ -198,7 +200,7 @@ def test_no_two_attempts_have_one_producer_id_s1(one: int, other: int, batch_one
     assert 0 <= place(first, one).number_in_block < IDS_PER_BLOCK
 
 
-def test_names_say_whose_they_are() -> None:
+def test_names_identify_their_owner() -> None:
     assert WORK.position == "spark/q/sink"
     assert place(WORK.work, 1_002) == ("spark/q/sink/7/1", 2)
     assert place(BatchJob("j").work, 3) == ("spark/job/j/0", 3)
@@ -216,7 +218,8 @@ def test_the_blocks_between_two_attempts_are_all_of_theirs(first: int, more: int
 
 
 def output(producer_id: int) -> TransactionOutput:
-    return TransactionOutput(producer_id, 0, (OutputTopic("1" * 32, ((0, 5),)),))
+    key = TransactionKey(ProducerId(producer_id), ProducerEpoch(0))
+    return TransactionOutput.of(key, {TopicPartition(TopicId(b"1" * 16), 0): Offset(5)})
 
 
 def written(
@@ -251,18 +254,18 @@ def test_a_batch_query_has_no_position() -> None:
     assert wanted is not None and wanted.blocks == ("spark/job/j/0",)
 
 
-def test_without_transactions_nothing_is_left_to_decide() -> None:
+def test_without_transactions_there_is_nothing_to_decide() -> None:
     assert publication([Written(None, rows=3)], 7) is None
 
 
-def test_what_cannot_be_is_not_committed() -> None:
-    with pytest.raises(RemoteProtocolError, match="have not told"):
+def test_an_inconsistent_commit_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="did not report"):
         publication([written(1, 1), None], 7)
     with pytest.raises(RemoteProtocolError, match="commits micro-batch 8"):
         publication([written(1, 1)], 8)
     with pytest.raises(RemoteProtocolError, match="for several"):
         publication([written(1, 1), written(2, 2, work=MicroBatch("q", "sink", 6))], 7)
-    with pytest.raises(InvariantViolation, match="one producer id"):
+    with pytest.raises(InvariantViolation, match="the same producer id"):
         publication([written(1, 1), written(2, 1)], 7)
     with pytest.raises(InvalidRequest, match="install the same on both"):
         publication([Written(WORK, 1, output(1), 1, "0.0.1")], 7)

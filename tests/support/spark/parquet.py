@@ -1,10 +1,9 @@
-"""A folder that Spark's file sink writes to: what the sink's log says is in it, and a batch read of it by Spark.
+"""A folder that Spark's file sink writes to: its content by the sink's log, and a batch read of it by Spark.
 
-The log (`_spark_metadata`) has a file for each micro-batch, which names the files that this one added; every tenth
-tells of all that came before, too. A file that it does not name was left by a driver that was killed, and is in no
-micro-batch.
+The log (`_spark_metadata`) has a file for each micro-batch, which names the files that it added; every tenth contains
+all earlier ones, too. A file that the log does not name was left by a killed driver, and belongs to no micro-batch.
 
-`python -P -m tests.support.spark_parquet FOLDER WHEEL ANSWER` reads as a user would, and writes what it found.
+`python -P -m tests.support.spark.parquet FOLDER WHEEL ANSWER` reads as a user would, and writes the result.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from .spark import ROOT, session
+from .session import ROOT, session
 
 PATIENCE_S = 600
-"""A JVM of its own: half a minute alone."""
+"""A timeout: a JVM of its own takes half a minute on an idle machine."""
 WHOLE = ".compact"
-"""The end of the name of a micro-batch's file in the log that tells of all before."""
+"""The suffix of the log's file that contains all earlier ones."""
 
 
 @dataclass(frozen=True)
 class SparkRead:
-    """What a batch read by Spark found."""
+    """The result of a batch read by Spark."""
 
     files: set[str]
-    """Which ones it read, by name."""
+    """The files that it read, by name."""
     values: Counter[bytes]
 
 
@@ -45,11 +44,12 @@ class ParquetFolder:
         return max((number for number, _ in self._entries()), default=-1)
 
     def named(self) -> list[str]:
-        """Files, by name, each as often as the log names it."""
+        """File names, each as often as the log names it."""
         try:
             return self._named()
         except FileNotFoundError:
-            # One that tells of all before has come since, and those are taken away some minutes after they were made.
+            # A later file that contains all earlier ones exists, and those are removed some minutes after they were
+            # written.
             return self._named()
 
     def unnamed(self) -> set[str]:
@@ -58,7 +58,7 @@ class ParquetFolder:
         return there - set(self.named())
 
     def values(self) -> Counter[bytes]:
-        """Of the column `value`, in all files that are named."""
+        """The values of the column `value`, in all files that are named."""
         from pyarrow.parquet import ParquetFile
 
         found: Counter[bytes] = Counter()
@@ -69,7 +69,7 @@ class ParquetFolder:
 
     def read_by_spark(self, wheel: Path, answer: Path) -> SparkRead:
         """`answer`: a file to be written."""
-        command = [sys.executable, "-P", "-m", "tests.support.spark_parquet", self.folder, wheel, answer]
+        command = [sys.executable, "-P", "-m", "tests.support.spark.parquet", self.folder, wheel, answer]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr[-4_000:]
         found = json.loads(answer.read_text())
@@ -91,7 +91,7 @@ class ParquetFolder:
 
 
 def _files_of(entry: Path) -> list[str]:
-    """A version, then a file a line."""
+    """A version, then one file per line."""
     version, *lines = entry.read_text().splitlines()
     assert version == "v1", entry
     files = [json.loads(line) for line in lines]

@@ -1,8 +1,8 @@
-"""A Spark cluster of one master and a worker on each of several hosts, all of them this machine: loopback addresses.
+"""A Spark cluster of one master and a worker on each of several hosts, all of them loopback addresses of this machine.
 
-Spark starts a speculative attempt on another host only, so one host, or `local-cluster`, never shows one. Linux
-answers to the whole of 127.0.0.0/8, so workers that are told to be 127.0.0.2 and 127.0.0.3 are two hosts to Spark. The
-processes are those of the jars that pyspark brings; each logs to a file of its own.
+Spark starts a speculative attempt only on another host, so one host, or `local-cluster`, never runs one. Linux answers
+to the whole of 127.0.0.0/8, so workers with the addresses 127.0.0.2 and 127.0.0.3 are two hosts for Spark. The
+processes use the jars of pyspark; each logs to a file of its own.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from pathlib import Path
 import pytest
 
 from spark_source import java
-
-from .cluster import PATIENCE_S, POLL_S
+from tests.support.clusters.cluster import PATIENCE_S, POLL_S
 
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 EXECUTOR_MEMORY_MB = 600
-"""Of each worker's one executor; Spark takes no less than 450."""
+"""The memory of each worker's only executor; Spark accepts no less than 450."""
 NEEDED_MB = 3_000
 """Master, workers, executors, the driver and their Python processes."""
 _MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -33,7 +32,7 @@ _REGISTERED = "Successfully registered with master"
 
 
 def skip_unless_there_can_be_hosts(hosts: Sequence[str]) -> None:
-    """Skips the test that calls it, and says what this machine lacks."""
+    """Skip the calling test, with the missing ability of this machine."""
     try:
         java.find()
     except java.NoJava as error:
@@ -51,7 +50,7 @@ def skip_unless_there_can_be_hosts(hosts: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def spark_cluster(hosts: Sequence[str], folder: Path) -> Iterator[str]:
-    """One core and one executor on each of these hosts. Its `spark://` address."""
+    """One core and one executor on each of these hosts. Returns its `spark://` address."""
     home = java.find()
     with contextlib.ExitStack() as exits:
         master = _Process("master", home, folder, [MASTER, "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"])
@@ -67,14 +66,14 @@ def spark_cluster(hosts: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 class _Process:
-    """One of Spark's, with all that it starts."""
+    """One of Spark's processes, with its children."""
 
     def __init__(self, name: str, java_home: Path, folder: Path, command: Sequence[str]) -> None:
         import pyspark
 
         home = Path(pyspark.__file__).parent
         self._log = folder / f"{name}.log"
-        # Its own scripts tell Spark which Scala it is of; there is no other way to find the jars for an executor.
+        # Its own scripts tell Spark its Scala version; there is no other way to find the jars for an executor.
         (core,) = (home / "jars").glob("spark-core_*.jar")
         scala = core.name.partition("_")[2].partition("-")[0]
         environment = {"SPARK_HOME": str(home), "JAVA_HOME": str(java_home), "SPARK_SCALA_VERSION": scala}
@@ -88,7 +87,7 @@ class _Process:
             )
 
     def until_it_says(self, wanted: re.Pattern[str]) -> str:
-        """What the pattern's group holds."""
+        """Wait for the pattern in its log, and return the pattern's group."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             told = self._log.read_text()
@@ -99,7 +98,7 @@ class _Process:
             time.sleep(POLL_S)
 
     def end(self) -> None:
-        """In order, where it does so in time: a worker ends its executors."""
+        """End it in order, if it does so in time: a worker ends its executors."""
         self._process.terminate()
         try:
             self._process.wait(PATIENCE_S)

@@ -1,7 +1,9 @@
-"""Our source, standing still at the one moment that no checkpoint shows: the query knows where it begins, and has not
-asked yet how far its first micro-batch goes. What is produced then is data of a micro-batch that nothing was before.
+"""raftlog's source, paused at the one moment that no checkpoint shows.
 
-The classes go to Spark's processes by value: these have raftlog, and not its tests.
+The query has its starting offsets, and has not requested the end of its first micro-batch yet. Records that are
+produced then belong to the first micro-batch.
+
+The classes are pickled by value for Spark's processes, which have raftlog, but not its tests.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def held_source(held: str, patience_s: float) -> type[RaftlogSource]:
-    """A source that makes the file `held` there, and goes on when it is gone."""
+    """A source that creates the file `held` there, and continues when it is removed."""
     from spark_source.source import RaftlogSource, StreamReader
 
     class HeldReader(StreamReader):

@@ -1,7 +1,7 @@
-"""One Spark session for a file of tests, run from the wheel as it is built.
+"""One Spark session per file of tests, run from the built wheel.
 
-Without Java the tests that ask for it are skipped, and say what would have to be installed. Spark's own processes find
-raftlog in the unpacked wheel, as they would on a user's machine; the tests' process uses the sources.
+Without Java the tests that need it are skipped, and name the missing package. Spark's own processes find raftlog in the
+unpacked wheel, as they would on a user's machine; the tests' process uses the sources.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BUILD_SECONDS = 120
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -40,14 +40,14 @@ SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Little data and many small queries: compiling costs more than it gives.
+    # Little data and many small queries: compiling costs more than it saves.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.level=ERROR",
 }
 TOO_SLOW_TO_START = "Python worker failed to connect back"
-"""Spark gives a stream's Python process ten seconds to start, whatever the machine has to do besides."""
+"""Spark gives a stream's Python process ten seconds to start, regardless of the machine's load."""
 STARTS = 5
 
 
@@ -56,13 +56,13 @@ def session(
     master: str = "local[2]", settings: Mapping[str, str] | None = None, wheel: Path | None = None
 ) -> Iterator[SparkSession]:
     """A session on two cores of this machine, with these settings beside `SETTINGS`. `wheel`: unpacked already. Skips
-    the test where there is no Java."""
+    the test if there is no Java."""
     try:
         home = java.find()
     except java.NoJava as error:
         pytest.skip(str(error))
     with tempfile.TemporaryDirectory(prefix="raftlog-spark-") as folder, warnings.catch_warnings():
-        # Spark's, about what is installed beside it: none of ours.
+        # Warnings of Spark's about its own dependencies.
         warnings.simplefilter("ignore")
         program = python_for_spark(_kept_folder(), wheel or _own_wheel())
         given = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": str(program)}
@@ -90,7 +90,8 @@ def session(
 
 @functools.cache
 def _kept_folder() -> Path:
-    """Of this process, until it ends: the first session's JVM serves all later ones, and remembers its Python."""
+    """A folder of this process, until it ends: the first session's JVM serves all later ones, and remembers its
+    Python."""
     folder = tempfile.TemporaryDirectory(prefix="raftlog-spark-")
     atexit.register(folder.cleanup)
     return Path(folder.name)
@@ -102,7 +103,7 @@ def _own_wheel() -> Path:
 
 
 def unpacked_wheel(folder: Path) -> Path:
-    """A folder to import raftlog from as it is packed."""
+    """A folder from which raftlog is imported as it is packaged."""
     command = [sys.executable, "-P", "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=BUILD_SECONDS)
     (wheel,) = folder.glob("*.whl")
@@ -125,17 +126,17 @@ def started(start: Callable[[], StreamingQuery], patience_s: float) -> Streaming
 
 
 def python_for_spark(folder: Path, wheel: Path) -> Path:
-    """What Spark starts as Python: it imports raftlog from the wheel, and pyspark as it is installed. Spark would have
-    it import pyspark from a zip file, for which each of its many processes compiles for a second."""
+    """The Python that Spark starts: it imports raftlog from the wheel, and pyspark as installed. Spark would import
+    pyspark from a zip file, which each of its many processes compiles for a second."""
     program = folder / "python"
-    # Safe path: where the tests are run from, the sources lie, and `-m` would look there first.
+    # Safe path: the sources are in the tests' working directory, where `-m` would look first.
     program.write_text(f'#!/bin/sh\nPYTHONSAFEPATH=1 PYTHONPATH="{wheel}" exec "{sys.executable}" "$@"\n')
     program.chmod(0o755)
     return program
 
 
 class Arrived:
-    """What a streaming query's micro-batches gave: a table each. Give it to `foreachBatch`."""
+    """The results of a streaming query's micro-batches, one table each. Pass it to `foreachBatch`."""
 
     def __init__(self) -> None:
         self.tables: list[pyarrow.Table] = []

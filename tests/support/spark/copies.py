@@ -1,10 +1,10 @@
-"""A topic, and a streaming query from it to another one, or to files, that is started again and again
-(`spark_copier.py`); what there must be in the second one, whatever became of the query.
+"""A topic, a streaming query from it to another one or to files that is restarted repeatedly (`copier.py`), and the
+expected content of the target.
 
-What Spark has planned and what it has noted as done are files of its checkpoint; what is published is a position of the
-cluster, or the last entry in the log of Spark's file sink; and a micro-batch's ranges are in the checkpoint. So at any
-moment it is known, record by record, what a reader of what is committed has to see: the micro-batches up to the one
-that is published, all of each, once, and nothing else (S1, S13).
+Spark's planned and completed micro-batches are files of its checkpoint; the published one is a position of the cluster,
+or the last entry in the log of Spark's file sink; and a micro-batch's ranges are in the checkpoint. The records that a
+`read_committed` reader must see are therefore known at any moment: those of all micro-batches up to the published one,
+each once, and nothing else (S1, S13).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import ConsumerRecord
 from raftlog.sync import Admin, Consumer, Producer
 from spark_source.reading.offsets import SourceOffset
+from tests.support.clusters.cluster import PATIENCE_S, POLL_S
 
-from .cluster import PATIENCE_S, POLL_S
-from .spark_copier import Copier, CopierOptions
-from .spark_parquet import ParquetFolder
-from .spark_queries import read_committed
+from .copier import Copier, CopierOptions
+from .parquet import ParquetFolder
+from .queries import read_committed
 
 PARTITIONS = 2
 
 
 class Target(enum.StrEnum):
-    """Where the query writes to."""
+    """The target of the query."""
 
     TOPIC = "topic"
     PARQUET = "parquet"
 
 
 class Copies(abc.ABC):
-    """`close` it."""
+    """The topics, the query, and the checks. Must be closed."""
 
     target: ClassVar[Target]
 
@@ -48,7 +48,7 @@ class Copies(abc.ABC):
         self._cluster = cluster
         self.folder = folder
         self.began = [0] * PARTITIONS
-        """Where the query has to begin, by partition."""
+        """The query's starting offsets, by partition."""
         self.produced = [0] * PARTITIONS
         self.checkpoint = folder / "checkpoint"
         self._options = CopierOptions(cluster.bootstrap, f"{name}-in", str(self.checkpoint), str(wheel), **written_to)
@@ -58,10 +58,10 @@ class Copies(abc.ABC):
     def close(self) -> None:
         self.admin.close()
 
-    # --- What is done ---
+    # --- Actions ---
 
     def produce(self, count: int) -> None:
-        """So many records to each partition: an offset's record is its number."""
+        """Produce this number of records to each partition: an offset's record is its number."""
         with Producer(self._cluster.bootstrap) as producer:
             for partition, first in enumerate(self.produced):
                 values = [b"%d" % number for number in range(first, first + count)]
@@ -69,13 +69,13 @@ class Copies(abc.ABC):
                 self.produced[partition] += count
 
     def start(self, **changes: object) -> Copier:
-        """The query. `changes`: other `CopierOptions`."""
+        """Start the query. `changes`: other `CopierOptions`."""
         options = CopierOptions(**{**self._options.__dict__, **changes})  # type: ignore[arg-type]
         return Copier(options, self.folder / "log")
 
     def finish(self, **changes: object) -> None:
-        """Start it once more, to its end, in micro-batches as large as may be; then all is there, once, and nothing is
-        left open."""
+        """Start it once more, to its end, in micro-batches as large as possible; then all records are there, once, and
+        no transaction is open."""
         copier = self.start(**{"per_trigger": sum(self.produced), **changes})
         try:
             assert copier.finish() == 0, copier.told()
@@ -83,38 +83,38 @@ class Copies(abc.ABC):
             copier.kill()
         self.check_all()
 
-    # --- What is known ---
+    # --- State ---
 
     def planned(self) -> int:
         """The last micro-batch that Spark has planned; -1: none."""
         return _last(self.checkpoint / "offsets")
 
     def planned_ends(self) -> list[int]:
-        """How far that micro-batch goes, by partition."""
+        """The end offsets of that micro-batch, by partition."""
         return self._ends(self.planned())
 
     def noted(self) -> int:
-        """The last micro-batch that Spark has noted as done."""
+        """The last micro-batch that Spark has recorded as complete."""
         return _last(self.checkpoint / "commits")
 
     @abc.abstractmethod
     def published(self) -> int:
-        """The last micro-batch that readers of what is committed see."""
+        """The last micro-batch that `read_committed` readers see."""
 
     @abc.abstractmethod
     def left_open(self) -> Set[object]:
-        """What is written, and in no micro-batch that is published."""
+        """Written records, or files, of no published micro-batch."""
 
-    # --- What must hold ---
+    # --- Checks ---
 
     def check_all(self) -> None:
-        """Everything that was produced since the query began, once; nobody waits for anything."""
+        """Every record produced since the query's start is there once, and no reader is held up."""
         expected, seen = self._expected(self.produced), self._read_all()
         assert seen == expected, _difference(self.published(), expected, seen)
 
     def check_published(self) -> int:
-        """What is seen is what is published, as soon as the cluster shows what it has decided. The position. Raises
-        `AssertionError`."""
+        """The visible records equal the published micro-batches, as soon as the cluster shows its decisions. Returns
+        the position. Raises `AssertionError`."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             published, noted = self.published(), self.noted()
@@ -131,14 +131,14 @@ class Copies(abc.ABC):
 
     @abc.abstractmethod
     def _seen(self) -> Counter[bytes]:
-        """Of what is published, now."""
+        """The visible published records, now."""
 
     @abc.abstractmethod
     def _read_all(self) -> Counter[bytes]:
-        """As a user reads it, when the query is at its end."""
+        """The records that a user reads when the query has ended."""
 
     def _ends(self, batch_id: int) -> list[int]:
-        """Where the micro-batches up to this one end."""
+        """The ends of the micro-batches up to this one."""
         if batch_id < 0:
             return list(self.began)
         last = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
@@ -167,7 +167,7 @@ class TopicCopies(Copies):
         return -1 if found is None else found
 
     def left_open(self) -> set[int]:
-        """Producer ids of what is written to the second topic, and not decided."""
+        """Producer ids of undecided transactions in the second topic."""
         listed = self.admin.list_transactions()
         return {
             one.producer_id
@@ -176,7 +176,7 @@ class TopicCopies(Copies):
         }
 
     def written(self) -> int:
-        """How many offsets the second topic has, seen or not."""
+        """The number of offsets in the second topic, visible or not."""
         with Consumer(self._cluster.bootstrap, self.sink, isolation="read_uncommitted", max_wait_ms=50) as consumer:
             deadline = time.monotonic() + PATIENCE_S
             while len(consumer.high_watermarks) < PARTITIONS:
@@ -185,7 +185,7 @@ class TopicCopies(Copies):
             return sum(consumer.high_watermarks.values())
 
     def _seen(self) -> Counter[bytes]:
-        """By a reader of what is committed, now: up to the first thing that is open."""
+        """The records that a `read_committed` reader sees now: up to the first open transaction."""
         found: Counter[bytes] = Counter()
         with Consumer(self._cluster.bootstrap, self.sink, max_wait_ms=50) as consumer:
             deadline = time.monotonic() + PATIENCE_S
@@ -211,7 +211,7 @@ class ParquetCopies(Copies):
         return self._parquet.last()
 
     def left_open(self) -> set[str]:
-        """Files that the log of Spark's sink does not name: nobody takes away what a driver left that was killed."""
+        """Files that the log of Spark's sink does not name: the remains of a killed driver are never removed."""
         return self._parquet.unnamed()
 
     def _seen(self) -> Counter[bytes]:
@@ -219,13 +219,13 @@ class ParquetCopies(Copies):
 
     def _read_all(self) -> Counter[bytes]:
         read = self._parquet.read_by_spark(Path(self._options.wheel), self.folder / "read.json")
-        # Spark goes by the log: what was left behind is in the folder, too.
+        # Spark uses the log: the remains are in the folder, too.
         assert read.files == set(self._parquet.named())
         return read.values
 
 
 def _last(folder: Path) -> int:
-    """Of files that have numbers as names."""
+    """The greatest of the files that have numbers as names."""
     if not folder.exists():
         return -1
     return max((int(file.name) for file in folder.iterdir() if file.name.isdigit()), default=-1)

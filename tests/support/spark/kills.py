@@ -1,17 +1,17 @@
-"""A streaming query whose driver, JVM and workers are killed at random points, again and again.
+"""A streaming query whose driver, JVM and workers are killed at random points, repeatedly.
 
-Each kill has a seed, which says at which step of a micro-batch it comes (`Step`), of which micro-batch since the query
-was started, and how long after. The rows come to the sink's tasks in another order each time, so no replay is like what
-it repeats. It writes to a topic, or with Spark's own file sink to Parquet (`--target`). After each kill, what readers
-see of what is committed is compared, record by record, with what the cluster says that it has published, or with what
-the log of Spark's sink says (`spark_copies.py`); at last the query runs to its end, and everything is there once.
+Each kill has a seed, which determines the step of a micro-batch (`Step`), the micro-batch since the start of the query,
+and the delay. The rows arrive at the sink's tasks in another order each time, so no replay equals the attempt that it
+repeats. The query writes to a topic, or with Spark's own file sink to Parquet (`--target`). After each kill, the
+visible committed records are compared, record by record, with those that the cluster, or the log of Spark's sink, has
+published (`copies.py`); finally the query runs to its end, and every record is there once.
 
-    python -P -m tests.support.spark_kills --kills 20 --results build/spark-kills.jsonl
-    python -P -m tests.support.spark_kills --target parquet --kills 20 --results build/spark-kills.jsonl
+    python -P -m tests.support.spark.kills --kills 20 --results build/spark-kills.jsonl
+    python -P -m tests.support.spark.kills --target parquet --kills 20 --results build/spark-kills.jsonl
 
-appends one line a kill to the results and ends with 1 at the first one after which anything is wrong. Kills that the
-results have already, of this target, are not made again: a run that was ended, by whomever, goes on when it is called
-again. A kill that came too late, when the query was at its end, is void: it is made again.
+appends one line per kill to the results and exits with 1 at the first one after which anything is wrong. Kills of this
+target that are in the results are not repeated, so an interrupted run continues when it is called again. A kill that
+came too late, when the query was at its end, is void: it is repeated.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from pathlib import Path
 
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from spark_source import java
+from tests.support.clusters import result_lines
+from tests.support.clusters.cluster import running_cluster
 
-from . import result_lines
-from .cluster import running_cluster
-from .spark import unpacked_wheel
-from .spark_copies import PARTITIONS, Copies, ParquetCopies, Target, TopicCopies
+from .copies import PARTITIONS, Copies, ParquetCopies, Target, TopicCopies
+from .session import unpacked_wheel
 
 PER_TRIGGER = 10
 AHEAD = 8
-"""Micro-batches that there are to do when the query is started: more than it does before it is killed."""
+"""The number of micro-batches to process when the query is started: more than it completes before it is killed."""
 LATEST_MICRO_BATCH = 2
-"""The kill comes in one of the first so many that the query begins."""
+"""The kill comes in one of the first micro-batches of the query, up to this number."""
 LONGEST_DELAY_S = 0.3
-"""About what a micro-batch takes."""
+"""The approximate duration of a micro-batch."""
 VOIDS_MAX = 3
 RIGHT = "right"
 EXIT_VOID = 3
@@ -50,41 +50,41 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Void(Exception):
-    """The kill says nothing: it did not come while the query worked."""
+    """The kill proves nothing: it did not come while the query worked."""
 
 
 class Step(enum.StrEnum):
-    """Of a micro-batch, in their order."""
+    """The steps of a micro-batch, in their order."""
 
     PLANNED = "planned"
-    """Spark has written down how far it goes."""
+    """Spark has recorded its end offsets."""
     WRITING = "writing"
-    """A task's transaction is open, or its file is there."""
+    """A task's transaction is open, or its file exists."""
     PUBLISHED = "published"
     """The quorum has decided, or the log of Spark's sink has it."""
     NOTED = "noted"
-    """Spark has written down that it is done."""
+    """Spark has recorded its completion."""
 
 
 @dataclass
 class Kill:
-    """One, as it is written down. Micro-batches are numbers, -1: none."""
+    """One kill, as it is stored. Micro-batches are numbers, -1: none."""
 
     seed: int
     step: Step
     micro_batch: int = 0
-    """Which one since the query was started, from 0."""
+    """The number since the start of the query, from 0."""
     delay_s: float = 0.0
     planned: int = -1
     noted: int = -1
     published: int = -1
     left_open: int = 0
-    """Transactions, when it was dead; or files that are in no micro-batch, those of earlier kills included."""
+    """Open transactions when it was dead; or files that are in no micro-batch, including those of earlier kills."""
     verdict: str = ""
-    """`RIGHT`, or what was wrong."""
+    """`RIGHT`, or the error."""
     took_s: float = 0.0
     commit: str = ""
-    """Of the working tree that it ran in."""
+    """The commit of the working tree."""
     target: Target = Target.TOPIC
 
     @staticmethod
@@ -95,7 +95,7 @@ class Kill:
 
 
 def make(copies: Copies, kill: Kill) -> None:
-    """Start the query, kill it, judge. Raises `Void`, and `AssertionError` for what is wrong."""
+    """Start the query, kill it, check. Raises `Void`, and `AssertionError` for an error."""
     began = time.monotonic()
     backlog = AHEAD * PER_TRIGGER // PARTITIONS - (copies.produced[0] - copies.planned_ends()[0])
     if backlog > 0:
@@ -123,9 +123,9 @@ def make(copies: Copies, kill: Kill) -> None:
 
 
 def _watch(copies: Copies, kill: Kill) -> Callable[[], bool]:
-    """Whether the query, started anew, has come to where it is to be killed."""
+    """Whether the restarted query has reached the point at which it is to be killed."""
     planned, noted, published = copies.planned(), copies.noted(), copies.published()
-    # What was planned and is not noted as done is begun again first.
+    # A micro-batch that was planned and not recorded as complete is repeated first.
     target = noted + 1 + kill.micro_batch
     match kill.step:
         case Step.PLANNED:
@@ -153,8 +153,8 @@ def opened(cluster: LocalCluster, name: str, folder: Path, wheel: Path, target: 
 
 
 def run(copies: Copies, seeds: Sequence[int], results: str) -> None:
-    """A kill for each seed, written down when it is judged; then the query to its end. Raises `AssertionError` with
-    what is wrong, `Void` where kills came too late again and again."""
+    """Run a kill for each seed, and store each after its check; then run the query to its end. Raises `AssertionError`
+    for an error, `Void` if kills came too late repeatedly."""
     for seed in seeds:
         for attempt in range(1, VOIDS_MAX + 1):
             kill = Kill.drawn(seed, copies.target)
@@ -173,7 +173,7 @@ def run(copies: Copies, seeds: Sequence[int], results: str) -> None:
 
 
 def seeds_to_do(results: str, first_seed: int, kills: int, target: Target) -> list[int]:
-    """Those of `kills` seeds without a kill in the results after which all was right."""
+    """The seeds of `kills` without a successful kill in the results."""
     made = [kill for kill in result_lines.read(results, Kill) if kill.target is target]
     done = {kill.seed for kill in made if kill.verdict == RIGHT}
     return [seed for seed in range(first_seed, first_seed + kills) if seed not in done]
@@ -191,7 +191,7 @@ def main() -> int:
     except java.NoJava as error:
         _say(str(error))
         return 2
-    # Nodes and Spark's processes are ended also when somebody's patience is.
+    # The nodes and Spark's processes are also ended after a SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     seeds = seeds_to_do(arguments.results, arguments.seed, arguments.kills, arguments.target)
     _say(f"{arguments.kills - len(seeds)} of {arguments.kills} kills are in {arguments.results}, {len(seeds)} to go")

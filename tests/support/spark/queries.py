@@ -13,21 +13,20 @@ import pytest
 from raftlog import Admin, Consumer
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import ConsumerRecord
-
-from .cluster import PATIENCE_S, POLL_S
+from tests.support.clusters.cluster import PATIENCE_S, POLL_S
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
 def finish(query: StreamingQuery) -> None:
-    """It ends by itself, without an error."""
+    """Wait for the query's end; it must end by itself, without an error."""
     assert query.awaitTermination(int(PATIENCE_S)), query.status
     assert query.exception() is None
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    """In time."""
+    """Wait for a condition, with a timeout."""
     deadline = time.monotonic() + 3 * PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, what
@@ -36,7 +35,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 @contextlib.contextmanager
 def failing() -> Iterator[list[str]]:
-    """What the driver is told."""
+    """Wait for the query's error, and return its text on the driver."""
     told: list[str] = []
     with pytest.raises(Exception) as raised:
         yield told
@@ -45,7 +44,7 @@ def failing() -> Iterator[list[str]]:
 
 def until_written(bootstrap: str, topic: str) -> Callable[..., None]:
     """A function for tasks: it returns when the log has records, committed or not, whose values begin with each of the
-    bytes that it is given; bounded. It may be sent to executors, which have raftlog, and not its tests."""
+    given bytes; with a timeout. It may be sent to executors, which have raftlog, but not its tests."""
     patience_s = PATIENCE_S
 
     def wait(*beginnings: bytes) -> None:
@@ -65,8 +64,8 @@ def until_written(bootstrap: str, topic: str) -> Callable[..., None]:
 
 
 def read_committed(cluster: LocalCluster, topic: str) -> list[ConsumerRecord]:
-    """Everything up to the end of the logs, as a reader of what is committed sees it. Where something is open there it
-    waits, and fails in the end: nothing may be left open."""
+    """Read everything up to the end of the logs, as a `read_committed` reader. At an open transaction it waits, and
+    finally fails: none may be left open."""
     return asyncio.run(_read_committed(cluster, topic))
 
 

@@ -1,5 +1,5 @@
-"""A cluster in memory (`fake_cluster.py`) that also answers what a Spark driver asks of the API: topics by pattern,
-long polls, and commits to groups.
+"""A cluster in memory (`tests/support/client/fake_cluster.py`) that also answers a Spark driver's API requests: topics
+by pattern, long polls, and commits to groups.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from raftlog.wire import (
 )
 from raftlog.wire import encode as encode_message
 from spark_source.reading.options import SourceOptions, parse
-
-from .fake_cluster import FakeCluster, FakeNode, FakePartition, FakeTopic
+from tests.support.client.fake_cluster import FakeCluster, FakeNode, FakePartition, FakeTopic
 
 
 class SparkCluster(FakeCluster):
@@ -34,35 +33,35 @@ class SparkCluster(FakeCluster):
         super().__init__(nodes)
         self.nodes = {number: SparkNode(self, number) for number in range(1, nodes + 1)}
         self.commits: list[dict[str, Any]] = []
-        """Bodies of what was committed to groups."""
+        """Bodies of commits to groups."""
         self.group_problem: str | None = None
-        """Why commits are refused."""
+        """The error of commits."""
         self.leaderless: dict[int, int] = {}
-        """Partition → so many questions about its offsets are answered by nobody."""
+        """Partition → the number of requests about its offsets that get no answer."""
 
     def options(self, *, streaming: bool = True, **options: str) -> SourceOptions:
-        """Of a query that reads this cluster."""
+        """The options of a query that reads this cluster."""
         given = {"raftlog.bootstrap.servers": self.bootstrap, **options}
         return parse(given, streaming=streaming)
 
     @property
     def calls(self) -> list[str]:
-        """What the nodes' APIs were asked, node after node."""
+        """The requests to the nodes' APIs, node after node."""
         return [call for node in self.nodes.values() for call in node.api_calls]
 
 
 class SparkNode(FakeNode):
-    """One node of it."""
+    """One node of the cluster."""
 
     def __init__(self, cluster: FakeCluster, number: int) -> None:
         super().__init__(cluster, number)
         self.unseen: set[str] = set()
-        """Topics that it does not list: it is behind."""
+        """Topics that it does not list, because its view lags."""
         self.partitions_known = 1_000
-        """Of each topic, likewise."""
+        """The partitions that it does not list, by topic."""
 
-    def _describe(self, topic: FakeTopic) -> dict[str, Any]:
-        known = super()._describe(topic)
+    def describe(self, topic: FakeTopic) -> dict[str, Any]:
+        known = super().describe(topic)
         partitions = known["partitions"][: self.partitions_known]
         return {**known, "partition_count": len(partitions), "partitions": partitions}
 
@@ -73,7 +72,7 @@ class SparkNode(FakeNode):
         if (request.method, path) == ("GET", ["topics"]):
             fits = full_matcher(request.query.get("pattern", ".*"))
             known = {**cluster.topics, **self.behind}
-            topics = [self._describe(topic) for name, topic in known.items() if fits(name) and name not in self.unseen]
+            topics = [self.describe(topic) for name, topic in known.items() if fits(name) and name not in self.unseen]
             return web.json_response({"topics": topics})
         if (request.method, path) == ("POST", ["fetch"]):
             return await self._poll(await request.read())
@@ -127,7 +126,7 @@ class SparkNode(FakeNode):
 
 
 def fill(partition: FakePartition, count: int, *, batch: int = 10, timestamp_ms: int = 1_000, **settings: Any) -> None:
-    """So many records `v<offset>`, in batches."""
+    """Produce this number of records `v<offset>`, in batches."""
     while count > 0:
         first, size = partition.end_offset, min(batch, count)
         values = [b"v%d" % offset for offset in range(first, first + size)]

@@ -1,10 +1,10 @@
-"""A streaming query from a topic to another one, or to files, as a program of its own that may be killed at any moment.
+"""A streaming query from a topic to another one, or to files, as a separate program that may be killed at any moment.
 
-`python -P -m tests.support.spark_copier OPTIONS` with `OPTIONS` as JSON (`CopierOptions`) copies what is there and
-ends; with 3 where the query failed, and it prints why.
+`python -P -m tests.support.spark.copier OPTIONS` with `OPTIONS` as JSON (`CopierOptions`) copies the available records
+and ends; if the query failed, it prints the reason and exits with 3.
 
-`Copier` starts it from a test, kills it with everything that it started, stops it and lets it go on: what Spark starts
-leaves the process group, and stays in the session.
+`Copier` starts it from a test, kills it with all its processes, stops it and continues it: Spark's processes leave the
+process group, but stay in the session.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .spark import ROOT, session
-from .spark_held_source import held_source
+from .held_source import held_source
+from .session import ROOT, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
 PATIENCE_S = 600
-"""A query is a JVM and a dozen of Python processes: half a minute alone, and many on a machine that others work on."""
+"""The timeout of a query, which is a JVM and a dozen of Python processes: half a minute on an idle machine, several on
+a busy one."""
 ROWS_HANDED_OVER = "2"
-"""Spark hands a sink so many rows at a time, or what is left at the end: with the default of 10,000 a task that stands
-still would not have written anything."""
+"""The number of rows that Spark passes to a sink at a time: with the default of 10,000, a paused task would not have
+written anything."""
 PAUSED_KEY_BYTES = 60_000
-"""Rows go from process to process through buffers of 64 KiB, and what is to be written before a pause must not wait
-there."""
+"""Rows go from process to process through buffers of 64 KiB; rows to be written before a pause must not wait there."""
 
 
 @dataclass(frozen=True)
@@ -43,37 +43,37 @@ class CopierOptions:
     source: str
     checkpoint: str
     wheel: str
-    """Unpacked."""
+    """The folder of the unpacked wheel."""
     topic: str = ""
-    """Where the rows go; or:"""
+    """The topic of the rows; or:"""
     parquet: str = ""
     """A folder, of Spark's file sink."""
     start: str = "earliest"
-    """Where the query begins, if it has no checkpoint."""
+    """The starting offsets of the query, if it has no checkpoint."""
     held: str = ""
-    """A file that the source makes when the query knows where it begins; how far the first micro-batch goes it tells
-    when the file is gone again."""
+    """A file that the source creates when the query has its starting offsets; it determines the end of the first
+    micro-batch when the file is gone."""
     per_trigger: int = 25
     transaction_timeout_ms: int = 300_000
     pause_s: float = 0.0
-    """Of a task, when it has made its rows, the last few of which may not be written yet."""
+    """The pause of a task after it has produced its rows, the last few of which may not be written yet."""
     paused: str = ""
-    """A file that a task makes when it pauses; no task pauses where it is there already."""
+    """A file that a task creates when it pauses; a task does not pause if it exists."""
     shuffled: bool = False
-    """Rows come to the sink's tasks in another order, and to others, each time."""
+    """Rows arrive at the sink's tasks in another order, and at other tasks, each time."""
 
 
 class Copier:
-    """The program, running."""
+    """The running program."""
 
     def __init__(self, options: CopierOptions, log: Path) -> None:
         self._log = log
-        command = [sys.executable, "-P", "-m", "tests.support.spark_copier", json.dumps(asdict(options))]
+        command = [sys.executable, "-P", "-m", "tests.support.spark.copier", json.dumps(asdict(options))]
         with log.open("ab") as output:
             self._process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
 
     def wait_until(self, holds: Callable[[], bool]) -> bool:
-        """False: the program ended before."""
+        """Returns False if the program ended before."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             if self._process.poll() is not None:
@@ -87,7 +87,7 @@ class Copier:
         return self._process.poll() is not None
 
     def kill(self) -> None:
-        """Driver, JVM and workers, as a power failure would."""
+        """Kill driver, JVM and workers, as a power failure would."""
         for _ in range(100):
             mine = list(self._session())
             for process in mine:
@@ -99,7 +99,7 @@ class Copier:
         self._process.wait(PATIENCE_S)
 
     def stop(self) -> None:
-        """All of it stands still."""
+        """Stop all processes (SIGSTOP)."""
         for process in self._session():
             _signal(process, signal.SIGSTOP)
 
@@ -108,7 +108,7 @@ class Copier:
             _signal(process, signal.SIGCONT)
 
     def finish(self) -> int:
-        """Its exit code."""
+        """Return its exit code."""
         return self._process.wait(PATIENCE_S)
 
     def told(self) -> str:
@@ -157,7 +157,7 @@ def _source(spark: SparkSession, options: CopierOptions) -> DataFrame:
 
 
 def _shaped(frame: DataFrame, options: CopierOptions) -> DataFrame:
-    """The value tells which record it was."""
+    """The value identifies the record."""
 
     def paused(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches

@@ -1,0 +1,1 @@
+"""Spark sessions, clusters, queries and programs for the tests of the source and the sink."""
