@@ -1,1 +1,1 @@
-"""The fault suite: simulator, histories, nemeses, checkers."""
+"""The fault suite: histories, checkers, nemeses, simulated worlds, and runs of real clusters."""

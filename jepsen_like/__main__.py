@@ -1,12 +1,12 @@
-"""`python -m jepsen_like check FILE`: reads a history, and says whether a system that keeps its word may have it.
+"""`python -m jepsen_like check FILE`: reads a history and decides whether a correct system may have produced it.
 
     python -m jepsen_like check history.jsonl --model kafka
     python -m jepsen_like check etcd_001.log --model cas-register --format etcd-log
     python -m jepsen_like check cases.json --model kafka --format json --case G1a/basic
 
-One line of JSON: `{"valid": true | false | "unknown", "anomalies": {...}}`. Exit code 0 valid, 1 invalid, 2 unknown (a
-checker that gives up has not passed anything), 3 a file or a call that cannot be made sense of. Whatever bytes a file
-has, there is one line: where nothing was judged it is `{"valid": "unknown", "anomalies": {}, "error": "..."}`.
+The output is one line of JSON: `{"valid": true | false | "unknown", "anomalies": {...}}`. Exit code 0 valid, 1 invalid,
+2 unknown (a checker that gave up has not passed anything), 3 an unreadable file or wrong usage. There is one line for
+any bytes in a file: if nothing was judged, `{"valid": "unknown", "anomalies": {}, "error": "..."}`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE = 0, 1, 2, 3
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse ends a wrong call with 2, which means something else here."""
+    """argparse exits with 2 after wrong usage, a code with another meaning here."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -39,16 +39,16 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command and return the exit code."""
     parser = _Parser(prog="python -m jepsen_like", description="The fault suite.")
     commands = parser.add_subparsers(dest="command", required=True)
-    checking = commands.add_parser("check", help="say whether a history is one that a correct system may have")
-    checking.add_argument("file", help="the history; - is standard input")
+    checking = commands.add_parser("check", help="decide whether a correct system may have produced a history")
+    checking.add_argument("file", help="file with the history; - for standard input")
     checking.add_argument("--model", choices=(*MODELS, "kafka"), required=True)
     checking.add_argument("--format", choices=FORMATS, default="jsonl")
-    checking.add_argument("--case", default="", help="which of a json file's cases")
+    checking.add_argument("--case", default="", help="id of a case in a json file")
     checking.add_argument(
-        "--steps", type=int, default=linearizability.STEPS_MAX, help="of a search, before it gives up"
+        "--steps", type=int, default=linearizability.STEPS_MAX, help="budget of a search, after which it gives up"
     )
     chosen = parser.parse_args(arguments)
     code, told = _judged(chosen)
@@ -59,23 +59,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _judged(chosen: argparse.Namespace) -> tuple[int, dict[str, Any]]:
-    """Exit code, and what to print."""
+    """Return the exit code and the output."""
     try:
         loaded = load(_read(chosen.file), chosen.format, chosen.case)
     except (InvalidRequest, OSError) as error:
         return _not_judged(EXIT_USAGE, str(error))
     except MemoryError as error:
-        return _not_judged(EXIT_UNKNOWN, f"it is too large for this machine's memory: {error!r}")
+        return _not_judged(EXIT_UNKNOWN, f"the history is too large for this machine's memory: {error!r}")
     except Exception as error:  # noqa: BLE001  whatever it is, no verdict may come of it
-        # Readers refuse what they know to be wrong with words of their own. What else they stumble over is the file's
-        # still, and a traceback's exit code would say "invalid" of a system that nobody has looked at.
-        return _not_judged(EXIT_USAGE, f"it cannot be read as {chosen.format}: {error!r:.300}")
+        # Readers refuse known mistakes with their own error texts. Any other failure is still the file's fault, and the
+        # exit code of a traceback would mean "invalid" for a system that was never judged.
+        return _not_judged(EXIT_USAGE, f"the file cannot be read as {chosen.format}: {error!r:.300}")
     try:
         verdict = check(loaded, chosen.model, chosen.format, steps=chosen.steps)
     except InvalidRequest as error:
         return _not_judged(EXIT_USAGE, str(error))
     except Exception as error:  # noqa: BLE001  as above
-        # A checker that crashes, for whatever reason, has found nothing and passed nothing.
+        # A checker that crashes has found nothing and passed nothing.
         return _not_judged(EXIT_UNKNOWN, f"the checker gave up: {error!r:.300}")
     return EXIT_UNKNOWN if verdict.valid is None else EXIT_VALID if verdict.valid else EXIT_INVALID, verdict.shown
 
@@ -96,11 +96,11 @@ def _read(name: str) -> bytes:
 
 
 SHOWN_NESTING_MAX = 150
-"""Deeper than what checkers compare, and far from Python's own limit."""
+"""Deeper than checkers compare, and far from Python's own limit."""
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """The value in JSON's words, as near as may be: values of histories may be what it has none for."""
+    """Return the nearest JSON form of a value: a history may contain values that JSON does not have."""
     if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if depth == SHOWN_NESTING_MAX:
@@ -123,5 +123,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    gc.disable()  # nothing here forms garbage that counting does not find, and there are millions of small objects
+    gc.disable()  # all garbage here is found by reference counting, and there are millions of small objects
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""One history against one model: the checker that the model's name stands for."""
+"""Checks one history with the checker of a model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from .checkers.verdict import Verdict
 
 
 def check(loaded: Loaded, name: str, kind: str, *, steps: int = linearizability.STEPS_MAX) -> Verdict:
-    """Raises `InvalidRequest` where the history is none of this model's, or has no operation at all: of nothing
-    nothing can be said, and a file in another format than was named must not pass. One of faults alone is valid."""
+    """Return the verdict on a history.
+
+    Raises `InvalidRequest` if the model does not have its operations, or if it has none at all: a file in another
+    format than the named one must not pass. A history of faults alone is valid.
+    """
     if not loaded.operations:
-        raise InvalidRequest("invalid_request", f"there is no operation in it, read as {kind}")
+        raise InvalidRequest("invalid_request", f"the file has no operation, read as {kind}")
     if name == "kafka":
         if not any(one.f in WORK for one in loaded.operations):
-            first = f"but {loaded.operations[0].f:.40}: it is no log's history"
-            raise InvalidRequest("invalid_request", f"there is no {', '.join(WORK)} in it, {first}")
+            first = f"but {loaded.operations[0].f:.40}: it is not the history of a log"
+            raise InvalidRequest("invalid_request", f"the history has no {', '.join(WORK)}, {first}")
         ww_deps = bool(loaded.options.get("ww_deps", False))
         transactional = any(one.f == "txn" for one in loaded.operations)
         return kafka.check(loaded.operations, ww_deps=ww_deps, strict=kind != "json", transactional=transactional)

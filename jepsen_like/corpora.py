@@ -1,7 +1,7 @@
-"""Other projects' histories of known verdict: with how many of these verdicts do our checkers agree?
+"""Comparison of our checkers with other projects' histories of known verdict.
 
-The histories are no part of this project; whoever has them names their folder: `porcupine/` and `knossos/`, each with
-an `expected.json`, and `kafka_cases.json`. Of a log's case every anomaly has to be found, and no other.
+The histories are not part of this project; the caller names their folder: `porcupine/` and `knossos/`, each with an
+`expected.json`, and `kafka_cases.json`. In a log's case every anomaly has to be found, and no other.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Agreement(msgspec.Struct, frozen=True):
     agreed: int
     commit: str
     wrong: list[str]
-    """Cases of which we say something else."""
+    """Cases in which our verdict differs."""
 
 
 def agreements(folder: Path, commit: str) -> Iterator[Agreement]:
-    """Of each corpus that is there."""
+    """Yield the agreement with each corpus that exists."""
     for name in LINEARIZABLE:
         if (folder / name / "expected.json").is_file():
             cases = json.loads((folder / name / "expected.json").read_text())["cases"]
@@ -46,7 +46,7 @@ def agreements(folder: Path, commit: str) -> Iterator[Agreement]:
 
 
 def reading(corpus: str, name: str, model: str) -> tuple[str, str]:
-    """Model and format of a history."""
+    """Return the model and the format of a history."""
     if corpus == "porcupine":
         return ("cas-register", "etcd-log") if name.endswith(".log") else ("kv", "kv-edn")
     return model.partition(",")[0].partition(" ")[0], "edn"

@@ -1,16 +1,18 @@
-"""What a run against a real cluster is told to do, and what it leaves behind: one folder a run, nothing elsewhere.
+"""The plan of a run, and the records that it leaves: one folder for each run, nothing elsewhere.
 
     <folder>/
-      plan.json       what was asked: `RunPlan`
-      history.jsonl   what clients did and were told (`jepsen_like/histories/history.py`), nemeses' operations under
-      their names faults.jsonl    what was done to the cluster, each with the proof that it bit: `Fault` verdict.json
-      every checker's verdict by its name outcome.json    the line that the scoreboard adds up: `Outcome` clients/
-      what client processes printed nodes/<name>/   what each node logged, and what is kept of its disk where replicas
-      diverged world.log       of a simulated world: what it told of itself (`jepsen_like/runs/simulated.py`)
+      plan.json       the plan: `RunPlan`
+      history.jsonl   operations of clients and notes of others (`jepsen_like/histories/history.py`)
+      faults.jsonl    the faults, each with the proof of its effect: `Fault`
+      verdict.json    the verdict of every checker by its name
+      outcome.json    the line for the scoreboard: `Outcome`
+      clients/        output of the client processes
+      nodes/<name>/   log of each node
+      world.log       trace of a simulated world (`jepsen_like/runs/simulated.py`)
       report.html     all of it, for people
 
-A fault without proof is *void*: what a run shows about it is nothing. Times are nanoseconds of the monotonic clock of
-the machine that runs all of it, since the run began.
+A fault without proof is *void*: the run shows nothing about it. Times are nanoseconds since the run began, on the
+monotonic clock of the machine that runs everything.
 """
 
 from __future__ import annotations
@@ -24,89 +26,90 @@ import msgspec
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. The same plan and seed draw the same operations and faults. What becomes of them differs."""
+    """The plan of one run. The same plan and seed draw the same operations and faults; their outcomes differ."""
 
     cell: str
-    """Of the scoreboard, such as `R1`; empty for a run of nobody's table."""
+    """Cell of the scoreboard, such as `R1`; empty for a run that belongs to none."""
     workload: str
     nemesis: str
     nodes: int
     seconds: float
-    """Of operations and faults. Healing and the last reads come on top."""
+    """Duration of operations and faults. The heal and the final reads come on top."""
     rate: float
-    """Operations a second, all clients together."""
+    """Operations per second of all clients together."""
     seed: int
     processes: int = 6
-    """Client processes of the operating system."""
+    """Number of client processes."""
     options: dict[str, Any] = {}
-    """Of workload and nemesis, by name."""
+    """Options of workload and nemesis, by name."""
     rounds: int = 0
-    """The number of rounds in one cluster's life, each with fresh keys, one fault, its healing and a read of everything
-    (`jepsen_like/runs/rounds.py`). 0: no rounds; faults and operations run concurrently for `seconds`."""
+    """The number of rounds in one cluster's life, each with fresh keys, one fault, its heal and a read of everything
+    (`jepsen_like/runs/rounds.py`). 0: no rounds; faults and operations run concurrently for `seconds`.
+    """
     planted: str = ""
     """A bug that is planted in the nodes (`planted/`): such a run measures the suite, not the product."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that was done to the cluster."""
+    """A fault that was injected into the cluster."""
 
     kind: str
     targets: tuple[str, ...]
     """Nodes, or links as `n1>n2`."""
     began: int
     ended: int
-    """When it was healed; equal to `began` where it is an instant."""
+    """Time of the heal; equal to `began` for an instantaneous fault."""
     evidence: dict[str, Any] = {}
-    """What proves that it bit: numbers and texts. Empty: void."""
+    """Proof of the effect: numbers and texts. Empty: the fault is void."""
     error: str = ""
-    """Why it could not be made, or not proved."""
+    """Why the fault could not be injected or proved."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in one line."""
+    """The outcome of a run in one line."""
 
     plan: RunPlan
     commit: str
-    """With a plus sign where the tree differed from it."""
+    """With a plus sign if the tree differed from it."""
     started: str
     """ISO 8601, UTC."""
     seconds: float
-    """Of the plan's, those that really ran."""
+    """The part of the planned duration that really ran."""
     operations: dict[str, int]
-    """`ok`, `fail`, `info`."""
+    """Number of completions by `ok`, `fail`, `info`."""
     faults: dict[str, int]
-    """By kind, those with proof; of damaged files also by theirs, as `bitflip:segment`."""
+    """Number of proved faults by kind; of damaged files also by the kind of file, as `bitflip:segment`."""
     void: dict[str, int]
-    """By kind, those without."""
+    """Number of void faults by kind."""
     valid: bool | None
-    """None: a checker crashed or came to no end, or a fault kind has no proof at all. That is no pass."""
+    """None: a checker crashed or exceeded its budget, or a kind of fault has no proof at all. That is no pass."""
     anomalies: dict[str, int]
     recovery_s: float | None
-    """From the last heal until every partition was written to again."""
+    """Seconds from the last heal until every partition was written to again."""
     rounds: int = 0
-    """That were made, whose fault is proved, and in which nothing was wrong."""
+    """Rounds that were made, with a proved fault and without an anomaly."""
     left_out: tuple[str, ...] = ()
-    """What `mixed` would have drawn from as well, had the cluster what it needs."""
+    """Nemeses that `mixed` left out because the cluster lacks a capability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """What came of operations and faults."""
+    """The result of operations and faults."""
 
     seconds: float
     faults: Sequence[Fault]
     operations: Mapping[str, int]
     not_healed: str = ""
-    """Why, where something could not be healed."""
+    """Why a fault could not be healed."""
     rounds: int = 0
     """As `Outcome.rounds`."""
     stuck: bool = False
-    """It was the cluster's to heal, by itself (S10)."""
+    """Whether the cluster had to heal by itself and did not (S10)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where things are."""
+    """The files of a run."""
 
     path: Path
 
@@ -139,7 +142,7 @@ class RunFolder:
         return self.path / "report.html"
 
     def client_log(self, worker: int) -> Path:
-        """What a client process printed, those that took its place included."""
+        """Return the log of a worker's client processes, including replacements."""
         return self.path / "clients" / f"worker-{worker}.log"
 
     def node(self, name: str) -> Path:
@@ -147,27 +150,27 @@ class RunFolder:
 
 
 def read_faults(file: Path) -> Iterator[Fault]:
-    """In the order in which they ended."""
+    """Yield the faults in the order in which they ended."""
     with file.open("rb") as lines:
         for line in lines:
             yield msgspec.json.decode(line, type=Fault)
 
 
 class RealCluster(Protocol):
-    """Nodes as processes of the product, for nemeses to break and clients to reach. See `clusters/`."""
+    """Nodes as processes of the product, for nemeses to break and clients to use (`clusters/`)."""
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Names, `n1` and so on; node id = position."""
+        """Names, `n1` and so on; the node id is the position."""
         ...
 
     @property
     def bootstrap(self) -> Sequence[str]:
-        """What clients dial, node by node; reachable from client processes of this machine."""
+        """API addresses node by node, reachable from client processes of this machine."""
         ...
 
     def pid(self, node: str) -> int | None:
-        """Of the running process; None while it is down."""
+        """Return the id of the running process, or None while the node is down."""
         ...
 
     def data_folder(self, node: str) -> Path: ...
@@ -175,37 +178,38 @@ class RealCluster(Protocol):
     def log_file(self, node: str) -> Path: ...
 
     async def start(self, nodes: Sequence[str] = ()) -> None:
-        """All, or those that are named; returns when their processes listen."""
+        """Start the named nodes, or all, and return when they listen."""
         ...
 
     async def kill(self, nodes: Sequence[str]) -> None:
-        """SIGKILL, and wait until they are gone."""
+        """Send SIGKILL and wait until the processes have ended."""
         ...
 
     async def close(self) -> None:
-        """Nothing is left: no process, mount, namespace, or rule."""
+        """Remove everything: processes, mounts, namespaces, rules."""
         ...
 
 
 class Nemesis(Protocol):
-    """Something that breaks clusters. See `nemeses/`."""
+    """Injects faults into clusters (`nemeses/`)."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def needs(self) -> frozenset[str]:
-        """Capabilities, as `clusters/capabilities.py` names them."""
+        """The required capabilities, by the names of `clusters/capabilities.py`."""
         ...
 
     async def disturb(self, cluster: RealCluster, seconds: float, tell: Callable[[Fault], None]) -> None:
-        """Make faults for so long, tell of each when it is over, and heal all of them before returning, also when it is
-        cancelled."""
+        """Inject faults for this time and report each when it is over. Heals all of them before it returns or is
+        cancelled.
+        """
         ...
 
 
 class Checked(Protocol):
-    """What a checker of a run gives: `checkers/verdict.py`'s Verdict, in this shape."""
+    """The part of a checker's `Verdict` that records need."""
 
     @property
     def valid(self) -> bool | None: ...

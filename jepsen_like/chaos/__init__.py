@@ -1,21 +1,20 @@
-"""`raftlog chaos`: break clusters, and read what became of their promises.
+"""`raftlog chaos`: inject faults into clusters, and judge whether their guarantees held.
 
     raftlog chaos run --workload log --nemesis kill --nodes 3 --time 60 --rate 100 --seed 7
-    raftlog chaos matrix --cells R1,R2 --time 60 --total 600    # cells of the scoreboard, going on where it stopped
-    raftlog chaos planted                                       # bugs planted in real clusters: how soon is each found?
-    raftlog chaos report FOLDER                                 # its page anew
+    raftlog chaos matrix --cells R1,R2 --time 60 --total 600    # cells of the scoreboard; resumes where it stopped
+    raftlog chaos planted                                       # bugs planted in real clusters: time until found
+    raftlog chaos report FOLDER                                 # rebuild a run's page
     raftlog chaos simulate --seed 7 --kind cluster              # no processes: virtual time, the same page
-    raftlog chaos board                                         # what was accumulated
-    raftlog chaos keep FILE...                                  # results, into those that are kept with the code
-    raftlog chaos corpora FOLDER                                # do the checkers judge as they should?
-    raftlog chaos abilities                                     # what this machine can do to a cluster
+    raftlog chaos board                                         # the accumulated results
+    raftlog chaos keep FILE...                                  # add results to those that are kept with the code
+    raftlog chaos corpora FOLDER                                # compare our checkers with known verdicts
+    raftlog chaos abilities                                     # the faults that this machine supports
 
-Real clusters run as root in network namespaces of their own (`--layout namespaces`), or behind proxies on loopback
-addresses (`--layout loopback`). Exit code 0: what ran is valid; 1: it is not, or could not be run; 2: a wrong call; 3:
-nobody knows, which is no pass.
+Real clusters run in network namespaces (as root, `--layout namespaces`), or behind proxies on loopback addresses
+(`--layout loopback`). Exit code 0: the runs are valid; 1: invalid, or could not be made; 2: wrong usage; 3: unknown,
+which is no pass.
 
-What the commands need is imported by the command that is called: `raftlog --help` shows these, too, and loads nothing
-heavy.
+Each command imports its modules when it is called, so that `raftlog --help`, which lists these commands, stays fast.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ from .running import (
     told,
 )
 
-SIMULATED_KINDS = ["quorum", "groups", "cluster", "transactions", "clients"]
+SIMULATED_KINDS = ["quorum", "groups", "security", "cluster", "transactions", "clients"]
 
 
 @click.group()
 def chaos() -> None:
-    """Break clusters, and read what became of their promises."""
+    """Inject faults into clusters, and judge whether their guarantees held."""
 
 
 for command in (board, corpora, keep, matrix, planted):
@@ -62,23 +61,34 @@ for command in (board, corpora, keep, matrix, planted):
 
 def _layout_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--layout", type=click.Choice([NAMESPACES, LOOPBACK]), help="Default: namespaces as root, else loopback."
+        "--layout",
+        type=click.Choice([NAMESPACES, LOOPBACK]),
+        help="Layout of the cluster. Default: namespaces as root, else loopback.",
     )(command)
 
 
 @chaos.command()
 @click.option("--workload", default="log", show_default=True, help="docs/chaos.md lists them.")
 @click.option("--nemesis", default="mixed", show_default=True, help="docs/faults.md lists them.")
-@click.option("--cell", "cell_name", default="", help="A cell of the scoreboard, in place of workload and nemesis.")
-@click.option("--nodes", type=click.IntRange(1, 5), default=3, show_default=True)
-@click.option("--time", "seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds.")
-@click.option("--rate", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Operations a second.")
-@click.option("--seed", type=int, help="Of operations and faults. Default: any.")
-@click.option("--option", "options", multiple=True, help="Of workload or nemesis: name=value, the value as JSON.")
+@click.option("--cell", "cell_name", default="", help="Cell of the scoreboard, instead of workload and nemesis.")
+@click.option("--nodes", type=click.IntRange(1, 5), default=3, show_default=True, help="Nodes of the cluster.")
 @click.option(
-    "--rounds", type=click.IntRange(0), default=0, help="So many faults, one after the other, in place of --time."
+    "--time",
+    "seconds",
+    type=click.FloatRange(1),
+    default=60.0,
+    show_default=True,
+    help="Duration of the faults in seconds.",
 )
-@click.option("--planted", default="", help="A planted bug in the nodes: docs/faults.md lists them.")
+@click.option("--rate", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Operations per second.")
+@click.option("--seed", type=int, help="Seed of operations and faults. Default: random.")
+@click.option(
+    "--option", "options", multiple=True, help="Option of workload or nemesis: name=value, the value as JSON."
+)
+@click.option(
+    "--rounds", type=click.IntRange(0), default=0, help="Number of rounds with one fault each, instead of --time."
+)
+@click.option("--planted", default="", help="Bug to plant in the nodes: docs/faults.md lists them.")
 @_layout_option
 @runs_option
 @output_option
@@ -99,7 +109,7 @@ def run(
     runs: Path,
     output: str,
 ) -> None:
-    """One run: a cluster, operations, faults, a verdict, and a page."""
+    """Make one run: a cluster, operations, faults, a verdict, and a page."""
     from jepsen_like.runs.interpreter import RunFailed
 
     seed = random.randrange(1, 2**31) if seed is None else seed
@@ -128,20 +138,22 @@ def run(
 @chaos.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def report(folder: Path) -> None:
-    """The page of a run's folder, made anew. Prints where it is."""
+    """Rebuild the page of a run's folder, and print its path."""
     from ..report.page import write_report
 
     click.echo(write_report(RunFolder(folder)))
 
 
 @chaos.command()
-@click.option("--seed", type=click.IntRange(0), required=True)
-@click.option("--kind", type=click.Choice(SIMULATED_KINDS), default="cluster")
-@click.option("--time", "seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Virtual seconds.")
+@click.option("--seed", type=click.IntRange(0), required=True, help="Seed of the simulated cluster.")
+@click.option("--kind", type=click.Choice(SIMULATED_KINDS), default="cluster", help="Kind of the simulated run.")
+@click.option(
+    "--time", "seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Virtual seconds of faults."
+)
 @runs_option
 @click.pass_context
 def simulate(context: click.Context, seed: int, kind: str, seconds: float, runs: Path) -> None:
-    """A simulated world: the same seed and code do the same, to the last byte. Prints where its page is."""
+    """Run a simulated world and print the path of its page. The same seed and code give the same trace."""
     from jepsen_like.runs.simulated import run_simulated
 
     from ..report.page import write_report
@@ -155,7 +167,7 @@ def simulate(context: click.Context, seed: int, kind: str, seconds: float, runs:
 
 @chaos.command()
 def abilities() -> None:
-    """What this machine can do to a cluster; what is missing, with what would bring it."""
+    """Show the faults that this machine supports, and what is missing for the others."""
     from ..clusters.capabilities import table as capabilities
 
     rows = [(name, "no" if lacks else "yes", lacks or means) for name, means, lacks in capabilities()]
@@ -163,14 +175,14 @@ def abilities() -> None:
 
 
 def _refuse_beside_cell(context: click.Context) -> None:
-    """A run of a cell with something else in it would be counted as one of the cell. Raises `InvalidRequest`."""
+    """Refuse options beside `--cell`: their run would count as one of the cell. Raises `InvalidRequest`."""
     given = [
         f"--{name.removesuffix('s') if name == 'options' else name}"
         for name in ("workload", "nemesis", "nodes", "options", "planted")
         if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     ]
     if given:
-        raise InvalidRequest("invalid_request", f"--cell says what is run; leave out {', '.join(given)}, or --cell")
+        raise InvalidRequest("invalid_request", f"--cell determines the run: leave out {', '.join(given)}, or --cell")
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:

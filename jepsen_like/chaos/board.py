@@ -1,6 +1,6 @@
-"""`raftlog chaos board` and `keep`: what was accumulated, and results that are kept with the code.
+"""`raftlog chaos board` and `keep`: the scoreboard, and the results that are kept with the code.
 
-The table that is written beside the code is made of kept results alone: whoever has the repository can make it again.
+`--write` makes the table from kept results alone, so that everyone with the repository can reproduce it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ BOARD_COLUMNS = (
 
 
 @click.command()
-@click.option("--write", is_flag=True, help="Write the table beside this program, as CSV, of what is kept there.")
+@click.option("--write", is_flag=True, help="Write the table of the kept results as CSV, beside this program.")
 @runs_option
 @output_option
 def board(write: bool, runs: Path, output: str) -> None:
-    """What was accumulated of each cell, here and in the kept results, and what was never tested."""
+    """Show the totals of each cell, from the runs here and the kept results, and what was never tested."""
     kept = FOLDER / RUNS
     found = scores_of([kept, runs / RESULTS])
     others = other_rows()
@@ -49,24 +49,24 @@ def board(write: bool, runs: Path, output: str) -> None:
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def keep(files: Sequence[Path]) -> None:
-    """Append the lines of these results to those that are kept with the code, each once."""
+    """Add the lines of these results to those that are kept with the code, each once."""
     taken = keep_lines(files)
     click.echo(table(("File", "New"), sorted(taken.items())))
 
 
 def scores_of(files: Iterable[Path]) -> dict[str, Score]:
-    """Of what there is; a line that two files have counts once."""
+    """Return the scores from the files that exist; a line in two files counts once."""
     results = read_results([file for file in files if file.exists()])
     return scores({msgspec.json.encode(one): one for one in results}.values(), same_product())
 
 
 def board_table(files: Sequence[Path], names: Iterable[str]) -> str:
-    """For people."""
+    """Return the table as text."""
     return _shown(scores_of(files), names)
 
 
 def other_rows() -> list[Mapping[str, object]]:
-    """What no cell of a real cluster is: seeds, planted bugs, corpora, power failures of a whole cluster."""
+    """Return the rows that are not cells: seeds, planted bugs, corpora, power failures of a whole cluster."""
     from jepsen_like.runs.hunting import HUNT_SECONDS, found_bugs, read_hunts
     from jepsen_like.scoreboard.other_rows import corpora, hunted, planted, power_failures, simulated, spark_kills
     from jepsen_like.simulator.shards.shard import summarize

@@ -1,4 +1,4 @@
-"""`raftlog chaos corpora FOLDER`: other projects' histories of known verdict, and how many we judge alike."""
+"""`raftlog chaos corpora FOLDER`: compare our checkers with other projects' histories of known verdict."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`raftlog chaos matrix`: cells of the scoreboard, run after run, as many clusters at a time as the machine bears.
+"""`raftlog chaos matrix`: run cells of the scoreboard, one after the other or several clusters at a time.
 
-What is due is asked of the results before every run, so a matrix that was ended goes on when it is called again. One
-cluster at a time is made in this process; several are processes of their own (`raftlog chaos run --cell`), each with
-its nodes, clients and network, which append to the same results.
+Before every run the results determine what is due, so an interrupted matrix resumes when it is called again. With one
+cluster at a time the runs are made in this process; several run in child processes (`raftlog chaos run --cell`), each
+with its own nodes, clients and network, which append to the same results.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from .running import EXIT_INVALID, RESULTS, exit_code, layout_of, make_run, runs
 
 SEED_MAX = 2**31
 FAILURES_MAX = 3
-"""Runs in a row that say nothing of their cluster: the machine, or the suite, is not up to it."""
+"""Failed runs in a row that end the matrix: the machine or the suite cannot run clusters."""
 PARALLEL_MAX = 8
 END_SECONDS = 180.0
-"""For a run that is told to end: it takes its cluster down."""
+"""Time for a child to take its cluster down after a signal."""
 PROGRAM = (sys.executable, "-P", "-m", "raftlog.cli.main")
 
 
 class TooManyFailures(Exception):
-    """Nothing can be run here."""
+    """No run can be made here."""
 
     def __init__(self, failures: int) -> None:
-        super().__init__(f"{failures} runs in a row say nothing of their cluster")
+        super().__init__(f"{failures} runs in a row failed to test their cluster")
 
 
 @dataclass(slots=True)
 class Sitting:
-    """Which run comes next. Pure: it is told what is accumulated, and what is under way."""
+    """Chooses the next run, from the accumulated results and the runs in progress. Pure."""
 
     wanted: Sequence[str]
     seconds: float
     rate: float
     rounds: int | None = None
-    """That cells made in rounds have to have; None: their own number."""
+    """Target of cells that run in rounds; None: their own."""
     each: float | None = None
-    """Seconds that other cells have to have; None: their own number."""
+    """Target of other cells in seconds; None: their own."""
     begun: Counter[str] = field(default_factory=Counter)
     under_way: Counter[str] = field(default_factory=Counter)
 
     def next_plan(self, found: Mapping[str, Score], seed: int) -> RunPlan | None:
-        """None: all have what they need. Each cell once first, then whichever is the least advanced."""
+        """Return the next plan, or None if all targets are reached: first each cell once, then the least advanced."""
         names = due(found, self.wanted, rounds=self.rounds, seconds=self.each)
         left = [name for name in names if not self._is_on_its_way(name, found)]
         if not left:
@@ -76,11 +76,11 @@ class Sitting:
 
     def _rounds_left(self, name: str, found: Mapping[str, Score]) -> int:
         started = found[name].rounds_now + self.under_way[name] * ROUNDS_A_RUN
-        # The run that is asked for is under way already.
+        # `under_way` includes the run that is being planned.
         return max((self.rounds or CELLS[name].rounds) - started + ROUNDS_A_RUN, 1)
 
     def _is_on_its_way(self, name: str, found: Mapping[str, Score]) -> bool:
-        """What is under way is enough, if it passes."""
+        """Return whether the runs in progress suffice for the target, if they pass."""
         count = self.under_way[name]
         if CELLS[name].rounds:
             return found[name].rounds_now + count * ROUNDS_A_RUN >= (self.rounds or CELLS[name].rounds)
@@ -88,16 +88,18 @@ class Sitting:
 
 
 @click.command()
-@click.option("--cells", "names", default=",".join(CELLS), help="Names, separated by commas. Default: all.")
-@click.option("--time", "seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds a run.")
+@click.option("--cells", "names", default=",".join(CELLS), help="Names of cells, separated by commas. Default: all.")
+@click.option("--time", "seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds per run.")
+@click.option("--rounds", type=click.IntRange(1), help="Target of cells that run in rounds. Default: their own.")
+@click.option("--each", type=click.FloatRange(1), help="Target of other cells in seconds. Default: their own.")
+@click.option("--total", type=click.FloatRange(1), help="Limit of the total time in seconds, including setup.")
+@click.option("--rate", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Operations per second.")
 @click.option(
-    "--rounds", type=click.IntRange(1), help="That cells made in rounds are to have. Default: their own number."
-)
-@click.option("--each", type=click.FloatRange(1), help="Seconds that others are to have. Default: their own number.")
-@click.option("--total", type=click.FloatRange(1), help="Seconds of all runs, what each needs around it included.")
-@click.option("--rate", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Operations a second.")
-@click.option(
-    "--parallel", type=click.IntRange(1, PARALLEL_MAX), default=1, show_default=True, help="Clusters at once."
+    "--parallel",
+    type=click.IntRange(1, PARALLEL_MAX),
+    default=1,
+    show_default=True,
+    help="Number of clusters at a time.",
 )
 @runs_option
 @output_option
@@ -114,8 +116,10 @@ def matrix(
     runs: Path,
     output: str,
 ) -> None:
-    """Cells of the scoreboard, the least advanced first, until all have what they need or the time is over. Ends at
-    the first run that is not valid."""
+    """Run cells of the scoreboard, the least advanced first, until all targets or the time limit are reached.
+
+    Stops at the first invalid run.
+    """
     wanted = [cell(name.strip()).name for name in names.split(",")]
     sitting = Sitting(wanted, seconds, rate, rounds, each)
     end = time.monotonic() + total if total else float("inf")
@@ -160,7 +164,7 @@ def _in_turn(sitting: Sitting, runs: Path, end: float) -> list[Outcome]:
 
 
 async def _side_by_side(sitting: Sitting, runs: Path, end: float, parallel: int) -> list[Outcome]:
-    """Ends at the first that is not valid: those under way come to their end."""
+    """Run several lanes until all is done; after the first invalid run, let the others finish."""
     made: list[Outcome] = []
     failures = 0
 
@@ -195,7 +199,7 @@ async def _side_by_side(sitting: Sitting, runs: Path, end: float, parallel: int)
 
 
 async def _child(plan: RunPlan, runs: Path) -> Outcome | None:
-    """One run in a process of its own; None where it says nothing of its cluster. A cancellation ends it in order."""
+    """Make one run in a child process, and return None if it failed. A cancellation ends the child in order."""
     command = [*PROGRAM, "chaos", "run", "--cell", plan.cell, "--seed", str(plan.seed), "--time", str(plan.seconds)]
     command += ["--rate", str(plan.rate), "--runs", str(runs), "-o", "json"]
     command += ["--rounds", str(plan.rounds)] if plan.rounds else []

@@ -1,8 +1,8 @@
-"""`raftlog chaos planted`: is each planted bug that can show in a real cluster found there, and how soon?
+"""`raftlog chaos planted`: measures whether each planted bug is found in a real cluster, and how soon.
 
-raftlog chaos planted                      # all of them that no line of the results has yet, one after the other
+raftlog chaos planted                      # all that have no result yet, one after the other
 raftlog chaos planted log_without_fsync    # this one
-raftlog chaos planted --control            # the same runs without a bug: nothing may be found
+raftlog chaos planted --control            # the same runs without a bug: they must be valid
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ SEED_MAX = 2**31
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--time", "seconds", type=click.FloatRange(1), default=600.0, show_default=True, help="Seconds a bug.")
-@click.option("--control", is_flag=True, help="Plant nothing: one run of each hunt, which has to be valid.")
-@click.option("--seed", type=int, help="Of the first run of each. Default: any.")
+@click.option(
+    "--time",
+    "seconds",
+    type=click.FloatRange(1),
+    default=600.0,
+    show_default=True,
+    help="Time limit for each bug in seconds.",
+)
+@click.option("--control", is_flag=True, help="Plant nothing: make one run of each hunt, which has to be valid.")
+@click.option("--seed", type=int, help="Seed of the first run of each bug. Default: random.")
 @runs_option
 @output_option
 @click.pass_context
@@ -39,7 +46,7 @@ def planted(
     runs: Path,
     output: str,
 ) -> None:
-    """Look for planted bugs in real clusters. Results are appended; without names it goes on where it stopped."""
+    """Look for planted bugs in real clusters. Appends results; without names it resumes where it stopped."""
     from jepsen_like.runs.hunting import HUNT_SECONDS, counts, hunt, hunt_of, read_hunts
     from jepsen_like.runs.interpreter import RunFailed
 
@@ -62,7 +69,7 @@ def planted(
                 planted=not control,
             )
         except RunFailed as error:
-            click.echo(f"{name}: nothing could be run: {error}", err=True)
+            click.echo(f"{name}: no run could be made: {error}", err=True)
             failed = True
             continue
         append_line(results, one)

@@ -1,4 +1,4 @@
-"""What the commands of `raftlog chaos` share: one run from its plan to its page, told on a terminal."""
+"""One run from its plan to its page, with progress on the terminal: shared by the commands of `raftlog chaos`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ T = TypeVar("T")
 
 def runs_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--runs", type=click.Path(path_type=Path), default=RUNS, show_default=True, help="Folder of all runs."
+        "--runs", type=click.Path(path_type=Path), default=RUNS, show_default=True, help="Folder for all runs."
     )(command)
 
 
 def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Outcome:
-    """Its outcome; its page is written. `keep`: it is appended to the results. Raises `RunFailed`."""
+    """Make a run, write its page, and return its outcome. `keep`: append the outcome to the results. Raises
+    `RunFailed`.
+    """
     from jepsen_like.runs.interpreter import RunFailed
     from jepsen_like.runs.runner import folder_name, run
 
@@ -51,8 +53,8 @@ def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Ou
             found = _until_interrupted(run(plan, folder, layout=layout, tell=tell))
         except* RunFailed as group:
             why = "; ".join(str(error) for error in group.exceptions)
-            raise RunFailed(f"the run says nothing of the cluster: {why} (see {folder.path})") from group
-        tell("drawing")
+            raise RunFailed(f"the run failed and says nothing about the cluster: {why} (see {folder.path})") from group
+        tell("writing the page")
         page = write_report(folder)
     if keep:
         append_line(runs / RESULTS, found)
@@ -63,7 +65,7 @@ def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Ou
 
 
 def check_plan(plan: RunPlan) -> None:
-    """Raises `InvalidRequest` for one that cannot be run: names and options that there are not."""
+    """Raises `InvalidRequest` for a plan with unknown names or options."""
     from jepsen_like.runs.options import check_options
 
     from ..nemeses.make import make
@@ -73,15 +75,17 @@ def check_plan(plan: RunPlan) -> None:
     check_options(plan.options)
     make(plan.nemesis, seed=plan.seed, origin_ns=0, options=plan.options)
     if plan.planted:
-        from ..planted.bugs import BUGS
+        from ..planted.bugs import PINNED
 
-        if plan.planted not in BUGS:
-            raise InvalidRequest("invalid_config", f"there is no planted bug {plan.planted!r}: see docs/faults.md")
+        if plan.planted not in PINNED:
+            raise InvalidRequest("invalid_config", f"unknown planted bug {plan.planted!r}: see docs/faults.md")
 
 
 def what_was_found(folder: RunFolder) -> str:
-    """Of a run that is not valid, the first anomalies of each kind and the faults, a line each: where only what was
-    printed is left of it, that is what there is to think about."""
+    """Return the first anomalies of each kind and the faults of an invalid run, one per line.
+
+    If only the printed output of a run survives, this is what there is for the analysis.
+    """
     checkers = msgspec.json.decode(folder.verdict.read_bytes())["checkers"]
     lines = [
         f"{checker}: {name}: {msgspec.json.encode(one).decode()}"
@@ -94,7 +98,7 @@ def what_was_found(folder: RunFolder) -> str:
 
 
 def _until_interrupted(work: Coroutine[Any, Any, T]) -> T:
-    """SIGTERM ends a run as SIGINT does: nothing is left of the cluster."""
+    """Run until SIGTERM, which ends a run as SIGINT does: nothing of the cluster remains."""
 
     async def watched() -> T:
         task = asyncio.current_task()
@@ -110,7 +114,7 @@ def _until_interrupted(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def _progress(plan: RunPlan) -> Iterator[Callable[[str], None]]:
-    """A line that says what happens now, on a terminal."""
+    """Show the current phase on the terminal."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -126,7 +130,7 @@ def default_layout() -> str:
 
 
 def layout_of(name: str) -> str:
-    """A cell's own; without root, what there is."""
+    """Return a cell's own layout; without root, the only one available."""
     return cell(name).layout if os.geteuid() == 0 else LOOPBACK
 
 
@@ -135,7 +139,7 @@ def exit_code(valid: Sequence[bool | None]) -> int:
 
 
 def told(found: Outcome) -> str:
-    """In a line, for people."""
+    """Return the outcome as a line of text."""
     verdict = {True: "valid", False: "INVALID", None: "unknown"}[found.valid]
     name = found.plan.planted or found.plan.cell or found.plan.workload
     counted = ", ".join(f"{number:,} {kind}" for kind, number in found.operations.items())

@@ -1,1 +1,1 @@
-"""Checkers: a history goes in, a verdict comes out. See `../README.md`."""
+"""Checkers: pure functions from a history to a verdict."""

@@ -1,16 +1,16 @@
-"""Commits of a group's members: nobody commits what was given to another one (S8).
+"""Fencing of a group's commits: no process commits a partition that was reassigned to another (S8).
 
 | name | what |
 |---|---|
-| `fenced-commit` | a commit was taken of a partition that another process was given after its own |
+| `fenced-commit` | a commit succeeded although the partition had been assigned to another process after the committer |
 
-Operations are `poll`, whose answer names the keys that the process got (`{"assigned": [...]}`), and `commit`: `[key,
-offset]`. A poll takes time, and an assignment takes place somewhere in it. So an assignment is after another only where
-its poll began when that of the other had ended, and a commit is after it where it began when the poll had ended: what
-may have been otherwise is not judged. Neither is a commit of an offset that was committed before: it changes nothing,
-and a member that knows so does not even send it.
+Operations are `poll`, whose completion names the keys assigned to the process (`{"assigned": [...]}`), and `commit`:
+`[key, offset]`. A poll takes time, and the assignment happens at some moment of it. So one assignment is later than
+another only if its poll was invoked after the other's had completed, and a commit is later than an assignment if it was
+invoked after the poll had completed; whatever may have been concurrent is not judged. Neither is a commit of an offset
+that was committed before: it changes nothing, and a member that knows so does not even send it.
 
-Offsets that are lost or go back: `keyed.py`.
+Lost offsets and offsets that went back: `keyed.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Assignment:
 
 
 def check(history: Sequence[Operation]) -> Verdict:
-    """Unknown where nobody was ever given anything, or nothing was committed."""
+    """Judge a history; unknown if no key was ever assigned, or nothing was committed."""
     assignments: dict[Any, list[_Assignment]] = {}
     commits = []
     for call in calls([one for one in history if one.f in {"poll", "commit"}]):
@@ -42,7 +42,7 @@ def check(history: Sequence[Operation]) -> Verdict:
         if call.invocation.f == "commit" and completion.kind == "ok":
             commits.append(call)
         elif call.invocation.f == "poll" and isinstance(completion.value, Mapping):
-            # The end as it was told: also a poll that failed may have been given something.
+            # Take the value of any completion: even a failed poll may have been assigned something.
             one = _Assignment(completion.process, call.invocation.index, completion.index)
             for key in completion.value.get("assigned", ()):
                 assignments.setdefault(key, []).append(one)
@@ -58,13 +58,13 @@ def check(history: Sequence[Operation]) -> Verdict:
             found.append({"key": key, "offset": offset, "commit": told, "assigned_to": taken.process})
             found[-1]["proof"] = [call.invocation.index, taken.ended]
     if not assignments or not commits:
-        return Verdict(None, {}, {"reason": "there is no assignment, or no commit"})
+        return Verdict(None, {}, {"reason": "the history has no assignment, or no commit"})
     measured = {"commits": len(commits), "assignments": sum(map(len, assignments.values()))}
     return Verdict(not found, {"fenced-commit": found} if found else {}, measured)
 
 
 def _first_commits(history: Sequence[Operation]) -> dict[tuple[Any, Any], int]:
-    """(Key, offset) → where somebody first began to commit it, whatever became of that."""
+    """Return (key, offset) → index of the first invocation of its commit, whatever its outcome."""
     found: dict[tuple[Any, Any], int] = {}
     for one in history:
         if one.f == "commit" and one.kind == "invoke":

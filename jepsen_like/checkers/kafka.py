@@ -1,11 +1,12 @@
-"""Checks a history of a log: sends, polls and transactions over partitions, as Jepsen does for Kafka.
+"""Checks a history of a log: sends, polls and transactions over partitions, with the anomalies of Jepsen's Kafka
+checker.
 
-Two measures. **Jepsen's**, for its own cases: it allows `int-send-skip` and `G0` (transactions of a log interleave), a
-poll that skips or goes back where processes subscribe (a group moved a partition), and `G1c` where write dependencies
-are on. **Ours** allows only the third, holds cycles to the order of processes and of time, and asks for more
-(`kafka_stronger.py`). Our own workload is judged without write dependencies: writes of two transactions may lie in one
-order in one key and in the other in another, as nothing is locked, so that `G0` is no anomaly of a log. A `G1c` with
-such edges may be none either; without them each is one.
+There are two measures. **Jepsen's**, for its own test cases, allows `int-send-skip` and `G0` (transactions of a log
+interleave), `poll-skip` and `nonmonotonic-poll` if processes subscribe (a rebalance moved a partition), and `G1c` if
+write dependencies are used. **Ours** allows only the third, also searches for cycles with process order and real-time
+order, and demands more (`kafka_stronger.py`). Our own workload is judged without write dependencies: since nothing is
+locked, the writes of two transactions may have one order in one key and the opposite order in another, so `G0` is no
+anomaly of a log. With such edges a `G1c` may be none either; without them each is one.
 """
 
 from __future__ import annotations
@@ -61,17 +62,20 @@ def check(
     allow: frozenset[str] = frozenset(),
     steps: int = STEPS_MAX,
 ) -> Verdict:
-    """`strict` is our measure. `transactional`: control batches leave holes in the offsets, and nothing says where.
-    `rebalances_told`: every operation names the keys that a group gave or took while it ran, so that a poll may skip or
-    go back there and nowhere else. `keeps_s`: the history is our workload's, with last readers, and its topics keep
-    what is younger than so many seconds (infinite: all). `allow`: further anomalies that do not make it invalid.
-    `steps`: that the search for cycles may take; where they are used up it is unknown whether a history without other
-    anomalies is valid, and `measured` has the reason.
+    """Judge a history of a log.
 
-    Raises `InvalidRequest` for what is no such history."""
+    `strict`: use our measure instead of Jepsen's. `transactional`: control batches leave holes in the offsets, at
+    unknown places. `rebalances_told`: every operation names the keys that a group assigned or revoked while it ran, so
+    a poll may skip or go back there and nowhere else. `keeps_s`: the history is our workload's, with final readers, and
+    its topics retain records for this many seconds (infinite: forever). `allow`: further anomalies that do not make the
+    history invalid. `steps`: budget of the search for cycles; if it is exhausted, a history without other anomalies is
+    unknown, and `measured` has the reason.
+
+    Raises `InvalidRequest` if the history is not one of a log.
+    """
     prepared = LogHistory(history)
     if not any(done.sends or done.polls for done in prepared.done):
-        return Verdict(False, {"empty-transaction-graph": [{"detail": "there is no send and no poll"}]})
+        return Verdict(False, {"empty-transaction-graph": [{"detail": "the history has no send and no poll"}]})
     found: dict[str, list[dict[str, Any]]] = {}
     checks = _OF_RECORDS | (_STRONGER if strict else {})
     if transactional:
@@ -99,7 +103,7 @@ def check(
 
 
 def allowed_anomalies(history: Sequence[Operation], *, ww_deps: bool, strict: bool) -> frozenset[str]:
-    """Names that do not make a history invalid."""
+    """Return the anomalies that do not make a history invalid."""
     allowed = _MOVED if any(one.f == "subscribe" for one in history) else frozenset[str]()
     if strict:
         return allowed

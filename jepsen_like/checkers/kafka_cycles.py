@@ -1,14 +1,15 @@
-"""Cycles: operations of which each must come before the next, and the last before the first.
+"""Dependency cycles: `G0` (write cycle) and `G1c` (circular information flow).
 
-Edges between completed operations: **ww** from the writer of a value to the writer of the next one in the order of a
-key (only where asked for: a log orders writes of different transactions as it likes), **wr** from a value's writer to
-whoever else read it. There are no edges from readers to later writers: a consumer may lag. `-process` adds the order of
-each process, `-realtime` what returned before another was invoked.
+Edges between completed operations: **ww** from the writer of a value to the writer of the next value of the same key
+(only on request: a log may order the writes of different transactions in any way), **wr** from the writer of a value to
+its other readers. There are no rw edges from readers to later writers (anti-dependencies): a consumer may lag. The
+variants with `-process` add the order of each process, those with `-realtime` the real-time order: one operation
+completed before the other was invoked.
 
-`G0` is a cycle of writes alone, `G1c` one with at least one read. One cycle is shown for each knot of operations that
-depend on one another: a shortest one, or of a large knot a short one. Every edge within a knot is on a cycle, so that
-one search finds one, and only so much is spent on shorter ones. It takes as long as to read the graph a few times;
-beyond its budget a search is given up.
+`G0` is a cycle of writes alone, `G1c` one with at least one read. One cycle is shown for each strongly connected
+component: a shortest one, or for a large component a short one. Every edge within a component lies on a cycle, so one
+search finds one, and only a bounded effort goes into shorter ones. The time is that of reading the graph a few times; a
+search that exceeds its budget is abandoned.
 
 Source: Adya 1999; Elle (Kingsbury and Alvaro 2020).
 """
@@ -24,18 +25,18 @@ from typing import Any
 from .kafka_log import Done, LogHistory, pairs, proof
 
 STEPS_MAX = 50_000_000
-"""Edges that all searches together may look at: about a minute."""
+"""Budget of edges for all searches together: about a minute."""
 SHORTER_STEPS = 100_000
-"""Of them, for a shorter cycle of one knot."""
+"""Part of the budget for finding a shorter cycle of one component."""
 
 
 class TooManySteps(Exception):
-    """The search for cycles was given up."""
+    """The search for cycles was abandoned."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What is left to be spent."""
+    """The remaining steps."""
 
     left: int = STEPS_MAX
 
@@ -43,23 +44,23 @@ class Budget:
         """Raises `TooManySteps`."""
         self.left -= count
         if self.left < 0:
-            raise TooManySteps("the search for cycles was given up: the history is too large, judge a part of it")
+            raise TooManySteps("the search for cycles was abandoned: the history is too large; check a part of it")
 
 
 @dataclass(slots=True)
 class Graph:
-    """Operations by number. An edge has the reasons for it, the strongest first."""
+    """A graph of operations by number. An edge keeps the strongest of its reasons."""
 
     edges: dict[int, dict[int, dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, one: int, other: int, reason: dict[str, Any]) -> None:
-        """The first reason stays."""
+        """Add an edge, unless it exists: the first reason stays."""
         if one != other:
             self.edges.setdefault(one, {}).setdefault(other, reason)
 
     @property
     def size(self) -> int:
-        """Edges."""
+        """The number of edges."""
         return sum(map(len, self.edges.values()))
 
     def joined(self, other: Graph) -> Graph:
@@ -71,8 +72,11 @@ class Graph:
 
 
 def cycles(history: LogHistory, *, ww_deps: bool, timed: bool, budget: Budget) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and cycle. `timed`: with the order of processes and of time, too; what shows without is not told again.
-    Raises `TooManySteps`."""
+    """Yield the name and the description of each cycle.
+
+    `timed`: also search with process order and real-time order; a cycle that exists without them is not repeated.
+    Raises `TooManySteps`.
+    """
     done = [one for one in history.done if one.kind != "fail"]
     numbers = {one.seq: number for number, one in enumerate(done)}
     writes = _write_order(history, numbers) if ww_deps else Graph()
@@ -127,7 +131,7 @@ def _processes(done: list[Done]) -> Graph:
 
 
 def _real_time(history: LogHistory, done: list[Done]) -> Graph:
-    """Edges only from the last that had returned: what these came after themselves follows from theirs."""
+    """Add edges from the latest completed operations only; earlier ones follow by transitivity."""
     numbers = {one.seq: number for number, one in enumerate(done)}
     invoked: dict[int | str, int] = {}
     behind: dict[int | str, frozenset[int]] = {}
@@ -151,7 +155,7 @@ def _real_time(history: LogHistory, done: list[Done]) -> Graph:
 
 
 def knots(graph: Graph) -> list[list[int]]:
-    """Strongly connected components of more than one node (Tarjan 1972, without recursion)."""
+    """Return the strongly connected components of more than one node (Tarjan 1972, without recursion)."""
     order: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
@@ -195,7 +199,7 @@ def _unstacked(node: int, stack: list[int], on_stack: set[int]) -> list[int]:
 
 
 def _cycle_with(graph: Graph, knot: list[int], wanted: str, budget: Budget) -> list[int] | None:
-    """A short cycle of the knot among those with an edge of this kind; a shortest one where that is found soon."""
+    """Return a short cycle of the component that contains an edge of this kind; a shortest one if it is found soon."""
     inside, best = set(knot), None
     enough = budget.left - SHORTER_STEPS
     for node in sorted(knot):
@@ -230,7 +234,7 @@ def _shortest(graph: Graph, inside: set[int], start: int, end: int, budget: Budg
 
 
 def _shown(graph: Graph, cycle: list[int], done: list[Done]) -> dict[str, Any]:
-    """From the latest operation round to itself."""
+    """Describe the cycle, beginning and ending with its latest operation."""
     at = cycle.index(max(cycle))
     turned = [*cycle[at:], *cycle[:at], cycle[at]]
     steps = [graph.edges[one][other] for one, other in pairwise(turned)]

@@ -1,13 +1,13 @@
-"""A history of a log, put in order: who sent what, who saw what, and at which offsets.
+"""A history of a log, indexed: which operations sent and read which values, and at which offsets.
 
 Operations are `send`, `poll` and `txn`: lists of `["send", key, value]`, completed as `["send", key, [offset, value]]`
-(the offset nil where the answer was lost), and `["poll"]`, completed as `["poll", {key: [[offset, value], ...]}]`.
-Beside them `assign` and `subscribe` (lists of keys) and `crash`. A key is a partition; a value is sent once to a key.
+(the offset is nil if the answer was lost), and `["poll"]`, completed as `["poll", {key: [[offset, value], ...]}]`.
+Beside them there are `assign` and `subscribe` (lists of keys) and `crash`. A key is a partition; each value is sent to
+a key once.
 
-*Proven* is an operation that happened: it was acknowledged, or nobody knows but one of the values that it sent was seen
-by a poll that succeeded. The log of a key is what proven sends and all polls, failed ones too, tell of its offsets: a
-set of values an offset, of which there should be one. Offsets may have gaps; positions in the order without gaps are
-*dense*.
+An operation is *proven* if it happened: it was acknowledged, or it is indeterminate but one of its values was seen by a
+successful poll. The log of a key combines the offsets in proven sends and in all polls, including failed ones: a set of
+values per offset, which should have one member. Offsets may have gaps; positions in the order without gaps are *dense*.
 
 Source: Jepsen's workload for Kafka (jepsen.tests.kafka).
 """
@@ -25,7 +25,7 @@ from raftlog.errors import InvalidRequest
 Key: TypeAlias = Hashable
 Value: TypeAlias = Hashable
 Pair: TypeAlias = tuple[int | None, Value]
-"""Offset, where it is known, and value."""
+"""The offset, if it is known, and the value."""
 
 WORK = ("send", "poll", "txn")
 
@@ -45,13 +45,13 @@ class Done:
 
     @property
     def told(self) -> dict[str, Any]:
-        """For people."""
+        """A short description for people."""
         one = self.operation
         return {"index": one.index, "process": one.process, "type": one.kind, "f": one.f}
 
 
 def proof(*proving: Done) -> dict[str, list[int]]:
-    """The part of an anomaly that names the operations which prove it, each once."""
+    """Return the part of an anomaly that names the operations which prove it, each once."""
     return {"proof": list(dict.fromkeys(done.operation.index for done in proving))}
 
 
@@ -60,11 +60,13 @@ class KeyLog:
 
     def __init__(self, offsets: Mapping[int, dict[Value, Done]]) -> None:
         self.offsets = {offset: list(offsets[offset]) for offset in sorted(offsets)}
-        """Every value that was seen at an offset, in the order in which it was heard of."""
+        """Every value seen at an offset, in the order in which they were first seen."""
         self.told = offsets
-        """Offset → value → the first operation that told of it there."""
+        """Offset → value → the first operation that reported it there."""
         self.dense = [values[0] for values in self.offsets.values()]
-        """One value an offset. Where there are more, any: whoever must be right looks at `first` and `last`."""
+        """One value per offset. If there are several, it is an arbitrary one: code that must be exact uses `first` and
+        `last`.
+        """
         self.index: dict[Value, int] = {}
         self.first: dict[Value, int] = {}
         last: dict[Value, int] = {}
@@ -74,32 +76,34 @@ class KeyLog:
                 self.first.setdefault(value, position)
                 last[value] = position
         self.last: list[list[Value]] = [[] for _ in self.dense]
-        """Values that appear for the last time at this position."""
+        """The values whose last appearance is at this position."""
         for value, position in last.items():
             self.last[position].append(value)
 
     def delta(self, one: Value, other: Value) -> int:
-        """How far the second is behind the first; 1, which is as it should be, where one of them is not known."""
+        """Return the distance from the first value to the second; 1, the normal distance, if one of them is unknown."""
         a, b = self.index.get(one), self.index.get(other)
         return 1 if a is None or b is None else b - a
 
     def between(self, one: Value, other: Value) -> list[Value]:
-        """Values that a reader who went from the first to the second did not see."""
+        """Return the values that a reader skipped who went from the first to the second."""
         a, b = self.index.get(one), self.index.get(other)
         return [] if a is None or b is None else self.dense[a + 1 : b]
 
 
 class LogHistory:
-    """See the module. Raises `InvalidRequest` for what is no such history."""
+    """The index of a history; the module's docstring defines its terms. Raises `InvalidRequest` for any other
+    history.
+    """
 
     def __init__(self, history: Sequence[Operation]) -> None:
         self.operations = history
         self.done = [_done(seq, one) for seq, one in enumerate(history) if _is_work(one) and one.kind != "invoke"]
         self.tried = _tried(history)
-        """Key → every value that anybody tried to send."""
+        """Key → every value that a send attempted."""
         self.writer: dict[Key, dict[Value, Done]] = {}
         self.read_ok: dict[Key, dict[Value, Done]] = {}
-        """Key → value → the first poll that succeeded and had it."""
+        """Key → value → the first successful poll that returned it."""
         for done in self.done:
             for key, _, value in pairs(done.sends):
                 self.writer.setdefault(key, {})[value] = done
@@ -128,28 +132,28 @@ class LogHistory:
 
 
 def pairs(of: Mapping[Key, list[Pair]]) -> Iterator[tuple[Key, int | None, Value]]:
-    """Key, offset and value of each."""
+    """Yield key, offset and value of each pair."""
     for key, found in of.items():
         for offset, value in found:
             yield key, offset, value
 
 
 def keys_of(operation: Operation) -> list[Key]:
-    """Of an `assign` or `subscribe`."""
+    """Return the keys of an `assign` or `subscribe`."""
     if not isinstance(operation.value, Sequence) or isinstance(operation.value, str):
-        raise _wrong(operation, "names no list of keys")
+        raise _wrong(operation, "has no list of keys")
     return [_key(key, operation) for key in operation.value]
 
 
 def _key(key: Any, operation: Operation) -> Key:
-    """Keys of a JSON object are text, also where they are numbers elsewhere in the same history."""
+    """Keys of a JSON object are text, even if they are numbers elsewhere in the same history."""
     if not _is_hashable(key):
-        raise _wrong(operation, f"has {reprlib.repr(key)} for a key")
+        raise _wrong(operation, f"has {reprlib.repr(key)} as a key")
     return str(key) if isinstance(key, int) else key
 
 
 def _is_hashable(value: Any) -> bool:
-    """Whatever its type says: a tuple may hold a map."""
+    """Return whether a value can be hashed: a tuple's type does not tell, since it may contain a map."""
     try:
         hash(value)
     except TypeError:
@@ -169,7 +173,7 @@ def _done(seq: int, operation: Operation) -> Done:
         elif micro[0] == "poll" and len(micro) == 2 and isinstance(micro[1], Mapping):
             for key, found in micro[1].items():
                 if not isinstance(found, Sequence) or isinstance(found, str):
-                    raise _wrong(operation, f"has {reprlib.repr(found)} where a list of offsets and values should be")
+                    raise _wrong(operation, f"has {reprlib.repr(found)} instead of a list of offsets and values")
                 polled = done.polls.setdefault(_key(key, operation), [])
                 polled += [_pair(one, operation) for one in found]
         elif tuple(micro) != ("poll",):
@@ -182,7 +186,7 @@ def _micro_operations(operation: Operation) -> Sequence[Any]:
     if value is None:
         return ()
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise _wrong(operation, "is no list of sends and polls")
+        raise _wrong(operation, "is not a list of sends and polls")
     for micro in value:
         if not isinstance(micro, Sequence) or isinstance(micro, str) or not micro:
             raise _wrong(operation, f"has {reprlib.repr(micro)}")
@@ -195,12 +199,12 @@ def _pair(value: Any, operation: Operation) -> Pair:
     else:
         pair = tuple(value)
     if len(pair) != 2 or not isinstance(pair[0], int | None) or not _is_hashable(pair[1]):
-        raise _wrong(operation, f"has {reprlib.repr(value)} where an offset and a value should be")
+        raise _wrong(operation, f"has {reprlib.repr(value)} instead of an offset and a value")
     return pair[0], pair[1]
 
 
 def _tried(history: Sequence[Operation]) -> dict[Key, set[Value]]:
-    """By invocations, and by completions: what an answer says of itself it has tried, too."""
+    """Collect the values from invocations and completions: a value that only a completion names was attempted, too."""
     tried: dict[Key, set[Value]] = {}
     for operation in history:
         if _is_work(operation):

@@ -1,15 +1,16 @@
-"""Anomalies of order: within one operation (`int-…`), and from one operation of a process to its next.
+"""Anomalies of order: `poll-skip`, `nonmonotonic-poll`, `nonmonotonic-send`, and the same within one operation
+(`int-…`).
 
-From value to value of a key, a reader goes one position forward. *Skip*: more than one. *Nonmonotonic*: none, or
-backward. For sends the same holds within an operation; between two operations others' sends may lie in between, so
-only going backward is wrong.
+A reader should advance by one position of a key from value to value. *Skip*: it advanced by more. *Nonmonotonic*: it
+stayed or went back. Sends within one operation follow the same rule; between two operations other processes may send,
+so only going back is an anomaly.
 
-A process goes on where its last poll that succeeded ended. Polls that failed or have no answer are judged, but do not
-move it: a transaction that was aborted has to rewind. `assign` and `subscribe` keep the positions only of the keys that
-they name. Sends count where they succeeded and where nobody knows.
+A process continues where its last successful poll ended. Polls that failed or are indeterminate are judged, but do not
+move it: an aborted transaction has to rewind. `assign` and `subscribe` keep only the positions of the keys that they
+name. Sends count if they succeeded or are indeterminate.
 
-Keys that a group took or gave while the operation ran are not judged within it. Where every operation tells of these
-(`rebalances_told`), a process has no position in them any more, and everything else is held against it.
+Keys that a group revoked or assigned while the operation ran are not judged within it. If every operation names these
+(`rebalances_told`), the process loses its position in them, and all other moves are judged.
 
 Source: Jepsen's checker for Kafka.
 """
@@ -23,11 +24,11 @@ from typing import Any, TypeAlias
 from .kafka_log import Done, Key, KeyLog, LogHistory, Pair, Value, keys_of, proof
 
 Found: TypeAlias = tuple[str, dict[str, Any]]
-"""An anomaly's name, and the anomaly."""
+"""The anomaly's name and its description."""
 
 
 def orders(history: LogHistory, *, rebalances_told: bool = False) -> Iterator[Found]:
-    """All of them, in the order of the history."""
+    """Yield all anomalies, in the order of the history."""
     by_seq = {done.seq: done for done in history.done}
     polled: dict[int | str, dict[Key, tuple[Value, Done]]] = {}
     sent: dict[int | str, dict[Key, tuple[Value, Done]]] = {}

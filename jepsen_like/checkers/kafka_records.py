@@ -1,16 +1,16 @@
-"""Anomalies of single records of a log: what is lost, doubled, seen too early or where nothing else may be.
+"""Anomalies of single records: lost writes, duplicates, aborted reads (G1a), precommitted reads and others.
 
 | name | what |
 |---|---|
-| `inconsistent-offsets` | an offset of a key at which two values were seen |
-| `duplicate` | a value at two offsets of a key; reading one offset twice is none |
-| `G1a` | a poll that succeeded returned a value whose send failed |
-| `precommitted-read` | an operation was given what itself sent |
-| `lost-write` | a proven value below the last one seen that no poll was ever given |
-| `unseen` | acknowledged values that no poll was given until the end |
-| `unexpected` | a polled value that nobody ever sent |
+| `inconsistent-offsets` | two values were seen at one offset of a key |
+| `duplicate` | one value was seen at two offsets of a key; reading one offset twice is no duplicate |
+| `G1a` | aborted read: a successful poll returned a value whose send failed |
+| `precommitted-read` | an operation read its own send before it committed |
+| `lost-write` | no poll returned a proven value, although a later value of its key was read |
+| `unseen` | acknowledged values that no poll had returned by the end |
+| `unexpected` | a poll returned a value that was never sent |
 
-Source: Jepsen's checker for Kafka, and `unexpected`, which there is an exception.
+Source: Jepsen's checker for Kafka; `unexpected` raises an exception there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def precommitted_reads(history: LogHistory) -> Iterator[dict[str, Any]]:
 
 
 def lost_writes(history: LogHistory) -> Iterator[dict[str, Any]]:
-    """Nothing above the last value that was seen is judged: there it is only unseen."""
+    """Values above the last one read are not judged here: they are only unseen."""
     for key, log in history.logs.items():
         seen = history.read_ok.get(key, {})
         bound = max((log.first[value] for value in seen if value in log.first), default=-1)
@@ -95,7 +95,7 @@ def unexpected(history: LogHistory) -> Iterator[dict[str, Any]]:
 
 
 def unseen_over_time(history: LogHistory) -> list[tuple[int, dict[Any, int]]]:
-    """After each operation that changed it: its time, and how many acknowledged values of each key nobody saw yet."""
+    """Return (time, unseen acknowledged values by key) after each operation that changed the number."""
     waiting: dict[Any, set[Any]] = {}
     seen: dict[Any, set[Any]] = {}
     series: list[tuple[int, dict[Any, int]]] = []

@@ -1,15 +1,15 @@
-"""What a log may be held to that is not asked of Kafka.
+"""Stronger demands on a log than those of Jepsen's Kafka checker: real-time order, dense offsets, a complete beginning.
 
 | name | what |
 |---|---|
-| `realtime-send-inversion` | a send that was acknowledged before another of its partition began has the higher offset |
-| `offset-hole` | an offset below the last one seen that no send and no poll tells of, where nothing leaves holes |
-| `lost-beginning` | one who read a key again from its beginning, when all was healed, began above what must be there |
+| `realtime-send-inversion` | a send that completed before another of its partition was invoked has the higher offset |
+| `offset-hole` | no send and no poll reports an offset below the last one seen, in a log without holes |
+| `lost-beginning` | a reader that started a key from its beginning after the heal began above what must exist |
 
-What must be there is what nothing may have deleted: all of it where the topic keeps all, else what is younger than the
-topic keeps by a true clock, from before it was sent until after it was to be read.
+What must exist is what cannot have been deleted: everything if the topic retains all, otherwise the records that are
+younger than the retention by a true clock, measured from before the send until after the read.
 
-A partition is one log with one leader at a time, so its appends are linearizable, and offsets are dense (S2).
+A partition is one log with one leader at a time, so its appends are linearizable, and its offsets are dense (S2).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 from .kafka_log import Done, Key, LogHistory, keys_of, pairs, proof
 
 HOLES_TOLD_MAX = 20
-"""Of one key."""
+"""Limit for one key."""
 HEALED = "healed"
-"""The note behind which last readers begin: each lets go of everything, then assigns keys to itself."""
+"""The note after which final readers begin: each assigns nothing, and then assigns keys to itself."""
 
 
 def real_time_inversions(history: LogHistory) -> Iterator[dict[str, Any]]:
-    """In one pass: for each key the highest offset that was acknowledged so far, and what it was when each began."""
+    """Find inversions in one pass: track each key's highest acknowledged offset, and its value at each invocation."""
     by_seq = {done.seq: done for done in history.done}
     highest: dict[Any, tuple[int, Done]] = {}
     before: dict[int | str, dict[Any, tuple[int, Done]]] = {}
@@ -51,7 +51,7 @@ def real_time_inversions(history: LogHistory) -> Iterator[dict[str, Any]]:
 
 
 def offset_holes(history: LogHistory) -> Iterator[dict[str, Any]]:
-    """Below the lowest offset that anybody saw nothing is judged: where the log begins is `lost_beginnings`' matter."""
+    """Nothing below the lowest offset that was seen is judged: the log's beginning belongs to `lost_beginnings`."""
     for key, log in history.logs.items():
         offsets = list(log.offsets)
         holes = [(one, other) for one, other in pairwise(offsets) if other != one + 1]
@@ -61,8 +61,11 @@ def offset_holes(history: LogHistory) -> Iterator[dict[str, Any]]:
 
 
 def lost_beginnings(history: LogHistory, keeps_s: float, *, dense: bool) -> Iterator[dict[str, Any]]:
-    """`keeps_s`: of the topics, in seconds by a true clock; infinite where they keep all. `dense`: every offset from 0
-    on is a record that is read, not the mark or the leftover of a transaction."""
+    """Find readers that began too late.
+
+    `keeps_s`: the topics' retention in seconds by a true clock; infinite if they retain all. `dense`: every offset from
+    0 on is a record that polls return, never a marker or a remnant of a transaction.
+    """
     appended = _appended(history)
     for reader, first in _first_reads(history):
         since = reader.operation.time - keeps_s * 1e9
@@ -74,7 +77,7 @@ def lost_beginnings(history: LogHistory, keeps_s: float, *, dense: bool) -> Iter
 
 
 def young_since(history: LogHistory, second: float) -> dict[Key, int]:
-    """Key → the lowest offset that was certainly not there before this second of the run, where there is one."""
+    """Return key → the lowest offset that was certainly appended after this second of the run, if there is one."""
     found = {key: _young(appended, second * 1e9) for key, appended in _appended(history).items()}
     return {key: offset for key, offset in found.items() if offset is not None}
 
@@ -84,7 +87,7 @@ def _young(appended: Mapping[int, float], since: float) -> int | None:
 
 
 def _appended(history: LogHistory) -> dict[Key, dict[int, float]]:
-    """Key → offset → the earliest that it can have been appended; of what was only polled that is minus infinity."""
+    """Return key → offset → the earliest time of its append; minus infinity for a value that was only polled."""
     began: dict[int, int] = {}
     running: dict[int | str, int] = {}
     for seq, operation in enumerate(history.operations):
@@ -104,7 +107,7 @@ def _appended(history: LogHistory) -> dict[Key, dict[int, float]]:
 
 
 def _first_reads(history: LogHistory) -> Iterator[tuple[Done, dict[Key, int]]]:
-    """Of everybody who reads from the beginning: each poll that was the first of a key, and the first offset of it."""
+    """Yield each poll of a reader from the beginning that was its first of some keys, with their first offsets."""
     by_seq = {done.seq: done for done in history.done}
     healed = False
     let_go: set[int | str] = set()

@@ -1,8 +1,8 @@
-"""Many objects of one kind, told apart by a key: operations' values are `[key, value]`, and so are their answers.
+"""Linearizability of many objects that are identified by a key: operations' values and answers are `[key, value]`.
 
-Linearizable is what is linearizable key by key (Horn and Kroening 2015), so each is searched by itself. Beside the
-registers of `models.py` there are two that only raftlog has: a committed offset, which a commit never lowers and only a
-reset does (S8), and a topic, which is there or not (S7).
+A history is linearizable if it is so for each key (Horn and Kroening 2015), so each key is searched separately. Beside
+the registers of `models.py` there are two objects of raftlog: a committed offset, which only a reset lowers, never a
+commit (S8), and a topic, which exists or does not (S7).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .verdict import Verdict
 
 
 def keyed(inner: Model) -> Model:
-    """The same for each key."""
+    """Return the model that applies `inner` to each key."""
 
     def read_call(call: Call) -> tuple[Hashable, Step]:
         key, asked = _split(call, call.invocation)
@@ -35,8 +35,7 @@ def keyed(inner: Model) -> Model:
 
 
 def check(history: Sequence[Operation], kind: str, *, steps: int = linearizability.STEPS_MAX) -> Verdict:
-    """`kind`: a key of `KINDS`, whose operations are looked at; all others are somebody else's. Raises
-    `InvalidRequest`."""
+    """Judge the operations that belong to `kind`, a key of `KINDS`, and ignore all others. Raises `InvalidRequest`."""
     inner, names = KINDS[kind]
     return linearizability.check([one for one in history if one.f in names], keyed(inner), steps=steps)
 
@@ -49,7 +48,7 @@ def _split(call: Call, operation: Operation) -> tuple[Hashable, Any]:
         or len(value) < 2
         or not isinstance(value[0], Hashable)
     ):
-        raise InvalidRequest("invalid_request", f"operation {call.called}: {value!r:.60} is no key with a value")
+        raise InvalidRequest("invalid_request", f"operation {call.called}: {value!r:.60} is not a key with a value")
     return value[0], value[1]
 
 
@@ -66,7 +65,7 @@ def _offset(state: State, step: Step) -> State | Impossible:
     assert isinstance(step.argument, int)
     if step.f == "reset":
         return step.argument
-    # An ordinary commit that is lower changes nothing, and is no error.
+    # An ordinary commit of a lower offset changes nothing, and is no error.
     return step.argument if not isinstance(state, int) or step.argument > state else state
 
 
@@ -77,7 +76,7 @@ def _offset_call(call: Call) -> tuple[Hashable, Step]:
     if call.invocation.f == "cas" and isinstance(asked, Sequence) and not isinstance(asked, str) and len(asked) == 2:
         return None, Step("cas", tuple(asked), None, answered)
     if not isinstance(asked, int):
-        raise InvalidRequest("invalid_request", f"operation {call.called}: {asked!r:.60} is no offset")
+        raise InvalidRequest("invalid_request", f"operation {call.called}: {asked!r:.60} is not an offset")
     return None, Step(call.invocation.f, asked, None, answered)
 
 
@@ -91,7 +90,7 @@ def _topic(state: State, step: Step) -> State | Impossible:
         case "create":
             return IMPOSSIBLE if state else True
         case _:
-            # Of two who ask for it, one without an answer at first, both are told that it is done: gone it is.
+            # Two concurrent deletions may both succeed, if the first answer to one of them was lost: the topic is gone.
             return False
 
 
@@ -107,4 +106,4 @@ KINDS: dict[str, tuple[Model, frozenset[str]]] = {
     "offset": (Model(None, _offset, _offset_call), frozenset({"read", "commit", "reset", "cas"})),
     "topic": (Model(False, _topic, _topic_call), frozenset({"read", "create", "delete"})),
 }
-"""What begins as 0; as nothing; as nothing; as absent. With the operations that each has."""
+"""Kind → the model and its operations. Initial states: 0, nil, nil, absent."""

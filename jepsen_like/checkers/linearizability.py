@@ -1,19 +1,20 @@
-"""Is there an order of all calls, one after the other, that explains every answer and keeps to real time?
+"""Linearizability: the search for an order of all calls that explains every answer and respects real time.
 
-The search is Wing and Gong's (1993) with Lowe's memory of (what is placed, state): depth first over the calls that may
-be next, which are those invoked before the first outstanding return. What makes it fast enough here:
+The search is Wing and Gong's (1993) with Lowe's cache of (placed calls, state): depth first over the calls that may be
+next, which are those invoked before the first outstanding return. Several techniques make it fast enough:
 
-* A call that never ended may take effect at any time, or never. So the search ends when all others are placed; one that
-  only looked is left out; one that would not change the state is not tried; and of several that are the same only the
-  first that is left.
-* Calls that return sooner are tried sooner. One that was only looking, and saw what is there, is placed at once, and
-  nothing else tried in its stead: wherever an order has it later, it may as well come now.
-* Where a state shows that the next answer cannot be reached from it (`Model.leads_to`), nothing is built on it.
-* Parts of the object are searched in turns, a slice each, until one has no explanation: among parts of which one is
-  hopelessly long there often is another that is soon refuted.
-* States are numbered, and a step from a state is made once. What is placed is one integer, a bit a call.
+* A call without a return may take effect at any time, or never. So the search ends when all others are placed; a read
+  without a return is left out; a call that would not change the state is not tried; and of several identical ones only
+  the first that is left.
+* Calls that return sooner are tried sooner. A read that matches the current state is placed at once, and no alternative
+  is tried: wherever an order has it later, it may as well come now.
+* If a state shows that the next answer cannot be reached from it (`Model.leads_to`), the branch is abandoned.
+* The parts of the object are searched in turn, a slice each, until one has no explanation: beside a part that is
+  hopelessly long there often is another that is refuted quickly.
+* States are numbered, and a step from a state is computed once. The set of placed calls is one integer with a bit per
+  call.
 
-The search has a budget of steps and memory. Where it is used up, nobody knows: `valid` is None.
+The search has a budget of steps and memory. If it is exhausted, the outcome is unknown: `valid` is None.
 
 Sources: Herlihy and Wing 1990; Wing and Gong 1993; Lowe 2017; Horn and Kroening 2015.
 """
@@ -30,33 +31,33 @@ from .models import Impossible, Model, State, Step
 from .verdict import Verdict
 
 STEPS_MAX = 20_000_000
-"""Of all parts together: a minute or so."""
+"""Steps of all parts together: about a minute."""
 REMEMBERED_MAX = 1_000_000
-"""Positions of all parts together: about a hundred megabytes."""
+"""Cached positions of all parts together: about a hundred megabytes."""
 SLICE_STEPS = 50_000
 PLACED_SHOWN = 3
-"""Calls that came last before the one that cannot be placed: they made the state that it contradicts."""
+"""Number of calls shown before the one that cannot be placed: they made the state that it contradicts."""
 
 
 def check(history: Sequence[Operation], model: Model, *, steps: int = STEPS_MAX) -> Verdict:
-    """Raises `InvalidRequest` where the history is none of this model's."""
+    """Judge a history. Raises `InvalidRequest` if the model does not have its operations."""
     parts: dict[Hashable, list[tuple[Call, Step]]] = {}
     for call in calls(history):
-        if call.kind != "fail":  # it did not happen
+        if call.kind != "fail":  # the call did not happen
             part, step = model.read_call(call)
             if call.kind == "ok" or not step.changes_nothing:
                 parts.setdefault(part, []).append((call, step))
     searches = {part: Search(found, model) for part, found in parts.items()}
     refuted = _search(searches, steps)
     if refuted is None:
-        return Verdict(None if searches else True, {}, {"reason": "the search came to no end within its budget"})
+        return Verdict(None if searches else True, {}, {"reason": "the search exhausted its budget"})
     if not refuted:
         return Verdict(True)
     return Verdict(False, {"nonlinearizable": [_explained(part, searches[part], history) for part in refuted]})
 
 
 def _search(searches: dict[Hashable, Search], steps: int) -> list[Hashable] | None:
-    """Parts without an explanation: one is enough. None where the budget ran out before."""
+    """Return the parts without an explanation (one is enough), or None if the budget was exhausted before."""
     left = dict(searches)
     while left:
         for part, search in list(left.items()):
@@ -75,7 +76,7 @@ def _search(searches: dict[Hashable, Search], steps: int) -> list[Hashable] | No
 
 
 def _explained(part: Hashable, search: Search, history: Sequence[Operation]) -> dict[str, Any]:
-    """The first completion that cannot be placed, and how far an order goes before it."""
+    """Describe the first completion that cannot be placed, and the longest order before it."""
     position = search.stuck_at
     culprit = history[position]
     placed = [history[at].index for at in search.best_order]
@@ -90,7 +91,9 @@ def _explained(part: Hashable, search: Search, history: Sequence[Operation]) -> 
 
 @dataclass(slots=True)
 class _Entry:
-    """A call, or its return (`call` is None), in a list that is walked from its head. `bit` is 0 for a return."""
+    """A call, or its return (`call` is None), in a linked list that is walked from its head. `bit` is 0 for a
+    return.
+    """
 
     number: int
     position: int
@@ -98,24 +101,24 @@ class _Entry:
     before: _Entry | None = None
     after: _Entry | None = None
     matching: _Entry | None = None
-    """A call's return; None where it never came."""
+    """The call's return, or None if it never came."""
     twin_bits: int = 0
-    """Of calls that never ended: the same ones that were invoked before."""
+    """For a call without a return: the identical ones that were invoked before."""
 
 
 @dataclass(slots=True)
 class _Choice:
-    """Where the search stands after one more call was placed, and what else could have been."""
+    """The state of the search after one more call was placed, and the alternatives to that call."""
 
     entry: _Entry | None
     state: int
     others: list[_Entry]
     looked: int = 0
-    """So many of `_looks`, at least, are placed: those that return first."""
+    """At least this many of `_looks`, in the order of their returns, are placed."""
 
 
 class Search:
-    """One part of the object.
+    """The search of one part of the object.
 
     Invariant: `_placed` has the bits of the entries that `_path` took out of the list.
     """
@@ -136,7 +139,7 @@ class Search:
         self._unreturned = sum(call.kind == "ok" for call, _ in found)
         self._link(found)
         self.stuck_at = -1
-        """Position of the return that no order has come past."""
+        """Position of the return that no order has passed."""
         self.best_order: list[int] = []
         self._path = [_Choice(None, self._numbered(model.initial), [])]
         self._path[0].others = self._candidates(self._path[0].state)
@@ -146,11 +149,11 @@ class Search:
         return len(self._seen)
 
     def forget(self) -> None:
-        """It came to its end."""
+        """Free the cache of a search that has ended."""
         self._seen.clear()
 
     def run(self, budget: int) -> bool | None:
-        """Go on for so many steps. True: there is an order. False: there is none. None: not known yet."""
+        """Continue for `budget` steps. True: an order exists. False: none exists. None: not known yet."""
         while self._unreturned:
             if budget <= 0:
                 return None
@@ -182,7 +185,7 @@ class Search:
         return looked
 
     def _leads_on(self, state: int, looked: int) -> bool:
-        """Whether what the next one to return saw may yet be seen."""
+        """Return whether the answer of the next read to return can still be reached."""
         leads_to, restarts = self._model.leads_to, self._model.restarts
         if leads_to is None or restarts is None or looked == len(self._looks):
             return True
@@ -218,7 +221,7 @@ class Search:
             before = entry
 
     def _candidates(self, state: int) -> list[_Entry]:
-        """Calls that may be next, the best at the end. Notes how far this order came."""
+        """Return the calls that may be next, the best at the end, and record how far this order came."""
         found: list[_Entry] = []
         entry = self._head.after
         while entry is not None and entry.bit:
@@ -257,7 +260,7 @@ class Search:
         return number
 
     def _stepped(self, state: int, entry: _Entry) -> int:
-        """The number of the state after the call; -1 where it cannot have answered so."""
+        """Return the number of the state after the call, or -1 if its answer is impossible."""
         key = (state, self._kinds[entry.number])
         known = self._made.get(key)
         if known is None:

@@ -1,10 +1,10 @@
-"""What an object would answer if it did one thing after the other: the measure of linearizability.
+"""Sequential models of objects, the measure of linearizability.
 
-A model takes a call and a state (any hashable value) and says the state after it, or that the answer cannot be. An
-object that is a product of independent parts says which part a call belongs to, so that each is checked by itself
+A model takes a call and a state (any hashable value) and returns the next state, or that the answer is impossible. For
+an object composed of independent parts, the model says which part a call belongs to, so that each is checked separately
 (P-compositionality; Horn and Kroening 2015).
 
-| model | operations (`f`: value) | begins as |
+| model | operations (`f`: value) | initial state |
 |---|---|---|
 | `cas-register` | `read`: v, `write`: v, `cas`: (from, to) | 0; `etcd-log`: absent |
 | `multi-register` | `txn`: ((`read`, key, v), (`write`, key, v), …) at once; `read`, `write`: {key: v} | x 0, y 0 |
@@ -12,8 +12,8 @@ object that is a product of independent parts says which part a call belongs to,
 | `kv` | `get`, `put`, `append`: (key, text) | every key the empty text |
 | `set` | `add`: v, `read`: all of them | empty |
 
-A call that never ended has no answer, so its `read` says nothing. In `cas-register` and `multi-register` a read of nil
-is one whose answer nobody wrote down, but for `etcd-log`, where it found nothing.
+A call without a completion has no answer, so its `read` does not constrain the state. In `cas-register` and
+`multi-register` a read of nil is one whose answer was not recorded; in `etcd-log` it found no value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ State: TypeAlias = Hashable
 
 
 class Impossible:
-    """No state: the object cannot have answered so."""
+    """The result of a step whose answer is impossible."""
 
 
 IMPOSSIBLE = Impossible()
@@ -39,7 +39,7 @@ IMPOSSIBLE = Impossible()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call as a model sees it: what was asked (hashable), and whether the answer counts."""
+    """A call as a model sees it: the request (hashable), and the answer if it counts."""
 
     f: str
     argument: Hashable
@@ -48,27 +48,28 @@ class Step:
 
     @property
     def changes_nothing(self) -> bool:
-        """It was only looking, whatever it saw."""
+        """Whether it only reads, whatever its answer."""
         return self.f in {"read", "get", "cas-failed"}
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """See the module."""
+    """A sequential model of an object."""
 
     initial: State
     step: Callable[[State, Step], State | Impossible]
     read_call: Callable[[Call], tuple[Hashable, Step]]
-    """A call's part of the object, and the step there. Raises `InvalidRequest` for what the object does not do."""
+    """Returns the call's part of the object, and the step on it. Raises `InvalidRequest` for unknown operations."""
     leads_to: Callable[[State, Step], bool] | None = None
-    """May the object come from this state to what the second one saw, unless a step in between `restarts` it? Only a
-    model whose states tell much of their past has this."""
+    """Returns whether the object may come from this state to the answer of the step, unless a step in between
+    `restarts` it. Only a model whose states contain much of their past has this.
+    """
     restarts: Callable[[Step, Step], bool] | None = None
-    """Does the first step lead from any state to one that `leads_to` what the second one saw?"""
+    """Returns whether the first step leads from any state to one that `leads_to` the answer of the second."""
 
 
 def model(name: str, *, etcd: bool = False) -> Model:
-    """The model of this name. `etcd`: a register that begins absent, and whose reads of nil found it so."""
+    """Return the model of this name. `etcd`: a register that is absent at first, so that a read of nil is an answer."""
     match name:
         case "cas-register":
             return Model(None if etcd else 0, _register, _register_call_etcd if etcd else _register_call)
@@ -80,7 +81,7 @@ def model(name: str, *, etcd: bool = False) -> Model:
             return Model("", _text, _kv_call, _leads_to, _restarts)
         case "set":
             return Model(frozenset(), _set, _set_call)
-    raise InvalidRequest("invalid_request", f"model {name!r} is none of {', '.join(MODELS)}")
+    raise InvalidRequest("invalid_request", f"unknown model {name!r}; models: {', '.join(MODELS)}")
 
 
 MODELS = ("cas-register", "multi-register", "mutex", "kv", "set")
@@ -88,16 +89,16 @@ MODELS = ("cas-register", "multi-register", "mutex", "kv", "set")
 
 def _not_of(name: str, call: Call) -> InvalidRequest:
     shown = f"{call.invocation.f} {reprlib.repr(call.invocation.value)}"  # bounded, however deep and long it is
-    return InvalidRequest("invalid_request", f"operation {call.called}: a {name} does not {shown:.80}")
+    return InvalidRequest("invalid_request", f"operation {call.called}: a {name} does not support {shown:.80}")
 
 
 NESTING_MAX = 100
 
 
 def _compared(value: Any, call: Call, depth: int = 0) -> Hashable:
-    """The value as one that states can hold and compare: a list is a tuple, whichever format it came in.
+    """Return the value in a form that states can hold and compare: a list becomes a tuple, in any format.
 
-    Raises `InvalidRequest` for a map, and for what is nested too deep.
+    Raises `InvalidRequest` for a map, and for values that are nested too deeply.
     """
     if value is None or isinstance(value, str | int | float):
         return value
@@ -113,13 +114,13 @@ def _compared(value: Any, call: Call, depth: int = 0) -> Hashable:
 def _not_compared(call: Call, what: str) -> InvalidRequest:
     return InvalidRequest(
         "invalid_request",
-        f"operation {call.called}, a {call.invocation.f:.40}, or its completion: it holds {what}, where a value should "
+        f"operation {call.called}, a {call.invocation.f:.40}, or its completion: it contains {what}, but a value must "
         "be: text, a number, nil, or a list of these",
     )
 
 
 def _is_list(value: Any) -> bool:
-    """Text is a sequence of characters, which nobody means."""
+    """Return whether a value is a list; text is a sequence, but not a list."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
@@ -142,7 +143,7 @@ def _register(state: State, step: Step) -> State | Impossible:
         case "cas":
             assert isinstance(step.argument, tuple)
             return step.argument[1] if state == step.argument[0] else IMPOSSIBLE
-        case _:  # a compare-and-set that compared, and found something else
+        case _:  # a compare-and-set that found another value
             assert isinstance(step.argument, tuple)
             return IMPOSSIBLE if state == step.argument[0] else state
 
@@ -186,9 +187,9 @@ def _multi_register_call(call: Call) -> tuple[Hashable, Step]:
         raise _not_of("multi-register", call)
     answer, answered = _answer_of(call)
     asked = _micro_operations(call.invocation.f, call.invocation.value, call)
-    if not answered:  # What a read would have seen, nobody knows.
+    if not answered:  # The values that a read without a completion saw are unknown.
         return None, Step("txn", tuple(one for one in asked if one[0] == "write"))
-    # The answer repeats what was asked, with what was read.
+    # The answer repeats the request, with the values that were read.
     done = asked if answer is None else _micro_operations(call.invocation.f, answer, call)
     return None, Step("read" if all(one[0] == "read" for one in done) else "txn", done, None, True)
 
@@ -257,7 +258,7 @@ def _kv_call(call: Call) -> tuple[Hashable, Step]:
     if answer is not None and not (_is_list(answer) and len(answer) == 2 and isinstance(answer[1], str | None)):
         raise InvalidRequest(
             "invalid_request",
-            f"operation {call.called}: a get was answered {reprlib.repr(answer)}, which is no key with a text or nil",
+            f"operation {call.called}: a get returned {reprlib.repr(answer)}, which is not a key with a text or nil",
         )
     found = None if answer is None else answer[1]
     return key, Step("get", None, "" if found is None else found, answered)

@@ -1,12 +1,12 @@
-"""What nodes said in their logs: a broken invariant or an exception is a finding, whatever clients saw.
+"""The nodes' own logs: a broken invariant or an exception is an anomaly, whatever clients saw.
 
 | name | what |
 |---|---|
-| `invariant` | a line that begins with `INVARIANT`: a node has caught a bug of ours in the act |
-| `exception` | a line with an exception, or with the traceback of something that died without a line of its own |
+| `invariant` | a line that begins with `INVARIANT`: a node has detected a bug of its own |
+| `exception` | a line with an exception, or with the traceback of a crash |
 
-A line that is no JSON is what a crash in native code, or a node that was killed while it wrote, has left: it is
-counted, and judged where it speaks of a traceback or a fatal error.
+A line that is not JSON comes from a crash in native code, or from a node that was killed while it wrote: it is counted,
+and judged if it mentions a traceback or a fatal error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import msgspec
 from .verdict import Verdict
 
 TOLD_MAX = 20
-"""Of an anomaly."""
+"""Limit for each anomaly."""
 SHOWN_BYTES = 400
 _FATAL = (b"Traceback (most recent call last)", b"Fatal Python error", b"Segmentation fault", b"INVARIANT")
 
 
 def check(logs: Mapping[str, Iterable[bytes]]) -> Verdict:
-    """Node → the lines of its log. Unknown where nobody has said anything."""
+    """Judge the log lines by node; unknown if there are none."""
     found: dict[str, list[dict[str, Any]]] = {}
     counts = {"lines": 0, "not_json": 0}
     for node, lines in logs.items():
@@ -43,7 +43,7 @@ def check(logs: Mapping[str, Iterable[bytes]]) -> Verdict:
 
 
 def _judged(line: bytes) -> tuple[str, bool]:
-    """The anomaly's name, or nothing; and whether the line is as a node writes it."""
+    """Return the anomaly's name, or an empty text, and whether the line is valid JSON."""
     try:
         told = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError):

@@ -1,18 +1,18 @@
-"""Named positions and the records that were to be committed with them: both, or neither (S13).
+"""Atomicity of named positions and their records: each transaction moves both or neither (S13).
 
 Operations are `cas`: `[name, [from, to], number]`, a transaction that moves a position and writes one record with that
-number; `records`: all the numbers that can be read, in their order; and `read`: `[name, position]`.
+number; `records`: all readable numbers, in order; and `read`: `[name, position]`.
 
 | name | what |
 |---|---|
-| `position-without-record` | a move was acknowledged, and its record is not among those read later |
-| `record-without-position` | a move failed, and its record was read |
+| `position-without-record` | a move was acknowledged, but a later read does not have its record |
+| `record-without-position` | aborted read: a move failed, but its record was read |
 | `record-twice` | a record was read twice |
-| `unexpected-record` | nobody tried to write it |
+| `unexpected-record` | a record was read that no operation wrote |
 | `broken-chain` | the moves whose records can be read do not lead, one by one, from nothing to the last position |
 
-The last is what holds also for moves of which nobody knows what became: one that was decided and whose record is not
-there leaves a gap, one whose record is there and that was not decided does not fit. Positions as registers: `keyed.py`.
+The last one also covers indeterminate moves: a move that was committed without its record leaves a gap, and a record
+without its move does not fit. The positions as registers: `keyed.py`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .verdict import Verdict
 
 
 def check(history: Sequence[Operation]) -> Verdict:
-    """Unknown where the records were never read after the last move. Raises `InvalidRequest`."""
+    """Judge a history; unknown if the records were never read after the last move. Raises `InvalidRequest`."""
     done = calls([one for one in history if one.f in {"cas", "records", "read"}])
     moves = {call.invocation.value[2]: call for call in done if call.invocation.f == "cas"}
     last = max((call.called for call in moves.values()), default=-1)
     reads = [call for call in done if call.invocation.f == "records" and call.kind == "ok" and call.called > last]
     if not reads or not moves:
-        return Verdict(None, {}, {"reason": "the records were never read after the last move, or there was none"})
+        return Verdict(None, {}, {"reason": "the history has no move, or no read of the records after the last move"})
     found: dict[str, list[dict[str, Any]]] = {}
     for read in reads:
         assert read.completion is not None
@@ -86,7 +86,7 @@ def _chains(
 
 
 def _positions(done: list[Call], read: Call) -> dict[Any, tuple[Any, int]]:
-    """Name → where it was, and which read told: one later than every move, as the records were read then."""
+    """Return name → the position and the index of its read, from reads after every move, as those of the records."""
     last = max(call.called for call in done if call.invocation.f == "cas")
     found = {}
     for call in done:

@@ -1,23 +1,23 @@
-"""Replicas of a partition, batch by batch: below what is committed all of them hold the same (S4).
+"""Divergence of replicas, batch by batch: below the committed end all replicas hold the same (S4).
 
 | name | what |
 |---|---|
-| `diverged` | two replicas hold different batches at an offset below the committed end that both reach |
-| `gap` | a replica's batches do not follow one another there |
-| `lost-on-node` | of a partition that was back in sync, a replica ends below what is committed |
-| `log-start-moved` | of a partition that was back in sync, a replica begins above all that may have been deleted |
-| `sequence-gap` | below what is committed a producer's sequences leave some out, or do not begin at 0 |
-| `duplicate-sequence` | a sequence of a producer is there twice |
-| `epoch-went-back` | a producer's batch lies behind one of a later epoch of the same producer |
+| `diverged` | two replicas hold different batches at an offset below the committed end that both have |
+| `gap` | the batches of a replica are not consecutive there |
+| `lost-on-node` | a replica of a partition that was back in sync ends below the committed end |
+| `log-start-moved` | a replica of a partition that was back in sync begins above all that may have been deleted |
+| `sequence-gap` | below the committed end, a producer's sequence numbers have a gap, or do not begin at 0 |
+| `duplicate-sequence` | a producer's sequence number occurs twice |
+| `epoch-went-back` | a producer's batch comes after one of a later epoch of the same producer |
 
-A batch is told by its offsets, its leader epoch and its CRC, which covers the rest of it. Replicas begin where their
-retention has come to: whoever knows says how far that may be. Each goes on above what is committed as it likes. A batch
-whose CRC is wrong is measured and not judged: damage is what a disk does, and what is asked for is that it is found
-(`partitions/upkeep/scrubber.py`); but it must not hide that another batch is there.
+A batch is identified by its offsets, its leader epoch and its CRC, which covers its content. Replicas begin where their
+retention has arrived: the caller says how far that may be. Above the committed end each replica may continue in its own
+way. A batch with a wrong CRC is measured and not judged: disks do damage data, and the product has to find it
+(`partitions/upkeep/scrubber.py`); but damage must not hide that another batch is there.
 
-A producer numbers its records, of each partition and epoch from 0 on. A marker ends a transaction's epoch: what still
-comes of it is aborted by another marker, and not judged. Nor is the first batch of a producer where the log before it
-is not known: it does not begin at 0, or there is damage.
+A producer numbers its records from 0, for each partition and epoch. A marker ends a transaction's epoch: batches of it
+that arrive later are aborted by another marker, and not judged. Neither is the first batch of a producer if the log
+before it is unknown, because it does not begin at 0 or has damage.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from typing import Any
 from .verdict import Verdict
 
 TOLD_MAX = 20
-"""Of an anomaly."""
+"""Limit for each anomaly."""
 SEQUENCES = 2**31
-"""They begin again at 0 then."""
+"""Sequence numbers restart at 0 after this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """What a replica holds, at its place."""
+    """A batch of a replica."""
 
     base_offset: int
     end_offset: int
@@ -44,13 +44,13 @@ class StoredBatch:
     leader_epoch: int
     crc: int
     sound: bool = True
-    """Its CRC is right."""
+    """Whether its CRC is right."""
     producer_id: int = -1
-    """-1: of nobody who counts."""
+    """-1: a producer without sequence numbers."""
     producer_epoch: int = -1
     base_sequence: int = -1
     ended: tuple[tuple[int, int], ...] = ()
-    """Of a marker: the producer ids and epochs whose transactions it ends."""
+    """For a marker: the producer ids and epochs whose transactions it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +67,25 @@ class StoredLog:
 
 @dataclass(frozen=True, slots=True)
 class CommittedEnd:
-    """How far a partition was committed when somebody looked last."""
+    """The committed end of a partition at the last look."""
 
     end: int
     in_sync: bool
-    """All replicas were in the ISR then."""
+    """Whether all replicas were in the ISR then."""
     start_max: int | None = None
-    """Nothing from here on may have been deleted when replicas are read. None: nobody says."""
+    """Upper bound of the log start: nothing from here on may have been deleted when replicas are read. None:
+    unknown.
+    """
 
 
 def check(
     logs: Mapping[tuple[str, int], Mapping[str, StoredLog]], ends: Mapping[tuple[str, int], CommittedEnd]
 ) -> Verdict:
-    """`logs`: (topic id, partition) → node → log. `ends`: of those whose end is known; others are compared as far as
-    the shortest replica goes. Unknown where no partition has two replicas to compare."""
+    """Compare replicas; unknown if no partition has two.
+
+    `logs`: (topic id, partition) → node → log. `ends`: the known committed ends; other partitions are compared up to
+    the end of the shortest replica.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     compared = batches = damaged = numbered = 0
     for place, replicas in sorted(logs.items()):
@@ -136,9 +141,9 @@ def _gaps(log: StoredLog, limit: int) -> list[dict[str, Any]]:
 
 def _out_of_sequence(log: StoredLog, limit: int) -> Iterator[tuple[str, dict[str, Any]]]:
     producers: dict[int, tuple[int, int]] = {}
-    """Id → epoch, and the sequence that comes next."""
+    """Producer id → epoch, and the next sequence number."""
     over: dict[int, int] = {}
-    """Id → the last epoch that a marker ended."""
+    """Producer id → the last epoch that a marker ended."""
     expected, whole = 0, True
     for batch in log.batches:
         if batch.end_offset > limit:
@@ -163,7 +168,7 @@ def _out_of_sequence(log: StoredLog, limit: int) -> Iterator[tuple[str, dict[str
 
 
 def _misplaced(batch: StoredBatch, before: tuple[int, int] | None, *, whole: bool) -> str:
-    """The anomaly's name; empty where it is in its place. `whole`: nothing of the log is left out so far."""
+    """Return the anomaly's name; empty if the batch is in its place. `whole`: no part of the log is missing so far."""
     if before is not None and batch.producer_epoch < before[0]:
         return "epoch-went-back"
     if before is None or batch.producer_epoch > before[0]:
@@ -182,7 +187,7 @@ def _sequences(batch: StoredBatch, before: tuple[int, int] | None) -> dict[str, 
 
 
 def _first_difference(one: StoredLog, other: StoredLog, limit: int) -> dict[str, Any] | None:
-    """Of what both reach; None where there is none."""
+    """Return the first difference in the range that both logs have, or None."""
     start = max(one.batches[0].base_offset, other.batches[0].base_offset) if one.batches and other.batches else limit
     end = min(one.end, other.end, limit)
     mine, others = (_between(log, start, end) for log in (one, other))
@@ -200,7 +205,7 @@ def _between(log: StoredLog, start: int, end: int) -> dict[int, StoredBatch]:
 def _differ(one: StoredBatch, other: StoredBatch) -> bool:
     places = (one.base_offset, one.end_offset) != (other.base_offset, other.end_offset)
     contents = (one.leader_epoch, one.crc) != (other.leader_epoch, other.crc)
-    # Where one of them is damaged its header may be what is wrong.
+    # If one of them is damaged, its header may be wrong.
     return one.sound and other.sound and (places or contents)
 
 

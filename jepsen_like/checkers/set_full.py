@@ -1,23 +1,23 @@
-"""A set that only grows: what was added is there for every read from some moment on, or it is lost.
+"""A set that only grows: lost and stale elements (Jepsen's set-full).
 
-An element is *known* from when its addition was acknowledged, or a read that has it returned, whichever was first. Of
-the reads that began after that, the last ones tell:
+An element is *known* from the completion of its `add`, or of the first read that has it, whichever came first. Of the
+reads that were invoked later, the last ones decide:
 
-| | |
+| outcome | what |
 |---|---|
-| stable | the last that could have it had it |
-| lost | it was known, and a read that began later, and after every read that had it, did not have it |
-| never read | nobody ever saw it, and no read began after it was known |
+| stable | the last read has it |
+| lost | it was known, and a read that was invoked later, and after every read that has it, does not have it |
+| never read | no read saw it, and none was invoked after it was known |
 
-| name | what |
+| anomaly | what |
 |---|---|
-| `lost` | see above |
-| `stale` | stable in the end, but a read that began after it was known did not have it: not linearizable |
-| `duplicated` | a read had it more than once |
-| `unexpected` | a read had what nobody had tried to add by then |
+| `lost` | as above |
+| `stale` | stale read: the element is stable in the end, but a read invoked after it was known does not have it |
+| `duplicated` | a read has it more than once |
+| `unexpected` | a read has an element that no operation had tried to add by then |
 
-An element whose addition nobody knows the fate of may be there or not; one whose addition failed must not
-(`unexpected`). Times are measured: how long it took until an element was stable, and after which it was lost.
+An element whose `add` is indeterminate may exist or not; one whose `add` failed must not (`unexpected`). Two times are
+measured: until an element was stable, and until it was lost.
 
 Source: Jepsen's set-full checker. O(reads x elements seen in them).
 """
@@ -35,7 +35,7 @@ from raftlog.errors import InvalidRequest
 from .verdict import Verdict
 
 TOLD_MAX = 50
-"""Of an anomaly."""
+"""Limit for each anomaly."""
 
 
 @dataclass(slots=True)
@@ -44,27 +44,29 @@ class _Element:
     tried: int
     """Position of the first attempt to add it."""
     known: int | None = None
-    """Position in the history from which on it is known."""
+    """Position in the history from which it is known."""
     known_time: int = 0
     present: int = -1
-    """Position of the latest invocation of a read that had it."""
+    """Position of the latest invocation of a read that has it."""
     absent: int = -1
-    """The same of reads that did not, and that began after it was known."""
+    """The same for reads that do not have it and were invoked after it was known."""
     present_time: int = 0
     absent_time: int = 0
 
     @property
     def outcome(self) -> str:
         if self.known is None:
-            return "never-read"  # and nobody was told that it is there
+            return "never-read"  # and no read returned it
         if self.absent > self.present:
             return "lost"
         return "stable" if self.present >= 0 else "never-read"
 
 
 def check(history: Sequence[Operation], *, linearizable: bool = True) -> Verdict:
-    """Operations are `add`: element, and `read`: list of elements. Not `linearizable`: stale reads are told and do not
-    make it invalid. Unknown where no element ever became stable. Raises `InvalidRequest` for what is no such history.
+    """Judge a history of `add`: element, and `read`: list of elements; unknown if no element ever became stable.
+
+    `linearizable`: whether stale reads make the history invalid; they are reported in any case. Raises `InvalidRequest`
+    for other histories.
     """
     elements: dict[Any, _Element] = {}
     failed: dict[Any, int] = {}
@@ -103,7 +105,7 @@ def _added(call: Call, asked: Any, elements: dict[Any, _Element], failed: dict[A
 
 def _counted(call: Call, value: Any) -> Counter[Any]:
     if not isinstance(value, Iterable) or isinstance(value, str):
-        raise InvalidRequest("invalid_request", f"operation {call.returned}: a read of a set gives a list")
+        raise InvalidRequest("invalid_request", f"operation {call.returned}: the answer of a set's read must be a list")
     return Counter(value)
 
 
@@ -120,7 +122,7 @@ def _read_has(
         element = elements.get(value)
         if element is None or call.returned < element.tried:
             named = [index, failed[value]] if element is None and value in failed else [index]
-            why = "its addition failed" if element is None and value in failed else "nobody had added it"
+            why = "its addition failed" if element is None and value in failed else "no operation had added it"
             found["unexpected"].append({"element": value, "read": index, "why": why, "proof": named})
             continue
         if count > 1:
@@ -132,7 +134,7 @@ def _read_has(
 
 
 def _read_has_not(element: _Element, reads: list[tuple[Call, Counter[Any]]]) -> None:
-    """The last read, of those that began after it was known, that does not have it: from the end."""
+    """Find, from the end, the last read that was invoked after the element was known and does not have it."""
     if element.known is None:
         return
     for call, seen in reversed(reads):
@@ -144,7 +146,10 @@ def _read_has_not(element: _Element, reads: list[tuple[Call, Counter[Any]]]) -> 
 
 
 def _judged(element: _Element, found: dict[str, list[dict[str, Any]]], history: Sequence[Operation]) -> None:
-    """What made it known, the latest read that had it, and the latest that did not, prove it."""
+    """Record the anomalies of an element.
+
+    The proof is the operation that made it known, the latest read that has it, and the latest that does not.
+    """
     places = (element.known, element.present, element.absent)
     named = sorted({history[place].index for place in places if place is not None and place >= 0})
     times = {"element": element.value, "known_at": element.known_time, "proof": named}
@@ -156,6 +161,6 @@ def _judged(element: _Element, found: dict[str, list[dict[str, Any]]], history: 
 
 
 def _latencies(elements: Iterable[_Element]) -> dict[str, Any]:
-    """Milliseconds from when an element was known until it was stable: the greatest."""
+    """Return the longest time, in milliseconds, from when an element was known until it was stable."""
     stale = [one for one in elements if one.outcome == "stable" and one.absent >= 0]
     return {"stable_after_ms_max": max(((one.absent_time - one.known_time) // 1_000_000 for one in stale), default=0)}

@@ -1,13 +1,13 @@
-"""Whether a run was one at all, and whether clients were well again after it.
+"""Sanity of a run: operations succeeded, clients stayed responsive, and the cluster recovered.
 
 | name | what |
 |---|---|
-| `never-ok` | a kind of operation that never succeeded: a run in which nothing happened has passed nothing |
-| `client-exception` | a client ended in an exception that no error of raftlog is |
-| `client-stuck` | a client did not say in time what became of an operation, or its process ended by itself |
-| `not-recovered` | what was not written to again, in all the time that clients had after the last heal (S10) |
+| `never-ok` | a kind of operation never succeeded: such a run has tested nothing |
+| `client-exception` | a client ended with an exception that is not one of raftlog's errors |
+| `client-stuck` | a client did not report an operation's outcome in time, or its process ended by itself |
+| `not-recovered` | a part received no write in all the time that clients had after the last heal (S10) |
 
-Jepsen's statistics and, from its reports, that clients which hang are a verdict and no footnote.
+Source: Jepsen's stats checker and, from its reports, that hanging clients are an anomaly and not a footnote.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from .verdict import Verdict
 
 HEALED = "healed"
 TOLD_MAX = 20
-"""Of an anomaly."""
+"""Limit for each anomaly."""
 
 
 def check(history: Sequence[Operation], *, wanted: Iterable[str] = ()) -> Verdict:
-    """`wanted`: what has to have succeeded at least once; nothing named: whatever was invoked, but for `crash`."""
+    """Judge a history.
+
+    `wanted`: the operations of which at least one must have succeeded; empty: all that were invoked, except `crash`.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     found: dict[str, list[dict[str, Any]]] = {}
     first: dict[str, int] = {}
@@ -59,14 +62,14 @@ def check(history: Sequence[Operation], *, wanted: Iterable[str] = ()) -> Verdic
 def recovery(
     history: Sequence[Operation], *, parts: Callable[[Operation], Iterable[str]], writes: Iterable[str]
 ) -> Verdict:
-    """How long it took from the last heal until every part was written to again. `parts`: those of an operation.
+    """Measure the time from the last heal until every part was written again; unknown if the history has no heal.
 
-    Without a heal in the history nothing can be said: unknown.
+    `parts`: returns the parts of an operation.
     """
     kinds = set(writes)
     healed = max((one.time for one in history if one.f == HEALED), default=None)
     if healed is None:
-        return Verdict(None, {}, {"reason": "the history does not tell when the cluster was healed"})
+        return Verdict(None, {}, {"reason": "the history does not contain the heal of the cluster"})
     tried: dict[str, int] = {}
     first: dict[str, int] = {}
     for operation in history:

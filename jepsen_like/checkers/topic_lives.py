@@ -1,30 +1,30 @@
-"""Topics that are deleted and created again under a group: what belongs to one life of a name stays there (S1, S8).
+"""Topics that are deleted and recreated under a group: records and offsets of one life stay in it (S1, S8).
 
-A life is one topic id. Producers send to names, and an acknowledgement does not say which life took the record. So what
-is judged of all lives is what the group says, which names them, and records are judged in those lives that stay in the
-end and were dumped, offset by offset. A record certainly belongs to the life that stays
+A life is one topic id. Producers send to names, and an acknowledgement does not say which life took the record. So the
+group's reports, which name lives, are judged for all lives, and records are judged in the lives that remain at the end
+and were dumped, offset by offset. A record certainly belongs to the remaining life
 
-* if it was sent when all nodes told of that life alone (`settle`), or
-* if the same process had an acknowledgement for a record of that life before: no producer goes back to an older life.
+* if it was sent when all nodes reported only that life (`settle`), or
+* if the same process had a record of that life acknowledged before: no producer goes back to an older life.
 
 | name | what |
 |---|---|
-| `lost-record` | acknowledged, certainly of the life that stays, and not there |
-| `other-place` | acknowledged at one offset, and at another one in the life that stays |
-| `duplicate` | a value twice in one life: every value is sent once |
-| `reordered` | of two records of a partition the one that was sent after the other was acknowledged comes first |
-| `unexpected-record` | in a life, and nobody sent it to that name |
-| `foreign-record` | handed out under a life that has another record there, or that began after it was acknowledged |
-| `conflicting-records` | two records handed out at one offset of one life |
-| `not-assigned` | handed out of a partition of which no life was assigned to the member |
-| `skipped` | the group committed beyond a record of the life that stays, and handed it out to nobody |
-| `committed-unread` | a life's committed offset is beyond all that was handed out of that life |
-| `commit-went-back` | a committed offset of a life that stays is below one that was acknowledged, or told, before |
-| `not-read` | in the life that stays, behind what is committed, and handed out to nobody in all the last reads (S10) |
+| `lost-record` | lost write: acknowledged, certainly in the remaining life, and missing |
+| `other-place` | acknowledged at one offset, and at another one in the remaining life |
+| `duplicate` | a value is twice in one life, although every value is sent once |
+| `reordered` | of two records of a partition, the one that was sent after the other was acknowledged comes first |
+| `unexpected-record` | a record that was never sent to that name |
+| `foreign-record` | delivered under a life that has another record there, or that began after its acknowledgement |
+| `conflicting-records` | two records were delivered at one offset of one life |
+| `not-assigned` | delivered from a partition of which no life was assigned to the member |
+| `skipped` | poll skip: the group committed beyond a record of the remaining life without delivering it |
+| `committed-unread` | a life's committed offset is beyond everything that was delivered from that life |
+| `commit-went-back` | a committed offset of a remaining life is lower than one that was acknowledged or read before |
+| `not-read` | in the remaining life, above the committed offset, and never delivered in all final reads (S10) |
 | `member-stopped` | no poll of a process succeeded after the heal (S10) |
 
-Records that two lives may have given (`unclear`) count as handed out by either, and as nothing else. Whether producers
-write again: `stats.py`.
+Records that may come from two lives (`unclear`) count as delivered by both, and in no other way. Whether producers
+recover: `stats.py`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from jepsen_like.histories.history import Call, Operation, calls
 from .verdict import Verdict
 
 TOLD_MAX = 20
-"""Of an anomaly."""
+"""Limit for each anomaly."""
 POLLS_MIN = 3
-"""That a process has to have tried before it counts as stopped."""
+"""A process counts as stopped only after this many failed polls."""
 
 Place: TypeAlias = tuple[str, str, int]
 """Name, topic id, partition."""
@@ -49,30 +49,30 @@ Found: TypeAlias = Iterator[tuple[str, dict[str, Any]]]
 
 @dataclass(slots=True)
 class _Facts:
-    """What a history says, by place."""
+    """The facts of a history, by place."""
 
     sends: dict[int, Call] = field(default_factory=dict)
-    """By value."""
+    """Value → the send."""
     settled: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Name → the life on which all nodes agreed, and where that was told."""
+    """Name → the life on which all nodes agreed, and the index of that report."""
     dumps: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Name → the life that stays, and where its records were told."""
+    """Name → the remaining life, and the index of its dump."""
     dumped: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
-    """Offset and value, in their order."""
+    """Offsets and values, in their order."""
     handed: dict[Place, dict[int, dict[int, int]]] = field(default_factory=dict)
-    """Offset → value → where it was told first."""
+    """Offset → value → index of its first delivery."""
     unclear: dict[Place, set[int]] = field(default_factory=dict)
     read_to: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
-    """Where it was told that the group is further than ever, and the offset behind what it was handed."""
+    """(position at which the group had advanced further than before, the offset after the last one delivered)."""
     unknown: list[tuple[int, list[Any]]] = field(default_factory=list)
     began: dict[str, int] = field(default_factory=dict)
-    """Topic id → where its creation was invoked, if it is known who made it."""
+    """Topic id → position of the invocation that created it, if that is known."""
     committed: list[tuple[Call, dict[Place, int]]] = field(default_factory=list)
-    """Commits that were acknowledged, and reads of what is committed, in the order of their answers."""
+    """Acknowledged commits and reads of committed offsets, in the order of their completions."""
 
 
 def check(history: Sequence[Operation]) -> Verdict:
-    """Unknown where not every name was settled and dumped. Raises `InvalidRequest` for a history that is none."""
+    """Judge a history; unknown if some name was not settled and dumped. Raises `InvalidRequest`."""
     done = calls(history)
     facts = _facts(done)
     found: dict[str, list[dict[str, Any]]] = {}
@@ -94,13 +94,13 @@ def check(history: Sequence[Operation]) -> Verdict:
         return Verdict(False, listed, measured)
     unsettled = sorted(one for one in names if facts.dumps.get(one, ("", 0))[0] != facts.settled.get(one, ("-", 0))[0])
     if unsettled or not names:
-        why = f"no life that stays was settled and dumped of {', '.join(unsettled) or 'any name'}"
+        why = f"no remaining life was settled and dumped for {', '.join(unsettled) or 'any name'}"
         return Verdict(None, {}, {**measured, "reason": why})
     return Verdict(True, {}, measured)
 
 
 def handed_of(poll: Operation, *kinds: str) -> dict[Place, list[list[int]]]:
-    """What an answer says was handed out: place → offset and value of each record."""
+    """Return the records that a poll delivered: place → offset and value of each."""
     found: dict[Place, list[list[int]]] = {}
     for kind in kinds:
         for name, topic_id, partition, pairs in poll.value.get(kind, ()):
@@ -161,7 +161,7 @@ def _learn_poll(facts: _Facts, answer: Operation, returned: int) -> None:
 
 
 def _places(facts: _Facts) -> dict[int, list[Place]]:
-    """Value → where the lives that stay have it."""
+    """Return value → its places in the remaining lives."""
     found: dict[int, list[Place]] = {}
     for place in _staying(facts):
         for _, value in facts.dumped[place]:
@@ -174,7 +174,7 @@ def _staying(facts: _Facts) -> list[Place]:
 
 
 def _certain(facts: _Facts) -> Iterator[Call]:
-    """Sends that were acknowledged by the life that stays, in their order."""
+    """Yield the sends that the remaining life certainly acknowledged, in order."""
     where = _places(facts)
     arrived: set[tuple[Any, str]] = set()
     for value, call in facts.sends.items():
@@ -210,7 +210,7 @@ def _records(facts: _Facts) -> Found:
 
 
 def _duplicates(facts: _Facts) -> Found:
-    """In dumps, and in what was handed out of any life."""
+    """Find duplicates in dumps, and in the records delivered from any life."""
     by_life: dict[tuple[str, str], dict[int, set[tuple[int, int]]]] = {}
     for place, pairs in facts.dumped.items():
         for offset, value in pairs:
@@ -315,7 +315,7 @@ def _unread(facts: _Facts) -> Found:
 
 
 def _stopped(done: Sequence[Call], facts: _Facts) -> Found:
-    """Processes that live when the last name is settled, and poll from then on in vain."""
+    """Find processes that were alive when the last name was settled, and whose polls have all failed since."""
     settled = max((at for _, at in facts.settled.values()), default=None)
     if settled is None:
         return

@@ -1,16 +1,16 @@
-"""Transactions of a log, beyond what `kafka.py` sees: all of one or nothing of it, and what it consumed, once (S13).
+"""Atomicity and exactly-once consumption of a log's transactions, beyond what `kafka.py` checks (S13).
 
 | name | what |
 |---|---|
-| `torn-transaction` | some of what a transaction sent was read, and some not, where a reader came past the place |
-| `consumed-twice` | a record that two committed transactions of a group have both consumed |
-| `consumed-by-none` | a record that no committed transaction of a group consumed, though one consumed a later one |
+| `torn-transaction` | intermediate read (G1b): some records of a transaction were read, a reader passed others |
+| `consumed-twice` | lost update: two committed transactions of a group have both consumed a record |
+| `consumed-by-none` | no committed transaction of a group consumed a record, although one consumed a later record |
 
-The first holds for transactions whose outcome nobody knows, too. *Past the place* means: of the same key a value was
-read that was sent and acknowledged after the transaction had ended. What nobody was told, such as what a client that
-was killed had polled, excuses: then `consumed-by-none` is not judged.
+The first also holds for indeterminate transactions. A reader has *passed* a record if it read a value of the same key
+that was sent and acknowledged after the transaction had ended. Polls without a known answer, such as those of a killed
+client, are an excuse: then `consumed-by-none` is not judged.
 
-Aborted reads and lost writes are `kafka_records.py`'s.
+Aborted reads (`G1a`) and lost writes: `kafka_records.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from .verdict import Verdict
 
 
 def check(history: Sequence[Operation], *, consumes: bool = False) -> Verdict:
-    """`consumes`: processes subscribe, and a transaction commits the offsets of what it polled. Raises `InvalidRequest`
-    for what is no history of a log."""
+    """Judge a history of a log.
+
+    `consumes`: processes subscribe, and a transaction commits the offsets of what it polled. Raises `InvalidRequest`
+    for other histories.
+    """
     prepared = LogHistory(history)
     found = {"torn-transaction": list(_torn(prepared, history))}
     measured: dict[str, Any] = {"transactions": sum(done.operation.f == "txn" for done in prepared.done)}
@@ -61,7 +64,7 @@ def _torn(prepared: LogHistory, history: Sequence[Operation]) -> Iterator[dict[s
 
 
 def _read_past(prepared: LogHistory, history: Sequence[Operation]) -> dict[Key, tuple[int, Done, Done]]:
-    """Key → the latest invocation whose value was acknowledged and read, with its completion and its reader."""
+    """Return key → the latest invocation whose value was acknowledged and read, with its completion and its reader."""
     invoked: dict[int | str, int] = {}
     past: dict[Key, tuple[int, Done, Done]] = {}
     by_seq = {done.seq: done for done in prepared.done}
@@ -78,7 +81,9 @@ def _read_past(prepared: LogHistory, history: Sequence[Operation]) -> dict[Key, 
 
 
 def _members(prepared: LogHistory, history: Sequence[Operation]) -> list[Done]:
-    """Committed transactions of processes that read what a group assigns to them, in the order of their ends."""
+    """Return the committed transactions of processes that read what a group assigned to them, in the order of their
+    ends.
+    """
     by_seq = {done.seq: done for done in prepared.done}
     subscribed: set[int | str] = set()
     found = []
@@ -101,12 +106,12 @@ def _twice(members: list[Done]) -> Iterator[dict[str, Any]]:
 
 
 def _polls_are_untold(done: Done) -> bool:
-    """It was to poll, and what it was given is known to nobody: its client was killed, or gave up."""
+    """Return whether it was to poll and the answer is unknown: its client was killed, or gave up."""
     return any(tuple(micro) == ("poll",) for micro in done.operation.value or ())
 
 
 def _by_none(prepared: LogHistory, members: list[Done], unknown: list[Done]) -> Iterator[dict[str, Any]]:
-    """`unknown` may have committed what they polled."""
+    """Find records that no committed transaction consumed; those in `unknown` may have committed what they polled."""
     consumed: dict[Key, dict[Value, Done]] = {}
     for done in members:
         for key, _, value in pairs(done.polls):

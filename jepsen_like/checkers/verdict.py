@@ -1,7 +1,6 @@
-"""What a checker says of a history.
+"""The verdict of a checker on a history.
 
-`valid` is None where the checker came to no end within its budget: that is *unknown*, a failure to check, and never a
-pass.
+`valid` is None if the checker exhausted its budget: the verdict is *unknown*, a failure to check, and never a pass.
 """
 
 from __future__ import annotations
@@ -13,9 +12,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """See the module. `anomalies` has every anomaly by its name, the allowed ones, too; `measured` is what is told
-    and not judged. An anomaly that operations prove names them by their `index` in the history, under `proof`, beside
-    whatever else it tells; what is found on disks and in logs has none."""
+    """A verdict.
+
+    `anomalies` has every anomaly by its name, including the allowed ones; `measured` has values that are reported and
+    not judged. An anomaly that operations prove names them by their `index` in the history, under `proof`; anomalies
+    found on disks and in logs have no such proof.
+    """
 
     valid: bool | None
     anomalies: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -23,5 +25,5 @@ class Verdict:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """As the command prints it."""
+        """The form in which the command prints it."""
         return {"valid": "unknown" if self.valid is None else self.valid, "anomalies": dict(self.anomalies)}

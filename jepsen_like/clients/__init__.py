@@ -1,1 +1,1 @@
-"""What client processes run: one class a workload, which does its operations with the public client (`process.py`)."""
+"""Clients of the workloads: one class for each, which executes its operations with the public client."""

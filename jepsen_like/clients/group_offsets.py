@@ -1,16 +1,17 @@
-"""The client of `group-offsets`: members of a group that poll, commit and read what is committed; and a group without.
+"""The client of `group-offsets`: members of a group that poll, commit and read committed offsets, and two groups
+without members.
 
-A member commits only in what it owns by its own account. Its `poll` tells which keys it got. Keys of the group that has
-no members begin with `lone:`; anybody commits there, as consumers do that assign partitions to themselves. In a third
-one, of `sought:` keys, nobody commits: its offsets are only ever reset, whatever they are or if they are what was
-planned on.
+A member commits only keys that it owns by its own knowledge. Its `poll` reports the keys assigned to it. Keys of the
+group without members begin with `lone:`; every process commits them, as consumers do that assign partitions to
+themselves. In the third group, with `sought:` keys, no process commits: its offsets are only reset, unconditionally or
+if they still have the planned value.
 
-A commit may be sent several times before its answer is here, and what an earlier attempt did is not undone by a later
-one's refusal: so a commit that is not acknowledged is one of which nobody knows what became (`info`).
+A commit may be sent several times before its answer arrives, and the refusal of a later attempt does not undo an
+earlier one: so the outcome of a commit that is not acknowledged is unknown (`info`).
 
-A late commit (the hint says so) is held back until the partition is this member's again, of which its program has not
-been told yet, and says of its member what was so when it had it last. Where it does not become its own again nothing
-is sent.
+A late commit (marked by the hint) is held back until the partition belongs to this member again, before its program
+learns that, and carries the membership under which the member last owned it. If the partition does not come back,
+nothing is sent.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
+from raftlog.api.groups import SoughtOffset
 from raftlog.client import Admin, GroupConsumer, GroupPartition
-from raftlog.client.admin import SoughtOffset
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.groups.api import GroupApi
 from raftlog.errors import RaftlogError
@@ -32,23 +33,22 @@ from .messages import CertainlyNot, OutcomeUnknown, Told, option
 from .process import ClientSettings
 
 LONE = "lone:"
-"""Before the keys of the group without members."""
+"""Prefix of the keys of the group without members."""
 SOUGHT = "sought:"
-"""Before those of the group whose offsets are reset. A commit may be carried out again, long after its answer, by a
-late copy of it, and would undo a reset: so nobody commits there."""
+"""Prefix of the keys of the group whose offsets are reset. No process commits there: a late duplicate of a commit may
+be applied long after its answer, and would undo a reset.
+"""
 POLL_SECONDS = 0.2
 POLL_RECORDS = 20
 LATE_EVERY = 0.1
 LATE_SECONDS = 3.0
-"""What is late waits for its partition to come back for so long."""
+"""Time for which a late commit waits for its partition to come back."""
 
 Member = tuple[str, int, int]
-"""Its id, and in which incarnation and generation it is."""
+"""Member id, incarnation and generation."""
 
 
 class GroupOffsetsClient:
-    """See `process.Client`."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._bootstrap = list(settings.bootstrap)
         self._timeout = settings.timeout
@@ -64,7 +64,7 @@ class GroupOffsetsClient:
         self._gone: list[str] = []
         self._late = bool(option(settings.options, "late_every", 0))
         self._was: dict[str, Member] = {}
-        """Key → who this member was when it had it last, where commits may be late."""
+        """Key → the membership under which the member last owned it; used for late commits only."""
 
     async def invoke(self, f: str, value: Any, hint: Mapping[str, Any]) -> Told:
         match f:
@@ -79,7 +79,7 @@ class GroupOffsetsClient:
             case "leave":
                 await self._leave()
                 return Told("ok")
-        raise ValueError(f"a group does not {f}")
+        raise ValueError(f"group-offsets has no operation {f}")
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
@@ -90,7 +90,7 @@ class GroupOffsetsClient:
                 stack.push_async_callback(self._member.close, processed=False)
 
     async def _poll(self) -> Told:
-        """What it was given and lost is told in any case: it happened, whatever else did not."""
+        """Poll, and report the assigned and revoked keys in any case: they have changed even if the poll fails."""
         if self._member is None:
             self._member = subscribed(
                 self._bootstrap,
@@ -128,15 +128,15 @@ class GroupOffsetsClient:
         member = self._member
         own = [] if member is None else [one for one in member.assignment if _key(one) == key]
         if member is None or not own:
-            raise CertainlyNot("it is not this member's")
+            raise CertainlyNot("the member does not own the partition")
         await member.commit({own[0]: offset}, timeout=self._timeout)
 
     async def _who(self, member: GroupConsumer) -> Member:
-        """As a transaction would name it."""
+        """Return the membership, as a transaction would name it."""
         try:
             told = member.consumed()
         except RaftlogError:
-            # Something was taken away that it had read of: it goes on from what is committed, or joins first.
+            # The member lost partitions that it had read: continue from the committed offsets, or join first.
             with suppress(RaftlogError):
                 await member.seek_to_committed()
                 told = member.consumed()
@@ -148,7 +148,7 @@ class GroupOffsetsClient:
         topic, partition = split(key)
         member_id, incarnation, generation = self._was.get(key, ("", 0, 0))
         if not member_id or not await self._comes_back(key, member_id):
-            raise CertainlyNot("it is not this member's again")
+            raise CertainlyNot("the partition did not come back to this member")
         try:
             where = {GroupPartition(topic, partition): offset}
             await self._groups[""].commit(where, member_id, incarnation, generation, timeout=self._timeout)
@@ -157,7 +157,7 @@ class GroupOffsetsClient:
         return Told("ok", [key, offset])
 
     async def _comes_back(self, key: str, member_id: str) -> bool:
-        """Whether it is this member's within the time."""
+        """Return whether the partition belongs to this member again within the time limit."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + LATE_SECONDS
         while loop.time() < deadline:
@@ -169,7 +169,7 @@ class GroupOffsetsClient:
         return False
 
     async def _read(self, key: str) -> int | None:
-        """Through the quorum's log (S7). A group that nobody has committed in is not there."""
+        """Read the committed offset through the quorum's log (S7). A group without commits does not exist."""
         group, place = _apart(key)
         try:
             committed = await self._groups[group].committed(timeout=self._timeout)
@@ -180,7 +180,7 @@ class GroupOffsetsClient:
         return next((one.offset for one in committed if _key(one.group_partition) == place), None)
 
     async def _reset(self, key: str, wanted: int | list[int | None]) -> Told:
-        """To an offset; or from one to another (nil: nothing was ever committed), if it is that one still."""
+        """Reset the offset unconditionally, or from an expected one (nil: never committed) to a new one."""
         topic, partition = split(key.removeprefix(SOUGHT))
         self._admin = self._admin or Admin(self._bootstrap)
         if isinstance(wanted, int):
@@ -207,7 +207,7 @@ class GroupOffsetsClient:
 
 
 def _apart(key: str) -> tuple[str, str]:
-    """Which group's, and the place."""
+    """Split a key into the group's prefix and the place."""
     prefix = next((prefix for prefix in (LONE, SOUGHT) if key.startswith(prefix)), "")
     return prefix, key.removeprefix(prefix)
 

@@ -1,18 +1,17 @@
-"""The client of the `log` workload: a producer and consumers, as a program has them.
+"""The client of the `log` workload: a producer and consumers, as an application has them.
 
-A key is `topic/partition`. Positions are this process's own: what it assigned before it goes on with where it was, and
-what is new to it where the operation's hint says. A value is a number, in a record as its digits.
+A key is `topic/partition`. Positions belong to this process: in partitions that it has read before it continues where
+it was, and in new ones where the operation's hint says. A value is a number, in a record as its digits.
 
-What was handed out is always told, also where something else failed: a record that the suite lost would look like one
-that the cluster lost.
+Records that were read are always reported, even if something else failed: a record that the suite loses would look like
+one that the cluster lost.
 
-One transaction of the `log` workload: sends and polls in their order, whole or not at all.
+A transaction of the workload is a sequence of sends and polls, atomic as a whole. Its outcome is the state of the
+public `Transaction`. After an abort its reads do not count: the client rewinds to where it was, so that the same
+records are read again. A member of a group commits the offsets of its reads in the transaction.
 
-What became of it is what the public `Transaction` says of itself. An aborted one has read for nothing: its client goes
-back to where it was, so that the same records come again. A member of a group takes along what it has consumed.
-
-A member may hang with something that it has read: nothing of its program runs, not even its heartbeats. What it then
-commits is not its own any more, and it does not know that yet.
+A member may hang after it has read records: its whole program stops, including its heartbeats. The partitions whose
+offsets it then commits belong to others, which it does not know yet.
 """
 
 from __future__ import annotations
@@ -38,19 +37,17 @@ from .messages import OutcomeUnknown, Told, option
 from .process import ClientSettings, outcome_of
 
 POLL_SECONDS = 0.25
-"""What a poll waits for records, of all topics together."""
+"""How long a poll waits for records, for all topics together."""
 ANSWER_SECONDS = 2.0
-"""What is left of an operation's time when a record's delivery ends: so that its error says what became of it."""
+"""Part of an operation's time that remains after the delivery timeout, so that the error reports the outcome."""
 START_PART = 0.25
-"""Of an operation's time: for finding one topic to read."""
+"""Part of an operation's time for finding one topic to read."""
 
 Pairs = dict[str, list[list[int]]]
-"""Key → offset and value of each record, in the order of reading."""
+"""Key → offset and value of each record, in reading order."""
 
 
 class LogClient:
-    """See `process.Client`."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         options = settings.options
@@ -59,10 +56,10 @@ class LogClient:
         self._poll_records = int(option(options, "poll_records", 500))
         self._producer: Producer | None = None
         self._readers: dict[str, Consumer] = {}
-        """By topic: of what it assigned to itself."""
+        """Topic → the consumer of the keys that the process assigned to itself."""
         self._member: GroupConsumer | None = None
         self._positions: dict[str, int] = {}
-        """Key → where it goes on, of all that it ever read by itself."""
+        """Key → the next offset to read, for every key that it has ever assigned to itself."""
         self._rebalanced: set[str] = set()
 
     async def invoke(self, f: str, value: Any, hint: Mapping[str, Any]) -> Told:
@@ -79,11 +76,11 @@ class LogClient:
             case "subscribe":
                 await self._subscribe(value)
                 return Told("ok", value)
-        raise ValueError(f"a log does not {f}")
+        raise ValueError(f"log has no operation {f}")
 
     @property
     def decision_seconds(self) -> float:
-        """What the cluster has for a commit."""
+        """Seconds that the cluster has for a commit."""
         return self._settings.timeout / 2
 
     async def close(self) -> None:
@@ -107,14 +104,14 @@ class LogClient:
                 linger_ms=1,
                 delivery_timeout_ms=patience * 1000,
                 request_timeout_ms=patience * 1000,
-                # By worker, not by process: who comes after a client that died fences what that has left open.
+                # By worker, not by process: the client after a dead one fences the transaction that it left open.
                 transactional_id=f"worker-{settings.worker}-{settings.options['tag']}" if self._transactional else None,
                 transaction_timeout_ms=int(settings.timeout * 1000),
             )
         return self._producer
 
     async def _send(self, micro: list[Any]) -> Told:
-        """All of them at once; what became of it is what is least certain of any."""
+        """Send all records at once; the outcome of the operation is the least certain of theirs."""
         sending = [self._sending(key, value) for _, key, value in micro]
         done, kinds, error = [], set(), None
         for (_, key, value), one in zip(micro, sending, strict=True):
@@ -136,12 +133,12 @@ class LogClient:
         try:
             return self.producer.send_and_wait(topic, encoded(value), partition=partition)
         except RaftlogError as error:
-            return error  # Those that were sent before it are on their way.
+            return error  # The records sent before it are in flight.
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
     async def poll(self) -> Pairs:
-        """What there is now of what it reads. Raises a `RaftlogError` where there is nothing but that."""
+        """Return the available records. Raises a `RaftlogError` if reading failed and no records were found."""
         found: Pairs = {}
         if self._member is not None:
             records = await self._member.poll(self._poll_records, timeout=POLL_SECONDS)
@@ -150,18 +147,18 @@ class LogClient:
         readers = list(self._readers.items())
         for number, (topic, reader) in enumerate(readers):
             try:
-                # Who waits for one topic does not wait for the others as well, once something is there.
+                # Once there are records of one topic, do not wait for the others.
                 wait = 0.0 if found else POLL_SECONDS / len(readers[number:])
                 _into(found, await reader.poll(self._poll_records, timeout=wait))
             except RaftlogError as error:
-                failed = error  # It comes again.
+                failed = error  # The error will occur again.
             self._remember(topic, reader)
         if failed is not None and not found:
             raise failed
         return found
 
     async def rewind(self, before: Mapping[str, int]) -> None:
-        """Read again from there: what was polled belongs to a transaction that is aborted."""
+        """Read again from these offsets: the polled records belong to an aborted transaction."""
         if self._member is not None:
             await self._member.seek_to_committed()
             return
@@ -177,7 +174,7 @@ class LogClient:
 
     @property
     def positions(self) -> dict[str, int]:
-        """Key → where it goes on, of all that it reads by itself now."""
+        """Key → the next offset to read, for the keys that the process assigns to itself now."""
         return {
             f"{topic}/{partition}": offset
             for topic, reader in self._readers.items()
@@ -186,7 +183,7 @@ class LogClient:
 
     @property
     def rebalanced(self) -> list[str]:
-        """Keys that the group gave or took since this was last asked."""
+        """Return the keys that the group assigned or revoked since the last call."""
         told, self._rebalanced = sorted(self._rebalanced), set()
         return told
 
@@ -206,7 +203,7 @@ class LogClient:
             self._readers[topic] = reader
             await reader.start(self._settings.timeout * START_PART)
             self._remember(topic, reader)
-        if not keys:  # Nothing of what was read before is held against what comes.
+        if not keys:  # An empty assignment makes the process forget its positions.
             self._positions.clear()
             self._rebalanced.clear()
 
@@ -226,7 +223,7 @@ class LogClient:
         )
 
     async def _let_go(self) -> None:
-        """Read nothing any more."""
+        """Stop reading."""
         readers, self._readers = self._readers, {}
         member, self._member = self._member, None
         async with AsyncExitStack() as stack:
@@ -244,12 +241,12 @@ class LogClient:
 
 
 def encoded(value: int) -> bytes:
-    """A record's value."""
+    """Return a record's value."""
     return b"%d" % value
 
 
 def split(key: str) -> tuple[str, int]:
-    """Topic and partition."""
+    """Return topic and partition."""
     topic, _, partition = key.rpartition("/")
     return topic, int(partition)
 
@@ -262,8 +259,11 @@ def _into(found: Pairs, records: Iterable[ConsumerRecord]) -> Pairs:
 
 
 async def run_transaction(client: LogClient, micro: list[Any], *, hang: float = 0.0) -> Told:
-    """Run one transaction and return its outcome. `hang`: seconds that the client blocks before the commit, if it has
-    read records. Raises `OutcomeUnknown`, or the `RaftlogError` that prevented its beginning."""
+    """Run one transaction and return its outcome.
+
+    `hang`: seconds that the client blocks before the commit, if it has read records. Raises `OutcomeUnknown`, or the
+    `RaftlogError` that prevented its beginning.
+    """
     before = client.positions
     done: list[list[Any]] = []
     sent: list[tuple[list[Any], Any]] = []
@@ -303,8 +303,10 @@ async def run_transaction(client: LogClient, micro: list[Any], *, hang: float = 
 
 
 async def _go_back(client: LogClient, before: dict[str, int]) -> None:
-    """A client that cannot is one that died: nobody may read on behind what was never consumed."""
+    """Rewind the client; if that fails, treat the client as dead: it must not read on behind records that were not
+    consumed.
+    """
     try:
         await client.rewind(before)
     except RaftlogError as error:
-        raise OutcomeUnknown(f"what an aborted transaction had read could not be given back: {error}") from None
+        raise OutcomeUnknown(f"the reads of an aborted transaction could not be rewound: {error}") from None

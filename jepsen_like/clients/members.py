@@ -1,4 +1,4 @@
-"""Members of consumer groups as the clients of workloads have them."""
+"""Members of consumer groups for the workloads' clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from raftlog.client import Consumer, GroupConsumer, GroupPartition
 
 SESSION_MS, HEARTBEAT_MS = 6_000, 500
-"""A member that died is found out within a run."""
+"""Short, so that a dead member is detected within a run."""
 
 OnPartitions: TypeAlias = Callable[[Iterable[GroupPartition]], None]
 
@@ -22,8 +22,11 @@ def subscribed(
     on_gone: OnPartitions,
     **options: Any,
 ) -> GroupConsumer:
-    """A member that begins with the earliest records. `on_gone` hears of partitions that it gave up or lost. `options`
-    are a `GroupConsumer`'s. Raises as that."""
+    """Return a member that begins with the earliest records.
+
+    `on_gone` is called for partitions that it gave up or lost. `options` are those of a `GroupConsumer`, whose errors
+    are raised.
+    """
     member: GroupConsumer = Consumer.subscribe(
         bootstrap,
         group,

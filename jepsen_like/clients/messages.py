@@ -1,7 +1,7 @@
-"""What travels between the interpreter and its client processes: JSON, one message a line, over the child's own pipes.
+"""Messages between the interpreter and its client processes: JSON, one message per line, over the child's pipes.
 
-The first line to a child is `Open`; it answers with `READY` once it has imported everything, so that no operation's
-time is spent on that. From then on each `Ask` is answered by one `Told`, one at a time.
+The first line to a child is `Open`; it answers `READY` once it has imported everything, so that no operation pays for
+that. Then each `Ask` is answered by one `Told`, one at a time.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, Literal
 import msgspec
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
-"""Of a message. Whoever sends more is not understood."""
+"""Limit of a message; longer ones are a protocol error."""
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Who a child is, for as long as it lives."""
+    """The identity of a child, for its whole life."""
 
     client: str
     """A key of `process.CLIENTS`."""
@@ -24,11 +24,11 @@ class Open(msgspec.Struct, frozen=True):
     """API addresses, that of the worker's own node first."""
     worker: int
     options: dict[str, Any] = {}
-    """The plan's, and what preparing the cluster has given."""
+    """The plan's options, and those from preparing the cluster."""
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Do this as that process. Another process than before is a client made anew."""
+    """A request to execute an operation as this process. A new process number means a new client."""
 
     process: int
     f: str
@@ -38,11 +38,11 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of it, in the words of `history.Operation`."""
+    """The outcome of an operation, in the words of `history.Operation`."""
 
     kind: Literal["ok", "fail", "info"]
     value: Any = None
-    """None, where it did not end well: what was asked."""
+    """None after a failure: the history repeats the request."""
     error: Any = None
     rebalanced: list[str] = []
 
@@ -51,7 +51,7 @@ READY = Told("ok", "ready")
 
 
 class OutcomeUnknown(Exception):
-    """Nobody knows whether the operation took effect. Only the text counts."""
+    """It is unknown whether the operation took effect. Only the text is used."""
 
 
 class CertainlyNot(Exception):
@@ -63,11 +63,13 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def rotated(bootstrap: list[str], worker: int) -> list[str]:
-    """The worker's own node first: workers are shared out over the nodes, as Jepsen's are."""
+    """Return the addresses with the worker's own node first: workers are distributed over the nodes, as in Jepsen's
+    tests.
+    """
     own = worker % len(bootstrap)
     return [*bootstrap[own:], *bootstrap[:own]]
 
 
 def option(options: Mapping[str, Any], name: str, default: float) -> float:
-    """A number among the options. Raises `ValueError` for what is none."""
+    """Return a number among the options. Raises `ValueError` for other values."""
     return float(options.get(name, default))

@@ -1,8 +1,8 @@
-"""An administrator who asks one node at a time: for what a node says of itself to mean something.
+"""An administrator that sends requests to one node at a time, for tests in which a node's own view matters.
 
-Any node may answer a question to the cluster, and an `Admin` that knows several asks the next one when an answer is
-late. Here it must be the same node that made a change and is asked afterwards: its view has the change, and with it
-everything that was decided before (S7). Where it cannot be reached at all, nothing was done, and the next operation
+Any node may answer a request to the cluster, and an `Admin` that knows several tries the next one when an answer is
+late. Here the node that made a change must also answer the read after it: its view has the change, and with it
+everything that was decided before (S7). If the node cannot be reached at all, nothing was done, and the next operation
 goes to the next node.
 """
 
@@ -29,17 +29,17 @@ class NodeAdmin:
         self._admin: Admin | None = None
 
     async def admin(self) -> Admin:
-        """Of a node that takes connections now. Raises `CertainlyNot`."""
+        """Return the client of a node that accepts connections now. Raises `CertainlyNot`."""
         for _ in range(len(self._addresses)):
             if await _takes_connections(self._addresses[0]):
                 if self._admin is None:
                     self._admin = Admin(self._addresses[0])
                 return self._admin
             await self.another()
-        raise CertainlyNot("no node takes connections")
+        raise CertainlyNot("no node accepts connections")
 
     async def another(self) -> None:
-        """The next node from now on."""
+        """Switch to the next node."""
         self._addresses.append(self._addresses.pop(0))
         await self.close()
 
@@ -51,7 +51,7 @@ class NodeAdmin:
 
 @contextlib.asynccontextmanager
 async def looking(nodes: NodeAdmin) -> AsyncIterator[Admin]:
-    """For what changes nothing: where it fails, it certainly did nothing, and another node is asked the next time."""
+    """A context for reads: a failed read certainly had no effect, and the next one goes to another node."""
     try:
         yield await nodes.admin()
     except RaftlogError as error:

@@ -1,7 +1,7 @@
-"""The client of `positions`: a transaction moves a named position, and writes a record that says so.
+"""The client of `positions`: a transaction moves a named position and writes a record of the move.
 
-Half of the workers have a name for their transactions, so that whoever comes after a client that died fences what it
-has left open; the others take producer ids out of blocks. What became of a transaction is what it says of itself.
+Half of the workers have a transactional id, so that the client after a dead one fences its open transaction; the others
+use producer ids from blocks. The outcome of a transaction is the state that it reports.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from .messages import CertainlyNot, Told
 from .process import ClientSettings
 
 NOWHERE = -1
-"""A position that is not there yet."""
+"""The position of a name that does not exist yet."""
 POLL_SECONDS = 0.2
 
 
 class PositionsClient:
-    """See `process.Client`."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         (self._topic,) = settings.options["topics"]
@@ -41,7 +39,7 @@ class PositionsClient:
                 return Told("ok", [value[0], await self._read(value[0])])
             case "records":
                 return Told("ok", await self._records())
-        raise ValueError(f"positions do not {f}")
+        raise ValueError(f"positions has no operation {f}")
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
@@ -76,7 +74,7 @@ class PositionsClient:
                 return Told("info", value, error)
 
     async def _records(self) -> list[int]:
-        """Everything that is committed by now: until its end, as it was when the last partition told it."""
+        """Return every committed record, up to the ends as they were when the last partition reported its own."""
         found: list[int] = []
         count = self._settings.options["topics"][self._topic]
         try:

@@ -30,9 +30,9 @@ from raftlog.errors import Applied, RaftlogError
 from .messages import MAX_LINE_BYTES, READY, Ask, CertainlyNot, Open, OutcomeUnknown, Told, encode
 
 CLOSE_SECONDS = 3.0
-"""What clients have to let go of their connections when their process ends."""
+"""Time for clients to close their connections when their process ends."""
 STUCK_SECONDS = 30.0
-"""A client that was let go of may wait for a cluster that does not answer, but no longer than that."""
+"""An abandoned client may wait for a cluster that does not answer, but no longer than this."""
 EXIT_STUCK = 70
 
 CLIENTS = {
@@ -44,45 +44,48 @@ CLIENTS = {
     "positions": "PositionsClient",
     "topic_lives": "TopicLivesClient",
 }
-"""Module of this folder → the class in it."""
+"""Module of this folder → its client class."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What a client is made of."""
+    """The settings of one client."""
 
     bootstrap: tuple[str, ...]
     """API addresses, that of its own node first."""
     worker: int
     process: int
     timeout: float
-    """Seconds, of its operations."""
+    """Seconds for each operation."""
     options: Mapping[str, Any]
 
 
 class Client(Protocol):
-    """One process of the history. Belongs to one event loop, and does one thing at a time."""
+    """The client of one process of the history. Belongs to one event loop, and executes one operation at a time."""
 
     async def invoke(self, f: str, value: Any, hint: Mapping[str, Any]) -> Told:
-        """Do it. Raises a `RaftlogError`, `OutcomeUnknown` or `CertainlyNot`."""
+        """Execute the operation. Raises a `RaftlogError`, `OutcomeUnknown` or `CertainlyNot`."""
         ...
 
     async def close(self) -> None: ...
 
 
 def made(opened: Open) -> Callable[[ClientSettings], Client]:
-    """What makes the clients of this child."""
+    """Return the factory of this child's clients."""
     module = importlib.import_module(f"{__package__}.{opened.client}")
     make: Callable[[ClientSettings], Client] = getattr(module, CLIENTS[opened.client])
     return make
 
 
 class ClientHost:
-    """Lets one client after the other do what is asked. A client that is let go of is closed beside what comes next, as
-    that of a program that died is still under way somewhere; one that does not come to an end is stuck."""
+    """Runs one client after the other.
+
+    An abandoned client is closed concurrently with the next operations, as the requests of a crashed program are still
+    in flight; one that does not close is stuck.
+    """
 
     def __init__(self, opened: Open, make: Callable[[ClientSettings], Client], *, stuck: Callable[[], None]) -> None:
-        """`stuck`: called when a client has not ended `STUCK_SECONDS` after it was let go of."""
+        """`stuck`: called when a client has not closed within `STUCK_SECONDS` after it was abandoned."""
         self._opened = opened
         self._make = make
         self._stuck = stuck
@@ -91,7 +94,9 @@ class ClientHost:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def do(self, asked: Ask) -> Told:
-        """Never raises: whatever happens is told. Takes no longer than the operation's time."""
+        """Execute the operation and return its outcome, within its timeout. Never raises: every error becomes an
+        outcome.
+        """
         if asked.process != self._process:
             self._let_go(None)
             self._process = asked.process
@@ -107,7 +112,7 @@ class ClientHost:
         return told
 
     async def close(self) -> None:
-        """Let go of the client, and wait a little for all that were let go of."""
+        """Abandon the client, and wait briefly for all abandoned clients."""
         self._let_go(None)
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=CLOSE_SECONDS)
@@ -123,7 +128,7 @@ class ClientHost:
             return Told("fail", error=str(error))
         except RaftlogError as error:
             return outcome_of(error)
-        except Exception as error:  # noqa: BLE001  a bug of the client's: it is told, and judged (`checkers/stats.py`)
+        except Exception as error:  # noqa: BLE001  a bug of the client, reported and judged (`checkers/stats.py`)
             traceback.print_exc()
             return Told("info", error={"exception": repr(error)})
 
@@ -145,7 +150,7 @@ class ClientHost:
             leaving.add_done_callback(self._leaving.discard)
 
     async def _leave(self, client: Client | None, doing: asyncio.Task[Told] | None) -> None:
-        """What it was doing ends, since it is cancelled, and then it is closed."""
+        """Cancel the client's operation, and then close the client."""
         ending = asyncio.create_task(_ended(client, doing))
         _, late = await asyncio.wait({ending}, timeout=STUCK_SECONDS)
         if late:
@@ -166,12 +171,12 @@ async def _ended(client: Client | None, doing: asyncio.Task[Told] | None) -> Non
 
 
 def outcome_of(error: RaftlogError) -> Told:
-    """What its error says of an operation."""
+    """Return the outcome that an error reports."""
     return Told("fail" if error.applied is Applied.NO else "info", error=str(error))
 
 
 async def serve(reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable[None]]) -> None:
-    """Until there is nothing more to read."""
+    """Serve requests until the end of the input."""
     first = await reader.readline()
     if not first:
         return
@@ -185,7 +190,7 @@ async def serve(reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable
 
 
 def _end_at_once() -> None:
-    """The interpreter sees that this process ended by itself, and tells it as a finding."""
+    """Exit; the interpreter notices that the process ended by itself, and reports it as an anomaly."""
     sys.stderr.write(f"a client did not end within {STUCK_SECONDS:g} s\n")
     os._exit(EXIT_STUCK)
 
@@ -196,7 +201,7 @@ async def _main(answers: int) -> None:
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
 
     async def write(message: bytes) -> None:
-        # The interpreter reads each answer before it asks again, so this does not wait for long.
+        # The interpreter reads each answer before the next request, so this does not block for long.
         view = memoryview(message)
         while view:
             view = view[os.write(answers, view) :]
@@ -208,7 +213,7 @@ async def _main(answers: int) -> None:
 
 
 def main() -> None:
-    # What anybody prints goes to the log: answers have a descriptor that nobody else knows.
+    # Anything printed goes to the log: the answers have a descriptor that no other code knows.
     answers = os.dup(1)
     os.dup2(2, 1)
     gc.freeze()

@@ -1,8 +1,8 @@
-"""The client of `metadata-registers`: a topic's setting is a register of the metadata.
+"""The client of `metadata-registers`: a topic's setting is a register in the metadata.
 
-A write sets `retention.ms`. A read sets another setting to what it is, and looks at the answer of the node that did it:
-a node answers when its view shows the change, so it shows everything that was decided before, and the read is
-linearizable (S7), as one of the view alone would not be.
+A write sets `retention.ms`. A read sets another setting to its current value, and takes the register from that node's
+answer: a node answers once its view has the change, so the view has everything that was decided before, and the read is
+linearizable (S7); a read of the view alone would not be.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from .nodes import NodeAdmin, looking
 from .process import ClientSettings
 
 BASE_MS = 3_600_000
-"""A register's value is the number of milliseconds beyond this."""
+"""A register's value is the number of milliseconds above this."""
 REGISTER, LOOK = "retention.ms", {"segment.ms": "3600000"}
 
 
 class RegistersClient:
-    """See `process.Client`."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._nodes = NodeAdmin(settings.bootstrap)
 
@@ -34,7 +32,7 @@ class RegistersClient:
                 seen = (await admin.alter_topic(topic, LOOK)).configs[REGISTER]
             return Told("ok", [topic, int(seen) - BASE_MS])
         if f != "write":
-            raise ValueError(f"a register does not {f}")
+            raise ValueError(f"metadata-registers has no operation {f}")
         admin = await self._nodes.admin()
         try:
             await admin.alter_topic(topic, {REGISTER: str(BASE_MS + argument)})

@@ -1,14 +1,13 @@
 """The client of `topic-lives`: a producer, a member of a group and an administrator of topics, in one program.
 
-A life is one topic id of a name. The producer and the member know names alone, as applications do; the administrator
-deletes the topic that it has seen (`topic_id`), so that a deletion that is late takes no later topic of the name.
+A life is one topic id of a name. The producer and the member use names alone, as applications do; the administrator
+deletes the topic that it has seen (`topic_id`), so that a late deletion does not affect a later topic of the name.
 
-A record that is handed out does not say of which life it is: that is told by the member's positions before and after
-the poll. Two lives of a name may be assigned for a while; where both could have given a record it is told of both, as
-`unclear`.
+A record does not say from which life it is: the member's positions before and after the poll do. Two lives of a name
+may be assigned for a while; a record that both could have delivered is reported for both, as `unclear`.
 
-A commit takes the positions of records that an earlier answer has told, and nothing is committed otherwise. So the
-records of an answer that was lost are never committed by this client.
+A commit covers the positions of records that an earlier answer has reported, and nothing is committed otherwise. So the
+records of a lost answer are never committed by this client.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from raftlog.api.topics import TopicDescription
 from raftlog.client import Admin, Consumer, ConsumerRecord, GroupConsumer, GroupPartition, Producer
 from raftlog.client.cluster.api import HttpApi
-from raftlog.client.cluster.metadata import TopicDescription
 from raftlog.client.groups.api import GroupApi
 from raftlog.errors import InvalidRequest, RaftlogError
 
@@ -35,17 +34,15 @@ LOOK_EVERY = 0.1
 SEND_PART = 0.5
 REPLICAS_MAX = 3
 SETTLED_PART = 0.5
-"""Of an operation's time, both: for a record, and for all nodes to tell the same of a topic."""
+"""Parts of an operation's time: for a record, and for all nodes to report the same of a topic."""
 
 Place = tuple[str, str, int]
 """Name, topic id, partition."""
 Handed = dict[Place, list[list[int]]]
-"""Offset and value of each record."""
+"""Place → offset and value of each record."""
 
 
 class TopicLivesClient:
-    """See `process.Client`."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
         self._bootstrap = list(settings.bootstrap)
@@ -57,7 +54,7 @@ class TopicLivesClient:
         self._producer: Producer | None = None
         self._member: GroupConsumer | None = None
         self._before: dict[GroupPartition, int] = {}
-        """Where the member was, or began since, in what it reads."""
+        """The member's positions after the last poll, or their start if assigned since."""
 
     async def invoke(self, f: str, value: Any, hint: Mapping[str, Any]) -> Told:
         match f:
@@ -80,7 +77,7 @@ class TopicLivesClient:
                 return Told("ok", await self._settle(*value))
             case "dump":
                 return Told("ok", await self._dump(value[0]))
-        raise ValueError(f"topics that are made again do not {f}")
+        raise ValueError(f"topic-lives has no operation {f}")
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
@@ -94,9 +91,9 @@ class TopicLivesClient:
     # --- Records ------------------------------------------------------------------------------------------------------
 
     async def _send(self, name: str, value: int) -> Told:
-        """To the partition of its key, among as many as the producer knows of."""
+        """Send to the partition of the value's key, among those that the producer knows."""
         if self._producer is None:
-            # A record for a partition that the next life has not waits for so long.
+            # A record for a partition that the next life does not have waits for this long.
             patience = self._settings.timeout * SEND_PART * 1000
             self._producer = Producer(
                 self._bootstrap, linger_ms=1, delivery_timeout_ms=patience, request_timeout_ms=patience
@@ -130,11 +127,11 @@ class TopicLivesClient:
         )
 
     async def _commit(self) -> Told:
-        """All positions. What became of a part of them is not told, so an error is one of which nobody knows more."""
+        """Commit all positions. An error does not say which part was committed, so the outcome is unknown."""
         member = self._member
         positions = dict(member.positions) if member is not None else {}
         if member is None or not positions:
-            raise CertainlyNot("it owns nothing")
+            raise CertainlyNot("the member owns no partition")
         try:
             await member.commit(positions, timeout=self._settings.timeout / 2)
         except InvalidRequest as error:
@@ -144,7 +141,7 @@ class TopicLivesClient:
         return Told("ok", offsets_of(positions))
 
     async def _read(self) -> list[list[Any]]:
-        """What the group has committed, through the quorum's log (S7)."""
+        """Return the group's committed offsets, read through the quorum's log (S7)."""
         try:
             told = await self._offsets.committed(timeout=self._settings.timeout / 2)
         except RaftlogError as error:
@@ -170,7 +167,9 @@ class TopicLivesClient:
     # --- Topics -------------------------------------------------------------------------------------------------------
 
     async def _create(self, name: str, partitions: int) -> list[Any]:
-        """Name, partitions, topic id, and whether this operation made it: it may have been there."""
+        """Create the topic, unless it exists: return name, partitions, topic id, and whether this operation
+        created it.
+        """
         factor = int(self._settings.options.get("replication_factor", min(REPLICAS_MAX, len(self._bootstrap))))
         try:
             made = await self._admin.create_topic(name, partitions, factor)
@@ -187,7 +186,7 @@ class TopicLivesClient:
         return [name, topic_id]
 
     async def _settle(self, name: str, partitions: int) -> list[Any]:
-        """The topic is there, made where it was not, and every node tells the same of it."""
+        """Wait until the topic, created if necessary, is described equally by every node."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.timeout * SETTLED_PART
         made = await self._create(name, partitions)
@@ -197,7 +196,7 @@ class TopicLivesClient:
             if first is not None and all(one == first for one in told) and _in_sync(first):
                 return [name, first.partition_count, first.id]
             await asyncio.sleep(LOOK_EVERY)
-        raise CertainlyNot(f"nodes do not tell the same of topic {name}, which is {made[2]}")
+        raise CertainlyNot(f"the nodes do not report the same state of topic {name} ({made[2]})")
 
     async def _told_by(self, node: str, name: str) -> TopicDescription | None:
         try:
@@ -207,7 +206,7 @@ class TopicLivesClient:
             return None
 
     async def _dump(self, name: str) -> list[Any]:
-        """Name, topic id, and for each partition the offset and value of every record, read without a group."""
+        """Return name, topic id, and for each partition the offset and value of every record, read without a group."""
         there = await self._described(self._admin, name)
         numbers = range(there.partition_count)
         found: dict[int, list[list[int]]] = {number: [] for number in numbers}
@@ -223,7 +222,7 @@ class TopicLivesClient:
         return [name, there.id, [found[one] for one in numbers]]
 
     async def _described(self, admin: Admin, name: str) -> TopicDescription:
-        """Looking changes nothing, whatever becomes of it."""
+        """Describe the topic; a failure certainly had no effect."""
         try:
             return await admin.describe_topic(name)
         except RaftlogError as error:
@@ -233,8 +232,10 @@ class TopicLivesClient:
 def by_life(
     records: Sequence[ConsumerRecord], before: Mapping[GroupPartition, int], after: Mapping[GroupPartition, int]
 ) -> tuple[Handed, Handed, list[list[Any]]]:
-    """Records by the life whose positions moved over them; those that two lives may have given, told of both; and
-    those that none has."""
+    """Sort records by the life whose positions moved over them.
+
+    Returns those of one life; those that two lives may have delivered, listed for both; and those of no life.
+    """
     handed: Handed = {}
     unclear: Handed = {}
     unknown: list[list[Any]] = []
@@ -255,12 +256,12 @@ def by_life(
 
 
 def listed(handed: Handed) -> list[list[Any]]:
-    """As JSON has it: name, topic id, partition, records."""
+    """Return the JSON form: name, topic id, partition, records."""
     return [[*place, pairs] for place, pairs in sorted(handed.items())]
 
 
 def offsets_of(offsets: Mapping[GroupPartition, int]) -> list[list[Any]]:
-    """Name, topic id, partition and offset of each."""
+    """Return name, topic id, partition and offset of each."""
     return [[one.topic, one.topic_id, one.partition, offset] for one, offset in sorted(offsets.items())]
 
 

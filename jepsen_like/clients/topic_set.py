@@ -1,7 +1,7 @@
 """The client of `metadata-set`: the topics of the cluster are a set that only grows.
 
-A read makes a change of its own first, and then asks the same node for its topics (see `nodes.py`): it has to show
-all that was made before (S7).
+A read first makes a change of its own, and then lists the topics of the same node (`nodes.py`): the list must have
+every topic that was created before (S7).
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from .registers import LOOK
 
 
 class TopicSetClient:
-    """See `process.Client`."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._nodes = NodeAdmin(settings.bootstrap)
         self._prefix = f"set-{settings.options['tag']}-"
@@ -32,7 +30,7 @@ class TopicSetClient:
                 found = await admin.list_topics(f"{self._prefix}[0-9]+")
             return Told("ok", [int(topic.name.removeprefix(self._prefix)) for topic in found])
         if f != "add":
-            raise ValueError(f"a set does not {f}")
+            raise ValueError(f"metadata-set has no operation {f}")
         admin = await self._nodes.admin()
         try:
             await admin.create_topic(f"{self._prefix}{value}", 1, 1)

@@ -1,7 +1,7 @@
-"""The client of `topics`: topics are made and deleted, and are there or not.
+"""The client of `topics`: topics are created and deleted, and exist or do not.
 
-A refusal tells nothing here but that nothing was done: a node may refuse by a view that is behind. What is there is
-told by reads, and these are made of a node that has just made a change of its own (`nodes.py`).
+A refusal only says that nothing was done: a node may refuse by a stale view. Reads show what exists, and they go to a
+node that has just made a change of its own (`nodes.py`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from .registers import LOOK
 
 
 class TopicsClient:
-    """See `process.Client`."""
-
     def __init__(self, settings: ClientSettings) -> None:
         self._nodes = NodeAdmin(settings.bootstrap)
         self._prefix = f"made-{settings.options['tag']}-"
@@ -38,7 +36,7 @@ class TopicsClient:
                     return Told("ok", [value[0], False])
             return Told("ok", [value[0], True])
         if f not in {"create", "delete"}:
-            raise ValueError(f"topics do not {f}")
+            raise ValueError(f"topics has no operation {f}")
         admin = await self._nodes.admin()
         try:
             await (admin.create_topic(name, 1, 1) if f == "create" else admin.delete_topic(name))

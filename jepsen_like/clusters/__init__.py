@@ -1,1 +1,1 @@
-"""Clusters of real processes that can be broken: layouts, what this machine can do, and what is left when they end."""
+"""Clusters of real processes for fault injection: the two layouts, the machine's capabilities, and cleaning up."""

@@ -1,8 +1,8 @@
-"""`python -m jepsen_like.clusters`: what this machine can do to a cluster, tried; and what dead runs left, removed.
+"""`python -m jepsen_like.clusters`: probe which faults this machine supports, or remove what killed runs left behind.
 
 python -m jepsen_like.clusters                    # a table; exit code 0
-python -m jepsen_like.clusters --expect all       # exit code 1, and names, where something is missing
-python -m jepsen_like.clusters --clean            # removes what runs that were killed have left
+python -m jepsen_like.clusters --expect all       # exit code 1 and the names if a capability is missing
+python -m jepsen_like.clusters --clean            # removes what killed runs left behind
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from .leftovers import remove_leftovers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command and return the exit code."""
     names = [capability.name for capability in CAPABILITIES]
-    parser = argparse.ArgumentParser(prog="python -m jepsen_like.clusters", description="What can be broken here.")
-    parser.add_argument("--expect", nargs="+", default=[], choices=["all", *names], help="end with 1 without these")
-    parser.add_argument("--clean", action="store_true", help="remove what runs that were killed have left")
+    parser = argparse.ArgumentParser(
+        prog="python -m jepsen_like.clusters", description="The faults that this machine supports."
+    )
+    parser.add_argument(
+        "--expect", nargs="+", default=[], choices=["all", *names], help="exit with 1 if one of these is missing"
+    )
+    parser.add_argument("--clean", action="store_true", help="remove what killed runs left behind, and exit")
     chosen = parser.parse_args(arguments)
     if chosen.clean:
         for thing in remove_leftovers():

@@ -1,9 +1,9 @@
-"""What this machine can do to a cluster: each ability is tried, and what is missing is named with what would bring it.
+"""The capabilities of this machine: each is probed, and a missing one is reported with the package that provides it.
 
-A fault that cannot be made here is never left out in silence: whoever asks for it is told (`require`), and
-`python -m jepsen_like.clusters` prints all of them. An ability is what a nemesis needs and a layout gives: both
-layouts can kill, pause and cut links; some abilities come from the layout itself (`links`, `proxies`, `disks`), the
-others are the machine's, and are tried for real, on things of their own that are removed again.
+A fault that is not supported here is never skipped silently: `require` refuses the run, and `python -m
+jepsen_like.clusters` prints all capabilities. A nemesis needs capabilities, a layout provides them. Both layouts can
+kill, pause and cut links. Some capabilities come from the layout itself (`links`, `proxies`, `disks`); the others
+belong to the machine and are probed for real, on resources that the probe creates and removes.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ DESCRIPTORS = "descriptors"
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """Something that a machine can do or not."""
+    """An ability that a machine has or lacks."""
 
     name: str
     means: str
-    """What faults it is for."""
+    """The faults that it makes possible."""
     package: str
-    """Debian's, that brings it; empty where none does."""
+    """The Debian package that provides it; empty if no package does."""
     probe: Callable[[], None]
-    """Tries it. Raises `CommandFailed`, `PowerLossUnavailable` or `OSError` where it fails."""
+    """Tries it. Raises `CommandFailed`, `PowerLossUnavailable` or `OSError` if it does not work."""
 
 
 CAPABILITIES = (
@@ -57,7 +57,7 @@ CAPABILITIES = (
     Capability(STRACE, "fsyncs that fail or take long", "strace", probes.strace),
     Capability(DESCRIPTORS, "processes that run out of file descriptors", "util-linux", probes.descriptors),
 )
-"""All that are the machine's."""
+"""The capabilities that depend on the machine."""
 
 NAMESPACES_NEED = frozenset({ROOT, NAMESPACES, NFTABLES, POWER_LOSS})
 NAMESPACES_GIVE = frozenset({LINKS, DISKS, POWER_LOSS, READ_ONLY, FAKETIME, TIME_NAMESPACE, STRACE, DESCRIPTORS})
@@ -69,7 +69,10 @@ _BY_NAME = {capability.name: capability for capability in CAPABILITIES}
 
 @functools.cache
 def lack(name: str) -> str | None:
-    """Why this machine cannot do it, and what would change that; None: it can. Tried once a process. Blocks."""
+    """Return why this machine lacks the capability and what would provide it, or None if it has it.
+
+    Each capability is probed once per process. Blocks.
+    """
     capability = _BY_NAME[name]
     try:
         capability.probe()
@@ -80,8 +83,10 @@ def lack(name: str) -> str | None:
 
 
 def require(need: Iterable[str], give: Iterable[str]) -> frozenset[str]:
-    """What a layout can do here: all of `give` but what the machine lacks. Raises `InvalidRequest` naming whatever of
-    `need` it lacks. Blocks."""
+    """Return the capabilities of a layout on this machine: those of `give` that the machine does not lack.
+
+    Raises `InvalidRequest`, naming every capability of `need` that is missing. Blocks.
+    """
     lacks = [why for name in sorted(need) if (why := lack(name)) is not None]
     if lacks:
         raise InvalidRequest("invalid_request", "this machine lacks " + "; ".join(lacks))
@@ -89,5 +94,5 @@ def require(need: Iterable[str], give: Iterable[str]) -> frozenset[str]:
 
 
 def table() -> list[tuple[str, str, str]]:
-    """Name, what it is for, and what is lacking (empty: nothing), of all that are the machine's. Blocks."""
+    """Return (name, faults, reason why it is missing or "") for every capability of the machine. Blocks."""
     return [(capability.name, capability.means, lack(capability.name) or "") for capability in CAPABILITIES]

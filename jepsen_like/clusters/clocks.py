@@ -1,10 +1,10 @@
-"""Wall clocks that can be set while a node runs, and what a node's own clock says.
+"""Wall clocks that can be set while a node runs, and readings of a node's own clock.
 
-libfaketime stands between a node and the C library's clock calls and reads an offset from a file, one file a node. Only
-the wall clock is changed: elections and sessions rest on the monotonic one, which `time_namespace.py` can shift.
+libfaketime intercepts the C library's clock calls and reads an offset from a file, one file per node. Only the wall
+clock is changed: elections and sessions depend on the monotonic clock, which `time_namespace.py` can shift.
 
-The proof that it bites is the node's own: every answer of its API carries a `Date`, in whole seconds. So offsets below
-`PROVABLE_SECONDS` cannot be proved and are not made.
+The proof of the fault comes from the node itself: every response of its API carries a `Date`, in whole seconds. Offsets
+below `PROVABLE_SECONDS` cannot be proved and are therefore not injected.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import os
+import ssl
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -27,11 +28,11 @@ ANSWER_SECONDS = 5.0
 
 
 class ClockUnreadable(Exception):
-    """A node did not say what time it is."""
+    """A node's API did not report a readable time."""
 
 
 def library() -> str | None:
-    """Where libfaketime is; None: nowhere."""
+    """Return the path of libfaketime, or None if it is not installed."""
     for place in _PLACES:
         for found in sorted(glob.glob(os.path.join(place, LIBRARY))):
             return found
@@ -39,10 +40,10 @@ def library() -> str | None:
 
 
 class Clocks:
-    """The wall clocks of some nodes, each an offset to the machine's."""
+    """The wall clocks of some nodes, each an offset from the machine's clock."""
 
     def __init__(self, folder: Path, nodes: list[str], preload: str) -> None:
-        """`preload`: as `library` found it. Files are written below `folder`."""
+        """`preload`: the path from `library`. The offset files are written below `folder`."""
         self._folder = folder
         self._preload = preload
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,19 +51,22 @@ class Clocks:
             self.set(node, 0.0)
 
     def environment(self, node: str) -> Mapping[str, str]:
-        """What a process is started with whose clock is this one."""
+        """Return the environment for a process that uses this node's clock."""
         return {
             "LD_PRELOAD": self._preload,
             "FAKETIME_TIMESTAMP_FILE": str(self._file(node)),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            # Without it every wait with a deadline returns at once: threads that want the interpreter spin for it.
+            # With the fix, every wait with a deadline returns at once, and threads that wait for the GIL spin.
             "FAKETIME_FORCE_MONOTONIC_FIX": "0",
             "NO_FAKE_STAT": "1",
         }
 
     def set(self, node: str, seconds: float) -> None:
-        """Ahead of the machine's clock by so much from now on, or behind. A reader sees the old file or the new one."""
+        """Set the clock this many seconds ahead of the machine's (negative: behind).
+
+        The file is replaced atomically: a reader sees the old offset or the new one.
+        """
         temporary = self._file(node).with_suffix(".tmp")
         temporary.write_text(f"{seconds:+.6f}\n")
         temporary.replace(self._file(node))
@@ -72,18 +76,20 @@ class Clocks:
 
 
 def forget(pid: int) -> None:
-    """Remove what libfaketime keeps for a process in shared memory: it outlives a kill. Safe to call again."""
+    """Remove libfaketime's shared memory of a process, which survives a kill. Idempotent."""
     for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
         SHARED_MEMORY.joinpath(name).unlink(missing_ok=True)
 
 
-async def offset_of(api: Endpoint) -> float:
-    """By how many seconds the wall clock of the node behind this API is ahead of the machine's, to about a second.
-    Raises `ClockUnreadable`."""
+async def offset_of(api: Endpoint, tls: ssl.SSLContext | None = None) -> float:
+    """Return by how many seconds the node's wall clock is ahead of the machine's, to about one second.
+
+    `tls`: for an API that speaks it. Raises `ClockUnreadable`.
+    """
     request = f"GET /v1/ready HTTP/1.1\r\nHost: {api}\r\nConnection: close\r\n\r\n".encode()
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            reader, writer = await asyncio.open_connection(api.host, api.port)
+            reader, writer = await asyncio.open_connection(api.host, api.port, ssl=tls)
             try:
                 writer.write(request)
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -97,6 +103,6 @@ async def offset_of(api: Endpoint) -> float:
             try:
                 told = parsedate_to_datetime(value.strip()).timestamp()
             except ValueError as error:
-                raise ClockUnreadable(f"{api} says that it is {value.strip()!r}: {error}") from None
-            return told + 0.5 - time.time()  # It tells whole seconds, cut off.
-    raise ClockUnreadable(f"{api} answered without a date")
+                raise ClockUnreadable(f"{api} sent the unreadable Date {value.strip()!r}: {error}") from None
+            return told + 0.5 - time.time()  # The header has whole seconds, rounded down.
+    raise ClockUnreadable(f"{api} sent no Date header")

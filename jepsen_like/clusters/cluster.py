@@ -1,11 +1,10 @@
-"""All nodes of a cluster, and what can be done to each: the shape that both layouts share.
+"""A cluster of node processes and the operations on them: the shape that both layouts share.
 
-`NodeCluster` implements `RealCluster`. Beyond it, it has what faults are made with: `links`, and where the layout and
-the machine allow it `disks` whose power can be cut and `clocks` that can be set. `capabilities` names what it can do;
-a nemesis that needs more is refused before anything runs (`nemeses/`).
+`NodeCluster` implements `RealCluster` and adds the handles for faults: `links`, and where the layout and the machine
+allow it `disks` whose power can be cut and `clocks` that can be set. `capabilities` names the supported faults; a
+nemesis that needs more is refused before the run starts (`nemeses/`).
 
-Closing a cluster removes all of it, step by step in the opposite order; a step that fails does not keep the next ones
-from being made.
+Closing a cluster undoes the setup in reverse order; a step that fails does not prevent the next ones.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from .links import Links
 from .node import START_SECONDS, NodeProcess
 from .power_loss import Volume
 from .proxy import ProxyLinks
+from .security import ClusterSecurity
 
 VOTER_COUNTS = (5, 3, 1)
 
@@ -37,7 +37,7 @@ SMALL_LOGS: Mapping[str, str] = {
     "scrub_bytes_per_second": "16777216",
     "metadata_snapshot_entries": "50",
 }
-"""Settings under which rare code runs often."""
+"""Settings that make rarely executed code run often."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,29 +48,33 @@ class NodeCluster:
     processes: Mapping[str, NodeProcess]
     links: Links
     capabilities: frozenset[str]
-    """What faults it can be given, as `capabilities.py` names them."""
+    """The faults that it supports, by the names of `capabilities.py`."""
     disks: Mapping[str, Volume] = field(default_factory=dict)
     clocks: Clocks | None = None
+    security: ClusterSecurity | None = None
+    """None: everybody may do everything, without TLS."""
     exits: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """What removes it, after its processes: the last one first."""
+    """Cleanup callbacks, which run after the processes have ended, in reverse order."""
     cluster_id: str = ""
-    """Once it is prepared."""
+    """Set by `prepare`."""
     claimed: set[str] = field(default_factory=set)
-    """What somebody breaks just now, such as a node's process: others leave it alone."""
+    """Resources that a fault uses at the moment, such as a node's process; other faults leave them alone."""
 
     @property
     def nodes(self) -> Sequence[str]:
-        """See `RealCluster`."""
         return tuple(self.processes)
 
     @property
     def bootstrap(self) -> Sequence[str]:
-        """See `RealCluster`."""
-        return tuple(str(node.api) for node in self.processes.values())
+        return tuple(self.api_of(node) for node in self.processes)
+
+    def api_of(self, node: str) -> str:
+        """Return the address of a node's API as clients write it."""
+        return f"{'https://' if self.security is not None else ''}{self.processes[node].api}"
 
     @property
     def proxies(self) -> ProxyLinks | None:
-        """Its links, where a proxy is on each."""
+        """The links, if they run through proxies."""
         return self.links if isinstance(self.links, ProxyLinks) else None
 
     def node_id(self, node: str) -> int:
@@ -80,56 +84,66 @@ class NodeCluster:
         return self.nodes[node_id]
 
     def pid(self, node: str) -> int | None:
-        """See `RealCluster`."""
         return self.processes[node].pid
 
     def data_folder(self, node: str) -> Path:
-        """See `RealCluster`."""
         return self.processes[node].data_folder
 
     def log_file(self, node: str) -> Path:
-        """See `RealCluster`."""
         return self.processes[node].log_file
 
     # --- Life ---------------------------------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """`raftlog server init` for each node, once. Raises `CommandFailed`."""
+        """Run `raftlog server init` for each node, once. Raises `CommandFailed`."""
         ordered = list(self.processes.values())
         count = max(count for count in VOTER_COUNTS if count <= len(ordered))
         voters = {node.number: node.data for node in ordered[:count]}
         self.cluster_id = secrets.token_urlsafe(16)
+        if self.security is not None:
+            for node in ordered:
+                self.security.sign_node(node.name, self.cluster_id, node.number, node.api.host)
+                node.settings = {**node.settings, **self.security.settings(node.name)}
         await to_the_end(_all_of([asyncio.to_thread(node.prepare, self.cluster_id, voters) for node in ordered]))
+        if self.security is not None:
+            self.security.add_administrator(ordered[0].data_folder)
 
     async def prepare_anew(self, node: str, voters: Sequence[str]) -> None:
-        """A node that does not run loses all that it had, and is prepared to observe these voters, as one whose disk
-        was replaced. Raises `CommandFailed`."""
+        """Wipe a node that is not running and prepare it as an observer of these voters, as if its disk had been
+        replaced.
+
+        Raises `CommandFailed`.
+        """
         known = {self.processes[voter].number: self.processes[voter].data for voter in voters if voter != node}
         await in_thread(shutil.rmtree, self.data_folder(node))
         await in_thread(self.processes[node].prepare, self.cluster_id, known)
 
     async def start(self, nodes: Sequence[str] = (), within: float = START_SECONDS) -> None:
-        """All, or those that are named; returns when their processes listen. Raises `NodeEnded` for the first that does
-        not, when all that can have started have."""
+        """Start the named nodes, or all, and return when they listen.
+
+        If some do not, the others are awaited first; then `NodeEnded` is raised for the first that failed.
+        """
         chosen = [self.processes[node] for node in nodes or self.nodes]
         await to_the_end(_all_of([asyncio.to_thread(node.start) for node in chosen]))
         await _all_of([node.listens(within) for node in chosen])
 
     async def kill(self, nodes: Sequence[str]) -> None:
-        """SIGKILL to all, and wait until they are gone."""
+        """Send SIGKILL to these nodes and wait until they have ended."""
         for node in nodes:
             self.processes[node].signal(signal.SIGKILL)
         await to_the_end(_all_of([asyncio.to_thread(self.processes[node].reap) for node in nodes]))
 
     async def stop(self, nodes: Sequence[str] = ()) -> dict[str, int | None]:
-        """In order, all or those that are named. Their exit codes; None for those that did not run, -9 for those that
-        had to be killed."""
+        """Stop the named nodes, or all, in order, and return their exit codes.
+
+        None stands for a node that was not running, -9 for one that had to be killed.
+        """
         chosen = list(nodes or self.nodes)
         codes = await to_the_end(_all_of([asyncio.to_thread(self.processes[node].stop) for node in chosen]))
         return dict(zip(chosen, codes, strict=True))
 
     async def close(self) -> None:
-        """See `RealCluster`. Every step is made, whatever became of the others; raises what failed."""
+        """Run every cleanup step, even after one has failed; raise the failures at the end."""
         self.exits.push_async_callback(self.kill, self.nodes)
         await to_the_end(self.exits.aclose())
 
@@ -143,7 +157,7 @@ class NodeCluster:
 
 
 async def _all_of(works: Sequence[Awaitable[T]]) -> list[T]:
-    """Every result, when all have ended. Raises the first error then."""
+    """Return every result once all have completed; raise the first error then."""
     results = await asyncio.gather(*works, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

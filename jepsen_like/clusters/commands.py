@@ -1,7 +1,7 @@
-"""Programs of the operating system, run to their end, and work that a cancellation must not cut in two.
+"""Programs of the operating system, run to completion, and work that a cancellation must not interrupt.
 
-What is done to a machine is done whole or not at all: half of a mount or of a heal is what nobody cleans up. So each
-such step runs to its end, which is bounded in time, and a cancellation that came meanwhile is raised afterwards.
+A change to the machine is made entirely or not at all: no cleanup code handles half a mount or half a heal. So each
+such step runs to completion, which is bounded in time, and a cancellation that arrives meanwhile is raised afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PACKAGES = {
     "strace": "strace",
     "umount": "mount",
 }
-"""Program → the Debian package that brings it."""
+"""Program → the Debian package that contains it."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,8 +35,10 @@ class CommandFailed(Exception):
 
 
 def run(*command: str, given: str | None = None, seconds: float = COMMAND_SECONDS, accept: tuple[int, ...] = ()) -> str:
-    """What it wrote to standard output. `given`: its standard input; `accept`: exit codes beside 0 that are none.
-    Raises `CommandFailed`. Blocks."""
+    """Run a command and return its standard output.
+
+    `given`: its standard input. `accept`: exit codes beside 0 that count as success. Raises `CommandFailed`. Blocks.
+    """
     name = command[0]
     try:
         done = subprocess.run(
@@ -61,14 +63,16 @@ def run(*command: str, given: str | None = None, seconds: float = COMMAND_SECOND
 
 
 def missing_program(name: str) -> str:
-    """That it is not there, and what would bring it."""
+    """Return the error text for a missing program, with the package that contains it."""
     package = PACKAGES.get(name)
-    return f"there is no {name} here" + (f": it is in Debian's package {package}" if package else "")
+    return f"{name} is not installed" + (f": install Debian's package {package}" if package else "")
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Its result, once it has ended, whoever cancels meanwhile: that cancellation is raised then. The work must be
-    bounded in time."""
+    """Return the result of the work once it has completed; a cancellation that arrives meanwhile is raised then.
+
+    The work must be bounded in time.
+    """
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
@@ -82,5 +86,5 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What blocks, off the loop, and to its end."""
+    """Run a blocking function in a thread, to completion."""
     return await to_the_end(asyncio.to_thread(function, *args, **kwargs))

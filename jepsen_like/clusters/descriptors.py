@@ -1,10 +1,10 @@
-"""File descriptors of a running process: a limit that leaves it hardly any, and connections that only take them.
+"""File descriptors of a running process: a limit that leaves hardly any free, and idle connections that use them up.
 
-A limit bounds numbers and not how many are open: a process is given the lowest number that is free, and none (EMFILE)
-where that is not below its soft limit. What it has open beyond a limit that was lowered stays open. So a limit is
-chosen by the numbers that are free below it.
+The limit bounds the numbers of descriptors, not how many are open: a process gets the lowest free number, and EMFILE if
+that number is not below its soft limit. Descriptors above a lowered limit stay open. So the limit is computed from the
+free numbers below it.
 
-The proof is the kernel's: `/proc/<pid>/fd` has every number below the limit, while connections wait for more.
+The kernel provides the proof: `/proc/<pid>/fd` has every number below the limit, while connections wait for more.
 
 Sources: getrlimit(2), prlimit(2), prlimit(1).
 """
@@ -22,24 +22,24 @@ from collections.abc import Collection, Sequence
 from raftlog.model import Endpoint
 
 PAUSE_SECONDS = 0.5
-"""Between two looks at what became of connections: those that were ended are dialled again."""
+"""Interval between checks of the connections; those that the peer closed are dialed again."""
 READ_BYTES = 64 * 1024
 OVERLOADED = b"overloaded"
-"""In what the API answers to a connection that is one too many."""
+"""Part of the API's answer to a connection above its limit."""
 
 
 def open_numbers(pid: int) -> frozenset[int]:
-    """Of the descriptors that it has open. Raises `OSError` where there is no such process."""
+    """Return the numbers of the descriptors that a process has open. Raises `OSError` if the process does not exist."""
     return frozenset(map(int, os.listdir(f"/proc/{pid}/fd")))
 
 
 def free_below(limit: int, taken: Collection[int]) -> int:
-    """How many more descriptors a process can be given."""
+    """Return how many more descriptors a process can open."""
     return limit - sum(number < limit for number in taken)
 
 
 def limit_leaving(spare: int, taken: Collection[int]) -> int:
-    """The lowest limit that leaves so many numbers free; no number that is taken is the first one beyond it."""
+    """Return the lowest limit that leaves `spare` numbers free below it, and that is itself not a number in use."""
     limit = free = 0
     while free < spare or limit in taken:
         free += limit not in taken
@@ -48,36 +48,41 @@ def limit_leaving(spare: int, taken: Collection[int]) -> int:
 
 
 def soft_limit(pid: int) -> int:
-    """Of the descriptors' numbers. Raises `OSError` where there is no such process, or it is somebody else's."""
+    """Return a process's soft limit of descriptors.
+
+    Raises `OSError` if the process does not exist or belongs to another user.
+    """
     return resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
 
 
 def set_soft_limit(pid: int, limit: int) -> None:
-    """While it runs; its hard limit stays. Raises `OSError`, as `soft_limit`."""
+    """Set a running process's soft limit of descriptors; its hard limit stays. Raises `OSError`, as `soft_limit`."""
     hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
 
 
 class IdleConnections:
-    """To some endpoints, so many to each: they say nothing, and are dialled again when they are ended. Belongs to one
-    event loop."""
+    """Connections, `each` to every endpoint, that send nothing and are dialed again when the peer closes them.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self, endpoints: Sequence[Endpoint], each: int) -> None:
         self._each = each
         self._open: dict[Endpoint, list[socket.socket]] = {endpoint: [] for endpoint in endpoints}
         self._again: asyncio.Task[None] | None = None
         self.ended = dict.fromkeys(endpoints, 0)
-        """How many were, by the other side."""
+        """How many connections the peer has closed."""
         self.overloaded = dict.fromkeys(endpoints, 0)
-        """How many were told so before."""
+        """How many of those received an "overloaded" answer first."""
 
     async def begin(self) -> None:
-        """Dial all. Raises `OSError` where this process has no descriptor for them."""
+        """Dial all connections. Raises `OSError` if this process has too few descriptors for them."""
         self.look()
         self._again = asyncio.create_task(self._go_on())
 
     async def end(self) -> None:
-        """None is left. Safe to call again. Raises what went wrong meanwhile."""
+        """Close all connections. Idempotent. Raises any error of the background task."""
         again, self._again = self._again, None
         try:
             if again is not None:
@@ -90,7 +95,7 @@ class IdleConnections:
                     listed.pop().close()
 
     def look(self) -> None:
-        """What was ended is counted, and dialled again. Raises `OSError`, as `begin`."""
+        """Count the connections that were closed, and dial them again. Raises `OSError`, as `begin`."""
         for endpoint, listed in self._open.items():
             for one in [one for one in listed if self._is_over(endpoint, one)]:
                 listed.remove(one)
@@ -107,13 +112,13 @@ class IdleConnections:
             self.look()
 
     def _is_over(self, endpoint: Endpoint, one: socket.socket) -> bool:
-        """Ended by the other side, which is counted, or never come about."""
+        """Return whether the connection is gone: closed by the peer, which is counted, or never established."""
         told = b""
         try:
             while read := one.recv(READ_BYTES):
                 told += read
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.ENOTCONN):  # Nothing was said yet, or it is being dialled.
+            if error.errno in (errno.EAGAIN, errno.ENOTCONN):  # Idle, or still connecting.
                 return False
             if error.errno != errno.ECONNRESET:
                 return True

@@ -1,11 +1,11 @@
-"""What becomes of a node's disk while the node runs on it: no room, or no writing at all.
+"""Faults of a disk whose node keeps running: no space left, or no writes at all.
 
-* Full: one file takes every block that is left. Blocks are only reserved, so it takes no room on the machine's disk.
-* Read-only: the file system is told that it found an error (`trigger_fs_error`) and does what it does then
-  (`errors=remount-ro`): it ends its journal and refuses to write, also to files that are open. What was not fsynced is
-  lost. To mend it is what people would do: unmount, check, mount.
+* Full: one file takes every free block. The blocks are only reserved, so the machine's own disk is not filled.
+* Read-only: the kernel is made to believe that the file system has an error (`trigger_fs_error`) and reacts as
+  configured (`errors=remount-ro`): it aborts the journal and refuses writes, also to open files. Data that was not
+  fsynced is lost. The repair is an operator's: unmount, check, mount.
 
-Both are proved by a write that is refused. The functions block; processes must be gone before `repair`.
+Both are proved by a write that is refused. The functions block; processes must have ended before `repair`.
 
 Sources: ext4(5), `fs/ext4/sysfs.c`.
 """
@@ -24,12 +24,14 @@ FILLER, WITNESS = "filler", "witness-written"
 PIECE_BYTES_MAX = 64 * 1024 * 1024
 PIECE_BYTES_MIN = 4096
 E2FSCK_REPAIRED = 1
-"""Exit code: there were errors, and they were corrected."""
+"""Exit code of e2fsck: errors were found and corrected."""
 
 
 def fill(volume: Volume) -> int:
-    """Take all room that is left; how many bytes are taken. Again: also what was freed since. Raises `OSError` for
-    anything but a full disk."""
+    """Reserve all free space, including what was freed since the last call, and return the bytes reserved.
+
+    Raises `OSError` for any error but a full disk.
+    """
     piece = PIECE_BYTES_MAX
     with Path(volume.path, FILLER).open("ab") as file:
         taken = os.fstat(file.fileno()).st_size
@@ -45,29 +47,29 @@ def fill(volume: Volume) -> int:
 
 
 def empty(volume: Volume) -> None:
-    """Give it back. Safe to call again."""
+    """Release the reserved space. Idempotent."""
     with suppress(FileNotFoundError):
         os.remove(os.path.join(volume.path, FILLER))
 
 
 def turn_read_only(volume: Volume) -> None:
-    """From now on. Raises `CommandFailed` where this kernel does not."""
+    """Make the file system turn read-only. Raises `CommandFailed` if this kernel does not support it."""
     device = os.path.basename(device_of(volume))
     try:
         Path("/sys/fs/ext4", device, "trigger_fs_error").write_text("1\n")
     except OSError as error:
-        raise CommandFailed(f"ext4 on {device} cannot be told that it found an error: {error.strerror}") from None
+        raise CommandFailed(f"cannot trigger a file system error of ext4 on {device}: {error.strerror}") from None
 
 
 def repair(volume: Volume) -> None:
-    """Unmount, check and mount it. Raises `CommandFailed` or `PowerLossUnavailable`."""
+    """Unmount, check and mount the file system. Raises `CommandFailed` or `PowerLossUnavailable`."""
     volume.unmount()
     run("e2fsck", "-p", volume.image, accept=(E2FSCK_REPAIRED,))
     volume.mount()
 
 
 def refusal(volume: Volume) -> int | None:
-    """The error number with which a written and synced block is refused; None: it is taken."""
+    """Return the errno with which a synced write is refused, or None if it succeeds."""
     path = Path(volume.path, WITNESS)
     try:
         with path.open("wb", buffering=0) as file:
@@ -82,7 +84,7 @@ def refusal(volume: Volume) -> int | None:
 
 
 def device_of(volume: Volume) -> str:
-    """The loop device behind it. Raises `CommandFailed` where it is not mounted."""
+    """Return the loop device behind a volume. Raises `CommandFailed` if it is not mounted."""
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         for line in mounts:
             device, path = line.split()[:2]

@@ -1,8 +1,8 @@
-"""Ordinary records that a topic keeps for seconds: what a full disk has that the product itself may remove.
+"""A topic with records that expire within seconds: data on a full disk that the product may delete by itself.
 
-A disk that somebody else's file has filled gets room again only where retention removes something. These records are
-that: of a topic beside those that a run is about, on every node, as any client writes them. The others keep all that
-they have, and are checked as ever.
+When a foreign file has filled a disk, space returns only where retention deletes something. These records provide that:
+an ordinary client writes them, on every node, to a topic beside those that the run checks. The checked topics keep all
+of their records and are judged as always.
 
     topic_id = await write(cluster.bootstrap, room_needed(volume))
     assert stored(cluster.data_folder(node), topic_id) >= room_needed(volume)
@@ -25,7 +25,7 @@ from .power_loss import Volume
 TOPIC = "expendable"
 PARTITIONS = 3
 RETENTION_SECONDS = 20
-"""Longer than `WRITE_SECONDS`, so that all of it is there when the disk is filled."""
+"""Longer than `WRITE_SECONDS`, so that all records still exist when the disk is filled."""
 CONFIGS = {
     "segment.bytes": str(1024 * 1024),
     "retention.ms": str(RETENTION_SECONDS * 1000),
@@ -35,37 +35,40 @@ WRITE_SECONDS = 15.0
 VALUE = bytes(64 * 1024)
 VALUES_AT_ONCE = 16
 SLACK_BYTES = 8 * 1024 * 1024
-"""The segments that are being written stay, and so does what the other topics get meanwhile."""
+"""Allowance for the active segments, which retention keeps, and for what the other topics write meanwhile."""
 SHARE_OF_DISK = 8
-"""An eighth of a disk is a node's ballast, a sixteenth, and with as much again beside it its leaders take batches: a
-twentieth, and a quarter more (`docs/storage-faults.md`)."""
+"""One eighth of the disk: a sixteenth for a node's ballast, and a twentieth plus a quarter of that, above which its
+leaders accept batches (`docs/storage-faults.md`).
+"""
 TAKES_NOTHING_BELOW = 20
-"""With less than this part of its disk, a twentieth, a node takes no batches from clients."""
+"""If less than this part of its disk is free, a twentieth, a node accepts no batches from clients."""
 SHORT = "short of room"
-"""In the problem of a node's health that names one which takes no batches."""
+"""Phrase in the health problem of a node that accepts no batches."""
 POLL_SECONDS = 0.5
 
 
 def room_needed(volume: Volume) -> int:
-    """Bytes that have to become free on a full disk until its node takes batches again, at least."""
+    """Return the bytes that must at least become free on a full disk before its node accepts batches again."""
     return size(volume) // SHARE_OF_DISK + SLACK_BYTES
 
 
 def size(volume: Volume) -> int:
-    """Bytes of its file system."""
+    """Return the size of the file system in bytes."""
     found = os.statvfs(volume.path)
     return found.f_blocks * found.f_frsize
 
 
 def free(volume: Volume) -> int:
-    """Bytes that nothing takes."""
+    """Return the free bytes of the file system."""
     found = os.statvfs(volume.path)
     return found.f_bavail * found.f_frsize
 
 
 async def write(bootstrap: Sequence[str], total: int) -> str:
-    """So many bytes, on every node; the topic, which is made if it is not there yet, by its id. Raises `RaftlogError`,
-    also where it takes longer than `WRITE_SECONDS`."""
+    """Write `total` bytes to every node and return the topic's id; the topic is created if it does not exist.
+
+    Raises `RaftlogError`, also if the writing takes longer than `WRITE_SECONDS`.
+    """
     try:
         async with asyncio.timeout(WRITE_SECONDS), Admin(bootstrap) as admin, Producer(bootstrap) as producer:
             topic_id = await _topic(admin, len(bootstrap))
@@ -94,19 +97,22 @@ async def _write(producer: Producer, partition: int, count: int) -> None:
 
 
 def stored(data_folder: Path, topic_id: str) -> int:
-    """Bytes that a node's segments of this topic have."""
+    """Return the bytes of a topic's segments in a node's data folder."""
     sizes = []
     for segment in data_folder.glob(f"partitions/{topic_id}-*/*.log"):
         try:
             sizes.append(segment.stat().st_size)
-        except FileNotFoundError:  # Retention was here.
+        except FileNotFoundError:  # Retention deleted it meanwhile.
             continue
     return sum(sizes)
 
 
 async def until_room(bootstrap: Sequence[str], disks: Mapping[int, Volume], within: float) -> None:
-    """These nodes' disks have room; every partition of the topic takes a record, which these nodes have in sync; no
-    node is short of room any more. Raises `NotWell`, which says what is missing."""
+    """Wait until these nodes have recovered from full disks.
+
+    That is: their disks have space, every partition of the topic accepts a record, which these nodes replicate in sync,
+    and no node is short of room. Raises `NotWell`, which says what is missing.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
     while True:
@@ -119,11 +125,11 @@ async def until_room(bootstrap: Sequence[str], disks: Mapping[int, Volume], with
 
 
 def _full(disks: Mapping[int, Volume]) -> str:
-    """A node may not have noticed yet that its disk is full, and tell that all is well."""
+    """Return a problem if a disk is still full: its node may not have noticed yet and report that all is well."""
     for node, volume in disks.items():
         left = free(volume)
         if left * TAKES_NOTHING_BELOW < size(volume):
-            return f"retention has made no room: {left} bytes of node {node}'s disk are free"
+            return f"retention has freed too little space: {left} bytes of node {node}'s disk are free"
     return ""
 
 
@@ -141,5 +147,5 @@ async def _missing(bootstrap: Sequence[str], nodes: Iterable[int], left: float) 
     except (RaftlogError, NotWell) as error:
         return str(error)
     except TimeoutError:
-        return "nobody answered in time"
+        return "no node answered in time"
     return ""

@@ -1,7 +1,8 @@
-"""Cut links between nodes in network namespaces: each namespace drops what comes from whom it must not hear.
+"""Cut links between nodes in network namespaces: each namespace drops the packets of the senders that are cut off.
 
-A cut `n1>n2` is a rule in n2's namespace, on its way in, so n1 notices nothing but silence. A namespace's whole set of
-rules is replaced in one step. Each rule counts what it dropped: a cut that dropped nothing proves nothing.
+A cut `n1>n2` is a rule for incoming packets in n2's namespace, so n1 observes nothing but silence. The rules of a
+namespace are replaced in one step. Each rule counts the packets that it dropped: a cut that dropped nothing proves
+nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ TABLE = "raftlog_faults"
 
 @dataclass(frozen=True, slots=True)
 class Firewall:
-    """Of one cluster. `namespaces` and `addresses` are by node; nothing outside of those namespaces is touched."""
+    """The firewall of one cluster. `namespaces` and `addresses` are by node; nothing outside those namespaces is
+    changed.
+    """
 
     namespaces: Mapping[str, str]
     addresses: Mapping[str, str]
 
     async def cut(self, names: Iterable[str]) -> None:
-        """See `Links`."""
         unheard: dict[str, list[str]] = {node: [] for node in self.namespaces}
         for name in sorted(set(names)):
             unheard[ends(name)[1]].append(name)
@@ -41,30 +43,29 @@ class Firewall:
                 raise result
 
     async def stopped(self) -> dict[str, int]:
-        """See `Links`: packets."""
+        """Return the packets dropped by each cut."""
         counted: dict[str, int] = {}
         for node in self.namespaces:
             counted |= packets(await in_thread(self._nft, node, "-j", "list", "table", "inet", TABLE))
         return counted
 
     async def heal(self) -> None:
-        """See `Links`."""
         await self.cut(())
 
     async def close(self) -> None:
-        """The rules go with the namespaces."""
+        """Do nothing: the rules disappear with the namespaces."""
 
     def _nft(self, node: str, *arguments: str, given: str | None = None) -> str:
         return nft(self.namespaces[node], *arguments, given=given)
 
 
 def nft(namespace: str, *arguments: str, given: str | None = None) -> str:
-    """In this namespace, whatever the calling process is in. Raises `CommandFailed`. Blocks."""
+    """Run nft in this namespace. Raises `CommandFailed`. Blocks."""
     return run("nsenter", f"--net=/run/netns/{namespace}", "--", "nft", *arguments, given=given)
 
 
 def rules(cut: Mapping[str, str]) -> str:
-    """What nft loads as one: the table anew, with a counting rule for each link (its name → the sender's address)."""
+    """Return the script that replaces the table, with a counting rule for each link (name → the sender's address)."""
     lines = [f"table inet {TABLE} {{ }}", f"delete table inet {TABLE}", f"table inet {TABLE} {{", "  chain input {"]
     lines.append("    type filter hook input priority 0; policy accept;")
     lines += [f'    ip saddr {address} counter drop comment "{name}"' for name, address in cut.items()]
@@ -72,7 +73,7 @@ def rules(cut: Mapping[str, str]) -> str:
 
 
 def packets(listing: str) -> dict[str, int]:
-    """How many each of our rules dropped, by its link's name, from nft's JSON. Raises `CommandFailed`."""
+    """Return the packets that each of our rules dropped, by link, from nft's JSON. Raises `CommandFailed`."""
     try:
         entries = msgspec.json.decode(listing, type=dict[str, Any])["nftables"]
         found = {}
@@ -81,4 +82,4 @@ def packets(listing: str) -> dict[str, int]:
             found[str(rule["comment"])] = sum(counters)
         return found
     except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise CommandFailed(f"nft listed what cannot be read: {error!r}") from None
+        raise CommandFailed(f"the output of nft is unreadable: {error!r}") from None

@@ -1,4 +1,4 @@
-"""Whether a cluster is well again: every replica in sync, every partition taking records, within a bound (S10)."""
+"""Recovery of a cluster within a bound: every replica in sync, every partition accepting records (S10)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from raftlog.client.admin import Admin, PartitionInfo
+from raftlog.api.topics import PartitionInfo
+from raftlog.client.admin import Admin
 from raftlog.client.producer import Producer
 from raftlog.errors import RaftlogError
 
@@ -18,31 +19,34 @@ PROBE = b"raftlog-probe"
 
 
 class NotWell(Exception):
-    """The cluster did not become well in time; the text says what is missing."""
+    """The cluster did not recover in time; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How long it took, in seconds from when it was asked."""
+    """How long the recovery took, in seconds since the call."""
 
     in_sync_s: float
     """Until every partition had a leader and all of its replicas in sync."""
     written_s: float | None
-    """Until a record was acknowledged in every partition; None where nobody wrote."""
+    """Until a record was acknowledged in every partition; None if no topic was written to."""
 
 
 async def recover(
     bootstrap: Sequence[str], *, write_to: Sequence[str] = (), within: float = RECOVERY_SECONDS
 ) -> Recovery:
-    """Wait until the cluster is well. `write_to`: topics in every partition of which a record is written (`PROBE`), as
-    soon as it is taken. Raises `NotWell`."""
+    """Wait until the cluster has recovered.
+
+    `write_to`: topics to whose partitions a record (`PROBE`) is written, each as soon as it is accepted. Raises
+    `NotWell`.
+    """
     began = time.monotonic()
 
     async def measured(work: Awaitable[None]) -> float:
         await work
         return round(time.monotonic() - began, 3)
 
-    # Both from the beginning: a partition takes records long before all of its replicas are in sync.
+    # Both are measured from the beginning: a partition accepts records long before all of its replicas are in sync.
     writing = asyncio.create_task(measured(until_written(bootstrap, write_to, within)))
     try:
         in_sync = await measured(until_in_sync(bootstrap, within))
@@ -54,14 +58,16 @@ async def recover(
 
 
 async def until_in_sync(bootstrap: Sequence[str], within: float = RECOVERY_SECONDS) -> None:
-    """Every node is there and alive, somebody leads the quorum, and of every partition all replicas are in sync. Raises
-    `NotWell`."""
+    """Wait until every node is alive, the quorum has a leader, and all replicas of every partition are in sync.
+
+    Raises `NotWell`.
+    """
     async with Admin(bootstrap) as admin:
         await _until(lambda: _what_is_missing(admin, len(bootstrap)), within)
 
 
 async def until_written(bootstrap: Sequence[str], topics: Sequence[str], within: float = RECOVERY_SECONDS) -> None:
-    """A record of ours is acknowledged in every partition of these topics. Raises `NotWell`."""
+    """Write a record to every partition of these topics, until it is acknowledged. Raises `NotWell`."""
     if not topics:
         return
     try:
@@ -86,7 +92,7 @@ async def _write(producer: Producer, topic: str, partition: int) -> None:
 
 
 async def _patiently(ask: Callable[[], Awaitable[int]]) -> int:
-    """Its answer, asked again as long as the cluster refuses; the caller bounds it."""
+    """Return the answer, retrying while the cluster refuses; the caller bounds the time."""
     while True:
         try:
             return await ask()
@@ -98,9 +104,9 @@ async def _what_is_missing(admin: Admin, nodes: int) -> str:
     cluster = await admin.cluster()
     alive = [node.id for node in cluster.nodes if not node.fenced]
     if len(alive) < nodes:
-        return f"of {nodes} nodes {alive} are alive"
+        return f"of {nodes} nodes only {alive} are alive"
     if cluster.controller is None or cluster.controller < 0:
-        return "nobody leads the quorum"
+        return "the quorum has no leader"
     for topic in await admin.list_topics():
         for one in (await admin.describe_topic(topic.name)).partitions:
             if not _is_well(one):

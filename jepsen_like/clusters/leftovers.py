@@ -1,8 +1,9 @@
-"""What runs that were killed have left on this machine, found by the names that they gave it, and removed.
+"""Leftovers of killed runs on this machine, identified by name and removed.
 
-A run removes what it made. One that was killed cannot; the next one does it first. Only what belongs to a process that
-is gone is touched: nodes that go on running (paused ones, at most), network namespaces and interfaces, mounts with
-their loop devices, and folders. Two that clean up at the same time do each other no harm: what is gone is done.
+A run removes what it created. A killed run cannot, so the next run does it first. Only resources of a process that has
+ended are removed: nodes that are still running (paused ones, at most), network namespaces and interfaces, mounts with
+their loop devices, and folders. Two concurrent cleanups do not disturb each other: a resource that is already gone
+counts as removed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ GONE_SECONDS = 1.0
 
 
 def remove_leftovers() -> list[str]:
-    """What was there, for people. Raises `CommandFailed` where something cannot be removed. Blocks."""
+    """Remove all leftovers and return a readable list of them.
+
+    Raises `CommandFailed` if one cannot be removed. Blocks.
+    """
     found = []
     for pid in abandoned_processes():
         found.append(f"process {pid}")
@@ -46,7 +50,7 @@ def remove_leftovers() -> list[str]:
 
 
 def abandoned(folder: Path) -> list[str]:
-    """Names of ours in it whose makers are gone."""
+    """Return the names in a folder that a process of ours created which has ended."""
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:
@@ -55,7 +59,7 @@ def abandoned(folder: Path) -> list[str]:
 
 
 def abandoned_processes() -> list[int]:
-    """Running programs that work in the folder of a run which is gone: nodes, and what was attached to them."""
+    """Return the processes that work in the folder of an ended run: nodes, and programs attached to them."""
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
@@ -70,13 +74,13 @@ def abandoned_processes() -> list[int]:
 
 
 def remove_namespace(name: str) -> None:
-    """With the interfaces in it, if it is there. Raises `CommandFailed`. Blocks."""
+    """Remove a network namespace with its interfaces, if it exists. Raises `CommandFailed`. Blocks."""
     if (NAMESPACES / name).exists():
         _unless_gone(NAMESPACES / name, "ip", "netns", "delete", name)
 
 
 def remove_interface(name: str) -> None:
-    """If it is there. Raises `CommandFailed`. Blocks."""
+    """Remove a network interface, if it exists. Raises `CommandFailed`. Blocks."""
     if (INTERFACES / name).exists():
         _unless_gone(INTERFACES / name, "ip", "link", "delete", name)
 
@@ -93,8 +97,10 @@ def _remove_network() -> list[str]:
 
 
 def _unless_gone(thing: Path, *command: str) -> None:
-    """The end of a namespace takes its interfaces along, a little later, and somebody else may be removing it just now:
-    what goes by itself is no failure."""
+    """Run a command, ignoring a failure if the thing disappears by itself shortly afterwards.
+
+    The end of a namespace removes its interfaces a little later, and another process may be removing the same thing.
+    """
     try:
         run(*command)
     except CommandFailed:
@@ -106,7 +112,7 @@ def _unless_gone(thing: Path, *command: str) -> None:
 
 
 def _await_end(pid: int) -> None:
-    """Somebody else's child: it cannot be waited for, only looked at. A zombie has ended."""
+    """Wait for the end of a process that is not our child, by polling. A zombie has ended."""
     deadline = time.monotonic() + END_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -116,4 +122,4 @@ def _await_end(pid: int) -> None:
         except (FileNotFoundError, ProcessLookupError):
             return
         time.sleep(POLL_SECONDS)
-    raise CommandFailed(f"process {pid} of a run that is gone does not end")
+    raise CommandFailed(f"process {pid} of an ended run does not end after SIGKILL")

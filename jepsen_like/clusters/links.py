@@ -1,7 +1,7 @@
-"""Directed links between nodes, as faults are made on them: what both layouts have in common.
+"""Directed links between nodes and the faults on them: the interface of both layouts.
 
-A link is a text, `n1>n2`: what n1 sends to n2. To cut it takes away that direction only. TCP needs both directions, so
-a connection over it stalls; but who learns of it, and when, differs from one direction to the other.
+A link is a text, `n1>n2`: the traffic from n1 to n2. A cut takes away that direction only. TCP needs both directions,
+so a connection over a cut link stalls; but which end notices, and when, depends on the direction.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ def link(source: str, target: str) -> str:
 
 
 def ends(name: str) -> tuple[str, str]:
-    """Who sends, and to whom."""
+    """Return the sender and the receiver of a link."""
     source, _, target = name.partition(">")
     return source, target
 
 
 def all_links(nodes: Iterable[str]) -> list[str]:
-    """In both directions of each pair."""
+    """Return the links in both directions of every pair."""
     named = list(nodes)
     return [link(source, target) for source in named for target in named if source != target]
 
 
 class Links(Protocol):
-    """The links of one cluster. Every call raises `CommandFailed` where the machine refuses."""
+    """The links of one cluster. Every method raises `CommandFailed` if the machine refuses."""
 
     async def cut(self, names: Iterable[str]) -> None:
-        """These from now on, and no others. Counting begins anew."""
+        """Cut these links and mend all others; reset the counters."""
         ...
 
     async def stopped(self) -> dict[str, int]:
-        """What each cut link has kept from arriving: packets, or bytes where there are no packets."""
+        """Return what each cut link has kept from arriving: packets, or bytes in layouts without packets."""
         ...
 
     async def heal(self) -> None:
-        """No link is cut. Safe to call again."""
+        """Mend all links. Idempotent."""
         ...
 
     async def close(self) -> None: ...

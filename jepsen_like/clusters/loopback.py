@@ -1,10 +1,10 @@
-"""Nodes on loopback addresses of their own with a proxy on every directed link: the layout that needs no root.
+"""Nodes on separate loopback addresses with a proxy on every directed link: the layout that needs no root.
 
     n1  127.77.K.10      clients dial it directly, other nodes through
     n1>n2  127.77.K.112  the proxy at which n1 dials n2 (`[peers]` in n1's settings)
 
-All nodes share the machine's disk: there is no power to cut. What only a proxy does is done here: delays, stalls,
-resets, late bytes of broken connections.
+All nodes share the machine's disk, so there is no power to cut. Some faults need a proxy and exist only here: delays,
+stalls, resets, and late bytes of broken connections.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .links import link
 from .node import PROGRAM, NodeProcess
 from .ownership import LINK_ADDRESSES, NODE_ADDRESSES, NODES_MAX, Subnet, new_folder
 from .proxy import ProxyLinks
+from .security import ClusterSecurity
 
 
 async def open_loopback(
@@ -36,10 +37,14 @@ async def open_loopback(
     clocks: bool = False,
     seed: int = 0,
     program: tuple[str, ...] = PROGRAM,
+    secured: bool = False,
 ) -> NodeCluster:
-    """A prepared cluster that is not started. `settings`: further lines of every `node.toml`; `clocks`: wall clocks can
-    be set, which makes each look at a clock slower; `seed`: of jitter; `program`: what runs as a node. Raises
-    `InvalidRequest` naming what this machine lacks."""
+    """Return a prepared cluster that is not started yet.
+
+    `settings`: further lines of every `node.toml`. `clocks`: make wall clocks settable, which slows down every clock
+    call. `seed`: determines the jitter. `program`: the command that runs as a node. `secured`: require credentials.
+    Raises `InvalidRequest`, naming what this machine lacks.
+    """
     if not 1 <= count <= NODES_MAX:
         raise InvalidRequest("invalid_request", f"a cluster has 1 to {NODES_MAX} nodes, not {count}")
     able = await in_thread(require, LOOPBACK_NEED, LOOPBACK_GIVE)
@@ -59,6 +64,7 @@ async def open_loopback(
             links=links,
             capabilities=able if preload else able - {FAKETIME},
             clocks=Clocks(folder / "clocks", names, preload) if preload else None,
+            security=ClusterSecurity(folder / "security") if secured else None,
         )
         everybody = {
             number: Endpoint(subnet.loopback(NODE_ADDRESSES + number), BASE_PORT + 1) for number in range(count)

@@ -1,12 +1,12 @@
-"""Nodes in network namespaces of their own, on a bridge, each on its own disk: as root, the layout that breaks most.
+"""Nodes in separate network namespaces on a bridge, each on its own disk: needs root, and supports the most faults.
 
     root namespace    bridge 10.77.K.1/24     clients dial from here
     n1                10.77.K.10              its disk: an ext4 image behind a loop device, whose power can be cut
     n2                10.77.K.11              ...
 
-A namespace has this one network and no way out of it, so no node reaches anything but the cluster and its clients.
-Packets between nodes are dropped by rules in their own namespaces (`firewall.py`); clients reach every node always,
-as Jepsen's do. Nothing of the machine's own network is changed: a network that overlaps another route is not taken.
+A namespace has only this network and no route out of it, so a node reaches only the cluster and its clients. Packets
+between nodes are dropped by rules in their own namespaces (`firewall.py`); clients always reach every node, as Jepsen's
+do. The machine's own network is not changed: a subnet that overlaps another route is refused.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ from .leftovers import remove_interface, remove_leftovers, remove_namespace
 from .node import PROGRAM, NodeProcess
 from .ownership import HOST_ADDRESS, NODE_ADDRESSES, NODES_MAX, Subnet, Tag
 from .power_loss import IMAGE_BYTES, Volumes
+from .security import ClusterSecurity
+
+INSECURE = "{ insecure = true }"
+"""The value of `security` in `node.toml`: the nodes listen on addresses of namespaces, which only this machine reaches.
+"""
 
 
 async def open_namespaces(
@@ -37,10 +42,14 @@ async def open_namespaces(
     image_bytes: int = IMAGE_BYTES,
     clocks: bool = True,
     program: tuple[str, ...] = PROGRAM,
+    secured: bool = False,
 ) -> NodeCluster:
-    """A prepared cluster that is not started. `settings`: further lines of every `node.toml`; `clocks`: wall clocks can
-    be set where libfaketime is, which makes each look at a clock slower; `program`: what runs as a node. Raises
-    `InvalidRequest` naming what this machine lacks, `CommandFailed` where it refuses."""
+    """Return a prepared cluster that is not started yet.
+
+    `settings`: further lines of every `node.toml`. `clocks`: make wall clocks settable if libfaketime is installed,
+    which slows down every clock call. `program`: the command that runs as a node. `secured`: require credentials.
+    Raises `InvalidRequest`, naming what this machine lacks, and `CommandFailed` if it refuses.
+    """
     if not 1 <= count <= NODES_MAX:
         raise InvalidRequest("invalid_request", f"a cluster has 1 to {NODES_MAX} nodes, not {count}")
     able = await in_thread(require, NAMESPACES_NEED, NAMESPACES_GIVE)
@@ -66,6 +75,7 @@ async def open_namespaces(
             capabilities=able if preload else able - {FAKETIME},
             disks=disks,
             clocks=Clocks(folder / "clocks", names, preload) if preload else None,
+            security=ClusterSecurity(folder / "security") if secured else None,
         )
         everybody = {number: Endpoint(network.addresses[name], BASE_PORT + 1) for number, name in enumerate(names)}
         cluster.processes = {
@@ -79,7 +89,7 @@ async def open_namespaces(
                 {other: endpoint for other, endpoint in everybody.items() if other != number},
                 prefix=network.enter(name),
                 program=program,
-                settings=dict(settings or {}),
+                settings={"security": INSECURE, **(settings or {})},
                 environment=cluster.clocks.environment(name) if cluster.clocks else {},
             )
             for number, name in enumerate(names)
@@ -90,7 +100,7 @@ async def open_namespaces(
 
 
 class Network:
-    """A bridge and a namespace for each node."""
+    """A bridge, and a namespace for each node."""
 
     def __init__(self, tag: Tag, subnet: Subnet, nodes: list[str]) -> None:
         self._tag = tag
@@ -100,11 +110,11 @@ class Network:
         self.addresses = {node: subnet.bridged(NODE_ADDRESSES + number) for number, node in enumerate(nodes)}
 
     def enter(self, node: str) -> tuple[str, ...]:
-        """What runs a program in a node's network, as the same process."""
+        """Return the command prefix that runs a program in a node's network, in the same process."""
         return ("nsenter", f"--net=/run/netns/{self.namespaces[node]}", "--")
 
     def make(self) -> None:
-        """Raises `CommandFailed`. Blocks."""
+        """Create the network. Raises `CommandFailed`. Blocks."""
         self._check_routes()
         lines = [
             f"link add {self._bridge} type bridge",
@@ -125,7 +135,7 @@ class Network:
             ip(*inside, namespace=namespace)
 
     def remove(self) -> None:
-        """All of it that is there. Raises `CommandFailed`. Blocks."""
+        """Remove what exists of the network. Raises `CommandFailed`. Blocks."""
         for namespace in self.namespaces.values():
             remove_namespace(namespace)
         for node in self.namespaces:
@@ -133,7 +143,7 @@ class Network:
         remove_interface(self._bridge)
 
     def _check_routes(self) -> None:
-        """The machine's own networks come first."""
+        """Refuse a subnet that would hide a route of the machine."""
         ours = self._subnet.bridged(HOST_ADDRESS)
         routes = run("ip", "-4", "route", "show", "match", ours).splitlines()
         overlapping = [route for route in routes if not route.startswith("default")]
@@ -142,6 +152,6 @@ class Network:
 
 
 def ip(*lines: str, namespace: str | None = None) -> None:
-    """Lines of `ip -batch`, until one fails. Raises `CommandFailed`. Blocks."""
+    """Run lines of `ip -batch`, up to the first that fails. Raises `CommandFailed`. Blocks."""
     where = () if namespace is None else ("-n", namespace)
     run("ip", *where, "-batch", "-", given="\n".join([*lines, ""]))

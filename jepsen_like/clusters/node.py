@@ -1,8 +1,8 @@
-"""One node: its folder, its settings, and `raftlog server` on them, started and ended as anybody would.
+"""One node: its folder, its settings, and a `raftlog server` process, started and stopped as any user would.
 
-A node's log lies beside its settings, outside of the disk that faults are made on: what it says about a broken disk
-must survive that disk. A child stops when its parent ends, however that ends (`server run --stop-with-stdin`); one that
-is paused then is killed by whoever cleans up next (`leftovers.py`).
+A node's log lies beside its settings, outside the disk that suffers faults: messages about a broken disk must survive
+that disk. A node stops when its parent ends, in whatever way (`server run --stop-with-stdin`); a node that is paused at
+that time is killed by the next cleanup (`leftovers.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SETTINGS_FILE = "node.toml"
 LOG_FILE = "log.jsonl"
 INIT_SECONDS = 120.0
 START_SECONDS = 120.0
-"""For what takes a second on a quiet machine."""
+"""Upper bound; a start takes about a second on an idle machine."""
 STOP_SECONDS = 40.0
-"""Above what the product allows itself for an orderly stop."""
+"""More than the product allows itself for an orderly stop."""
 KILL_SECONDS = 30.0
 POLL_SECONDS = 0.05
 DIAL_SECONDS = 1.0
@@ -38,7 +38,7 @@ TAIL_BYTES = 16 * 1024
 
 
 class NodeEnded(Exception):
-    """A node that should run does not, or does not listen; the text has the end of its log."""
+    """A node that should be running has ended or does not listen; the text has the end of its log."""
 
     def __init__(self, node: str, why: str, tail: str) -> None:
         super().__init__(f"{node} {why}:\n{tail}")
@@ -48,28 +48,28 @@ class NodeEnded(Exception):
 
 @dataclass(slots=True)
 class NodeProcess:
-    """A node that may run. `folder` holds settings and log, `data_folder` may be on another disk."""
+    """A node, running or not. `folder` holds settings and log; `data_folder` may be on another disk."""
 
     name: str
     number: int
-    """Its node id."""
+    """The node id."""
     folder: Path
     data_folder: Path
     api: Endpoint
     data: Endpoint
     peers: Mapping[int, Endpoint]
-    """Where it dials the data listeners of others, by node id."""
+    """Addresses at which it dials the data listeners of other nodes, by node id."""
     prefix: tuple[str, ...] = ()
-    """In front of the program, such as what enters a namespace."""
+    """Command prefix, such as the one that enters a namespace."""
     program: tuple[str, ...] = PROGRAM
-    """What runs as the node: takes the arguments of `raftlog`."""
+    """The command that runs as the node; it takes the arguments of `raftlog`."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further lines of `node.toml`: name → TOML value."""
     environment: Mapping[str, str] = field(default_factory=dict)
     monotonic_offset: int = 0
-    """Seconds by which its monotonic clock is ahead of the machine's, from its next start on."""
+    """Seconds by which its monotonic clock is ahead of the machine's, from the next start on."""
     descriptors: int | None = None
-    """Limit of its open files, from its next start on; None: this process's own."""
+    """Limit of its open files, from the next start on; None: the limit of this process."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -82,13 +82,13 @@ class NodeProcess:
 
     @property
     def pid(self) -> int | None:
-        """While it runs."""
+        """The process id while it runs."""
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
     # --- Start ---
 
     def prepare(self, cluster_id: str, voters: Mapping[int, Endpoint]) -> None:
-        """`raftlog server init`, once. Raises `CommandFailed`. Blocks."""
+        """Run `raftlog server init`, once. Raises `CommandFailed`. Blocks."""
         self.folder.mkdir(parents=True, exist_ok=True)
         listed = ",".join(f"{number}@{endpoint}" for number, endpoint in sorted(voters.items()))
         command = [*PROGRAM, "server", "init", "--data-folder", str(self.data_folder), "--node-id", str(self.number)]
@@ -98,7 +98,7 @@ class NodeProcess:
         run(*command, seconds=INIT_SECONDS)
 
     def start(self) -> None:
-        """`raftlog server run`, unless it runs. Blocks for a moment."""
+        """Start `raftlog server run` unless it is running. Blocks briefly."""
         if self.pid is not None:
             return
         self.reap()
@@ -113,11 +113,11 @@ class NodeProcess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1", **self.environment},
-                start_new_session=True,  # A Ctrl-C at the terminal is the parent's to handle.
+                start_new_session=True,  # Ctrl-C at the terminal is handled by the parent.
             )
 
     async def listens(self, within: float = START_SECONDS) -> None:
-        """Until its API takes connections. Raises `NodeEnded`."""
+        """Wait until the API accepts connections. Raises `NodeEnded`."""
         deadline = asyncio.get_running_loop().time() + within
         while True:
             if self.pid is None:
@@ -126,18 +126,21 @@ class NodeProcess:
             if await _is_open(self.api):
                 return
             if asyncio.get_running_loop().time() > deadline:
-                raise NodeEnded(self.name, f"does not listen after {within:.0f} s", self.log_tail())
+                raise NodeEnded(self.name, f"did not listen within {within:.0f} s", self.log_tail())
             await asyncio.sleep(POLL_SECONDS)
 
     # --- End ---
 
     def signal(self, number: signal.Signals) -> None:
-        """To the process, if it runs."""
+        """Send a signal to the process, if it runs."""
         if self.process is not None:
             self.process.send_signal(number)
 
     def reap(self, within: float = KILL_SECONDS) -> int | None:
-        """Its exit code once it has ended; None where none ran. Raises `CommandFailed` where it does not. Blocks."""
+        """Wait for the process to end and return its exit code; None if there is no process.
+
+        Raises `CommandFailed` if it does not end in time. Blocks.
+        """
         if self.process is None:
             return None
         try:
@@ -152,7 +155,7 @@ class NodeProcess:
         return code
 
     def stop(self) -> int | None:
-        """In order, by SIGTERM; its exit code. What does not stop in time is killed, and -9. Blocks."""
+        """Stop the node in order (SIGTERM) and return its exit code; after a timeout it is killed (-9). Blocks."""
         self.signal(signal.SIGTERM)
         try:
             return self.reap(STOP_SECONDS)
@@ -161,7 +164,7 @@ class NodeProcess:
             return self.reap()
 
     def log_tail(self, lines: int = 15) -> str:
-        """The end of its log, for people."""
+        """Return the end of its log as text."""
         try:
             with self.log_file.open("rb") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0))

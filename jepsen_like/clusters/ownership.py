@@ -1,10 +1,10 @@
-"""Whose things are whose: names that carry the process which made them, and numbers that two runs never share.
+"""Ownership of resources: names that carry the id of the process that created them, and subnets that no two runs share.
 
-Everything that outlives a process (namespaces, interfaces, folders, mounts) is named after the process that made it,
-so that whoever comes later can tell what a run that was killed has left (`leftovers.py`) from what is in use.
+Everything that outlives a process (namespaces, interfaces, folders, mounts) is named after the process that created it,
+so that a later cleanup can tell the leftovers of a killed run (`leftovers.py`) from what is in use.
 
-A cluster's addresses lie in a network of their own, the n-th of 10.77.0.0/16 and of 127.77.0.0/16: `Subnet` takes a
-free n. It is free again when this process ends, however it ends.
+A cluster's addresses lie in a subnet of its own, the n-th of 10.77.0.0/16 and of 127.77.0.0/16: `Subnet` takes a free
+n. It is released when this process ends, in whatever way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _serials = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """What this process's next cluster is called."""
+    """The name of one cluster: the process that created it, and a serial number within it."""
 
     pid: int
     serial: int
@@ -46,32 +46,34 @@ class Tag:
         return cls(os.getpid(), next(_serials))
 
     def namespace(self, node: str) -> str:
-        """Of the network, as `ip netns` names it."""
+        """Return the name of a node's network namespace, for `ip netns`."""
         return f"raftlog-{self.pid}-{self.serial}-{node}"
 
     def interface(self, end: str) -> str:
-        """At most 15 characters, as Linux has it: a process id has 7 at most."""
+        """Return an interface name of at most 15 characters, Linux's limit: a process id has at most 7."""
         name = f"rl{self.pid}x{self.serial % 1000}{end}"
         assert len(name) <= 15, name
         return name
 
 
 class Subnet:
-    """A number that no other living process has. `close` gives it back."""
+    """A subnet number that no other living process uses. `close` releases it."""
 
     def __init__(self) -> None:
-        """Raises `RetriableError` where none is free."""
+        """Raises `RetriableError` if no number is free."""
         for number in range(1, 255):
             sign = socket.socket(socket.AF_UNIX)
             try:
-                sign.bind(f"\0raftlog-subnet-{number}")  # Of no file system: it goes when the process does.
+                sign.bind(
+                    f"\0raftlog-subnet-{number}"
+                )  # An abstract socket: the kernel releases the name with the process.
             except OSError:
                 sign.close()
                 continue
             self.number = number
             self._sign = sign
             return
-        raise RetriableError("overloaded", "254 clusters run on this machine: there is no network left for another")
+        raise RetriableError("overloaded", "254 clusters are running on this machine: no subnet is free for another")
 
     def loopback(self, host: int) -> str:
         return f"127.77.{self.number}.{host}"
@@ -84,12 +86,14 @@ class Subnet:
 
 
 def new_folder() -> Path:
-    """Of one cluster, for all that it leaves in the file system."""
+    """Create the folder that holds all files of one cluster."""
     return Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
 
 
 def owner(name: str) -> int | None:
-    """The process that made a namespace, an interface or a folder of this name; None: it is none of ours."""
+    """Return the process that created a namespace, interface or folder of this name; None if the name is not one of
+    ours.
+    """
     for pattern in (_NAMESPACE, _INTERFACE, _FOLDER):
         found = pattern.fullmatch(name)
         if found is not None:
@@ -98,7 +102,7 @@ def owner(name: str) -> int | None:
 
 
 def folder_owners(command_line: str) -> set[int]:
-    """Who made the folders that a command line names."""
+    """Return the processes that created the folders named in a command line."""
     return {int(found["pid"]) for found in _FOLDER.finditer(command_line)}
 
 

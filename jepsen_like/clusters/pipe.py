@@ -1,15 +1,16 @@
-"""Bytes on their way over a directed link: held, late, or lost with their connection.
+"""Bytes in transit over a directed link: held, delayed, or lost with their connection.
 
-A `Pipe` carries one direction of one connection. What it has read waits until its time has come and its link lets it
-through; then it is written. How much waits is bounded: a pipe that is full reads no more, and TCP tells the sender.
+A `Pipe` carries one direction of one connection. Data that it has read waits until it is due and the link lets it
+through; then it is written. The waiting bytes are bounded: a full pipe stops reading, and TCP slows the sender down.
 
-`Conditions` is what a link is like now; it is shared by all pipes over that link, and changes under them:
+`Conditions` is the current state of a link; all pipes over the link share it, and see its changes at once:
 
-* cut: nothing arrives; what was on its way arrives after the heal, as TCP would send it again;
-* delay and jitter: each piece waits, pieces of one connection stay in order (a stream does not reorder), those of
+* cut: nothing arrives; data in transit arrives after the heal, as if TCP retransmitted it;
+* delay and jitter: each piece waits; pieces of one connection stay in order (a stream does not reorder), those of
   several connections overtake one another;
-* `lingers`: when the sender's connection breaks, what it had sent still arrives, late, while the sender has long sent
-  it again over another: a router that remembers. So a receiver sees old bytes after newer ones, and some of them twice.
+* `lingers`: when the sender's connection breaks, the data already sent still arrives, late, long after the sender has
+  resent it over another connection, as through a router with deep buffers. So a receiver sees old bytes after newer
+  ones, and some of them twice.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from raftlog.ports import Random
 READ_BYTES = 64 * 1024
 WAITING_BYTES_MAX = 1024 * 1024
 LINGER_SECONDS_MAX = 60.0
-"""What a broken connection left arrives by then, or never."""
+"""Upper bound: data of a broken connection arrives within this time or never."""
 
 
 @dataclass(slots=True)
 class Conditions:
-    """Of one directed link. Belongs to one event loop. Change it by its methods only: pipes wait for changes."""
+    """The state of a directed link. Belongs to one event loop. Change it by its methods only: pipes wait for that."""
 
     random: Random
     delay: float = 0.0
     """Seconds."""
     jitter: float = 0.0
     lingers: float = 0.0
-    """Seconds that the last bytes of a broken connection take; 0: they are lost."""
+    """Seconds until the last bytes of a broken connection arrive; 0: they are lost."""
     held_bytes: int = 0
-    """That waited for a heal, since `begin_count`."""
+    """Bytes that were held by a cut, since `begin_count`."""
     delayed_pieces: int = 0
     lingered_bytes: int = 0
     resets: int = 0
@@ -55,7 +56,7 @@ class Conditions:
         self._open.clear()
 
     def mend(self) -> None:
-        """As if nothing had been."""
+        """Reset the link to its normal state."""
         self.delay = self.jitter = self.lingers = 0.0
         self._open.set()
 
@@ -73,32 +74,37 @@ class Conditions:
 
 
 class Pipe:
-    """One direction of a connection: from `reader` to `writer`. `run` it as one task."""
+    """One direction of a connection: from `reader` to `writer`. Call `run` in one task."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, conditions: Conditions) -> None:
         self._reader = reader
         self._writer = writer
         self._conditions = conditions
         self._waiting: deque[tuple[float, bytes]] = deque()
-        """When it is due, and what."""
+        """(time when it is due, data)."""
         self._waiting_bytes = 0
         self._changed = asyncio.Event()
-        """Something was read, or written, or the reader has come to its end."""
+        """Set when data was read or written, or the reader has reached its end."""
         self._ended = False
         self._flows = asyncio.Event()
         self._flows.set()
         self.stalled_bytes = 0
-        """That came while it was stalled, ever."""
+        """Total bytes that arrived while the connection was stalled."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that were read and not written yet."""
+        return self._waiting_bytes
 
     def stall(self) -> None:
-        """This connection alone: nothing moves on it until `flow`."""
+        """Stop all traffic on this connection until `flow`."""
         self._flows.clear()
 
     def flow(self) -> None:
         self._flows.set()
 
     async def run(self) -> None:
-        """Until the sender has ended and all has arrived. Raises `OSError` where the receiver is gone."""
+        """Carry data until the sender has ended and all has arrived. Raises `OSError` if the receiver is gone."""
         reading, writing = asyncio.create_task(self._read()), asyncio.create_task(self._write())
         try:
             await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
@@ -113,7 +119,7 @@ class Pipe:
             await asyncio.gather(reading, writing, return_exceptions=True)
 
     async def linger(self, seconds: float) -> None:
-        """The sender is gone: what is here arrives in so many seconds, then the receiver is told of the end."""
+        """Deliver the remaining data after `seconds`; the sender is gone already."""
         try:
             async with asyncio.timeout(LINGER_SECONDS_MAX):
                 await asyncio.sleep(seconds)
@@ -124,7 +130,7 @@ class Pipe:
                     self._writer.write(data)
                     await self._writer.drain()
         except (OSError, TimeoutError):
-            return  # the receiver is gone, too: nobody is told anything late
+            return  # the receiver is gone, too: the late data has no destination
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
@@ -163,7 +169,7 @@ class Pipe:
             late = self._waiting[0][0] - loop.time()
             if late > 0:
                 await asyncio.sleep(late)
-                continue  # it may have been cut meanwhile
+                continue  # the link may have been cut meanwhile
             _, data = self._waiting.popleft()
             self._waiting_bytes -= len(data)
             self._changed.set()

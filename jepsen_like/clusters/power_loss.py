@@ -1,31 +1,31 @@
-"""A disk whose power can be cut: what was written to it and not fsynced is gone.
+"""A disk whose power can be cut: data that was written to it but not fsynced is lost.
 
 Killing a process loses nothing that it wrote: the page cache belongs to the kernel. To lose what only an fsync would
 have kept, each node gets a `Volume`, an ext4 image mounted through a loop device, and `cut` shuts that file system down
-under its users (`EXT4_IOC_SHUTDOWN`): from that instant on nothing reaches the disk, and whatever the page cache holds
-for it is dropped when it is unmounted. Mounting it again replays the file system's journal, as after a
-power failure.
+under its users (`EXT4_IOC_SHUTDOWN`): from that instant on nothing reaches the disk, and the page cache is dropped at
+the unmount. Mounting it again replays the file system's journal, as after a power failure.
 
-What an fsync did not promise may still have reached the disk, in any order. `Survivors` says what does:
+Data that was not fsynced may still have reached the disk, in any order. `Survivors` says which part does:
 
-* NOTHING: neither data nor the file system's journal is written out. What was synced is there, nothing else.
-* NAMES: the journal is written out: files that were made, renamed or removed since are so, their data is not there.
-* PARTS: some stretches of 4 KiB of some files are written out first, then the journal: ends with holes of zeros, and
-  later bytes without earlier ones.
+* NOTHING: neither data nor the file system's journal is written out. Only what was synced is there.
+* NAMES: the journal is written out: files that were created, renamed or removed since are so, without their data.
+* PARTS: some 4 KiB stretches of some files are written out first, then the journal: files end with holes of zeros, and
+  have later bytes without earlier ones.
 
-A fault that does not bite proves nothing, so each cut brings its proof: one witness file is written and synced when the
-disk is mounted (no later: an fsync may carry along what others did not sync), another is written right before the cut;
-after the next mount the first must be whole and the second lost (`FaultDidNotBite` otherwise). What the processes
-themselves lost is counted from the sizes of their files: what they were at the instant of the cut, which the kernel
-still tells afterwards, less what is there after the mount. Holes are not counted, so it is no more than was lost.
+A fault without effect proves nothing, so each cut brings its proof. One witness file is written and synced when the
+disk is mounted (no later: an fsync may also write out what others did not sync), another is written right before the
+cut; after the next mount the first must be whole and the second lost (`FaultDidNotBite` otherwise). The loss of the
+processes themselves is the size of each file at the instant of the cut, which the kernel still knows afterwards, minus
+its size after the mount. Holes are not counted, so the number is a lower bound.
 
-Nobody hears anything of a disk whose power failed: its computer is dark, too. So whoever uses it is stopped first
-(`hold`), every thread outside the kernel, and killed after the cut. That is no nicety: a thread that waits in an fsync
-while ext4 is shut down may be told that it succeeded although nothing reached the disk (what it waits for is neither
-running nor committing any more, which the kernel takes for done), and acknowledge that in the milliseconds it has left.
+After a real power failure the whole computer is dark, and no process observes the failed disk. So the disk's users are
+stopped before the cut (`hold`), every thread outside the kernel, and killed after it. This is necessary: a thread that
+waits in an fsync while ext4 is shut down may get a success although nothing reached the disk (the transaction that it
+waits for is neither running nor committing any more, which the kernel takes for done), and the process would
+acknowledge that in the milliseconds it has left.
 
-It needs root, loop devices, ext4 and its shutdown call, so `missing_capability` tries all of it on a small image and
-names what is missing. Mounts of a process that died are removed by the next `Volumes`.
+It needs root, loop devices, ext4 and its shutdown call; `missing_capability` tries all of it on a small image and names
+what is missing. The mounts of a dead process are removed by the next `Volumes`.
 
 Source of the shutdown call: Linux, `fs/ext4/ioctl.c` and xfstests' `src/godown.c`.
 """
@@ -55,7 +55,7 @@ WITNESS_BYTES = 64 * 1024
 SYNCED, LOST = "witness-synced", "witness-lost"
 PAGE = 4096
 SYNC_FILE_RANGE_ALL = 1 | 2 | 4
-"""Wait for what is being written, write, and wait for it (sync_file_range(2))."""
+"""Wait for writes in progress, start the write, and wait for it (sync_file_range(2))."""
 
 IMAGE_BYTES = 256 * 1024 * 1024
 MOUNT_OPTIONS = "loop,noatime,commit=900,errors=remount-ro"
@@ -64,7 +64,7 @@ COMMAND_SECONDS = 60.0
 HOLD_SECONDS = 5.0
 HOLD_POLL_SECONDS = 0.0002
 STANDING = frozenset("TtDZX")
-"""Of a thread, as `/proc/<pid>/stat` has it: stopped, by a tracer as well, waiting in the kernel for a disk, gone."""
+"""Thread states of `/proc/<pid>/stat` that count as held: stopped, traced, waiting in the kernel for a disk, dead."""
 
 
 class PowerLossUnavailable(Exception):
@@ -72,11 +72,11 @@ class PowerLossUnavailable(Exception):
 
 
 class FaultDidNotBite(Exception):
-    """Power was cut and nothing was lost, or what was synced was: whatever the round showed, it is void."""
+    """The cut lost nothing, or lost data that was synced: the round is void, whatever it showed."""
 
 
 class Survivors(enum.Enum):
-    """What reaches the disk of all that was not fsynced. See the module."""
+    """How much of the data that was not fsynced reaches the disk; the module's docstring explains each."""
 
     NOTHING = "nothing"
     NAMES = "names"
@@ -85,15 +85,15 @@ class Survivors(enum.Enum):
 
 @dataclass(frozen=True)
 class Lost:
-    """The proof that a cut bit, in bytes that were written and not synced."""
+    """The proof that a cut had its effect, in bytes that were written and not synced."""
 
     witness: int
     files: dict[str, int]
-    """Path below `data` → by how many bytes it is shorter than at the cut; it may be gone."""
+    """Path below `data` → the bytes by which it is shorter than at the cut; the file may be gone."""
 
 
 class Volume:
-    """One disk. `path` is where it is mounted, from `Volumes.add` to `Volumes.close`; `data` is its user's."""
+    """One disk. `path` is its mount point, from `Volumes.add` to `Volumes.close`; `data` is the folder for its user."""
 
     def __init__(self, image: str, path: str) -> None:
         self.image = image
@@ -103,7 +103,7 @@ class Volume:
         self._flag = NO_LOG_FLUSH
 
     def make(self, size_bytes: int = IMAGE_BYTES) -> None:
-        """A new, empty file system, mounted. Raises `PowerLossUnavailable`."""
+        """Create a new, empty file system and mount it. Raises `PowerLossUnavailable`."""
         with open(self.image, "wb") as file:
             file.truncate(size_bytes)  # sparse
         _run("mkfs.ext4", "-q", "-F", "-m", "0", "-b", str(PAGE), self.image)
@@ -114,12 +114,15 @@ class Volume:
 
     @property
     def data(self) -> str:
-        """The folder on it that is its user's: empty at first."""
+        """The folder on the disk for its user, empty at first."""
         return os.path.join(self.path, "data")
 
     def mount(self) -> None:
-        """And replay its journal. The kernel must not write out by itself what nobody synced: the interval of its
-        journal's commits is out of the way. A file system that finds an error turns read-only."""
+        """Mount the disk, which replays its journal.
+
+        The commit interval of the journal is very long, so that the kernel writes out nothing by itself that was not
+        synced. A file system that finds an error turns read-only.
+        """
         _run("mount", "-t", "ext4", "-o", MOUNT_OPTIONS, self.image, self.path)
         self.is_mounted = True
 
@@ -131,20 +134,23 @@ class Volume:
             os.fsync(folder)
 
     def unmount(self) -> None:
-        """Every process that had files open there must be gone. The loop device goes with the mount."""
+        """Unmount the disk and release its loop device. Every process that had files open there must have ended."""
         if self.is_mounted:
             _run("umount", self.path)
             self.is_mounted = False
 
     def cut(self, survivors: Survivors, rng: random.Random, users: Iterable[int] = ()) -> None:
-        """Now. `users`: the processes that write there; they stand still from now on: kill them, then `restore`.
-        Raises `FaultDidNotBite` where one of them does not stop."""
+        """Cut the power now.
+
+        `users`: the processes that write there. They are stopped: kill them, then call `restore`. Raises
+        `FaultDidNotBite` if one of them does not stop.
+        """
         self.aim(survivors, rng)
         hold(users)
         self.shut()
 
     def aim(self, survivors: Survivors, rng: random.Random) -> None:
-        """What takes its time, right before `shut`: so that several disks can be shut within a millisecond."""
+        """Do the slow preparations right before `shut`, so that several disks can be shut within a millisecond."""
         with _opened(os.path.join(self.path, LOST), os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
             os.write(file, b"l" * WITNESS_BYTES)
         if survivors is Survivors.PARTS:
@@ -152,14 +158,14 @@ class Volume:
         self._flag = NO_LOG_FLUSH if survivors is Survivors.NOTHING else LOG_FLUSH
 
     def shut(self) -> None:
-        """The cut itself. Whoever uses the disk is to be held: see the module."""
+        """Cut the power. The users of the disk must be held; the module's docstring says why."""
         files = self.files()
         with _opened(self.path, os.O_RDONLY) as folder:
             fcntl.ioctl(folder, EXT4_IOC_SHUTDOWN, struct.pack("I", self._flag))
         self._at_the_cut = sizes(files)
 
     def restore(self) -> Lost:
-        """Power is back: mount what is left. Raises `FaultDidNotBite`."""
+        """Restore the power: mount what survived, and return what was lost. Raises `FaultDidNotBite`."""
         self.unmount()
         before, self._at_the_cut = self._at_the_cut, None
         self.mount()
@@ -174,23 +180,23 @@ class Volume:
         return Lost(witness, {os.path.relpath(path, self.data): count for path, count in shorter.items()})
 
     def files(self) -> list[str]:
-        """Every file below `data`, with its path."""
+        """Return the path of every file below `data`."""
         return sorted(os.path.join(folder, name) for folder, _, names in os.walk(self.data) for name in names)
 
     # --- Inside ---
 
     def _read_witness(self) -> int:
-        """After a cut. Both halves are gone afterwards."""
+        """Check and remove both witness files after a cut; return the bytes lost."""
         synced, lost = _taken(os.path.join(self.path, SYNCED)), _taken(os.path.join(self.path, LOST))
         if synced != b"s" * WITNESS_BYTES:
             raise FaultDidNotBite(f"{self.path} lost what was synced: this is no power failure but another fault")
         kept = lost.count(b"l")
         if kept:
-            raise FaultDidNotBite(f"{self.path} kept {kept} bytes that nobody synced")
+            raise FaultDidNotBite(f"{self.path} kept {kept} bytes that were not synced")
         return WITNESS_BYTES
 
     def _write_out_parts(self, rng: random.Random) -> None:
-        """Of every other file, some stretch near the end: where what is not synced lies."""
+        """Write out a stretch near the end, where unsynced data lies, of about half of the files."""
         for path in self.files():
             if rng.random() < 0.5:
                 continue
@@ -201,7 +207,7 @@ class Volume:
 
 
 class Volumes:
-    """The disks of one cluster in a folder of their own. Use it as a context: it unmounts them at its end."""
+    """The disks of one cluster, in a folder of their own. As a context manager, it unmounts them at its end."""
 
     def __init__(self) -> None:
         """Raises `PowerLossUnavailable`."""
@@ -212,14 +218,14 @@ class Volumes:
         self.volumes: list[Volume] = []
 
     def add(self, path: str, size_bytes: int = IMAGE_BYTES) -> Volume:
-        """A disk of so many bytes, mounted at this path below `folder`. Raises `PowerLossUnavailable`."""
+        """Create a disk of this size, mounted at this path below `folder`. Raises `PowerLossUnavailable`."""
         volume = Volume(os.path.join(self.folder, f"{len(self.volumes)}.img"), os.path.join(self.folder, path))
         volume.make(size_bytes)
         self.volumes.append(volume)
         return volume
 
     def close(self) -> None:
-        """Unmount all and delete the folder. The processes that use them must be gone."""
+        """Unmount all disks and delete the folder. The processes that use them must have ended."""
         _remove(self.folder)
 
     def __enter__(self) -> Volumes:
@@ -232,8 +238,10 @@ class Volumes:
 
 
 def hold(pids: Iterable[int]) -> None:
-    """Stop these processes: none of their threads does anything more, apart from what it is doing in the kernel. One
-    that is gone is no matter. Raises `FaultDidNotBite` where one does not stop."""
+    """Stop these processes; none of their threads runs any further, except what it is doing in the kernel.
+
+    Processes that have ended are ignored. Raises `FaultDidNotBite` if one does not stop.
+    """
     moving = list(pids)
     for pid in moving:
         with suppress(ProcessLookupError):
@@ -246,7 +254,7 @@ def hold(pids: Iterable[int]) -> None:
 
 
 def _stands_still(pid: int) -> bool:
-    """Every thread: stopped, or in a call that it does not come back from before it stops."""
+    """Return whether every thread is stopped, or in a system call that it does not leave before it stops."""
     for stat in glob.glob(f"/proc/{pid}/task/*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError), open(stat, encoding="ascii", errors="replace") as file:
             if file.read().rpartition(")")[2].split()[0] not in STANDING:
@@ -255,7 +263,7 @@ def _stands_still(pid: int) -> bool:
 
 
 def sizes(paths: list[str]) -> dict[str, int]:
-    """Path → bytes, of those that are there."""
+    """Return path → size in bytes, for the files that exist."""
     found = {}
     for path in paths:
         with suppress(FileNotFoundError):
@@ -264,7 +272,7 @@ def sizes(paths: list[str]) -> dict[str, int]:
 
 
 def missing_capability() -> str | None:
-    """What this machine lacks to cut a disk's power, or None: tried on a small image, with its proof."""
+    """Return what this machine lacks for cutting a disk's power, or None; tried on a small image, with its proof."""
     try:
         with Volumes() as volumes:
             volume = volumes.add("probe", 8 * 1024 * 1024)
@@ -273,13 +281,12 @@ def missing_capability() -> str | None:
     except (PowerLossUnavailable, FaultDidNotBite) as error:
         return str(error)
     except OSError as error:
-        return f"this kernel does not shut a mounted ext4 down: {error}"
+        return f"this kernel cannot shut down a mounted ext4: {error}"
     return None
 
 
 def remove_leftovers() -> None:
-    """Unmount and delete what processes that are gone have left. What their own children still use waits for the next
-    time."""
+    """Unmount and delete the disks of dead processes. Disks that their children still use wait for the next call."""
     parent = tempfile.gettempdir()
     for name in os.listdir(parent):
         pid = name.removeprefix(FOLDER_PREFIX).partition("-")[0]
@@ -302,7 +309,7 @@ def _remove(folder: str) -> None:
 
 
 def _taken(path: str) -> bytes:
-    """What is left of a file, which is removed."""
+    """Return the content of a file and remove it."""
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -333,7 +340,7 @@ def _run(*command: str) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS)
     except FileNotFoundError:
-        raise PowerLossUnavailable(f"there is no {command[0]} here") from None
+        raise PowerLossUnavailable(f"{command[0]} is not installed") from None
     except subprocess.CalledProcessError as error:
         raise PowerLossUnavailable(f"{' '.join(command)}: {error.stderr.strip()}") from None
     except subprocess.TimeoutExpired:

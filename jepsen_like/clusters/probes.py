@@ -1,7 +1,7 @@
-"""Trying what a machine can do, on things that are made for it and removed again.
+"""Probes of the machine's capabilities, on resources that are created for the probe and removed again.
 
-Each probe returns when it worked, as a fault would need it, and raises `CommandFailed`, `OSError` or
-`PowerLossUnavailable` otherwise. They block, for tens of milliseconds each.
+Each probe exercises what a fault would need and returns if it worked; otherwise it raises `CommandFailed`, `OSError` or
+`PowerLossUnavailable`. Probes block, for tens of milliseconds each.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ FEW = 64
 
 def root() -> None:
     if os.geteuid() != 0:
-        raise CommandFailed("this process is not root's")
+        raise CommandFailed("this process does not run as root")
 
 
 def loopback() -> None:
-    """Linux has all of 127.0.0.0/8 without a word; other systems one address."""
+    """Bind an address of 127.0.0.0/8: Linux has all of them without configuration, other systems only one."""
     subnet = Subnet()
     try:
         with socket.socket() as listening:
@@ -49,7 +49,7 @@ def loopback() -> None:
 
 
 def namespaces() -> None:
-    """A bridge, and a namespace with one end of a pair of interfaces, through which a packet can go."""
+    """Create a bridge, and a namespace with one end of a pair of interfaces."""
     tag = Tag.new()
     bridge, outer = tag.interface("br"), tag.interface("n1")
     with _namespace(tag) as name:
@@ -64,7 +64,7 @@ def namespaces() -> None:
 
 
 def nftables() -> None:
-    """A rule that drops and counts."""
+    """Load a rule that drops and counts."""
     with _namespace(Tag.new()) as name:
         nft(name, "-f", "-", given=rules({"n1>n2": "10.77.0.1"}))
         counted = packets(nft(name, "-j", "list", "ruleset"))
@@ -73,14 +73,14 @@ def nftables() -> None:
 
 
 def power_loss() -> None:
-    """As a cut does it, with its proof."""
+    """Cut the power of a small disk, with the proof."""
     with _volume() as volume:
         volume.cut(Survivors.NOTHING, random.Random(0))
         volume.restore()
 
 
 def read_only() -> None:
-    """A mounted ext4 that finds an error turns read-only, and can be mounted again."""
+    """Make a mounted ext4 turn read-only, repair it, and write to it."""
     with _volume() as volume:
         disk_faults.turn_read_only(volume)
         refused = disk_faults.refusal(volume)
@@ -92,10 +92,10 @@ def read_only() -> None:
 
 
 def faketime() -> None:
-    """A program that is already running sees another wall clock, and the same monotonic one."""
+    """Change the wall clock of a running program, and not its monotonic clock."""
     preload = clocks.library()
     if preload is None:
-        raise CommandFailed(f"there is no {clocks.LIBRARY} here")
+        raise CommandFailed(f"{clocks.LIBRARY} is not installed")
     with tempfile.TemporaryDirectory() as folder:
         faked = clocks.Clocks(Path(folder), ["n1"], preload)
         code = "import sys, time\nfor _ in sys.stdin: print(time.time(), time.monotonic(), flush=True)"
@@ -109,16 +109,16 @@ def faketime() -> None:
 
 
 def time_namespace() -> None:
-    """A program sees another monotonic clock."""
+    """Run a program with another monotonic clock."""
     code = "import time; print(time.monotonic())"
     command = (sys.executable, "-P", "-m", "jepsen_like.clusters.time_namespace", str(FAKED_SECONDS))
     ahead = float(run(*command, sys.executable, "-c", code)) - time.monotonic()
     if abs(ahead - FAKED_SECONDS) > PROBE_SECONDS:
-        raise CommandFailed(f"a namespace of time set the monotonic clock {ahead:.0f} s ahead, not {FAKED_SECONDS}")
+        raise CommandFailed(f"a time namespace set the monotonic clock {ahead:.0f} s ahead instead of {FAKED_SECONDS}")
 
 
 def strace() -> None:
-    """A program that is already running is told that its fsync failed."""
+    """Inject a failing fsync into a running program."""
     with tempfile.TemporaryDirectory() as folder:
         path, trace = Path(folder) / "file", Path(folder) / "trace"
         code = (
@@ -141,11 +141,13 @@ def strace() -> None:
                 injection.end()
             after, told = ask(), injection.count()
     if (answer, after, told) != (str(errno.EIO), "0", 1):
-        raise CommandFailed(f"an injected failure of fsync was {answer}, afterwards {after}, told {told} times")
+        raise CommandFailed(
+            f"an injected fsync failure returned {answer}, afterwards {after}, and was traced {told} times"
+        )
 
 
 def descriptors() -> None:
-    """A program that is already running is given no more, and then again; another one starts with few."""
+    """Exhaust the descriptors of a running program and release them; start another program with few."""
     if sys.platform != "linux":
         raise CommandFailed("limits of another process can be changed on Linux only")
     code = (
@@ -165,7 +167,7 @@ def descriptors() -> None:
         set_soft_limit(ask.pid, before)
         answers.append(ask())
     if answers != ["0", str(errno.EMFILE), "0"]:
-        raise CommandFailed(f"opening a file gave {answers}, before, at, and after a limit of its descriptors")
+        raise CommandFailed(f"opening a file returned {answers} before, during and after the limit of descriptors")
     told = run("prlimit", f"--nofile={FEW}:{FEW}", "sh", "-c", "ulimit -n").strip()
     if told != str(FEW):
         raise CommandFailed(f"a program that was to start with {FEW} descriptors has {told}")
@@ -188,7 +190,7 @@ def _volume() -> Iterator[Volume]:
 
 
 class _Asking:
-    """A child that answers a line with a line."""
+    """A child process that answers a line with a line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

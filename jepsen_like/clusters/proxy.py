@@ -1,10 +1,10 @@
-"""A proxy on every directed link: what rootless layouts cut, delay, stall and reset connections with.
+"""A proxy on every directed link, with which the rootless layout cuts, delays, stalls and resets connections.
 
-Node a dials node b at an address of its own, where a proxy takes the connection and dials b. What a sends over it goes
-over the link `a>b`, what b answers over `b>a`; so a cut of `a>b` holds what a sends to b, whoever dialled. Unlike where
-packets are dropped, a connection that is made over a cut link seems to be made and then stalls.
+Node a dials node b at a special address, where a proxy accepts the connection and dials b. Bytes from a
+travel over the link `a>b`, bytes from b over `b>a`; so a cut of `a>b` holds what a sends to b, on connections dialed
+by either. Unlike with dropped packets, a connection over a cut link appears to be established and then stalls.
 
-All of it runs on one event loop, that of the cluster's owner; connections and the bytes on their way are bounded.
+All of it runs on one event loop, that of the cluster's owner; connections and the bytes in transit are bounded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Coroutine, Iterable
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +25,14 @@ from .links import ends, link
 from .pipe import Conditions, Pipe
 
 CONNECTIONS_MAX = 64
-"""Over one link: nodes hold three or four. One more is refused."""
+"""Limit for one link, where nodes hold three or four. A connection above it is refused."""
 DIAL_SECONDS = 10.0
 CLOSE_SECONDS = 10.0
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """From the dialling node to the dialled one, and back."""
+    """A connection from the dialing node (near) to the dialed node (far)."""
 
     near: asyncio.StreamWriter
     far: asyncio.StreamWriter
@@ -41,8 +42,18 @@ class _Connection:
     broken: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LinksFacts:
+    """Counts of a proxy."""
+
+    tasks: int
+    connections: int
+    waiting_bytes: Mapping[str, int]
+    """Bytes in transit on open connections, by link; links without any are absent."""
+
+
 class ProxyLinks:
-    """Every link of a cluster. Implements `Links`, and what only a proxy can do."""
+    """Every link of a cluster. Implements `Links` and the faults that need a proxy."""
 
     def __init__(self, nodes: Iterable[str], random: Random) -> None:
         self.nodes = tuple(nodes)
@@ -54,18 +65,18 @@ class ProxyLinks:
         }
         self._servers: list[asyncio.Server] = []
         self._connections: dict[str, set[_Connection]] = {name: set() for name in self.conditions}
-        """By who dialled whom."""
+        """Link → the connections that were dialed over it."""
         self._accepted: dict[asyncio.StreamWriter, str] = {}
-        """The near side of every connection there is, also of those that are not carried yet."""
+        """The near side of every accepted connection, including those whose far side is not established yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut: frozenset[str] = frozenset()
         self._stalled: list[tuple[str, _Connection]] = []
-        """Since the last heal."""
+        """Connections that were stalled since the last heal."""
 
     async def listen(self, dialled: str, at: Endpoint, to: Endpoint) -> None:
-        """Take connections at one address for the link, of who dials whom. Raises `OSError`."""
+        """Accept connections at `at` for the link `dialled`, named from the dialing node. Raises `OSError`."""
 
-        # Not a coroutine: asyncio would own its task, and complains of one that is cancelled.
+        # Not a coroutine: asyncio would own its task, and logs an error if the task is cancelled.
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             if sum(name == dialled for name in self._accepted.values()) >= CONNECTIONS_MAX:
                 _reset(writer)
@@ -75,10 +86,19 @@ class ProxyLinks:
 
         self._servers.append(await asyncio.start_server(accept, at.host, at.port))
 
+    def facts(self) -> LinksFacts:
+        """Return what the proxy holds now."""
+        waiting: Counter[str] = Counter()
+        for name, connections in self._connections.items():
+            source, target = ends(name)
+            for connection in connections:
+                waiting[name] += connection.there.waiting_bytes
+                waiting[link(target, source)] += connection.back.waiting_bytes
+        return LinksFacts(len(self._tasks), len(self._all()), +waiting)
+
     # --- Links --------------------------------------------------------------------------------------------------------
 
     async def cut(self, names: Iterable[str]) -> None:
-        """See `Links`."""
         self._cut = frozenset(names)
         for name, conditions in self.conditions.items():
             conditions.begin_count()
@@ -88,11 +108,10 @@ class ProxyLinks:
                 conditions.mend()
 
     async def stopped(self) -> dict[str, int]:
-        """See `Links`: bytes."""
+        """Return the bytes held by each cut link."""
         return {name: self.conditions[name].held_bytes for name in sorted(self._cut)}
 
     async def heal(self) -> None:
-        """See `Links`."""
         await self.cut(())
         self._stalled.clear()
         for connection in self._all():
@@ -100,7 +119,7 @@ class ProxyLinks:
             connection.back.flow()
 
     async def close(self) -> None:
-        """Nothing listens, no connection is left."""
+        """Stop listening and reset all connections."""
         for server in self._servers:
             server.close()
         for connection in self._all():
@@ -118,21 +137,24 @@ class ProxyLinks:
     # --- What only a proxy can do -------------------------------------------------------------------------------------
 
     def slow(self, names: Iterable[str], delay: float, jitter: float) -> None:
-        """Seconds that each piece takes over these links from now on."""
+        """Delay every piece over these links by this many seconds."""
         for name in names:
             self.conditions[name].begin_count()
             self.conditions[name].delay, self.conditions[name].jitter = delay, jitter
 
     def linger(self, names: Iterable[str], delay: float, seconds: float) -> None:
-        """Each piece takes `delay` seconds over these links from now on, and what broken connections had sent arrives
-        only `seconds` after they broke."""
+        """Delay every piece over these links by `delay` seconds, and deliver data of broken connections after
+        `seconds`.
+        """
         for name in names:
             self.conditions[name].begin_count()
             self.conditions[name].delay, self.conditions[name].lingers = delay, seconds
 
     def stall(self, names: Iterable[str], random: Random, share: float = 0.5) -> None:
-        """Some of the connections that were dialled over these links, without a word, until the heal. At least one of
-        each link that has any."""
+        """Silently stall some of the connections that were dialed over these links, until the heal.
+
+        At least one connection of each link is stalled, if it has any.
+        """
         for name in sorted(names):
             connections = sorted(self._connections[name], key=lambda one: str(one.near.get_extra_info("peername")))
             chosen = [one for one in connections if random.random() < share] or connections[:1]
@@ -142,15 +164,17 @@ class ProxyLinks:
             self._stalled += [(name, connection) for connection in chosen]
 
     def stalled(self) -> dict[str, int]:
-        """Bytes that came over connections while they were stalled, by the link over which they were dialled."""
+        """Return the bytes that arrived on stalled connections, by the link over which they were dialed."""
         came: dict[str, int] = {}
         for name, one in self._stalled:
             came[name] = came.get(name, 0) + one.there.stalled_bytes + one.back.stalled_bytes
         return came
 
     def reset(self, names: Iterable[str]) -> dict[str, int]:
-        """End all connections that were dialled over these links, as a machine that lost its memory does (RST): how
-        many, by link."""
+        """Reset (RST) all connections dialed over these links, as a machine that lost its memory does.
+
+        Returns the number of connections by link.
+        """
         ended = {}
         for name in sorted(names):
             connections = [one for one in self._connections[name] if not one.broken]
@@ -167,7 +191,7 @@ class ProxyLinks:
         return [connection for connections in self._connections.values() for connection in connections]
 
     def _break(self, name: str, connection: _Connection) -> None:
-        """The dialling side is told at once; what it had sent arrives later where its link lingers."""
+        """Reset the near side at once; if the link lingers, the data already sent arrives later."""
         connection.broken = True
         seconds = self.conditions[name].lingers
         _reset(connection.near)
@@ -186,7 +210,7 @@ class ProxyLinks:
     async def _carry(
         self, dialled: str, reader: asyncio.StreamReader, near: asyncio.StreamWriter, to: Endpoint
     ) -> None:
-        """One connection, from its first byte to its last."""
+        """Carry one connection from its first byte to its last."""
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -215,7 +239,7 @@ class ProxyLinks:
 
 
 async def _until_one_breaks(there: Pipe, back: Pipe) -> None:
-    """Both directions, to their ends; where one breaks the other ends, too."""
+    """Carry both directions to their ends; if one breaks, end the other."""
     tasks = [asyncio.create_task(there.run()), asyncio.create_task(back.run())]
     try:
         for finished in asyncio.as_completed(tasks):
@@ -237,7 +261,7 @@ async def _lingering(connection: _Connection, seconds: float) -> None:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close at once, and tell the peer by RST."""
+    """Close the connection at once with an RST."""
     own = writer.get_extra_info("socket")
     if own is not None:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""Reads the replicas of a node that is stopped, from the folder in which it keeps them: batches, not records.
+"""Reads the replicas of a stopped node from its data folder: batches, not records.
 
-Segments are read as the record batch library reads them, in the order of their names, whole batches at a time; indexes
-and everything else that is derived from them is passed over. A torn tail is where the log ends. `docs/log-format.md`
-tells what lies where.
+Segments are read with the record batch library, in the order of their names, whole batches at a time; indexes and
+everything else that is derived from segments is skipped. The log ends at a torn tail. `docs/log-format.md` has the
+format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raftlog.records.control import decode_control
 _FOLDER = re.compile(r"([0-9a-f]{32})-(\d+)")
 _SEGMENT = re.compile(r"(\d{20})\.log")
 BATCHES_MAX = 2_000_000
-"""Of one replica: some 300 MB of memory."""
+"""Limit for one replica: about 300 MB of memory."""
 
 
 class TooLarge(Exception):
@@ -28,7 +28,7 @@ class TooLarge(Exception):
 
 
 def stored_logs(data_folder: Path) -> Iterator[tuple[tuple[str, int], StoredLog]]:
-    """(topic id, partition) and log of every replica below a node's data folder. Raises `TooLarge`, `OSError`."""
+    """Yield ((topic id, partition), log) of every replica in a node's data folder. Raises `TooLarge`, `OSError`."""
     folder = data_folder / "partitions"
     for replica in sorted(folder.iterdir()) if folder.is_dir() else ():
         match = _FOLDER.fullmatch(replica.name)
@@ -37,7 +37,7 @@ def stored_logs(data_folder: Path) -> Iterator[tuple[tuple[str, int], StoredLog]
 
 
 def read_log(replica: Path) -> StoredLog:
-    """One replica's. What lies behind damage that hides where the next batch begins is not read."""
+    """Read one replica. Data behind damage that hides the next batch's position is not read."""
     batches: list[StoredBatch] = []
     segments = sorted(path for path in replica.iterdir() if _SEGMENT.fullmatch(path.name))
     for segment in segments:
@@ -47,12 +47,12 @@ def read_log(replica: Path) -> StoredLog:
                 raise TooLarge(f"{replica} has more than {BATCHES_MAX} batches")
     start = int(segments[0].name[:20]) if segments else 0
     first = next(_batches(segments[0]), None) if segments else None
-    # Where the first segment cannot be read, the log begins there all the same.
+    # If the first segment is unreadable, the log still begins at the offset in its name.
     return StoredLog(first.base_offset if first is not None else start, batches)
 
 
 def last_batch(segment: Path) -> tuple[int, int] | None:
-    """From which byte to which the last whole batch of a segment goes; None where it has none."""
+    """Return the byte range of the last whole batch of a segment, or None if it has none."""
     found = None
     for position, end, _ in _places(segment):
         found = position, end
@@ -64,7 +64,7 @@ def _batches(segment: Path) -> Iterator[StoredBatch]:
 
 
 def _places(segment: Path) -> Iterator[tuple[int, int, StoredBatch]]:
-    """Position, end and batch, until the end or what cannot be read."""
+    """Yield (position, end, batch) up to the end or the first unreadable byte."""
     with segment.open("rb") as file:
         if not segment.stat().st_size:
             return
@@ -103,7 +103,10 @@ def _stored(header: BatchHeader, raw: bytes) -> StoredBatch:
 
 
 def _ended(header: BatchHeader, raw: bytes) -> tuple[tuple[int, int], ...]:
-    """Nobody's, where its CRC is right and it is no marker all the same: the replicas are compared by that."""
+    """Return the transactions that a marker ends; empty if the batch is sound but no valid marker.
+
+    Replicas are compared by this value.
+    """
     try:
         return tuple(
             (one.producer_id, one.producer_epoch) for one in decode_control(header, raw[HEADER_BYTES:]).entries

@@ -1,10 +1,10 @@
-"""System calls of a running process that fail or take long, by strace.
+"""System calls of a running process that fail or are slow, injected by strace.
 
     strace -f -p PID -e trace=fdatasync,fsync,syncfs,pwritev2 -e inject=fdatasync,fsync,syncfs,pwritev2:error=EIO
 
-tells in its trace each call that it touched, which is the proof. Touched is whatever makes data durable: fsyncs, of one
-file or of all, and the writes that are fsyncs as well (RWF_DSYNC), which strace cannot tell from those that are not. A
-process is traced from `begin` to `end`, and all of its system calls are slower meanwhile: a fault of its own.
+marks each affected call in its trace, which is the proof. Every call that makes data durable is affected: fsyncs, of
+one file or of all, and the writes that are fsyncs as well (RWF_DSYNC), which strace cannot distinguish from those that
+are not. A process is traced from `begin` to `end`, and all of its system calls are slower meanwhile: a fault in itself.
 
 Source: strace(1), "Syscall injection".
 """
@@ -25,17 +25,17 @@ MARKS = ("(INJECTED)", "(DELAYED)")
 
 
 class Injection:
-    """What happens to a process's fsyncs. `trace`: where strace tells of it."""
+    """A fault in the fsyncs of a process. `trace`: the file for strace's output."""
 
     def __init__(self, pid: int, trace: Path, what: str) -> None:
-        """`what`: as `-e inject=` has it after the calls, such as `error=EIO` or `delay_enter=300000` (µs)."""
+        """`what`: the part of `-e inject=` after the calls, such as `error=EIO` or `delay_enter=300000` (µs)."""
         self._pid = pid
         self._trace = trace
         self._what = what
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        """Returns when the process is traced. Raises `CommandFailed`. Blocks."""
+        """Attach strace, and return when the process is traced. Raises `CommandFailed`. Blocks."""
         self._trace.write_bytes(b"")
         command = ["strace", "-f", "-q", "-p", str(self._pid), "-o", str(self._trace)]
         command += ["-e", f"trace={CALLS}", "-e", f"inject={CALLS}:{self._what}"]
@@ -51,7 +51,7 @@ class Injection:
             time.sleep(POLL_SECONDS)
 
     def end(self) -> str:
-        """The process is let go. What strace had to say. Safe to call again. Blocks."""
+        """Detach from the process and return what strace printed. Idempotent. Blocks."""
         process, self._process = self._process, None
         if process is None:
             return ""
@@ -59,13 +59,16 @@ class Injection:
         try:
             _, told = process.communicate(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()  # The kernel lets the traced process go.
+            process.kill()  # The kernel then detaches the traced process.
             _, told = process.communicate()
         return told.decode(errors="replace").strip()
 
     def count(self) -> int:
-        """Of the calls that were touched. Raises `CommandFailed` where strace failed; a process that ended meanwhile,
-        as one does whose disk fails, takes its strace along, which has told all by then. Blocks for a moment."""
+        """Return the number of affected calls.
+
+        If the traced process ends, for example because its disk failed, strace ends with it and has written its whole
+        trace. Raises `CommandFailed` if strace itself failed. Blocks briefly.
+        """
         if self._process is not None and self._process.poll():
             code = self._process.returncode
             raise CommandFailed(f"strace ended with {code}: {self.end()}")
@@ -76,7 +79,7 @@ class Injection:
         return sum(text.count(mark) for mark in MARKS)
 
     def _is_attached(self) -> bool:
-        """To every thread that the process has now."""
+        """Return whether every current thread of the process is traced."""
         threads = list(Path(f"/proc/{self._pid}/task").glob("*/status"))
         try:
             return bool(threads) and all("TracerPid:\t0\n" not in thread.read_text() for thread in threads)

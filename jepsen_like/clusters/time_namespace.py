@@ -1,8 +1,8 @@
-"""`python -m jepsen_like.clusters.time_namespace SECONDS PROGRAM...`: runs it with another monotonic clock.
+"""`python -m jepsen_like.clusters.time_namespace SECONDS PROGRAM...`: run a program with another monotonic clock.
 
-Linux gives a process a namespace of time whose monotonic clock is so many seconds ahead of the machine's; it is entered
-by running a program in it, and cannot be changed later. The process keeps its number. What compares stamps of two
-machines, or of two lives of a process, is found by it. The wall clock is the machine's (`clocks.py` changes that one).
+A Linux time namespace shifts the monotonic clock against the machine's by a number of seconds; a process enters it when
+it executes a program, and cannot change it later. The process id stays. This finds code that compares timestamps of two
+machines, or of two runs of a process. The wall clock is the machine's (`clocks.py` changes that one).
 
 Source: time_namespaces(7).
 """
@@ -18,7 +18,7 @@ OFFSETS = "/proc/self/timens_offsets"
 
 
 def enter(seconds: int) -> None:
-    """From the next program on that this process runs. Raises `OSError`."""
+    """Shift the monotonic clock of the next program that this process executes. Raises `OSError`."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWTIME) != 0:
         number = ctypes.get_errno()
@@ -28,7 +28,7 @@ def enter(seconds: int) -> None:
 
 
 def offset_of(pid: int) -> int:
-    """Seconds by which the monotonic clock of a process is ahead of the machine's. Raises `OSError`."""
+    """Return the seconds by which a process's monotonic clock is ahead of the machine's. Raises `OSError`."""
     with open(f"/proc/{pid}/timens_offsets", encoding="ascii") as file:
         for line in file:
             name, seconds, _ = line.split()
@@ -38,7 +38,7 @@ def offset_of(pid: int) -> int:
 
 
 def shares_our_time(pid: int) -> bool:
-    """Whether a process has the same clocks as this one. Raises `OSError`."""
+    """Return whether a process has the same clocks as this one. Raises `OSError`."""
     return os.readlink(f"/proc/{pid}/ns/time") == os.readlink("/proc/self/ns/time")
 
 

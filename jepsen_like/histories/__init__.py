@@ -1,1 +1,1 @@
-"""Histories: operations, files, formats of other projects."""
+"""Histories: operations, files, and the formats of other projects."""

@@ -1,12 +1,12 @@
-"""Reads EDN, the data notation of Clojure: as much of it as histories are written in.
+"""A reader of EDN, Clojure's data notation: the part of it that histories use.
 
     nil true false 1 -2 3N 1.5 "text" \\a :keyword symbol (list) [vector] {map} #{set} #tag value ; comment #_ discarded
 
 Lists and vectors become tuples, maps dictionaries, sets frozensets, keywords `Keyword` (text without the colon), so
-that whatever is no map may itself be a key. A tag is dropped, its value kept. Nesting is bounded.
+that every value but a map can be a key. A tag is dropped, its value kept. Nesting is bounded.
 
-The libraries for this that are on the package index have not been released for years, and parse a history of a few
-megabytes in minutes. Source: the EDN specification (github.com/edn-format/edn).
+The EDN libraries on the package index have had no release for years, and take minutes to parse a history of a few
+megabytes. Source: the EDN specification (github.com/edn-format/edn).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Token: TypeAlias = tuple[str, str, int]
 
 
 def read_all(text: str) -> list[Any]:
-    """Every value of a text, in order. Raises `InvalidRequest` that names the line."""
+    """Return every value of a text, in order. Raises `InvalidRequest`, which names the line."""
     reader = _Reader(text)
     values: list[Any] = []
     while True:
@@ -72,7 +72,7 @@ class _Reader:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                raise self._error(position, f"{text[position : position + 10]!r} is no EDN")
+                raise self._error(position, f"{text[position : position + 10]!r} is not EDN")
             if match.lastgroup is not None:
                 yield match.lastgroup, match.group(), position
             position = match.end()
@@ -82,21 +82,21 @@ class _Reader:
         return InvalidRequest("invalid_request", f"line {line}: {detail}")
 
     def value(self, depth: int, closing: str = "") -> Any:
-        """The next value; `_CLOSED` at this bracket, `_END` behind the last one."""
+        """Return the next value, `_CLOSED` at this bracket, or `_END` after the last one."""
         for kind, text, position in self._tokens:
             match kind:
                 case "open":
                     return self._collection(text, position, depth + 1)
                 case "close":
                     if text != closing:
-                        raise self._error(position, f"{text} closes nothing")
+                        raise self._error(position, f"{text} has no opening bracket")
                     return _CLOSED
                 case "text":
                     return self._whole(_ESCAPE.sub(_unescaped, text[1:-1]), position)
                 case "char":
                     return self._whole(_character(text[1:]), position)
                 case "tag":
-                    continue  # the value that follows it is what counts
+                    continue  # the value after it counts
                 case "discard":
                     self._something(position, depth + 1)
                 case _:
@@ -115,7 +115,7 @@ class _Reader:
         items = []
         while (item := self.value(depth, _CLOSING[opening])) is not _CLOSED:
             if item is _END:
-                raise self._error(position, f"{opening} is never closed")
+                raise self._error(position, f"{opening} is not closed")
             items.append(item)
         try:
             if opening == "{":
@@ -124,10 +124,10 @@ class _Reader:
                 return dict(zip(items[::2], items[1::2], strict=True))
             return frozenset(items) if opening == "#{" else tuple(items)
         except TypeError:
-            raise self._error(position, "a map is the key of a map, or in a set") from None
+            raise self._error(position, "a map cannot be a key of a map, or in a set") from None
 
     def _whole(self, text: str, position: int) -> str:
-        """Java writes a character beyond 16 bits as two escapes; half of one is no text, and could not be shown."""
+        """Join surrogate pairs: Java writes a character beyond 16 bits as two escapes. Half of one is an error."""
         if text.isascii():
             return text
         try:
@@ -145,13 +145,13 @@ class _Reader:
         if _FLOAT.fullmatch(word):
             return float(word.rstrip("M"))
         if word[0] in "#+-0123456789" and len(word) > 1 and word[1:2].isdigit():
-            raise self._error(position, f"{word[:20]!r} is no number")
+            raise self._error(position, f"{word[:20]!r} is not a number")
         return Keyword(word)
 
     def _integer(self, digits: str, position: int) -> int:
         try:
             return int(digits)
-        except ValueError:  # Python bounds how long a number may be
+        except ValueError:  # Python bounds the length of a number
             raise self._error(position, f"a number of {len(digits)} digits") from None
 
 

@@ -1,8 +1,8 @@
-"""The history of a run as it is written: every operation when it begins and when it ends, numbered, one line each.
+"""The history file of a run: one line for each beginning and each end of an operation, numbered.
 
-Clients' operations come from the interpreter; whoever else does something to the cluster notes it under a name. Lines
-are in the order of their times, since there is one writer. A line is complete when it is written: a run that is killed
-leaves a history that can be judged up to there.
+The interpreter writes the clients' operations; every other actor writes notes under its name. There is one writer, so
+the lines are in the order of their times. A line is complete once it is written: the history of a killed run can be
+judged up to that point.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class HistoryFile:
 
     @property
     def count(self) -> int:
-        """Lines so far."""
+        """Number of lines so far."""
         return self._count
 
     def add(self, operation: Operation) -> Operation:
-        """Write it down, with the number and the time that it gets here."""
+        """Write an operation and return it with its number and time."""
         numbered = Operation(
             self._count, operation.process, operation.kind, operation.f, operation.value, self._now(),
             operation.node, operation.error, operation.rebalanced,
@@ -41,9 +41,9 @@ class HistoryFile:
         self._count += 1
         return numbered
 
-    def note(self, who: str, f: str, value: Any = None) -> Operation:
-        """Something that is no client's: a fault, a heal."""
-        return self.add(Operation(0, who, "info", f, value))
+    def note(self, who: str, f: str, value: Any = None, *, node: str = "") -> Operation:
+        """Write a note, such as a fault or the heal, that is not an operation of a client."""
+        return self.add(Operation(0, who, "info", f, value, node=node))
 
     def close(self) -> None:
         self._file.close()

@@ -1,12 +1,12 @@
-"""Reads histories in the formats of other projects' checkers, so that ours can be judged by theirs.
+"""Readers for the history formats of other projects, so that their corpora can test our checkers.
 
-| format | a line, or a file | whose |
+| format | a line, or a file | origin |
 |---|---|---|
 | `jsonl` | an operation in our own format | `history.py` |
 | `etcd-log` | `INFO  jepsen.util - 3\t:invoke\t:cas\t[1 2]` | Jepsen's text log, of its etcd test |
 | `edn` | a vector of operation maps | Knossos |
-| `kv-edn` | one operation map a line, keys and values text | Porcupine |
-| `json` | `{"history": [...], "options": {...}}`, or `{"cases": [...]}` one picked by its id | cases of a log |
+| `kv-edn` | one operation map per line, keys and values are text | Porcupine |
+| `json` | `{"history": [...], "options": {...}}`, or `{"cases": [...]}`, one picked by id | cases of a log |
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ MAX_FILE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A history, and what its file says about how to look at it."""
+    """A history, and the options that its file gives for checking it."""
 
     operations: list[Operation]
     options: dict[str, Any] = field(default_factory=dict)
 
 
 def load(raw: bytes, kind: str, case: str = "") -> Loaded:
-    """The history in a file's bytes; `case` picks one of many. Raises `InvalidRequest`."""
+    """Return the history in a file's bytes; `case` picks one of several. Raises `InvalidRequest`."""
     if kind not in FORMATS:
-        raise InvalidRequest("invalid_request", f"format {kind!r} is none of {', '.join(FORMATS)}")
+        raise InvalidRequest("invalid_request", f"unknown format {kind!r}; formats: {', '.join(FORMATS)}")
     if case and kind != "json":
-        raise InvalidRequest("invalid_request", f"format {kind} has no cases to pick from")
+        raise InvalidRequest("invalid_request", f"format {kind} has no cases")
     if kind == "jsonl":
         return Loaded(list(read(raw.splitlines())))
     if kind == "json":
@@ -48,13 +48,13 @@ def load(raw: bytes, kind: str, case: str = "") -> Loaded:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise InvalidRequest("invalid_request", f"it is not UTF-8: {error}") from None
+        raise InvalidRequest("invalid_request", f"the file is not UTF-8: {error}") from None
     return Loaded(list(_PARSERS[kind](text)))
 
 
 # --- Jepsen's text log ------------------------------------------------------------------------------------------------
 
-# Between tabs, or blanks where somebody had them expanded.
+# Separated by tabs, or by blanks if a tool expanded them.
 _LINE = re.compile(r"INFO\s+jepsen\.util\s+-\s+(\d+)\s+:(invoke|ok|fail|info)\s+:(\w+)\s+(.*)")
 _TIMED_OUT = ":timed-out"
 PROCESS_DIGITS_MAX = 18
@@ -65,7 +65,7 @@ def _etcd_log(text: str) -> Iterator[Operation]:
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line.rstrip())
         if match is None:
-            continue  # what the nemesis did, and other talk
+            continue  # the nemesis, and other log lines
         if len(match[1]) > PROCESS_DIGITS_MAX:
             raise InvalidRequest("invalid_request", f"line {number}: a process of {len(match[1])} digits")
         process, kind, f, shown = int(match[1]), _kind(match[2]), match[3], match[4]
@@ -106,14 +106,14 @@ def _kv_edn(text: str) -> Iterator[Operation]:
 
 def _from_map(position: int, value: Any) -> Operation:
     if not isinstance(value, dict) or "type" not in value or "process" not in value or "f" not in value:
-        raise InvalidRequest("invalid_request", f"operation {position} is no map with :process, :type and :f")
+        raise InvalidRequest("invalid_request", f"operation {position} is not a map with :process, :type and :f")
     process, index, time = value["process"], value.get("index", position), value.get("time", 0)
     if not _is_number(index) or not (isinstance(process, str) or _is_number(process)):
-        raise InvalidRequest("invalid_request", f"operation {position}: its index or its process is no number")
+        raise InvalidRequest("invalid_request", f"operation {position}: its index or its process is not a number")
     if not (_is_number(time) or (isinstance(time, float) and math.isfinite(time))):
-        raise InvalidRequest("invalid_request", f"operation {position}: its time is no number of nanoseconds")
+        raise InvalidRequest("invalid_request", f"operation {position}: its time is not a number of nanoseconds")
     if not isinstance(value["type"], str) or not isinstance(value["f"], str):
-        raise InvalidRequest("invalid_request", f"operation {position}: its type or its f is no name")
+        raise InvalidRequest("invalid_request", f"operation {position}: its type or its f is not a name")
     try:
         kind = _kind(value["type"])
     except InvalidRequest as error:
@@ -122,7 +122,7 @@ def _from_map(position: int, value: Any) -> Operation:
 
 
 def _is_number(value: Any) -> bool:
-    """Python takes true for 1."""
+    """True counts as a number in Python, but not here."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -131,7 +131,7 @@ def _kind(text: str) -> Kind:
         case "invoke" | "ok" | "fail" | "info":
             return text
         case _:
-            raise InvalidRequest("invalid_request", f"{text[:40]!r} is none of invoke, ok, fail, info")
+            raise InvalidRequest("invalid_request", f"{text[:40]!r} is not invoke, ok, fail or info")
 
 
 # --- Cases of a log ---------------------------------------------------------------------------------------------------
@@ -141,14 +141,14 @@ def _json_case(raw: bytes, case: str) -> Loaded:
     try:
         decoded = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InvalidRequest("invalid_request", f"it is no JSON: {error}") from None
+        raise InvalidRequest("invalid_request", f"the file is not JSON: {error}") from None
     if isinstance(decoded, dict) and "cases" in decoded:
         decoded = _pick(decoded["cases"], case)
     if not isinstance(decoded, dict) or not isinstance(decoded.get("history"), list):
-        raise InvalidRequest("invalid_request", "there is no `history` in it")
+        raise InvalidRequest("invalid_request", "the file has no `history`")
     options = decoded.get("options") or {}
     if not isinstance(options, dict):
-        raise InvalidRequest("invalid_request", "its `options` are no object")
+        raise InvalidRequest("invalid_request", "its `options` are not an object")
     if not isinstance(options.get("ww_deps", False), bool):
         raise InvalidRequest("invalid_request", "its option `ww_deps` is neither true nor false")
     operations = [_from_object(position, one) for position, one in enumerate(decoded["history"])]
@@ -160,24 +160,24 @@ def _pick(cases: Any, case: str) -> Any:
     for one in known:
         if one.get("id") == case:
             return one
-    raise InvalidRequest("invalid_request", f"case {case!r} is none of the file's {len(known)}: give its id")
+    raise InvalidRequest("invalid_request", f"case {case!r} is not among the file's {len(known)} cases: give an id")
 
 
 def _from_object(position: int, value: Any) -> Operation:
     if not isinstance(value, dict):
-        raise InvalidRequest("invalid_request", f"operation {position} is no object")
+        raise InvalidRequest("invalid_request", f"operation {position} is not an object")
     return msgspec.structs.replace(_from_map(position, value), rebalanced=_rebalanced(position, value))
 
 
 def _rebalanced(position: int, value: dict[str, Any]) -> tuple[int | str, ...]:
     rebalances = value.get("rebalance_log") or value.get("rebalance-log") or []
     if not isinstance(rebalances, list) or not all(isinstance(one, dict) for one in rebalances):
-        raise InvalidRequest("invalid_request", f"operation {position}: its rebalance log is no list of objects")
+        raise InvalidRequest("invalid_request", f"operation {position}: its rebalance log is not a list of objects")
     keys: list[int | str] = []
     for one in rebalances:
         named = one.get("keys") or []
         if not isinstance(named, list) or not all(isinstance(key, int | str) for key in named):
-            raise InvalidRequest("invalid_request", f"operation {position}: a rebalance's keys are no list of names")
+            raise InvalidRequest("invalid_request", f"operation {position}: a rebalance's keys are not a list of names")
         keys += named
     return tuple(keys)
 

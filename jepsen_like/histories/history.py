@@ -1,9 +1,9 @@
-"""Histories: what clients asked of a system, and what they were told. Jepsen's shape, one operation a line of JSON.
+"""Histories: the operations that clients invoked, and their completions. Jepsen's shape, one JSON line per event.
 
-An operation is written down twice: when a process *invokes* it, and when it *completes*: `ok` (it happened, this is
-the answer), `fail` (it did not happen) or `info` (nobody knows: it may have happened, may happen at any later time, or
-never). A process does one thing at a time. After `info` the process is gone, and what its client does next it does
-under another number; a process that invokes again without having completed has crashed, too.
+An operation has two lines: when a process *invokes* it, and when it *completes*: `ok` (it happened, with this answer),
+`fail` (it did not happen) or `info` (indeterminate: it may have happened, may happen at any later time, or never). A
+process executes one operation at a time. After `info` the process has ended, and its client continues under another
+number; a process that invokes again without a completion has crashed, too.
 
 Sources: Jepsen's history model; Herlihy and Wing 1990 (an operation takes effect between invocation and response).
 """
@@ -22,8 +22,9 @@ Kind: TypeAlias = Literal["invoke", "ok", "fail", "info"]
 
 
 class Operation(msgspec.Struct, frozen=True, rename={"kind": "type"}, omit_defaults=True):
-    """One line. `time` in nanoseconds since the run began; `process` is a number, or a name for what is no client (a
-    nemesis); `node` is whom it was asked of."""
+    """One line. `time` is in nanoseconds since the run began; `process` is a number, or the name of an actor that is
+    not a client (a nemesis); `node` received the request.
+    """
 
     index: int
     process: int | str
@@ -34,30 +35,30 @@ class Operation(msgspec.Struct, frozen=True, rename={"kind": "type"}, omit_defau
     node: str = ""
     error: Any = None
     rebalanced: tuple[int | str, ...] = ()
-    """Partitions that a group took from or gave to this process while the operation ran."""
+    """Partitions that a group revoked from or assigned to this process while the operation ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation from both ends. `completion` is None where the process was never heard of again."""
+    """An operation with both ends. `completion` is None if there is no second line of it."""
 
     invocation: Operation
     completion: Operation | None
     called: int
     """Position of the invocation in the history."""
     returned: int
-    """Position of the completion; for `info` and for none at all, behind the end of the history."""
+    """Position of the completion; the end of the history for `info` or a missing completion."""
 
     @property
     def kind(self) -> Kind:
-        """How it ended."""
+        """The outcome."""
         return self.completion.kind if self.completion is not None else "info"
 
 
 def calls(history: Sequence[Operation]) -> list[Call]:
-    """Invocations with their completions, in the order in which they were invoked. What is no client's is left out.
+    """Return invocations with their completions, in the order of the invocations, leaving out notes.
 
-    Raises `InvalidRequest` for a completion of what was never invoked.
+    Raises `InvalidRequest` for a completion without an invocation.
     """
     found: list[Call] = []
     open_calls: dict[int, int] = {}
@@ -72,7 +73,8 @@ def calls(history: Sequence[Operation]) -> list[Call]:
         number = open_calls.pop(operation.process, None)
         if number is None:
             raise InvalidRequest(
-                "invalid_request", f"operation {position}: process {operation.process} completes what it did not invoke"
+                "invalid_request",
+                f"operation {position}: process {operation.process} completes an operation that it did not invoke",
             )
         invocation = found[number].invocation
         if invocation.f != operation.f:
@@ -86,20 +88,20 @@ def calls(history: Sequence[Operation]) -> list[Call]:
 
 
 def write(file: BinaryIO, operations: Iterable[Operation]) -> None:
-    """Append operations, a line each."""
+    """Append operations, one line each."""
     for operation in operations:
         file.write(_encoder.encode(operation) + b"\n")
 
 
 def read(lines: Iterable[bytes]) -> Iterator[Operation]:
-    """Operations of a file in our own format, in order. Raises `InvalidRequest` that names the line."""
+    """Yield the operations of a file in our own format. Raises `InvalidRequest`, which names the line."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             yield _decoder.decode(line)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise InvalidRequest("invalid_request", f"line {number} is no operation: {error}") from None
+            raise InvalidRequest("invalid_request", f"line {number} is not an operation: {error}") from None
 
 
 _encoder = msgspec.json.Encoder()

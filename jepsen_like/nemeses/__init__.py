@@ -1,1 +1,1 @@
-"""Nemeses: what breaks clusters, drawn from a seed, proved to have bitten, and healed."""
+"""Nemeses: faults that are drawn from a seed, injected into a cluster, proved to have had an effect, and healed."""

@@ -1,4 +1,4 @@
-"""The nemeses by name: which draws each makes, and what a cluster must be able to be given for it."""
+"""The nemeses by name: the faults that each draws, and the capabilities that the cluster needs for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recipe:
     means: str
     needs: frozenset[str]
     draws: tuple[Draw, ...]
-    """Each as likely as the others."""
+    """Equally likely."""
 
 
 def _recipe(means: str, needs: set[str], *draws: Draw) -> Recipe:
@@ -51,76 +51,78 @@ MIXED = "mixed"
 
 RECIPES: Mapping[str, Recipe] = {
     "kill": _recipe("SIGKILL and a start", set(), plans.kill),
-    "slow-kill": _recipe("SIGKILL and a start, while fsyncs take long", {STRACE}, plans.slow_kill),
+    "slow-kill": _recipe("SIGKILL and a start, while fsyncs are slow", {STRACE}, plans.slow_kill),
     "pause": _recipe("SIGSTOP and SIGCONT", set(), plans.pause),
     "partition": _recipe("a node alone, or halves", {LINKS}, _partition("one", "majority")),
     "partition-ring": _recipe(
-        "no two see the same majority, or a bridge", {LINKS}, _partition("majorities-ring", "bridge")
+        "every node sees a different majority, or a bridge", {LINKS}, _partition("majorities-ring", "bridge")
     ),
-    "partition-one-way": _recipe("one direction is lost", {LINKS}, _partition(*ONE_WAY_SHAPES)),
-    "partition-leaders": _recipe("who leads is alone", {LINKS}, _partition(*LEADER_SHAPES)),
+    "partition-one-way": _recipe("one direction of links is cut", {LINKS}, _partition(*ONE_WAY_SHAPES)),
+    "partition-leaders": _recipe("leaders are isolated", {LINKS}, _partition(*LEADER_SHAPES)),
     "slow-links": _recipe("delay and jitter", {PROXIES}, plans.slow_links),
-    "stall": _recipe("some connections stop without a word", {PROXIES}, plans.stall),
-    "reset": _recipe("connections end again and again", {PROXIES}, plans.reset),
+    "stall": _recipe("some connections stall silently", {PROXIES}, plans.stall),
+    "reset": _recipe("connections are reset repeatedly", {PROXIES}, plans.reset),
     "late-bytes": _recipe("old bytes arrive after newer ones", {PROXIES}, plans.late_bytes),
-    "links": _recipe("all that proxies do", {PROXIES}, plans.slow_links, plans.stall, plans.reset, plans.late_bytes),
-    "clock": _recipe("wall clocks leap", {FAKETIME}, plans.bump, plans.strobe),
+    "links": _recipe("all faults of proxies", {PROXIES}, plans.slow_links, plans.stall, plans.reset, plans.late_bytes),
+    "clock": _recipe("wall clocks jump", {FAKETIME}, plans.bump, plans.strobe),
     "clock-start": _recipe("nodes start with wrong wall clocks", {FAKETIME}, plans.wrong_start),
     "clock-monotonic": _recipe("monotonic clocks differ", {TIME_NAMESPACE}, plans.monotonic_offset),
-    "power": _recipe("the power of one, a minority or leaders fails", {POWER_LOSS}, plans.power),
-    "power-all": _recipe("the power of all fails at once", {POWER_LOSS}, plans.power_of_all),
+    "power": _recipe("power failure of one node, a minority or leaders", {POWER_LOSS}, plans.power),
+    "power-all": _recipe("power failure of all nodes at once", {POWER_LOSS}, plans.power_of_all),
     "power-rot": _recipe(
-        "the power of all fails at once, and a bit of the last batch of a replica flips",
+        "power failure of all nodes at once, and a bit flip in the last batch of a replica",
         {POWER_LOSS},
         plans.power_and_rot,
     ),
     "power-rot-each": _recipe(
-        "the same, of the last batch of every replica of one node",
+        "the same, with a bit flip in every replica of one node",
         {POWER_LOSS},
         partial(plans.power_and_rot, each=True),
     ),
     "pause-kill": _recipe(
-        "a node forgets between two that were paused", {LINKS, POWER_LOSS}, partial(plans.amnesia, by="pause")
+        "a node loses power while a minority is paused", {LINKS, POWER_LOSS}, partial(plans.amnesia, by="pause")
     ),
     "part-kill": _recipe(
-        "a node forgets between two that were cut off", {LINKS, POWER_LOSS}, partial(plans.amnesia, by="cut")
+        "a node loses power while a minority is cut off", {LINKS, POWER_LOSS}, partial(plans.amnesia, by="cut")
     ),
     "slow-power-all": _recipe(
-        "the power of all fails at once while fsyncs take long", {POWER_LOSS, STRACE}, plans.slow_power_of_all
+        "power failure of all nodes at once, while fsyncs are slow", {POWER_LOSS, STRACE}, plans.slow_power_of_all
     ),
     "slow-pause-kill": _recipe(
-        "a node forgets between two that were paused, and its fsyncs took long",
+        "a node with slow fsyncs loses power while a minority is paused",
         {LINKS, POWER_LOSS, STRACE},
         partial(plans.amnesia, by="pause", slow_ms=plans.SLOW_MS),
     ),
     "followers-forget": _recipe(
-        "all but one that leads lose power while their fsyncs take long, and come back without it",
+        "all nodes but a leader lose power while fsyncs are slow, and return without the leader",
         {POWER_LOSS, STRACE},
         plans.followers_forget,
     ),
     "bitflip": _recipe(f"bits of {', '.join(FILES)}", set(), plans.flip),
-    "truncate": _recipe("files lose their ends", set(), plans.truncate),
-    "rollback": _recipe("files are as they were", set(), plans.roll_back),
-    "disk-full": _recipe("no room, until retention makes some", {DISKS}, plans.full_disk),
-    "read-only": _recipe("file systems refuse to be written", {DISKS, READ_ONLY}, plans.read_only),
-    "descriptors": _recipe("no file can be opened, no connection be taken", {DESCRIPTORS}, plans.few_descriptors),
+    "truncate": _recipe("files are truncated", set(), plans.truncate),
+    "rollback": _recipe("files are rolled back to an older version", set(), plans.roll_back),
+    "disk-full": _recipe("full disks, until retention frees space", {DISKS}, plans.full_disk),
+    "read-only": _recipe("file systems turn read-only", {DISKS, READ_ONLY}, plans.read_only),
+    "descriptors": _recipe("nodes can open no file and accept no connection", {DESCRIPTORS}, plans.few_descriptors),
     "idle-connections": _recipe(
-        "nodes start with few descriptors, and connections that do nothing want all of them",
+        "nodes start with few descriptors, and idle connections use them up",
         {DESCRIPTORS},
         plans.idle_connections,
     ),
     "fsync-error": _recipe("fsyncs fail", {STRACE}, plans.fail_sync),
-    "slow-fsync": _recipe("fsyncs take long", {STRACE}, plans.slow_sync),
-    "replace-disk": _recipe("a node comes back on an empty disk", set(), plans.replace_disk),
+    "slow-fsync": _recipe("fsyncs are slow", {STRACE}, plans.slow_sync),
+    "replace-disk": _recipe("a node returns with an empty disk", set(), plans.replace_disk),
     "membership": _recipe(
-        "voters go, partitions move, brokers are drained", set(), plans.remove_voter, plans.reassign, plans.drain
+        "voters are removed, partitions moved, brokers drained", set(), plans.remove_voter, plans.reassign, plans.drain
     ),
     "move-kill": _recipe(
-        "a partition is on its way to a replica that has hardly anything, and its leader is killed",
+        "a leader is killed while its partition moves to a replica that has hardly any data",
         {LINKS},
         plans.move_and_kill,
     ),
     "left-behind": _recipe(
-        "one of two replicas is away while the other goes on, and back when that is away", set(), plans.leave_behind
+        "one of two replicas is down while the other continues, and returns when that one is down",
+        set(),
+        plans.leave_behind,
     ),
 }

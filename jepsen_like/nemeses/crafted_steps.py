@@ -1,4 +1,4 @@
-"""Steps that are schedules: several things in an order that opens one hole wide. Pure."""
+"""Crafted schedules as steps: several faults in an order that makes one kind of bug likely to show. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from .steps import CLAIM_METADATA, CLAIM_NETWORK, OnNodes, process_claims
 
 @dataclass(frozen=True, slots=True)
 class SlowKill(OnNodes):
-    """Killed while fsyncs of `slowed` take so much longer: most of what is under way is on disks, and not answered."""
+    """Kill nodes while fsyncs of `slowed` take `slow_ms` longer: most requests in flight are on disks, and
+    unanswered.
+    """
 
     kind = "slow-kill"
     slowed: tuple[str, ...] = ()
@@ -22,9 +24,11 @@ class SlowKill(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class MoveAndKill(OnNodes):
-    """A partition gets one more replica, the `receiver`, at a byte a second; then it is to go there from its followers,
-    and the leader (the only one of `nodes`), from which nothing comes there any more, is killed. What was acknowledged
-    is with it and with the followers."""
+    """A partition gains one replica, the `receiver`, at one byte per second. Then it is reassigned from its followers
+    to the receiver, and the leader (the only one of `nodes`), which sends the receiver nothing any more, is killed.
+
+    The acknowledged records are on the leader and on the followers.
+    """
 
     kind = "move-kill"
     followers: tuple[str, ...] = ()
@@ -39,8 +43,9 @@ class MoveAndKill(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class LeaveBehind(OnNodes):
-    """The only other replica of a partition is killed, and the leader (the second of `nodes`) when it has gone on alone
-    for a while; the first is back then, and whatever it lacks is only with the one that is away."""
+    """The only other replica of a partition is killed; after the leader (the second of `nodes`) has continued alone for
+    a while, it is killed too, and the first returns: the records that it lacks exist only on the dead leader.
+    """
 
     kind = "left-behind"
     topic: str = ""

@@ -1,8 +1,9 @@
-"""Which file of a data folder is damaged, and where. Pure: it knows names and sizes, and opens nothing.
+"""The choice of the file in a data folder to damage, and of the place in it. Pure: it knows names and sizes, and opens
+nothing.
 
-Kinds of files are those of `docs/log-format.md` and of the quorum (`metadata/journal/journal.py`,
+The kinds of files are those of `docs/log-format.md` and of the quorum (`metadata/journal/journal.py`,
 `metadata/journal/snapshot_file.py`, `metadata/voters/directories.py`). The hard state (term and vote) has no file of
-its own: it is in the head of the journal.
+its own: it is in the journal's head.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ QUORUM_FILES: Mapping[str, re.Pattern[str]] = {
 FILES: Mapping[str, re.Pattern[str]] = {**PARTITION_FILES, **QUORUM_FILES}
 
 HARD_STATE_BYTES = 160
-"""The journal's first record: its head, whose it is, and the hard state of when the file was begun."""
+"""The journal's first record: its head, its owner, and the hard state at the time when the file was created."""
 
 
 def chosen(what: str, files: Mapping[str, int], rng: Random, *, growing: bool = False) -> str | None:
-    """One of this kind that is not empty, of paths below the data folder with their sizes; None where there is none. Of
-    a journal the newest generation counts, and with `growing` of each partition the last segment: others do not change
-    any more."""
+    """Return a non-empty file of this kind, or None; `files` has the sizes by path below the data folder.
+
+    Of journals the newest generation is chosen. With `growing`, only the last segment of each partition is a candidate:
+    others no longer change.
+    """
     found = fitting(what, files, growing=growing)
     if not found:
         return None
@@ -46,18 +49,18 @@ def chosen(what: str, files: Mapping[str, int], rng: Random, *, growing: bool = 
 
 
 def first_there(kinds: Iterable[str], files: Mapping[str, int]) -> str | None:
-    """The first of these kinds of which there is one; None where there is none of any."""
+    """Return the first of these kinds that has a file, or None."""
     return next((what for what in kinds if fitting(what, files)), None)
 
 
 def fitting(what: str, files: Mapping[str, int], *, growing: bool = False) -> list[str]:
-    """All of those, sorted."""
+    """Return all non-empty files of this kind, sorted."""
     found = sorted(path for path, size in files.items() if size and FILES[what].fullmatch(path))
     return sorted({path.rpartition("/")[0]: path for path in found}.values()) if growing else found
 
 
 def bits(what: str, size: int, count: int, rng: Random) -> tuple[tuple[int, int], ...]:
-    """Which bits to flip, as (byte, bit of it), each once."""
+    """Return distinct bits to flip, as (byte, bit in it)."""
     within = min(size, HARD_STATE_BYTES) if what == "hard-state" else size
     found: dict[tuple[int, int], None] = {}
     while len(found) < min(count, 8 * within):
@@ -66,7 +69,7 @@ def bits(what: str, size: int, count: int, rng: Random) -> tuple[tuple[int, int]
 
 
 def flipped(content: bytes, at: tuple[tuple[int, int], ...]) -> bytes:
-    """The content with these bits the other way round."""
+    """Return the content with these bits flipped."""
     changed = bytearray(content)
     for byte, bit in at:
         changed[byte] ^= 1 << bit

@@ -1,10 +1,10 @@
-"""Nodes that run out of file descriptors, or are crowded by connections that do nothing.
+"""Nodes that run out of file descriptors, or whose connections are used up by idle clients.
 
-Proofs: the kernel's word that every number below a node's limit is taken while more connections want one; connections
-that a node ended or refused, and the limit that the kernel has for it.
+Proofs: the kernel reports every number below a node's limit as taken while more connections wait for one; connections
+that a node closed or refused, and the limit that the kernel reports for it.
 
-Nobody starts a node again at the heal, and no replica may have gone offline: whatever a node does without descriptors,
-it has to go on by itself when it has some (S10). One that ended stays away, and the cluster does not recover.
+The heal starts no node, and no replica may have gone offline: whatever a node does without descriptors, it has to
+continue by itself once it has some (S10). A node that ended stays down, and the cluster does not recover.
 """
 
 from __future__ import annotations
@@ -32,27 +32,28 @@ from .injection import Evidence, FaultNotMade
 from .processes import running
 
 MORE_THAN_SPARE = 16
-"""Connections to each listener that want a descriptor and get none."""
+"""Connections to each listener that need a descriptor and get none."""
 TAKEN_SECONDS = 10.0
-"""Within them a node takes connections up to its last descriptor. It rests half a second after each that it did not
-take."""
+"""Time within which a node uses up its last descriptor; it pauses for half a second after each connection that it could
+not accept.
+"""
 POLL_SECONDS = 0.02
 LOOK_SECONDS = 0.3
 LOOKS = 5
-"""So many in a row find numbers that are free: a listener has rested twice meanwhile, and taken none of them."""
+"""After this number of looks in a row that find free numbers, the listener has paused twice and used none of them."""
 NO_DESCRIPTOR = "no descriptor for a connection"
 OFFLINE = "replica offline"
 
 
 class LogsSince:
-    """What nodes said from a moment on."""
+    """The log lines of nodes since a moment."""
 
     def __init__(self, cluster: NodeCluster, nodes: tuple[str, ...]) -> None:
         self._files = {node: cluster.log_file(node) for node in nodes}
         self._from = {node: file.stat().st_size if file.exists() else 0 for node, file in self._files.items()}
 
     def count(self, event: str) -> dict[str, int]:
-        """Node → how many lines of this event there are."""
+        """Return node → the number of lines with this event."""
         found = {}
         for node, file in self._files.items():
             with file.open("rb") as lines:
@@ -61,31 +62,34 @@ class LogsSince:
         return found
 
     def check_in_service(self) -> None:
-        """Raises `CommandFailed` where a replica went offline, which only a start takes back."""
+        """Raises `CommandFailed` if a replica went offline, which only a restart of the node would repair."""
         offline = {node: count for node, count in self.count(OFFLINE).items() if count}
         if offline:
-            raise CommandFailed(f"replicas went offline for want of descriptors, so many lines say: {offline}")
+            raise CommandFailed(f"replicas went offline for lack of descriptors (log lines by node: {offline})")
 
 
 def _event(line: bytes) -> object:
     try:
         told = msgspec.json.decode(line)
     except msgspec.DecodeError:
-        return None  # What a node that was killed had written by then, or a line of its interpreter.
+        return None  # The torn last line of a killed node, or a line of its interpreter.
     return told.get("event") if isinstance(told, dict) else None
 
 
 class RunningOut:
-    """`steps.FewDescriptors`. A connection to a node's data listener takes two descriptors, and the listener accepts as
-    many at once as there are numbers left: none of them gets its second then, and all are closed. Where numbers stay
-    free by that the node's limit is lowered to the first of them."""
+    """`steps.FewDescriptors`.
+
+    A connection to a node's data listener takes two descriptors, and the listener accepts as many connections at once
+    as numbers are left: none of them gets its second, and all are closed. If numbers stay free because of that, the
+    node's limit is lowered to the first of them.
+    """
 
     def __init__(self, step: steps.FewDescriptors, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
         self._logs: LogsSince | None = None
         self._before: dict[str, tuple[int, int]] = {}
-        """Node → its process number and limit, before."""
+        """Node → its process id and limit before the fault."""
         self._limits: dict[str, int] = {}
         self._crowds: list[IdleConnections] = []
         self._lowering: asyncio.Task[None] | None = None
@@ -103,11 +107,13 @@ class RunningOut:
 
     async def _lower(self) -> None:
         left = dict.fromkeys(self._before, 0)
-        """Node → how many looks in a row have found numbers that are free."""
+        """Node → the number of looks in a row that found free numbers."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for node, (pid, _) in self._before.items():
-                with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # It ended, which is told.
+                with contextlib.suppress(
+                    ProcessLookupError, FileNotFoundError
+                ):  # The process ended, which `prove` and `heal` report.
                     taken = open_numbers(pid)
                     left[node] = left[node] + 1 if free_below(self._limits[node], taken) else 0
                     if left[node] == LOOKS:
@@ -116,7 +122,7 @@ class RunningOut:
                         left[node] = 0
 
     async def prove(self) -> Evidence:
-        """All numbers are taken at the same moment: a node opens and closes some all the time, where it can."""
+        """Prove that all numbers are taken at one moment: a node that can opens and closes some all the time."""
         assert self._logs is not None and self._lowering is not None
         if self._lowering.done():
             self._lowering.result()
@@ -124,17 +130,17 @@ class RunningOut:
         left = {node: pid for node, (pid, _) in self._before.items() if self._cluster.pid(node) == pid}
         taken = {node: await self._all_taken(node, pid) for node, pid in left.items()}
         if not taken and not gone:
-            raise FaultNotMade("other processes run in their places")
+            raise FaultNotMade("the nodes were restarted meanwhile")
         return {"limits": self._limits, "open": taken, "told": self._logs.count(NO_DESCRIPTOR), "ended": gone}
 
     async def _all_taken(self, node: str, pid: int) -> int:
-        """How many it has open, when nothing below its limit is free. Raises `FaultNotMade`."""
+        """Return the number of open descriptors once no number below the limit is free. Raises `FaultNotMade`."""
         deadline = time.monotonic() + TAKEN_SECONDS
         while True:
             limit = self._limits[node]
             taken = open_numbers(pid)
             if soft_limit(pid) != limit:
-                raise FaultNotMade(f"somebody set the limit of {node} to {soft_limit(pid)}")
+                raise FaultNotMade(f"another process set the limit of {node} to {soft_limit(pid)}")
             free = free_below(limit, taken)
             if not free:
                 return len(taken)
@@ -159,14 +165,14 @@ class RunningOut:
 
 
 class Crowding:
-    """`steps.IdleConnections`. Its nodes keep their low limits until they are started again by somebody else."""
+    """`steps.IdleConnections`. Its nodes keep their low limits until another fault restarts them."""
 
     def __init__(self, step: steps.IdleConnections, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
         self._logs: LogsSince | None = None
         self._stopped: tuple[str, ...] = ()
-        """By us, and not started since."""
+        """Nodes that this fault has stopped and not started again."""
         self._crowds: dict[str, IdleConnections] = {}
 
     async def begin(self) -> None:
@@ -184,7 +190,9 @@ class Crowding:
             await self._crowds[node].begin()
 
     async def prove(self) -> Evidence:
-        """Both listeners of each node turned connections away, while it has some left for itself."""
+        """Prove that both listeners of each node turn connections away, while the node keeps some descriptors for
+        itself.
+        """
         found: dict[str, Evidence] = {}
         for node, pid in running(self._cluster, self._step.nodes).items():
             limit = soft_limit(pid)
@@ -220,6 +228,6 @@ class Crowding:
 
 
 def crowd(cluster: NodeCluster, node: str, each: int) -> IdleConnections:
-    """So many to each of its listeners."""
+    """Return `each` connections to each of the node's two listeners."""
     process = cluster.processes[node]
     return IdleConnections((process.api, process.data), each)

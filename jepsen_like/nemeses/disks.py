@@ -1,8 +1,8 @@
-"""Disks that are full, read-only, or whose fsyncs fail or take long.
+"""Disks that are full or read-only, or whose fsyncs fail or are slow.
 
-Proofs: a write that is refused; fsyncs that strace tells it touched. A node may end by itself of a disk that is
+Proofs: a write that is refused; fsyncs that strace reports as affected. A node may end by itself if its disk is
 read-only or fails (the metadata quorum stops a node whose disk it cannot write to); the heal starts it again, as its
-keeper would. Of a full disk it may not, and nobody makes room on that but the product (S10).
+supervisor would. Of a full disk it may not end, and only the product itself frees space on it (S10).
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from .injection import Evidence, FaultNotMade, Stuck
 from .processes import running
 
 HEALED_SECONDS = 90.0
-"""Retention removes after half a minute what it may; other faults of a mix may hold that up for as long as they last,
-and a clock that is believed to be late by a minute."""
+"""Retention deletes after half a minute what it may; other faults of a mix may delay that as long as they last, and a
+clock that is a minute behind may delay it further.
+"""
 
 
 class Filling:
-    """`steps.FullDisk`. Nobody heals it but the product: the filler stays, and room comes of what retention removes.
+    """`steps.FullDisk`. The product has to heal it alone: the filler stays, and retention frees the space.
 
-    So first every node gets records that are kept for seconds, and only then the filler takes the rest. It goes when
-    the next disks are filled, which have all been well beside it by then; the last one stays for the rest of a run.
+    So first every node gets records that expire within seconds, and then the filler takes the rest of the disk. The
+    filler is removed when the next disks are filled, by when all nodes have been healthy beside it; the last one stays
+    for the rest of the run.
     """
 
     def __init__(self, step: steps.FullDisk, cluster: NodeCluster) -> None:
@@ -52,25 +54,30 @@ class Filling:
             found = await in_thread(expendable.stored, self._cluster.data_folder(node), topic_id)
             if found < wanted:
                 raise FaultNotMade(
-                    f"retention can remove {found} bytes from {node}'s disk, and with less than {wanted} nobody goes on"
+                    f"retention can delete {found} bytes from {node}'s disk, but the node needs {wanted} to continue"
                 )
         for node, volume in disks.items():
-            # Told before it is so: a disk that was filled by half has to heal as well.
+            # Recorded before the fill: a disk that is only half filled has to heal as well.
             self._taken[node] = 0
             self._taken[node] = await in_thread(disk_faults.fill, volume)
             self._left[node] = expendable.free(volume)
 
     async def prove(self) -> Evidence:
-        """The filler's last block was refused. Another write need not be: the node gives up ballast as soon as it meets
-        the full disk."""
+        """Prove that the filler's last block was refused.
+
+        A later write may succeed: the node releases ballast as soon as it meets the full disk.
+        """
         for node, taken in self._taken.items():
             if not taken:
-                raise FaultNotMade(f"nothing of {node}'s disk was free to be taken")
+                raise FaultNotMade(f"{node}'s disk had no free space to fill")
         return {"taken": self._taken, "refused": "ENOSPC", "left": self._left}
 
     async def heal(self) -> Evidence:
-        """Wait for it: nobody makes room, and nobody starts a node, which may not have ended for want of it. Raises
-        `Stuck` where the cluster does not come back."""
+        """Wait for the cluster to heal by itself.
+
+        No space is freed and no node is started from outside; a node must not have ended because of the full disk.
+        Raises `Stuck` if the cluster does not recover.
+        """
         if not self._taken:
             return {}
         began = time.monotonic()
@@ -88,12 +95,10 @@ class Filling:
     def _refuse_ended(self) -> None:
         gone = ended(self._cluster, tuple(self._taken))
         if gone:
-            raise Stuck(f"nodes ended of a full disk: {', '.join(gone)}")
+            raise Stuck(f"nodes ended because of a full disk: {', '.join(gone)}")
 
 
 class TurningReadOnly:
-    """`steps.ReadOnly`."""
-
     def __init__(self, step: steps.ReadOnly, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
@@ -120,8 +125,11 @@ class TurningReadOnly:
 
 
 class TouchingSyncs:
-    """`steps.FailSync` and `steps.SlowSync`. A disk whose fsync failed is not believed again before its node has read
-    it anew: those nodes are started again at the heal."""
+    """`steps.FailSync` and `steps.SlowSync`.
+
+    After a failed fsync a disk is trusted again only when its node has read it from the start: those nodes are
+    restarted at the heal.
+    """
 
     def __init__(self, step: steps.FailSync | steps.SlowSync, cluster: NodeCluster) -> None:
         self._step = step
@@ -143,7 +151,7 @@ class TouchingSyncs:
     async def prove(self) -> Evidence:
         counts = {node: await in_thread(calls.count) for node, calls in self._calls.items()}
         if not any(counts.values()):
-            raise FaultNotMade("nobody called fsync")
+            raise FaultNotMade("no process called fsync")
         return {"calls": counts, "ended": ended(self._cluster, self._step.nodes)}
 
     async def heal(self) -> Evidence:
@@ -156,7 +164,7 @@ class TouchingSyncs:
 
 
 def ended(cluster: NodeCluster, nodes: tuple[str, ...]) -> list[str]:
-    """Those that do not run any more."""
+    """Return the nodes that are not running."""
     return [node for node in nodes if cluster.pid(node) is None]
 
 

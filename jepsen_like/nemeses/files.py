@@ -1,10 +1,10 @@
-"""Files of a node that rot: flipped bits, missing ends, older contents. Only ever those of a fixed minority.
+"""Damaged files of a node: flipped bits, truncated ends, older contents. Only files of a fixed minority are damaged.
 
-A node is killed, one of its files is changed, what lies there is read again (the proof), and the node is started, which
-reads it. A node may refuse to start on what it finds, and should where its vote is at stake (S9); then the heal puts
-back what was taken, as a keeper who has it would. A node that runs keeps the damage: to find and repair it is the
-cluster's business; the heal asks the node to read all that it has. A voter that runs and is not taken back by those who
-remember gets a new disk.
+A node is killed, one of its files is changed and read back (the proof), and the node is started and reads the file. A
+node may refuse to start because of what it finds, and should if its vote is at stake (S9); then the heal restores the
+original bytes, as an operator with a backup would. A node that runs keeps the damage: the cluster has to find and
+repair it, and the heal asks the node to scrub all of its data. A voter that runs but is not readmitted by the others,
+which remember more, gets a new disk.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import os
 import random
 from pathlib import Path
 
-import msgspec
-
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import in_thread
 from jepsen_like.clusters.node import NodeEnded
+from raftlog.api.scrubs import Scrub, StartScrub
 from raftlog.client.cluster.api import HttpApi
 from raftlog.errors import RaftlogError
 
@@ -31,13 +30,6 @@ VERIFY_SECONDS = 30.0
 POLL_SECONDS = 0.1
 
 
-class _Scrub(msgspec.Struct, frozen=True):
-    """What a node says of its check of all replicas."""
-
-    running: bool
-    findings: list[dict[str, object]]
-
-
 class Damaging:
     """`steps.Flip` and `steps.Truncate`."""
 
@@ -46,7 +38,7 @@ class Damaging:
         self._cluster = cluster
         self._rng = random.Random(step.seed)
         self._undo: list[tuple[Path, int, bytes]] = []
-        """File, position, what was there."""
+        """(file, position, original bytes)."""
         self._refused = ""
         self._what = ""
 
@@ -76,14 +68,17 @@ class Damaging:
             return {}
         if self._what in damage.PARTITION_FILES:
             return {"found": await self._verify()} if self._undo else {}
-        # A voter that started with less than it had promised is not taken back by those who remember.
+        # A voter that started with less than it had promised is not readmitted by those that remember more.
         if self._undo and not await is_taken_back(self._cluster, node):
             await replace_disk(self._cluster, node)
             return {"healed": "on a new disk"}
         return {}
 
     async def _start_or_put_back(self) -> None:
-        """A node that ended later than at its start is tried as it is first."""
+        """Start the node; if it ends again, restore the original bytes first.
+
+        A node that ended some time after its start is first tried as it is.
+        """
         try:
             await self._cluster.start((self._step.node,))
         except NodeEnded:
@@ -104,7 +99,7 @@ class Damaging:
             os.truncate(path, size - count)
             changed: Evidence = {"cut_bytes": count}
             if path.stat().st_size != size - count:
-                raise FaultNotMade(f"{path} is as long as it was")
+                raise FaultNotMade(f"{path} still has its old length")
         else:
             at = damage.bits(self._what, size, step.bits, self._rng)
             for byte, bit in at:
@@ -120,31 +115,27 @@ class Damaging:
         self._undo.append((path, position, _read(path, position, count)))
 
     def _put_back(self) -> None:
-        """The last change first: a bit may have been flipped next to another."""
+        """Restore the original bytes, the last change first: a byte may have been changed twice."""
         undo, self._undo = self._undo, []
         for path, position, before in reversed(undo):
             if path.exists():
                 _write(path, position, before)
 
     async def _verify(self) -> int | str:
-        """How many findings a check of everything comes to; why it was not made, where it was not."""
-        api = HttpApi(str(self._cluster.processes[self._step.node].api))
+        """Return the number of findings of a complete scrub, or why it was not made."""
+        api = HttpApi(self._cluster.api_of(self._step.node))
         try:
-            async with asyncio.timeout(VERIFY_SECONDS):
-                scrub = await api.change("POST", "/v1/scrub", _Scrub, {})
+            async with api, asyncio.timeout(VERIFY_SECONDS):
+                scrub = await api.change("POST", "/v1/scrub", Scrub, StartScrub())
                 while scrub.running:
                     await asyncio.sleep(POLL_SECONDS)
-                    scrub = await api.get("/v1/scrub", _Scrub)
+                    scrub = await api.get("/v1/scrub", Scrub)
                 return len(scrub.findings)
         except (RaftlogError, TimeoutError) as error:
             return f"not checked: {error!r}"
-        finally:
-            await api.close()
 
 
 class RollingBack:
-    """`steps.RollBack`."""
-
     def __init__(self, step: steps.RollBack, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
@@ -185,21 +176,21 @@ class RollingBack:
             raise FaultNotMade(f"{self._step.node} has no {self._what} any more")
         self._path = folder / name
         if self._path.stat().st_size > COPY_BYTES_MAX:
-            raise FaultNotMade(f"{name} is larger than is copied here")
+            raise FaultNotMade(f"{name} is too large to be copied")
         _copy_file(self._path, self._old)
 
     def _restore(self) -> Evidence:
         assert self._path is not None
         name = str(self._path.relative_to(self._cluster.data_folder(self._step.node)))
         if not self._path.exists():
-            raise FaultNotMade(f"{name} has gone meanwhile")
+            raise FaultNotMade(f"{name} was removed meanwhile")
         _copy_file(self._path, self._new)
         old, new = self._old.read_bytes(), self._new.read_bytes()
         if old == new:
             raise FaultNotMade(f"{name} has not changed within {self._step.age} s")
         _copy_file(self._old, self._path)
         if self._path.read_bytes() != old:
-            raise FaultNotMade(f"{name} is not what it was before")
+            raise FaultNotMade(f"{name} does not have its old content")
         return {"what": self._what, "file": name, "bytes_now": len(old), "bytes_before": len(new)}
 
     def _forget(self) -> None:
@@ -208,7 +199,7 @@ class RollingBack:
 
 
 def _first_there(cluster: NodeCluster, step: steps.Flip | steps.Truncate | steps.RollBack) -> str:
-    """The kind of file that is damaged. Raises `FaultNotMade` where there is none."""
+    """Return the kind of file to damage. Raises `FaultNotMade` if the node has none of the step's kinds."""
     what = damage.first_there(step.files, sizes_below(cluster.data_folder(step.node)))
     if what is None:
         raise FaultNotMade(f"{step.node} has no {' or '.join(dict.fromkeys(step.files))} yet")
@@ -216,7 +207,7 @@ def _first_there(cluster: NodeCluster, step: steps.Flip | steps.Truncate | steps
 
 
 def sizes_below(folder: Path) -> dict[str, int]:
-    """Path below it → bytes, of every file there."""
+    """Return path below the folder → size in bytes, of every file."""
     found = {}
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -224,17 +215,17 @@ def sizes_below(folder: Path) -> dict[str, int]:
             try:
                 found[str(path.relative_to(folder))] = path.stat().st_size
             except FileNotFoundError:
-                continue  # it was replaced or removed just now
+                continue  # it was replaced or removed meanwhile
     return found
 
 
 def flip(path: Path, place: tuple[int, int]) -> None:
-    """One bit, as (byte, bit of it); and read it again. Raises `FaultNotMade`."""
+    """Flip one bit, given as (byte, bit in it), and read it back. Raises `FaultNotMade`."""
     byte, bit = place
     after = damage.flipped(_read(path, byte, 1), ((0, bit),))
     _write(path, byte, after)
     if _read(path, byte, 1) != after:
-        raise FaultNotMade(f"{path} is what it was")
+        raise FaultNotMade(f"{path} is unchanged")
 
 
 def last_word(error: NodeEnded) -> str:
@@ -253,7 +244,7 @@ def _read(path: Path, position: int, count: int) -> bytes:
 
 
 def _write(path: Path, position: int, content: bytes) -> None:
-    """Durably, so that it is there whatever comes next."""
+    """Write durably, so that the bytes survive whatever comes next."""
     with path.open("r+b") as file:
         file.seek(position)
         file.write(content)

@@ -1,9 +1,9 @@
-"""A fault from its beginning to its heal: made, held, proved, healed, told. The only place where faults are told.
+"""The life of one fault: injected, held, proved, healed, reported. The only place where faults are reported.
 
-An injection is one step made flesh: `begin` makes it, `prove` looks at it while it lasts, `heal` ends it and looks
-again. Whatever happens in between, also a cancellation, `heal` runs to its end, and the fault is told afterwards with
-what proves it: the evidence of both. A fault that could not be made, or not be proved, is told with its error and
-without evidence: void. A heal that fails is raised: nothing that comes after it would mean anything.
+An injection executes one step: `begin` injects the fault, `prove` inspects it while it lasts, `heal` ends it and
+inspects again. Whatever happens in between, including a cancellation, `heal` runs to completion, and the fault is
+reported afterwards with the evidence of both. A fault that could not be injected or proved is reported with its error
+and without evidence: it is void. A failed heal is raised, because nothing after it would be meaningful.
 """
 
 from __future__ import annotations
@@ -28,43 +28,50 @@ Tell = Callable[[Fault], None]
 
 
 class FaultNotMade(Exception):
-    """It could not be made, or there is no proof that it bit; the text says why."""
+    """The fault could not be injected, or there is no proof that it had an effect; the text says why."""
 
 
 class HealFailed(Exception):
-    """A fault could not be taken back: the cluster is not what it was, and the run is over."""
+    """A fault could not be undone: the cluster is not what it was, and the run is over."""
 
 
 class Stuck(HealFailed):
-    """What the cluster has to get over by itself it does not (S10): nobody's fault but the product's."""
+    """The cluster does not recover by itself from a fault that it has to survive (S10): a bug of the product."""
 
 
 NOT_MADE = (FaultNotMade, FaultDidNotBite, CommandFailed, NodeEnded, PowerLossUnavailable, RaftlogError, OSError)
-"""What keeps a fault from being made; anything else is a mistake of ours and is raised."""
+"""Errors that make a fault void; any other exception is a bug of the suite and is raised."""
 
 
 class Injection(Protocol):
-    """One fault on one cluster, once."""
+    """One fault on one cluster, for one use."""
 
     async def begin(self) -> None:
-        """Make it. Raises one of `NOT_MADE`."""
+        """Inject the fault. Raises one of `NOT_MADE`."""
         ...
 
     async def prove(self) -> Evidence:
-        """What proves it while it lasts; may be empty where the heal proves it. Raises one of `NOT_MADE`."""
+        """Return the evidence while the fault lasts; it may be empty if the heal provides it. Raises one of
+        `NOT_MADE`.
+        """
         ...
 
     async def heal(self) -> Evidence:
-        """Take back whatever `begin` did, however far it came; bounded in time. What this proves. Raises one of
-        `NOT_MADE` for what does not prove it; anything that is not healed by then is healed no more. Raises `Stuck`
-        where there is nothing to take back, and the cluster does not get over it."""
+        """Undo what `begin` has done so far, in bounded time, and return the evidence of that.
+
+        Raises one of `NOT_MADE` if the evidence is missing; whatever is not undone by then stays. Raises `Stuck` if
+        there is nothing to undo and the cluster does not recover.
+        """
         ...
 
 
 async def carry_out(
     step: Step, injection: Injection, cluster: NodeCluster, hold: float, origin_ns: int, tell: Tell
 ) -> None:
-    """One fault, for `hold` seconds. What somebody else breaks already is left alone, untold. Raises `HealFailed`."""
+    """Inject one fault for `hold` seconds.
+
+    If another fault has a claim on the same resources, nothing is done or reported. Raises `HealFailed`.
+    """
     if cluster.claimed & step.claims:
         return
     cluster.claimed |= step.claims
@@ -87,21 +94,21 @@ class _Made:
     error: str = ""
 
     def told(self, ended: int) -> Fault:
-        """As the run's records have it: proved, or void and why."""
-        error = self.error or ("" if self.evidence else "nothing proves that it bit")
+        """Return the record of the fault: proved, or void with the reason."""
+        error = self.error or ("" if self.evidence else "there is no proof that it had an effect")
         evidence = {} if error else self.evidence
         kind, targets = self.step.kind, self.step.targets
         return Fault(kind=kind, targets=targets, began=self.began, ended=ended, evidence=evidence, error=error)
 
 
 async def _end(fault: _Made, injection: Injection, cluster: NodeCluster, origin_ns: int, tell: Tell) -> None:
-    """Heal, and tell whatever became of it."""
+    """Heal the fault and report it, whatever happened."""
     try:
         fault.evidence |= await injection.heal()
     except (FaultNotMade, FaultDidNotBite) as error:
         fault.error = fault.error or str(error)
     except NOT_MADE as error:
-        fault.error = f"it could not be healed: {error}"
+        fault.error = f"the fault could not be healed: {error}"
         raise HealFailed(
             f"{fault.step.kind} of {', '.join(fault.step.targets)} could not be healed: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""Which injection carries out which step: the one table between plans and what they do."""
+"""The table from steps to the injections that execute them."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
 
 
 def injection_of(step: Step, cluster: NodeCluster) -> Injection:
-    """For one use."""
+    """Return an injection for one use."""
     return INJECTIONS[type(step)](step, cluster)

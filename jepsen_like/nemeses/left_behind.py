@@ -1,8 +1,8 @@
-"""A replica that comes back when the only one that has more is away.
+"""A replica that returns while the only replica with more records is down.
 
-What came while it was away was acknowledged, where the minimum allows that, by the other alone. It must not lead: the
-partition waits. The proof is the cluster's word that it had left the ISR before the other was killed, beside other
-process numbers of both.
+The records written during its absence were acknowledged by the other alone, if the minimum ISR allows that. The
+returning replica must not lead: the partition waits. The proof is the cluster's own report that it had left the ISR
+before the other was killed, and new process ids of both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from .processes import running
 
 SHRUNK_SECONDS = 20.0
 ALONE_SECONDS = 1.5
-"""In which clients write to the one that is left."""
+"""Time during which clients write to the remaining replica."""
 
 
 class LeavingBehind:
-    """`crafted_steps.LeaveBehind`."""
-
     def __init__(self, step: crafted_steps.LeaveBehind, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
@@ -36,13 +34,13 @@ class LeavingBehind:
         self._pids = running(cluster, self._step.nodes)
         await cluster.kill((self._behind,))
         async with Admin([cluster.bootstrap[cluster.node_id(self._leader)]]) as admin:
-            await until(lambda: self._is_out(admin), f"{self._behind} is out of the ISR", SHRUNK_SECONDS)
+            await until(lambda: self._is_out(admin), f"{self._behind} has left the ISR", SHRUNK_SECONDS)
         await asyncio.sleep(ALONE_SECONDS)
         await cluster.kill((self._leader,))
         await cluster.start((self._behind,))
 
     async def prove(self) -> Evidence:
-        """It was seen out of the ISR before anything else was done."""
+        """The replica was seen outside the ISR before the leader was killed."""
         step = self._step
         return {"behind": self._behind, "partition": f"{step.topic}/{step.partition}"}
 
@@ -50,7 +48,7 @@ class LeavingBehind:
         await self._cluster.start(self._step.nodes)
         pids = {node: [pid, self._cluster.pid(node)] for node, pid in self._pids.items()}
         if any(before == after for before, after in pids.values()):
-            raise FaultNotMade(f"a process is the one it was: {pids}")
+            raise FaultNotMade(f"a process was not restarted: {pids}")
         return {"pids": pids} if pids else {}
 
     async def _is_out(self, admin: Admin) -> bool:

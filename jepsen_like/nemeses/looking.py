@@ -1,5 +1,6 @@
-"""What a nemesis may know of the cluster that it breaks: who leads, where partitions are. A look never fails: what the
-cluster does not tell within seconds is not known.
+"""The facts that a nemesis knows of the cluster: its leaders and the places of its partitions.
+
+A look never fails: facts that the cluster does not report within seconds are unknown.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ import asyncio
 import random
 
 from jepsen_like.clusters.cluster import NodeCluster
-from raftlog.client.admin import Admin, TopicDescription
+from raftlog.api.topics import TopicDescription
+from raftlog.client.admin import Admin
 from raftlog.errors import RaftlogError
 
 from .steps import Facts, PartitionFacts
@@ -16,17 +18,17 @@ from .targets import fixed_minority
 
 LOOK_SECONDS = 5.0
 TOPICS_MAX = 8
-"""The first by name: enough to know who leads."""
+"""The first topics by name are enough to find leaders."""
 PARTITIONS_MAX = 64
 
 
 def minority_of(cluster: NodeCluster, seed: int) -> tuple[str, ...]:
-    """Those whose files a run of this seed may damage, whichever nemeses it has."""
+    """Return the nodes whose files a run of this seed may damage, with any nemesis."""
     return fixed_minority(tuple(cluster.nodes), random.Random(f"{seed} minority"))
 
 
 async def look(cluster: NodeCluster, minority: tuple[str, ...]) -> Facts:
-    """Facts of now, or of nothing but names."""
+    """Return the current facts, or only the names of nodes if the cluster does not answer."""
     nodes = tuple(cluster.nodes)
     try:
         async with asyncio.timeout(LOOK_SECONDS), Admin(cluster.bootstrap) as admin:

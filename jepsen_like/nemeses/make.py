@@ -1,4 +1,4 @@
-"""A nemesis by its name: none, one recipe of the catalogue, or all of them mixed."""
+"""Creates a nemesis from its name: none, one recipe of the catalogue, or a mix."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ class Unbroken:
     needs: frozenset[str] = frozenset()
 
     async def disturb(self, cluster: RealCluster, seconds: float, tell: Tell) -> None:
-        """See `Nemesis`."""
         await asyncio.sleep(seconds)
 
 
 def make(name: str, *, seed: int, origin_ns: int, options: Mapping[str, Any] | None = None) -> Nemesis:
-    """A nemesis for one run. `origin_ns`: when the run began, by this machine's monotonic clock. Raises
-    `InvalidRequest` for names and options that do not exist."""
+    """Return a nemesis for one run.
+
+    `origin_ns`: the time on this machine's monotonic clock when the run began. Raises `InvalidRequest` for unknown
+    names and options.
+    """
     known = checked(options or {})
     if name == NONE:
         return Unbroken()

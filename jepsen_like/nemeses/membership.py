@@ -1,7 +1,7 @@
-"""Voters that go and come back, partitions that are moved and moved back, brokers that are emptied.
+"""Voters that are removed and added back, partitions that are moved and moved back, brokers that are drained.
 
-What is asked is what an operator asks, through `Admin`, and may be refused: then there was no fault. Taking it back is
-asked again and again until it is so, for other faults may hold it up; it is bounded. The proof is the cluster's own
+The requests are an operator's, sent through `Admin`, and may be refused: then there was no fault. The change back is
+retried until it succeeds, because other faults may delay it; the time is bounded. The proof is the cluster's own
 answer: voters, replicas.
 """
 
@@ -27,7 +27,9 @@ Where = dict[tuple[str, int], tuple[str, ...]]
 
 
 async def until(holds: Callable[[], Awaitable[bool]], what: str, within: float) -> None:
-    """Asks again and again; an error of the cluster is a no. Raises `RetriableError` (`request_timed_out`)."""
+    """Poll until `holds` is true; an error of the cluster counts as false. Raises `RetriableError`
+    (`request_timed_out`).
+    """
     deadline = time.monotonic() + within
     last = "no"
     while True:
@@ -37,13 +39,11 @@ async def until(holds: Callable[[], Awaitable[bool]], what: str, within: float) 
         except RaftlogError as error:
             last = str(error)
         if time.monotonic() > deadline:
-            raise RetriableError("request_timed_out", f"not within {within:.0f} s: {what}; the last answer: {last}")
+            raise RetriableError("request_timed_out", f"not within {within:.0f} s: {what}; last answer: {last}")
         await asyncio.sleep(POLL_SECONDS)
 
 
 class RemovingVoter:
-    """`steps.RemoveVoter`."""
-
     def __init__(self, step: steps.RemoveVoter, cluster: NodeCluster) -> None:
         self._step = step
         self._node = cluster.node_id(step.node)
@@ -53,13 +53,13 @@ class RemovingVoter:
 
     async def begin(self) -> None:
         self._before = sorted((await self._admin.quorum()).voters)
-        self._asked = True  # An answer may be lost, and the change made.
+        self._asked = True  # Set before the request: its answer may be lost although the change was made.
         await self._admin.remove_voter(self._node)
 
     async def prove(self) -> Evidence:
         after = sorted((await self._admin.quorum()).voters)
         if self._node in after:
-            raise FaultNotMade(f"the voters are {after} as before")
+            raise FaultNotMade(f"the voters are still {after}")
         return {"before": self._before, "after": after}
 
     async def heal(self) -> Evidence:
@@ -77,7 +77,7 @@ class RemovingVoter:
 
 
 class Moving:
-    """Partitions that are elsewhere for a while."""
+    """Partitions that are moved away for a while."""
 
     def __init__(self, cluster: NodeCluster) -> None:
         self._cluster = cluster
@@ -86,7 +86,7 @@ class Moving:
         self._wanted: Where = {}
 
     async def _move(self, wanted: Where, *, throttle: int | None = None) -> None:
-        """Ask for it. Raises `FaultNotMade` where all of it is refused."""
+        """Request the moves. Raises `FaultNotMade` if all of them are refused."""
         self._before = await self._where(wanted)
         self._wanted = wanted
         outcomes = await self._admin.alter_reassignments(self._as_ids(wanted), throttle=throttle)
@@ -95,7 +95,7 @@ class Moving:
             raise FaultNotMade(f"no move was accepted: {refused[:1]}")
 
     async def prove(self) -> Evidence:
-        """Some of it is where it was wanted, or on its way."""
+        """Prove that some partitions are at their new places, or on their way."""
         now = await self._where(self._wanted)
         moving = {(one.topic, one.partition) for one in await self._admin.list_reassignments()}
         changed = {
@@ -104,33 +104,33 @@ class Moving:
             if now.get((topic, partition), before) != before or (topic, partition) in moving
         }
         if not changed:
-            raise FaultNotMade("every partition is where it was")
+            raise FaultNotMade("no partition has moved")
         return {"moved": changed}
 
     async def heal(self) -> Evidence:
         try:
             if self._before:
-                await until(self._is_back, "partitions are where they were", BACK_SECONDS)
+                await until(self._is_back, "partitions are back at their places", BACK_SECONDS)
         finally:
             await self._admin.close()
         return {}
 
     async def _is_back(self) -> bool:
-        """Asks for what is elsewhere; a topic that is gone has no place."""
+        """Request the missing moves back, and return whether all partitions are back; deleted topics are ignored."""
         now = await self._where(self._before)
         moving = {(one.topic, one.partition) for one in await self._admin.list_reassignments()}
         elsewhere = {where: self._before[where] for where, at in now.items() if at != self._before[where]}
         asked = {where: wanted for where, wanted in elsewhere.items() if where not in moving}
         if asked:
             await self._admin.alter_reassignments(self._as_ids(asked))
-        # What is on its way elsewhere is asked for again: a move may be replaced by another.
+        # A partition that is still moving away gets a new request: it replaces the move.
         replaced = {where: wanted for where, wanted in elsewhere.items() if where in moving}
         if replaced:
             await self._admin.alter_reassignments(self._as_ids(replaced))
         return not elsewhere and not moving & set(self._before)
 
     async def _where(self, partitions: Where) -> Where:
-        """Where these are now, of topics that still exist."""
+        """Return the current places of these partitions, for topics that still exist."""
         found: Where = {}
         known = {topic.name for topic in await self._admin.list_topics()}
         for topic in sorted({topic for topic, _ in partitions} & known):
@@ -144,8 +144,6 @@ class Moving:
 
 
 class Reassigning(Moving):
-    """`steps.Reassign`."""
-
     def __init__(self, step: steps.Reassign, cluster: NodeCluster) -> None:
         super().__init__(cluster)
         self._step = step
@@ -155,8 +153,6 @@ class Reassigning(Moving):
 
 
 class Draining(Moving):
-    """`steps.Drain`."""
-
     def __init__(self, step: steps.Drain, cluster: NodeCluster) -> None:
         super().__init__(cluster)
         self._node = step.node

@@ -1,7 +1,7 @@
-"""All nemeses together, drawn anew every half minute: a quarter of the time none, else one to three at once.
+"""A mix of all nemeses, redrawn every half minute: none for a quarter of the time, otherwise one to three at once.
 
-So a run reaches combinations, and no cluster is held down for all of it. At each change everything is healed. Faults
-that would undo one another are not made at the same time (`steps.py`, claims).
+So a run reaches combinations of faults, and the cluster is not down for all of it. Everything is healed before each
+redraw. Faults that would undo each other are not injected at the same time (`steps.py`, claims).
 
 Source: the mix of Jepsen's Bufstream and NATS suites.
 """
@@ -22,9 +22,9 @@ from .targets import sample
 
 NONE_SHARE = 0.25
 MERGED = ("slow-links", "stall", "reset", "late-bytes")
-"""They are in `links` together."""
+"""`links` contains all of these."""
 CRAFTED = ("slow-kill", "power-rot-each", "followers-forget", "move-kill", "left-behind")
-"""For rounds, and by name: what they are made of is in the mix by itself."""
+"""For rounds, and by name only: the mix contains the faults from which they are composed."""
 
 
 class MixedNemesis:
@@ -34,7 +34,7 @@ class MixedNemesis:
     needs: frozenset[str] = frozenset()
 
     def __init__(self, seed: int, origin_ns: int, options: Options) -> None:
-        """Raises `InvalidRequest` for nemeses that do not exist."""
+        """Raises `InvalidRequest` for unknown nemeses."""
         wrong = [name for name in options.nemeses if name not in RECIPES]
         if wrong:
             raise InvalidRequest("invalid_request", f"mixed has no {wrong[0]!r}; there are {', '.join(RECIPES)}")
@@ -45,13 +45,16 @@ class MixedNemesis:
         }
 
     async def disturb(self, cluster: RealCluster, seconds: float, tell: Tell) -> None:
-        """See `Nemesis`. Raises `HealFailed`, and `InvalidRequest` where the cluster cannot be given one that was asked
-        for by name, or none of all."""
+        """Run the mix for some seconds.
+
+        Raises `HealFailed`; raises `InvalidRequest` if the cluster does not support a nemesis that was named, or any of
+        the mix.
+        """
         named = frozenset().union(*(RECIPES[name].needs for name in self._options.nemeses))
         able = as_breakable(cluster, ", ".join((self.name, *self._options.nemeses)), named).capabilities
         names = [name for name, member in self._members.items() if member.needs <= able]
         if not names:
-            raise InvalidRequest("invalid_request", "this cluster can be given none of the nemeses of the mix")
+            raise InvalidRequest("invalid_request", "this cluster supports none of the nemeses of the mix")
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0:
@@ -66,17 +69,19 @@ class MixedNemesis:
 
 
 def members(options: Options) -> tuple[str, ...]:
-    """What is drawn from, whatever a cluster can be given."""
+    """Return the names of the mix, regardless of what the cluster supports."""
     return tuple(name for name in RECIPES if name in (options.nemeses or set(RECIPES) - {*MERGED, *CRAFTED}))
 
 
 def left_out(options: Options, able: frozenset[str]) -> dict[str, tuple[str, ...]]:
-    """Of a mix of everything, what such a cluster cannot be given: name → what it lacks. Those that were asked for by
-    name are not left out but refused."""
+    """Return the nemeses of a complete mix that the cluster does not support: name → the missing capabilities.
+
+    Nemeses that were named explicitly are refused instead of left out.
+    """
     lacking = {name: tuple(sorted(RECIPES[name].needs - able)) for name in members(options)}
     return {} if options.nemeses else {name: needs for name, needs in lacking.items() if needs}
 
 
 def drawn(rng: random.Random, names: list[str], at_once: int) -> list[str]:
-    """None, or a few."""
+    """Return no name, or a few."""
     return [] if rng.random() < NONE_SHARE else sorted(sample(rng, names, rng.randrange(1, at_once + 1)))

@@ -1,10 +1,10 @@
-"""Running a nemesis: look, draw, break, hold, heal, rest, and again, until its time is over.
+"""The loop of a nemesis: look, draw, inject, hold, heal, rest, until its time is over.
 
     nemesis = make("kill", seed=7, origin_ns=began, options={"hold": [5, 10]})
     await nemesis.disturb(cluster, 60.0, faults.append)
 
-The order of steps is a function of the seed and of what the cluster told. All that was broken is healed when `disturb`
-returns, and also when it is cancelled; nothing else of a cluster is touched.
+The order of steps is a function of the seed and of what the cluster reported. When `disturb` returns or is cancelled,
+every fault is healed; nothing else of the cluster is changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .targets import choice
 
 
 class RecipeNemesis:
-    """One recipe, over and over. Implements `Nemesis`."""
+    """One recipe, repeatedly. Implements `Nemesis`."""
 
     def __init__(self, name: str, recipe: Recipe, seed: int, origin_ns: int, options: Options) -> None:
         self.name = name
@@ -37,7 +37,7 @@ class RecipeNemesis:
         self._options = options
 
     async def disturb(self, cluster: RealCluster, seconds: float, tell: Tell) -> None:
-        """See `Nemesis`. Raises `HealFailed`, and `InvalidRequest` where the cluster cannot be given these faults."""
+        """Raises `HealFailed`, and `InvalidRequest` if the cluster does not support these faults."""
         breakable = as_breakable(cluster, self.name, self.needs)
         minority = minority_of(breakable, self._seed)
         loop = asyncio.get_running_loop()
@@ -53,7 +53,10 @@ class RecipeNemesis:
 
 
 def as_breakable(cluster: RealCluster, name: str, needs: frozenset[str]) -> NodeCluster:
-    """Raises `InvalidRequest` where it is not, or cannot be given what `needs` names."""
+    """Return the cluster as one that accepts faults.
+
+    Raises `InvalidRequest` if it is another kind of cluster, or lacks a capability of `needs`.
+    """
     if not isinstance(cluster, NodeCluster):
         raise InvalidRequest("invalid_request", f"nemesis {name} breaks only clusters of `jepsen_like/clusters/`")
     lacking = needs - cluster.capabilities

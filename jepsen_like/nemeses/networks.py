@@ -1,7 +1,7 @@
-"""Links between nodes that are cut, slow, stalled, reset, or late.
+"""Links between nodes that are cut, slow, stalled, reset, or delayed beyond the end of their connection.
 
-Proofs: packets or bytes that a cut kept from arriving; pieces that waited; bytes that came over stalled connections;
-connections that were ended; bytes that arrived after their connection had been.
+Proofs: packets or bytes that a cut kept from arriving; pieces that were delayed; bytes that arrived on stalled
+connections; connections that were reset; bytes that arrived after the end of their connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .injection import Evidence, FaultNotMade
 
 
 def counted(counts: dict[str, int], what: str) -> Evidence:
-    """Those above zero. Raises `FaultNotMade` where there is none: nobody would have noticed the fault."""
+    """Return the counts above zero. Raises `FaultNotMade` if there is none: the fault had no effect on any traffic."""
     bitten = {name: count for name, count in sorted(counts.items()) if count}
     if not bitten:
         raise FaultNotMade(f"nothing was {what}: no traffic went there")
@@ -25,15 +25,13 @@ def counted(counts: dict[str, int], what: str) -> Evidence:
 
 
 def proxies(cluster: NodeCluster) -> ProxyLinks:
-    """Raises `FaultNotMade` where the layout has none."""
+    """Return the proxies of the links. Raises `FaultNotMade` if the layout has none."""
     if cluster.proxies is None:
         raise FaultNotMade("this layout has no proxies on its links")
     return cluster.proxies
 
 
 class Cutting:
-    """`steps.Cut`."""
-
     def __init__(self, step: steps.Cut, cluster: NodeCluster) -> None:
         self._step = step
         self._links = cluster.links
@@ -50,7 +48,7 @@ class Cutting:
 
 
 class OnProxies:
-    """What only proxies do. `_make` begins it, `_proof` counts."""
+    """A fault that needs proxies. `_make` begins it, `prove` counts its effects."""
 
     def __init__(self, step: steps.OnLinks, cluster: NodeCluster) -> None:
         self._step = step
@@ -72,8 +70,6 @@ class OnProxies:
 
 
 class Slowing(OnProxies):
-    """`steps.Slow`."""
-
     def __init__(self, step: steps.Slow, cluster: NodeCluster) -> None:
         super().__init__(step, cluster)
         self._delay, self._jitter = step.delay_ms / 1000, step.jitter_ms / 1000
@@ -88,8 +84,6 @@ class Slowing(OnProxies):
 
 
 class Stalling(OnProxies):
-    """`steps.Stall`."""
-
     def __init__(self, step: steps.Stall, cluster: NodeCluster) -> None:
         super().__init__(step, cluster)
         self._rng = random.Random(step.seed)
@@ -102,7 +96,7 @@ class Stalling(OnProxies):
 
 
 class Repeating(OnProxies):
-    """What is done again and again, by a task of its own."""
+    """A fault that a background task repeats."""
 
     def __init__(self, step: steps.Reset | steps.Linger, cluster: NodeCluster, period: float) -> None:
         super().__init__(step, cluster)
@@ -122,7 +116,7 @@ class Repeating(OnProxies):
 
     async def prove(self) -> Evidence:
         if self._again is not None and self._again.done():
-            self._again.result()  # It goes on until the heal: it failed.
+            self._again.result()  # The task runs until the heal, so it has failed: raise its error.
         return {}
 
     async def heal(self) -> Evidence:
@@ -133,13 +127,11 @@ class Repeating(OnProxies):
 
 
 class Resetting(Repeating):
-    """`steps.Reset`."""
-
     def __init__(self, step: steps.Reset, cluster: NodeCluster) -> None:
         super().__init__(step, cluster, step.period_ms / 1000)
 
     def _make(self, links: ProxyLinks) -> None:
-        """The task does it."""
+        """Do nothing: the task resets."""
 
     async def prove(self) -> Evidence:
         await super().prove()
@@ -147,7 +139,7 @@ class Resetting(Repeating):
 
 
 class Lingering(Repeating):
-    """`steps.Linger`: connections break twice for each time that bytes linger."""
+    """`steps.Linger`: connections break twice within the time for which their bytes linger."""
 
     def __init__(self, step: steps.Linger, cluster: NodeCluster) -> None:
         super().__init__(step, cluster, step.linger_ms / 2000)

@@ -1,7 +1,7 @@
-"""A leader that dies while its partition is on its way to other replicas, which have hardly anything yet.
+"""A leader that dies while its partition moves to other replicas, which have hardly any data yet.
 
-What is moved is moved back at the heal, as fast as it can. The proof is the cluster's own word that it was on its way,
-beside another process number of the leader.
+The partition is moved back at the heal, without a throttle. The proof is the cluster's own report that the move was in
+progress, and a new process id of the leader.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from .processes import running
 from .targets import apart
 
 BYTES_PER_SECOND = 1
-"""Of a move: one batch goes whole, and no other for minutes."""
+"""Throttle of the move: one batch is copied whole, and no other for minutes."""
 
 
 class MovingAndKilling(Moving):
-    """`crafted_steps.MoveAndKill`."""
-
     def __init__(self, step: crafted_steps.MoveAndKill, cluster: NodeCluster) -> None:
         super().__init__(cluster)
         self._step = step
@@ -36,17 +34,17 @@ class MovingAndKilling(Moving):
         where = step.topic, step.partition
         more = (step.receiver, self._leader, *step.followers)
         await self._move({where: more}, throttle=BYTES_PER_SECOND)
-        await until(self._copies, "the new replica is being copied to", MOVED_SECONDS)
+        await until(self._copies, "the new replica is being filled", MOVED_SECONDS)
         self._pid = running(cluster, (self._leader,))[self._leader]
-        # A replica that is taken to be in sync is not throttled: so nothing may come there from here on. Whoever is
-        # asked reaches both, and all of it is over before anybody is missed.
+        # A replica that counts as in sync is not throttled, so from here on nothing may reach the receiver. The
+        # follower that gets the request can reach both, and all of this is over before any node is missed.
         await cluster.links.cut(apart([(self._leader,)], (self._leader, step.receiver)))
         async with Admin(cluster.bootstrap[cluster.node_id(step.followers[0])]) as admin:
             await admin.alter_reassignments(self._as_ids({where: (step.receiver, self._leader)}))
         await cluster.kill((self._leader,))
 
     async def prove(self) -> Evidence:
-        """It was seen on its way before anything else was done."""
+        """The move was seen in progress before anything else was done."""
         step = self._step
         return {"receiver": step.receiver, "partition": f"{step.topic}/{step.partition}"}
 
@@ -55,11 +53,11 @@ class MovingAndKilling(Moving):
         await self._cluster.start((self._leader,))
         pids = [self._pid, self._cluster.pid(self._leader)]
         if self._before:
-            with suppress(RaftlogError):  # Where nothing is left to move there is no throttle either.
+            with suppress(RaftlogError):  # If nothing is left to move, there is no throttle either.
                 await self._admin.alter_reassignments({}, throttle=0)
         await super().heal()
         if self._pid == pids[1]:
-            raise FaultNotMade(f"{self._leader} is the process that it was")
+            raise FaultNotMade(f"{self._leader} was not restarted")
         return {"pids": {self._leader: pids}} if self._pid else {}
 
     async def _copies(self) -> bool:

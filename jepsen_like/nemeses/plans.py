@@ -1,8 +1,8 @@
-"""What to do next: from a seeded random and what is known of the cluster to one step. Pure.
+"""The next step, drawn from a seeded random and the known facts about the cluster. Pure.
 
-Each draw takes `(rng, facts, options)` and gives a step, or None where this cluster has nothing to do it to. The same
-seed and facts give the same steps. `options` are a run's, by name; what they may be is said where they are read, and
-anything else is refused (`checked`) before a run begins.
+Each draw takes `(rng, facts, options)` and returns a step, or None if this cluster has no target for it. The same seed
+and facts give the same steps. `options` are those of a run, by name; the allowed values stand where they are read, and
+anything else is refused (`checked`) before the run begins.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from .targets import AIMS, CONTROLLER, LEADER_SHAPES, ONE_WAY_SHAPES, SHAPES, ai
 SURVIVORS = ("nothing", "names", "parts")
 BUMP_SECONDS_MAX = 288.0
 BUMP_SECONDS_MIN = 4.0
-"""Below it a node's own clock, which tells whole seconds, is no proof."""
+"""Smaller offsets cannot be proved by a node's own clock, which reports whole seconds."""
 WRONG_DAYS = (8.0, 40.0)
-"""More than anything is kept for."""
+"""Longer than any retention."""
 MOVES_MAX = 4
 SLOW_MS = 100
-"""Of each fsync; below an election's timeout, so that the quorum goes on."""
+"""Delay of each fsync; below an election timeout, so that the quorum continues."""
 JOURNAL_SLOW_MS = 30
-"""A voter's thread waits for three calls in a row, and nobody else is to be elected meanwhile."""
+"""A voter's thread waits for three calls in a row, which must not cause an election."""
 SPARE_DESCRIPTORS = (0, 1, 4, 16)
 FEW_DESCRIPTORS = (1024, 1200)
-"""The first is the least that a node starts with."""
+"""The first is the lowest number with which a node starts."""
 IDLE_CONNECTIONS = 300
-"""To a listener. With those limits it takes less."""
+"""Connections to each listener. With those limits it accepts fewer."""
 TRUNCATED_BYTES = (1, 7, 61, 512, 4096, 65_536)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Of a nemesis, as a run's plan has them by these names."""
+    """The options of a nemesis, by the names of a run's plan."""
 
     aims: tuple[str, ...] = AIMS
     shapes: tuple[str, ...] = ()
-    """Of partitions; empty: those of the nemesis."""
+    """Shapes of partitions; empty: those of the nemesis."""
     files: tuple[str, ...] = ()
     """Kinds of files; empty: those of the nemesis."""
     hold: tuple[float, float] = (5.0, 15.0)
-    """Seconds that a fault lasts, at least and at most."""
+    """Minimum and maximum duration of a fault in seconds."""
     quiet: tuple[float, float] = (2.0, 10.0)
-    """Seconds between two faults."""
+    """Minimum and maximum pause between two faults in seconds."""
     redraw: float = 30.0
-    """Seconds after which `mixed` draws anew."""
+    """Seconds after which `mixed` redraws."""
     nemeses: tuple[str, ...] = ()
-    """What `mixed` draws from; empty: all that the cluster can be given."""
+    """The nemeses of `mixed`; empty: all that the cluster supports."""
     at_once: int = 3
-    """Of them, at most."""
+    """Maximum number of nemeses at once."""
 
 
 def checked(given: Mapping[str, Any]) -> Options:
-    """Options by name, as JSON has them; names that are no nemesis's are somebody else's. Raises `InvalidRequest`."""
+    """Parse options by name, as JSON has them, ignoring names that belong to others. Raises `InvalidRequest`."""
     known: dict[str, Any] = {}
     shapes = (*SHAPES, *ONE_WAY_SHAPES, *LEADER_SHAPES)
     for name, allowed in (("aims", (*AIMS, CONTROLLER)), ("shapes", shapes), ("files", FILES)):
@@ -107,7 +107,7 @@ def kill(rng: Random, facts: Facts, options: Options) -> steps.Step:
 
 
 def slow_kill(rng: Random, facts: Facts, options: Options) -> crafted_steps.SlowKill:
-    """Those that go on are slow, or all where nobody does."""
+    """Slow down the nodes that survive, or all if none does."""
     name = choice(rng, options.aims)
     killed = aim(name, facts, rng)
     slowed = tuple(node for node in facts.nodes if node not in killed) or killed
@@ -162,7 +162,7 @@ def bump(rng: Random, facts: Facts, options: Options) -> steps.Step:
 
 
 def wrong_start(rng: Random, facts: Facts, options: Options) -> steps.Step:
-    """Days, either way, and of a minority: what most clocks agree on is believed."""
+    """Wrong by days in either direction, at a minority: the cluster trusts the clock of the majority."""
     nodes = aim(choice(rng, ("one", "minority")), facts, rng)
     days = (rng.uniform(*WRONG_DAYS) * (1 if rng.random() < 0.5 else -1) for _ in nodes)
     return steps.WrongStart(nodes, tuple(round(86_400 * wrong, 3) for wrong in days))
@@ -179,7 +179,7 @@ def monotonic_offset(rng: Random, facts: Facts, options: Options) -> steps.Step:
 
 
 def _offset(rng: Random) -> float:
-    """Of every order of size up to the largest, either way."""
+    """Return an offset of any order of magnitude up to the largest, in either direction."""
     size: float = BUMP_SECONDS_MIN * (BUMP_SECONDS_MAX / BUMP_SECONDS_MIN) ** rng.random()
     return round(size if rng.random() < 0.5 else -size, 3)
 
@@ -202,7 +202,7 @@ def slow_power_of_all(rng: Random, facts: Facts, options: Options) -> steps.Step
 
 
 def power_and_rot(rng: Random, facts: Facts, options: Options, each: bool = False) -> steps.Step:
-    """Of those whose files may be damaged."""
+    """Damage only nodes whose files may be damaged."""
     cut = _power(rng, facts.nodes, "all")
     rotten = choice(rng, facts.minority)
     return steps.PowerAndRot(cut.nodes, "all", cut.survivors, cut.seed, rotten=rotten, each=each)
@@ -214,7 +214,7 @@ def _power(rng: Random, nodes: tuple[str, ...], name: str) -> steps.Power:
 
 
 def amnesia(rng: Random, facts: Facts, options: Options, by: str, slow_ms: int = 0) -> steps.Step | None:
-    """The victim leads something where that is known: what it forgets was acknowledged by it."""
+    """The victim is a known leader, if any: the records that it loses were acknowledged by it."""
     if len(facts.nodes) < 3:
         return None
     leading = [node for node in facts.nodes if node in facts.leaders or node == facts.controller]
@@ -234,8 +234,11 @@ def amnesia(rng: Random, facts: Facts, options: Options, by: str, slow_ms: int =
 
 
 def followers_forget(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
-    """All but one that leads: a partition, or the quorum where the shapes say so. What the leader counted is on its own
-    disk, so it must have been on theirs, of which nothing else comes back."""
+    """Power off all nodes but one leader: of a partition, or of the quorum if the shapes say so.
+
+    The leader's own copy is on its disk, so the copies it counted must have been on the disks of the others; nothing
+    else survives.
+    """
     leading, slow_ms = facts.leaders, SLOW_MS
     if facts.controller is not None and CONTROLLER in options.shapes:
         leading, slow_ms = (facts.controller,), JOURNAL_SLOW_MS
@@ -278,7 +281,7 @@ def slow_sync(rng: Random, facts: Facts, options: Options) -> steps.Step:
 
 
 def flip(rng: Random, facts: Facts, options: Options) -> steps.Step:
-    """Of what is read while a node runs, half of the time while it does."""
+    """For files that are read while a node runs, the bits flip while it runs in half of the cases."""
     running = rng.random() < 0.5
     node = choice(rng, facts.minority)
     return steps.Flip(node, _files(rng, options), _seed(rng), bits=choice(rng, (1, 2, 8)), running=running)
@@ -290,15 +293,19 @@ def truncate(rng: Random, facts: Facts, options: Options) -> steps.Step:
 
 
 def _files(rng: Random, options: Options) -> tuple[str, ...]:
-    """All kinds in any order: a node may not have those that come first yet. Records lie in segments, so these more
-    often come early."""
+    """Return all kinds in random order, since a node may not have the first ones yet.
+
+    Segments are listed three times, so that they come early more often: they hold the records.
+    """
     kinds = options.files or (*FILES, "segment", "segment")
     return sample(rng, kinds, len(kinds))
 
 
 def roll_back(rng: Random, facts: Facts, options: Options) -> steps.Step:
-    """Of a partition only: an old journal is whole, and no checksum tells it from a new one. A voter that forgot its
-    vote so is what a replaced disk is, and has its own procedure."""
+    """Roll back a partition's file only: an old journal is intact, and no checksum distinguishes it from a new one.
+
+    A voter that loses its vote that way is in the situation of a replaced disk, which has its own procedure.
+    """
     kinds = options.files or ("segment", "segment", "checkpoint", "epoch-history")
     files, age = sample(rng, kinds, len(kinds)), round(rng.uniform(*options.hold), 2)
     return steps.RollBack(choice(rng, facts.minority), files, _seed(rng), age=age)
@@ -308,7 +315,7 @@ def roll_back(rng: Random, facts: Facts, options: Options) -> steps.Step:
 
 
 def replace_disk(rng: Random, facts: Facts, options: Options) -> steps.Step:
-    """Of those whose files may be damaged: it loses them all."""
+    """Only nodes whose files may be damaged: the node loses all of them."""
     return steps.ReplaceDisk(choice(rng, facts.minority))
 
 
@@ -317,7 +324,9 @@ def remove_voter(rng: Random, facts: Facts, options: Options) -> steps.Step | No
 
 
 def reassign(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
-    """Another order, fewer replicas down to the minimum, or other nodes where there are more than replicas."""
+    """Draw another order, fewer replicas down to the minimum ISR, or other nodes if there are more nodes than
+    replicas.
+    """
     moves = []
     for one in sample(rng, facts.partitions, MOVES_MAX):
         count = rng.randrange(max(one.min_insync_replicas, 1), len(one.replicas) + 1)
@@ -328,7 +337,7 @@ def reassign(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
 
 
 def move_and_kill(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
-    """Where there are followers, and somebody is left to receive."""
+    """Choose a partition with followers, and a node outside of it that can receive."""
     fitting = [
         one for one in facts.partitions
         if one.leader in one.replicas and one.min_insync_replicas <= 2
@@ -344,7 +353,7 @@ def move_and_kill(rng: Random, facts: Facts, options: Options) -> steps.Step | N
 
 
 def leave_behind(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
-    """Where a partition has two replicas, and the quorum stands without either."""
+    """Choose a partition with two replicas, if the quorum survives the loss of one node."""
     fitting = [
         one for one in facts.partitions
         if one.leader in one.replicas and len(one.replicas) == 2 and len(facts.nodes) > 2
@@ -358,7 +367,7 @@ def leave_behind(rng: Random, facts: Facts, options: Options) -> steps.Step | No
 
 
 def drain(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
-    """Where others can take its replicas."""
+    """Choose a node whose replicas fit on the others."""
     most = max((len(one.replicas) for one in facts.partitions), default=0)
     return steps.Drain(choice(rng, facts.nodes)) if 0 < most < len(facts.nodes) else None
 

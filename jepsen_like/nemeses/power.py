@@ -1,7 +1,7 @@
-"""Power failures: of some disks or all while nodes run, and the schedule in which a node comes back without memory.
+"""Power failures: of some or all disks while nodes run, and schedules in which a node returns without its memory.
 
-Everything that was not fsynced is gone from a disk whose power failed (`jepsen_like/clusters/power_loss.py`), and each
-failure proves that it took something. The nodes are killed right after: to go on without a disk is another fault.
+Everything that was not fsynced is lost from a disk whose power failed (`jepsen_like/clusters/power_loss.py`), and each
+failure proves that it lost something. The nodes are killed right after: running on without a disk is another fault.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .targets import apart
 
 ANSWER_SECONDS = 3.0
 APART_SECONDS = 5.0
-"""A recovery election waits for three of them."""
+"""A recovery election waits for three seconds."""
 
 
 class Outage:
-    """The power of some disks of a cluster: cut and back."""
+    """The power of some of a cluster's disks: cut and restored."""
 
     def __init__(self, cluster: NodeCluster) -> None:
         self._cluster = cluster
@@ -42,8 +42,10 @@ class Outage:
         self._without_proof: list[str] = []
 
     async def cut(self, survivors: dict[str, str], seed: int) -> None:
-        """All disks, together or in this order, and then SIGKILL. Raises `FaultNotMade` where one has no disk of its
-        own, `FaultDidNotBite` where a node does not stand still for it."""
+        """Cut all disks, together or in this order, and send SIGKILL to the nodes.
+
+        Raises `FaultNotMade` if a node has no disk of its own, `FaultDidNotBite` if a node cannot be held for the cut.
+        """
         for node in survivors:
             if node not in self._cluster.disks:
                 raise FaultNotMade(f"{node} has no disk of its own")
@@ -52,9 +54,11 @@ class Outage:
         await self._cluster.kill(self._dark)
 
     def _cut(self, survivors: dict[str, str], seed: int) -> None:
-        """Half of the time all go dark together: what one disk still syncs while others are dark already is what an
-        acknowledgement that came too early would rest on. Else one after the other, each when it was given what it
-        keeps: those that still run go on meanwhile. Whoever is dark does nothing any more."""
+        """In half of the cases all disks are cut together, since an acknowledgement that came too early may rest on
+        what one disk still syncs while others are already dark. Otherwise they are cut one by one, each after its
+        surviving parts are written out, and the others run on meanwhile. A node whose disk is dark does nothing any
+        more.
+        """
         disks = {node: self._cluster.disks[node] for node in survivors}
         together = random.Random(f"{seed} together").random() < 0.5
         for node, disk in disks.items():
@@ -73,7 +77,7 @@ class Outage:
         return () if pid is None else (pid,)
 
     async def end(self) -> None:
-        """Power is back, nobody is started. Safe to call again."""
+        """Restore the power without starting nodes. Idempotent."""
         dark, self._dark = self._dark, ()
         await self._cluster.kill(dark)
         for node in dark:
@@ -84,11 +88,11 @@ class Outage:
 
     @property
     def was_cut(self) -> bool:
-        """The power came back to some disk, whether or not that took anything from it."""
+        """Whether some disk was cut and restored, even if it lost nothing."""
         return bool(self.lost or self._without_proof)
 
     def proof(self) -> Evidence:
-        """Bytes that were written and are gone. Raises `FaultNotMade`."""
+        """Return the bytes that were written and lost. Raises `FaultNotMade`."""
         if self._without_proof:
             raise FaultNotMade("; ".join(self._without_proof))
         return {
@@ -133,13 +137,11 @@ class Blackout:
         await self._cluster.start(self._step.nodes)
 
     def _rot(self) -> Evidence:
-        """Nothing, of a power failure alone."""
+        """Damage nothing after a plain power failure."""
         return {}
 
 
 class BlackoutAndRot(Blackout):
-    """`steps.PowerAndRot`."""
-
     def __init__(self, step: steps.PowerAndRot, cluster: NodeCluster) -> None:
         super().__init__(step, cluster)
         self._rotten = step.rotten
@@ -148,12 +150,13 @@ class BlackoutAndRot(Blackout):
     async def heal(self) -> Evidence:
         evidence = await super().heal()
         if self._began and "rot" not in evidence:
-            raise FaultNotMade(f"{self._rotten} has no batch that could rot")
+            raise FaultNotMade(f"{self._rotten} has no batch to damage")
         return evidence
 
     async def _start(self) -> None:
-        """Whose every replica is rotten starts with others enough to elect, and the rest seconds later: it must not
-        lead where all that have more are away."""
+        """If all replicas of a node are damaged, start it with just enough others for an election, and the rest seconds
+        later: it must not lead while every replica with more records is down.
+        """
         if self._each:
             others = [node for node in self._cluster.nodes if node != self._rotten]
             await self._cluster.start((self._rotten, *others[: len(others) // 2]))
@@ -174,7 +177,7 @@ class BlackoutAndRot(Blackout):
 
 
 def _rotten(folder: Path, segment: str, rng: random.Random) -> Evidence:
-    """A bit of the last batch is the other way round; nothing where there is no batch."""
+    """Flip a bit of the segment's last batch, and return the evidence; empty if there is no batch."""
     at = last_batch(folder / segment)
     if at is None:
         return {}
@@ -184,8 +187,6 @@ def _rotten(folder: Path, segment: str, rng: random.Random) -> Evidence:
 
 
 class Forgetting:
-    """`steps.AmnesiaInTheMiddle`."""
-
     def __init__(self, step: steps.AmnesiaInTheMiddle, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
@@ -207,7 +208,8 @@ class Forgetting:
             await self._answered(step.others[0])
         await self._outage.cut(dict.fromkeys(step.victims, step.survivors), step.seed)
         if not step.minority:
-            # Killed, and not cut off: clients would wait for it all the time in which they could see what is lost.
+            # Killed rather than cut off: clients would wait for a cut-off leader for all the time in which a loss could
+            # show.
             self._pids = running(cluster, step.others)
             await cluster.kill(step.others)
         await self._sluggish.end()
@@ -218,13 +220,13 @@ class Forgetting:
         await cluster.start(step.victims)
 
     async def _answered(self, leader: str) -> None:
-        """What is answered together with a question of ours is as young as can be."""
+        """Send a request of our own: records that are acknowledged at the same time are as recent as possible."""
         with suppress(RaftlogError, TimeoutError):
             async with (
                 asyncio.timeout(ANSWER_SECONDS),
                 Admin(self._cluster.bootstrap[self._cluster.node_id(leader)]) as one,
             ):
-                await one.position("of nobody")
+                await one.position("of no program")
 
     async def _send_away(self) -> None:
         step = self._step
@@ -240,7 +242,7 @@ class Forgetting:
         if step.by == "pause":
             states = {node: process_state(pid) for node, pid in running(self._cluster, step.minority).items()}
             if set(states.values()) != {STOPPED}:
-                raise FaultNotMade(f"the minority was not away: the kernel says {states}")
+                raise FaultNotMade(f"the minority was not paused: its process states are {states}")
             self._evidence["states"] = states
         else:
             self._evidence["first"] = counted(await self._cluster.links.stopped(), "stopped")

@@ -1,7 +1,7 @@
-"""Nodes that are killed, paused, or given another monotonic clock.
+"""Nodes that are killed, paused, or started with another monotonic clock.
 
-Proofs: another process number after a kill; the kernel's word (`/proc/<pid>/stat`) that a paused process stands still;
-the offset that the kernel gives for a process's monotonic clock.
+Proofs: another process id after a kill; the kernel's state (`/proc/<pid>/stat`) of a paused process; the offset that
+the kernel reports for a process's monotonic clock.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ STOPPED = "T"
 
 
 def running(cluster: NodeCluster, nodes: tuple[str, ...]) -> dict[str, int]:
-    """Process numbers of those that run. Raises `FaultNotMade` where none does."""
+    """Return node → process id of those that run. Raises `FaultNotMade` if none does."""
     found = {node: pid for node in nodes if (pid := cluster.pid(node)) is not None}
     if not found:
-        raise FaultNotMade(f"none of {', '.join(nodes)} runs")
+        raise FaultNotMade(f"none of {', '.join(nodes)} is running")
     return found
 
 
 def process_state(pid: int) -> str:
-    """As `/proc/<pid>/stat` has it; empty where there is no such process."""
+    """Return the state in `/proc/<pid>/stat`; empty if the process does not exist."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[0]
@@ -39,14 +39,14 @@ def process_state(pid: int) -> str:
 
 
 async def await_state(pids: dict[str, int], stopped: bool) -> None:
-    """Until all stand still, or none does. Raises `FaultNotMade`."""
+    """Wait until all of these processes are stopped, or none is. Raises `FaultNotMade`."""
     deadline = time.monotonic() + STATE_SECONDS
     while time.monotonic() < deadline:
         states = {node: process_state(pid) for node, pid in pids.items()}
         if all((state == STOPPED) is stopped for state in states.values()):
             return
         await asyncio.sleep(POLL_SECONDS)
-    raise FaultNotMade(f"after {STATE_SECONDS:.0f} s the kernel says {states}")
+    raise FaultNotMade(f"after {STATE_SECONDS:.0f} s the process states are {states}")
 
 
 class Killing:
@@ -68,13 +68,11 @@ class Killing:
         await self._cluster.start(self._step.nodes)
         pids = {node: [pid, self._cluster.pid(node)] for node, pid in self._before.items()}
         if any(before == after for before, after in pids.values()):
-            raise FaultNotMade(f"a process is the one it was: {pids}")
+            raise FaultNotMade(f"a process was not restarted: {pids}")
         return {"pids": pids} if pids else {}
 
 
 class Pausing:
-    """`steps.Pause`."""
-
     def __init__(self, step: steps.Pause, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
@@ -88,7 +86,7 @@ class Pausing:
     async def prove(self) -> Evidence:
         states = {node: process_state(pid) for node, pid in self._pids.items()}
         if set(states.values()) != {STOPPED}:
-            raise FaultNotMade(f"somebody else let them go: the kernel says {states}")
+            raise FaultNotMade(f"another process resumed them: the process states are {states}")
         return {"states": states, "aim": self._step.aim}
 
     async def heal(self) -> Evidence:
@@ -98,20 +96,18 @@ class Pausing:
 
 
 def pause(cluster: NodeCluster, nodes: tuple[str, ...]) -> None:
-    """SIGSTOP."""
+    """Send SIGSTOP."""
     for node in nodes:
         cluster.processes[node].signal(signal.SIGSTOP)
 
 
 def resume(cluster: NodeCluster, nodes: tuple[str, ...]) -> None:
-    """SIGCONT."""
+    """Send SIGCONT."""
     for node in nodes:
         cluster.processes[node].signal(signal.SIGCONT)
 
 
 class OffsettingMonotonic:
-    """`steps.MonotonicOffset`."""
-
     def __init__(self, step: steps.MonotonicOffset, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
@@ -127,7 +123,7 @@ class OffsettingMonotonic:
                 raise FaultNotMade(f"{node} has the machine's monotonic clock")
             offsets[node] = time_namespace.offset_of(pid)
         if set(offsets.values()) != {self._step.seconds}:
-            raise FaultNotMade(f"the kernel says {offsets}")
+            raise FaultNotMade(f"the kernel reports the clock offsets {offsets}")
         return {"offsets": offsets}
 
     async def heal(self) -> Evidence:

@@ -1,9 +1,9 @@
-"""A node that comes back without what it had, by the procedure that the product gives its keeper.
+"""A node that returns without its data, by the operator's procedure:
 
     raftlog quorum remove N, raftlog server init --observer, raftlog server run, raftlog quorum add N
 
-Its broker keeps its number and has another directory: its replicas leave the in-sync replicas and are fetched anew. The
-same procedure is how a voter is healed that the others do not take back, because it forgot what it had promised.
+Its broker keeps its number and has another directory: its replicas leave the ISR and are fetched again from the start.
+The same procedure heals a voter that the others do not readmit because it forgot what it had promised.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .injection import Evidence, FaultNotMade
 from .membership import BACK_SECONDS, until
 
 ALIVE_SECONDS = 20.0
-"""A node that listens and is not taken back by then is not taken back at all."""
+"""A node that listens and is not readmitted within this time will not be."""
 
 
 async def is_taken_back(cluster: NodeCluster, node: str) -> bool:
-    """Whether the cluster counts it among the living, within a bound."""
+    """Return whether the cluster counts the node as alive, within a bound."""
 
     async def alive() -> bool:
         return any(one.id == cluster.node_id(node) and not one.fenced for one in (await admin.cluster()).nodes)
 
-    others = [str(cluster.processes[other].api) for other in cluster.nodes if other != node]
+    others = [cluster.api_of(other) for other in cluster.nodes if other != node]
     async with Admin(others) as admin:
         try:
             await until(alive, f"{node} is alive", ALIVE_SECONDS)
@@ -39,11 +39,13 @@ async def is_taken_back(cluster: NodeCluster, node: str) -> bool:
 
 
 async def replace_disk(cluster: NodeCluster, node: str) -> None:
-    """The whole procedure. Raises `RetriableError` where the cluster does not allow it within a bound."""
+    """Replace the node's disk by the whole procedure. Raises `RetriableError` if the cluster does not allow it within a
+    bound.
+    """
     number = cluster.node_id(node)
     others = [other for other in cluster.nodes if other != node]
     await cluster.kill((node,))
-    async with Admin([str(cluster.processes[other].api) for other in others]) as admin:
+    async with Admin([cluster.api_of(other) for other in others]) as admin:
         voted = False
 
         async def is_no_voter() -> bool:
@@ -67,7 +69,7 @@ async def replace_disk(cluster: NodeCluster, node: str) -> None:
 
 
 def directory_of(cluster: NodeCluster, node: str) -> str:
-    """The id that was drawn for its folder; empty where there is none."""
+    """Return the directory id of the node's data folder; empty if it has none."""
     try:
         return str(json.loads((cluster.data_folder(node) / "node.json").read_text())["directory_id"])
     except FileNotFoundError:
@@ -75,8 +77,6 @@ def directory_of(cluster: NodeCluster, node: str) -> str:
 
 
 class Replacing:
-    """`steps.ReplaceDisk`."""
-
     def __init__(self, step: steps.ReplaceDisk, cluster: NodeCluster) -> None:
         self._node = step.node
         self._cluster = cluster
@@ -97,5 +97,5 @@ class Replacing:
         await replace_disk(self._cluster, self._node)
         after = await in_thread(directory_of, self._cluster, self._node)
         if after == self._before:
-            raise FaultNotMade(f"{self._node} has the directory that it had")
+            raise FaultNotMade(f"{self._node} still has its old directory")
         return {"after": after}

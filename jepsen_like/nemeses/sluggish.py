@@ -1,5 +1,7 @@
-"""Fsyncs that take longer for a while before something else is done: what is answered too early, or not at all, is far
-from its answer or its disk then.
+"""Fsyncs that are slow for a while before another fault.
+
+Then requests in flight wait for an fsync when the fault comes: a record that is acknowledged too early is not on any
+disk yet, and one that is on disk is not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -15,38 +17,39 @@ from .injection import Evidence, FaultNotMade
 from .processes import Killing, running
 
 SLUGGISH_SECONDS = 1.5
-"""So that everything that is under way waits for an fsync."""
+"""Long enough that everything in flight waits for an fsync."""
 
 
 class Sluggish:
-    """Nodes whose fsyncs take longer, from `begin` to `end`."""
+    """Nodes whose fsyncs are slow, from `begin` to `end`."""
 
     def __init__(self, cluster: NodeCluster, milliseconds: int) -> None:
         self._cluster = cluster
         self._what = f"delay_enter={milliseconds * 1000}"
         self._calls: dict[str, SystemCalls] = {}
         self.touched: dict[str, int] = {}
-        """Node → fsyncs that took longer."""
+        """Node → fsyncs that were slowed down."""
 
     async def begin(self, nodes: tuple[str, ...]) -> None:
-        """And go on so for a while. Raises `CommandFailed`, and `FaultNotMade` where no fsync was touched."""
+        """Slow the fsyncs down and let the nodes run for a while.
+
+        Raises `CommandFailed`, and `FaultNotMade` if no fsync was affected.
+        """
         for node, pid in running(self._cluster, nodes).items():
             self._calls[node] = SystemCalls(pid, self._cluster.folder / f"{node}.strace", self._what)
             await in_thread(self._calls[node].begin)
         await asyncio.sleep(SLUGGISH_SECONDS)
         self.touched = {node: await in_thread(calls.count) for node, calls in self._calls.items()}
         if not any(self.touched.values()):
-            raise FaultNotMade("nobody called fsync")
+            raise FaultNotMade("no process called fsync")
 
     async def end(self) -> None:
-        """Safe to call again."""
+        """Idempotent."""
         for calls in self._calls.values():
             await in_thread(calls.end)
 
 
 class KillingWhileSlow(Killing):
-    """`crafted_steps.SlowKill`."""
-
     def __init__(self, step: crafted_steps.SlowKill, cluster: NodeCluster) -> None:
         super().__init__(step, cluster)
         self._slowed = step.slowed
@@ -55,7 +58,7 @@ class KillingWhileSlow(Killing):
     async def begin(self) -> None:
         await self._sluggish.begin(self._slowed)
         await super().begin()
-        # What is under way with those that go on is decided soon now, by them alone.
+        # The surviving nodes alone now decide soon about everything in flight.
         await self._sluggish.end()
 
     async def prove(self) -> Evidence:

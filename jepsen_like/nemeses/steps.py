@@ -1,11 +1,11 @@
-"""Faults as values: what one of them is to do, before anybody does it. Pure.
+"""Faults as values: a description of what to inject. Pure.
 
-A step is drawn by a plan (`plans.py`) from a seed and what is known of the cluster (`Facts`), and carried out by an
-injection (`injections.py` says which). Equal steps do the same.
+A step is drawn by a plan (`plans.py`) from a seed and the known facts about the cluster (`Facts`), and executed by an
+injection (`injections.py` has the table). Equal steps do the same.
 
-`kind` is what the fault is called in a run's records, `targets` whom it is done to: nodes, or links as `n1>n2`.
-`claims` are what nobody else may break meanwhile: two faults that both need to end and start a process, or to set the
-rules of one network, would undo each other and prove nothing.
+`kind` is the fault's name in a run's records, `targets` are the nodes or links (`n1>n2`) that it affects. `claims` are
+the resources that no other fault may use meanwhile: two faults that both need to stop and start a process, or to set
+the rules of one network, would undo each other and prove nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def process_claims(nodes: tuple[str, ...]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One partition, as the cluster last told."""
+    """One partition, as the cluster last reported it."""
 
     topic: str
     partition: int
@@ -34,13 +34,15 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a plan may know. `leaders`, `controller` and `partitions` are empty where the cluster did not tell."""
+    """The facts that a plan may use. `leaders`, `controller` and `partitions` are empty if the cluster did not
+    answer.
+    """
 
     nodes: tuple[str, ...]
     minority: tuple[str, ...]
     """Less than half of the nodes, the same for a whole run: only their files are ever damaged."""
     leaders: tuple[str, ...] = ()
-    """Of partitions."""
+    """Leaders of partitions."""
     controller: str | None = None
     partitions: tuple[PartitionFacts, ...] = ()
     voters: tuple[str, ...] = ()
@@ -48,7 +50,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class OnNodes:
-    """What is done to some nodes as processes, all at the same time. `aim`: how they were chosen."""
+    """A fault of some nodes' processes, all at the same time. `aim`: how they were chosen."""
 
     kind: ClassVar[str]
     nodes: tuple[str, ...]
@@ -64,33 +66,35 @@ class OnNodes:
 
 
 class Kill(OnNodes):
-    """SIGKILL, and after a while a start."""
+    """SIGKILL, and a start later."""
 
     kind = "kill"
 
 
 class Pause(OnNodes):
-    """SIGSTOP, and after a while SIGCONT."""
+    """SIGSTOP, and SIGCONT later."""
 
     kind = "pause"
 
 
 class FullDisk(OnNodes):
-    """No room for anybody, and no hand that makes some."""
+    """A disk without free space, which nothing frees from outside."""
 
     kind = "disk-full"
 
 
 class ReadOnly(OnNodes):
-    """The file system finds an error and refuses to be written."""
+    """The file system finds an error and refuses writes."""
 
     kind = "read-only"
 
 
 @dataclass(frozen=True, slots=True)
 class FewDescriptors(OnNodes):
-    """While they run they may open so many more files, which connections of ours take, and no other. A clock that is
-    set is read from a file, so theirs are left alone."""
+    """While the nodes run, they may open `spare` more files, which connections of ours take.
+
+    A settable clock is read from a file, so the clocks of these nodes are left alone.
+    """
 
     kind = "descriptors"
     spare: int = 0
@@ -102,7 +106,9 @@ class FewDescriptors(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class IdleConnections(OnNodes):
-    """Killed, and started with so few descriptors; then so many connections to each of their listeners do nothing."""
+    """The nodes are killed and started with a `limit` of descriptors; then idle `connections` are opened to each
+    listener.
+    """
 
     kind = "idle-connections"
     limit: int = 0
@@ -119,7 +125,7 @@ class FailSync(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class SlowSync(OnNodes):
-    """Every fsync, and every write that is one, takes so much longer."""
+    """Every fsync, and every write that is one, takes `delay_ms` longer."""
 
     kind = "slow-fsync"
     delay_ms: int = 0
@@ -127,28 +133,30 @@ class SlowSync(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class Power(OnNodes):
-    """The power of their disks fails while they run, together or one after the other in this order."""
+    """The power of the nodes' disks fails while they run, together or one after the other in this order."""
 
     kind = "power"
     survivors: tuple[str, ...] = ()
-    """What else than the synced reaches each disk (`power_loss.Survivors`)."""
+    """Which unsynced data reaches each disk (`power_loss.Survivors`)."""
     seed: int = 0
-    """Of the parts that do."""
+    """Determines which parts survive."""
     slow_ms: int = 0
-    """By so much their fsyncs take longer, for a while before: what is answered early is far from any disk then."""
+    """Delay of their fsyncs for a while before the failure: records that are acknowledged early are then on no disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowPower(Power):
-    """While fsyncs are slow."""
+    """A power failure while fsyncs are slow."""
 
     kind = "slow-power"
 
 
 @dataclass(frozen=True, slots=True)
 class PowerAndRot(Power):
-    """When the power is back, a bit of the last batch of one of `rotten`'s replicas is the other way round; with `each`
-    of every one, and that node is started with a bare majority, before the others."""
+    """When the power is back, a bit of the last batch of one of `rotten`'s replicas is flipped.
+
+    With `each`, a bit of every replica's last batch, and that node is started with a bare majority, before the others.
+    """
 
     kind = "power-rot"
     rotten: str = ""
@@ -157,7 +165,7 @@ class PowerAndRot(Power):
 
 @dataclass(frozen=True, slots=True)
 class MonotonicOffset(OnNodes):
-    """Killed and started again with a monotonic clock that is so far ahead."""
+    """The nodes are killed and started again with a monotonic clock that is ahead by `seconds`."""
 
     kind = "clock-monotonic"
     seconds: int = 0
@@ -165,22 +173,24 @@ class MonotonicOffset(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class AmnesiaInTheMiddle:
-    """A minority is away (paused or cut off) while the others acknowledge; then one of those loses power; while it
-    comes back the minority does, too, and the others are cut off. Victim and minority are a majority: what was
-    acknowledged meanwhile must have been on the victim's disk.
+    """A minority is absent (paused or cut off) while the others acknowledge records; then one of those loses power.
+    While it restarts, the minority returns and the others are cut off. Victim and minority are a majority: the
+    records acknowledged meanwhile must have been on the victim's disk.
 
-    Nobody needs to be away where all but a leader lose power: they are a majority without it, and it is killed."""
+    If all nodes but a leader lose power, no minority needs to be absent: the victims are a majority without the leader,
+    and it is killed.
+    """
 
     minority: tuple[str, ...]
     victims: tuple[str, ...]
     others: tuple[str, ...]
     by: str
-    """`pause` or `cut`; where the minority is nobody it says nothing."""
+    """`pause` or `cut`; without meaning if there is no minority."""
     phase_seconds: float
     survivors: str
     seed: int = 0
     slow_ms: int = 0
-    """As `Power.slow_ms`, of the victims."""
+    """As `Power.slow_ms`, for the victims."""
 
     @property
     def kind(self) -> str:
@@ -200,7 +210,7 @@ class AmnesiaInTheMiddle:
 
 @dataclass(frozen=True, slots=True)
 class OnLinks:
-    """What is done to some directed links. `shape`: what they are together."""
+    """A fault of some directed links. `shape`: the shape that they form."""
 
     kind: ClassVar[str]
     links: tuple[str, ...]
@@ -216,14 +226,14 @@ class OnLinks:
 
 
 class Cut(OnLinks):
-    """Nothing arrives over them."""
+    """Nothing arrives over the links."""
 
     kind = "partition"
 
 
 @dataclass(frozen=True, slots=True)
 class Slow(OnLinks):
-    """Each piece takes so long."""
+    """Each piece is delayed."""
 
     kind = "slow-links"
     delay_ms: int = 0
@@ -232,7 +242,7 @@ class Slow(OnLinks):
 
 @dataclass(frozen=True, slots=True)
 class Stall(OnLinks):
-    """Some of the connections over them stop without a word, others go on."""
+    """Some of the connections over the links stall silently, others continue."""
 
     kind = "stall"
     seed: int = 0
@@ -240,7 +250,7 @@ class Stall(OnLinks):
 
 @dataclass(frozen=True, slots=True)
 class Reset(OnLinks):
-    """All connections over them end, again and again."""
+    """All connections over the links are reset repeatedly."""
 
     kind = "reset"
     period_ms: int = 1000
@@ -248,7 +258,7 @@ class Reset(OnLinks):
 
 @dataclass(frozen=True, slots=True)
 class Linger(OnLinks):
-    """Connections over them break, and what was on its way arrives long after it was sent again."""
+    """Connections over the links break, and the data in transit arrives long after it was resent."""
 
     kind = "late-bytes"
     delay_ms: int = 0
@@ -257,7 +267,7 @@ class Linger(OnLinks):
 
 @dataclass(frozen=True, slots=True)
 class ClockFault:
-    """Wall clocks of some nodes."""
+    """A fault of some nodes' wall clocks."""
 
     kind: ClassVar[str]
     nodes: tuple[str, ...]
@@ -273,7 +283,7 @@ class ClockFault:
 
 @dataclass(frozen=True, slots=True)
 class Bump(ClockFault):
-    """Each is set by so many seconds, and back at the heal."""
+    """Each clock is set by these seconds, and back at the heal."""
 
     kind = "clock-bump"
     seconds: tuple[float, ...] = ()
@@ -281,8 +291,9 @@ class Bump(ClockFault):
 
 @dataclass(frozen=True, slots=True)
 class WrongStart(ClockFault):
-    """Killed, and started with clocks that are wrong by so many seconds; at the heal they are set right, while the
-    nodes run."""
+    """The nodes are killed and started with clocks that are wrong by these seconds; the heal corrects the clocks while
+    the nodes run.
+    """
 
     kind = "clock-start"
     seconds: tuple[float, ...] = ()
@@ -294,7 +305,7 @@ class WrongStart(ClockFault):
 
 @dataclass(frozen=True, slots=True)
 class Strobe(ClockFault):
-    """Back and forth by `seconds`, every `period` seconds."""
+    """The clock jumps back and forth by `seconds`, every `period` seconds."""
 
     kind = "clock-strobe"
     seconds: float = 0.0
@@ -303,8 +314,11 @@ class Strobe(ClockFault):
 
 @dataclass(frozen=True, slots=True)
 class OnFile:
-    """What is done to one file of a node whose process was killed. `files` are kinds of files (`damage.py`): the first
-    of which the node has one; `seed` draws which one and where."""
+    """A fault of one file of a node whose process was killed.
+
+    `files` are kinds of files (`damage.py`), of which the first that the node has is used; `seed` determines the file
+    and the place in it.
+    """
 
     kind: ClassVar[str]
     node: str
@@ -322,7 +336,7 @@ class OnFile:
 
 @dataclass(frozen=True, slots=True)
 class Flip(OnFile):
-    """Some bits of it; with `running` while the node runs, if it is of a partition."""
+    """Some bits are flipped; with `running` while the node runs, if the file belongs to a partition."""
 
     kind = "bitflip"
     bits: int = 1
@@ -331,7 +345,7 @@ class Flip(OnFile):
 
 @dataclass(frozen=True, slots=True)
 class Truncate(OnFile):
-    """Bytes off its end."""
+    """Bytes are cut off the file's end."""
 
     kind = "truncate"
     bytes: int = 1
@@ -339,7 +353,7 @@ class Truncate(OnFile):
 
 @dataclass(frozen=True, slots=True)
 class RollBack(OnFile):
-    """It is again as it was so many seconds before."""
+    """The file is restored to its content of `age` seconds before."""
 
     kind = "rollback"
     age: float = 1.0
@@ -347,7 +361,7 @@ class RollBack(OnFile):
 
 @dataclass(frozen=True, slots=True)
 class ReplaceDisk:
-    """A node loses all that it had, and comes back on an empty disk by the operator's procedure."""
+    """A node loses all its data and returns with an empty disk by the operator's procedure."""
 
     node: str
     kind = "replace-disk"
@@ -363,7 +377,7 @@ class ReplaceDisk:
 
 @dataclass(frozen=True, slots=True)
 class RemoveVoter:
-    """The metadata quorum does without it for a while."""
+    """A voter is removed from the metadata quorum for a while."""
 
     node: str
     kind = "remove-voter"
@@ -379,7 +393,7 @@ class RemoveVoter:
 
 @dataclass(frozen=True, slots=True)
 class Reassign:
-    """Other replicas for some partitions, by (topic, partition), and back at the heal."""
+    """Some partitions, by (topic, partition), get other replicas, and their old ones back at the heal."""
 
     moves: tuple[tuple[str, int, tuple[str, ...]], ...]
     kind = "reassign"

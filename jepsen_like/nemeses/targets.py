@@ -1,19 +1,19 @@
-"""Who is aimed at: sets of nodes, and shapes of partitions as sets of directed links. Pure.
+"""Targets of faults: sets of nodes, and shapes of partitions as sets of directed links. Pure.
 
-Sets: one, a minority, a majority, all, some of those that lead (a partition, or the quorum), or the one that leads the
-quorum, which is aimed at only where a run asks for it. Shapes:
+Sets: one node, a minority, a majority, all, some of the leaders (of a partition or the quorum), or the quorum's leader,
+which is targeted only if a run asks for it. Shapes:
 
 | | |
 |---|---|
-| `one` | a node alone |
-| `majority` | two halves, as far as the number allows |
-| `majorities-ring` | every node sees a majority, no two the same (five nodes or more) |
+| `one` | one node is isolated |
+| `majority` | two halves, as equal as the number allows |
+| `majorities-ring` | every node sees a majority, and no two see the same (five nodes or more) |
 | `bridge` | two halves that only one node in the middle sees |
-| `one-way-in`, `one-way-out` | a node is sent nothing, or what it sends is lost |
+| `one-way-in`, `one-way-out` | a node receives nothing, or what it sends is lost |
 | `one-way-link` | one direction of one link |
-| `partition-leader`, `controller`, `leaders` | who leads a partition, who leads the quorum, or both, each alone |
+| `partition-leader`, `controller`, `leaders` | a partition's leader, the quorum's leader, or both, each isolated |
 
-Sources: the vocabulary of Jepsen's nemeses.
+Source: the vocabulary of Jepsen's nemeses.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 AIMS = ("one", "minority", "majority", "all", "leaders")
 CONTROLLER = "controller"
-"""An aim that nobody draws by chance."""
+"""A target that is never drawn by chance."""
 SHAPES = ("one", "majority", "bridge", "majorities-ring")
 ONE_WAY_SHAPES = ("one-way-in", "one-way-out", "one-way-link")
 LEADER_SHAPES = ("partition-leader", "controller", "leaders")
 RING_NODES_MIN = 5
-"""With three, each direction of every link but one pair's would be cut."""
+"""With three nodes, every direction of every link but one pair's would be cut."""
 
 
 def choice(rng: Random, items: Sequence[T]) -> T:
@@ -42,24 +42,26 @@ def choice(rng: Random, items: Sequence[T]) -> T:
 
 
 def sample(rng: Random, items: Iterable[T], count: int) -> tuple[T, ...]:
-    """So many different ones, in the order in which they were drawn."""
+    """Return `count` different items, in the order in which they were drawn."""
     left = list(items)
     return tuple(left.pop(rng.randrange(0, len(left))) for _ in range(min(count, len(left))))
 
 
 def minority_size(nodes: int) -> int:
-    """The most that are less than half; at least one."""
+    """Return the largest number that is less than half; at least one."""
     return max((nodes - 1) // 2, 1)
 
 
 def fixed_minority(nodes: Sequence[str], rng: Random) -> tuple[str, ...]:
-    """Those whose files a whole run may damage."""
+    """Return the nodes whose files a whole run may damage."""
     return tuple(sorted(sample(rng, nodes, minority_size(len(nodes)))))
 
 
 def aim(name: str, facts: Facts, rng: Random) -> tuple[str, ...]:
-    """Nodes, in the order of their names. `leaders`: some of those that lead, or one node where nobody is known to;
-    `controller` the same."""
+    """Return nodes, in the order of their names.
+
+    `leaders` returns some of the leaders, `controller` the quorum's leader; if no leader is known, one node.
+    """
     nodes = facts.nodes
     if name == "all":
         return nodes
@@ -76,7 +78,7 @@ def aim(name: str, facts: Facts, rng: Random) -> tuple[str, ...]:
 
 
 def shape(name: str, facts: Facts, rng: Random) -> tuple[str, ...]:
-    """The links that are cut, sorted; none where this cluster is too small for it, or nobody is known to lead."""
+    """Return the links to cut, sorted; none if the cluster is too small for the shape, or no leader is known."""
     nodes = facts.nodes
     if name == "one":
         return apart([_one(facts, rng)], nodes)
@@ -95,7 +97,7 @@ def shape(name: str, facts: Facts, rng: Random) -> tuple[str, ...]:
 
 
 def apart(groups: Sequence[Sequence[str]], nodes: Sequence[str]) -> tuple[str, ...]:
-    """Links out of and into each group, whose members see one another only."""
+    """Return the links out of and into each group, whose members see only one another."""
     cut = set()
     for group in groups:
         for inside in group:
@@ -109,7 +111,7 @@ def _one(facts: Facts, rng: Random) -> tuple[str, ...]:
 
 
 def _ring(order: Sequence[str]) -> tuple[str, ...]:
-    """Each sees those next to it, on both sides, until it sees a majority with itself."""
+    """Each node sees its neighbours on both sides, as many as make a majority with itself."""
     count = len(order)
     if count < RING_NODES_MIN:
         return ()
@@ -124,7 +126,7 @@ def _ring(order: Sequence[str]) -> tuple[str, ...]:
 
 
 def _bridge(order: Sequence[str]) -> tuple[str, ...]:
-    """The first one sees all; the others see it and their half."""
+    """The first node sees all; the others see it and their half."""
     others = order[1:]
     if len(others) < 2:
         return ()

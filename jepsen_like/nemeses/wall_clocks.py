@@ -1,4 +1,4 @@
-"""Wall clocks that are set, once or back and forth. The proof is what a node's own API says that the time is."""
+"""Wall clocks that are set, once or back and forth. The proof is the time that a node's own API reports."""
 
 from __future__ import annotations
 
@@ -14,31 +14,36 @@ from .injection import Evidence, FaultNotMade
 from .processes import running
 
 TOLERANCE_SECONDS = 3.0
-"""Of what a node says: it tells whole seconds, and answers a little later on a busy machine."""
+"""Tolerance for a node's report: it has whole seconds, and a busy machine answers a little later."""
 BACK_SECONDS = 20.0
 POLL_SECONDS = 0.1
 LOOKS_MAX = 40
-"""At a strobe."""
+"""Looks at a node's clock during a strobe."""
 
 
 async def told(cluster: NodeCluster, node: str) -> float | None:
-    """By how much its clock is ahead, by its own word; None where it says nothing: it may be paused or down, by another
-    fault, and its clock is what it is set to all the same."""
+    """Return how far ahead the node's clock is by its own report, or None if it does not answer.
+
+    A node that another fault has paused or stopped does not answer, and its clock is set all the same.
+    """
     try:
-        return round(await clocks.offset_of(cluster.processes[node].api), 1)
+        tls = None if cluster.security is None else cluster.security.context()
+        return round(await clocks.offset_of(cluster.processes[node].api, tls), 1)
     except ClockUnreadable:
         return None
 
 
 def clocks_of(cluster: NodeCluster) -> Clocks:
-    """Raises `FaultNotMade` where they cannot be set."""
+    """Return the clocks. Raises `FaultNotMade` if they cannot be set."""
     if cluster.clocks is None:
         raise FaultNotMade("this cluster's clocks cannot be set")
     return cluster.clocks
 
 
 async def set_back(cluster: NodeCluster, nodes: tuple[str, ...]) -> None:
-    """Until no node says otherwise. Raises `FaultNotMade` where one does for too long."""
+    """Set the clocks back and wait until no node reports otherwise. Raises `FaultNotMade` if one still does after a
+    time.
+    """
     if cluster.clocks is None:
         return
     for node in nodes:
@@ -47,28 +52,29 @@ async def set_back(cluster: NodeCluster, nodes: tuple[str, ...]) -> None:
     for node in nodes:
         while (offset := await told(cluster, node)) is not None and abs(offset) > TOLERANCE_SECONDS:
             if time.monotonic() > deadline:
-                raise FaultNotMade(f"{node} was set back, and is {offset} s ahead")
+                raise FaultNotMade(f"{node}'s clock was set back, but is still {offset} s ahead")
             await asyncio.sleep(POLL_SECONDS)
 
 
 async def proof_of(cluster: NodeCluster, nodes: tuple[str, ...], wrong: tuple[float, ...]) -> Evidence:
-    """What those of them that answer say. Raises `FaultNotMade` where one says something else, or nobody anything."""
+    """Return the offsets that the nodes report, ignoring those that do not answer.
+
+    Raises `FaultNotMade` if one reports another offset, or none answers.
+    """
     offsets = {}
     for node, seconds in zip(nodes, wrong, strict=True):
         offset = await told(cluster, node)
         if offset is None:
             continue
         if abs(offset - seconds) > TOLERANCE_SECONDS:
-            raise FaultNotMade(f"{node} was set by {seconds} s, and is {offset} s ahead")
+            raise FaultNotMade(f"{node}'s clock was set by {seconds} s, but is {offset} s ahead")
         offsets[node] = offset
     if not offsets:
-        raise FaultNotMade("nobody says what time it is")
+        raise FaultNotMade("no node reported its time")
     return {"offsets": offsets}
 
 
 class Bumping:
-    """`steps.Bump`."""
-
     def __init__(self, step: steps.Bump, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
@@ -86,8 +92,6 @@ class Bumping:
 
 
 class StartingWrong:
-    """`steps.WrongStart`."""
-
     def __init__(self, step: steps.WrongStart, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
@@ -109,8 +113,6 @@ class StartingWrong:
 
 
 class Strobing:
-    """`steps.Strobe`."""
-
     def __init__(self, step: steps.Strobe, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
@@ -129,12 +131,15 @@ class Strobing:
             await asyncio.sleep(self._step.period)
 
     async def prove(self) -> Evidence:
-        """Somebody must have been seen here and there; asked at odd moments, for it may answer in step with it."""
+        """Prove that a clock was seen in both positions.
+
+        The looks come at irregular intervals, since regular ones could be in step with the strobe.
+        """
         leapt = [node for node in self._step.nodes if await self._leaps_about(node)]
         if self._again is not None and self._again.done():
             self._again.result()
         if not leapt:
-            raise FaultNotMade("no clock was seen to leap")
+            raise FaultNotMade("no clock was seen to jump")
         return {"leaps": self._leaps, "seconds": self._step.seconds, "seen": leapt}
 
     async def _leaps_about(self, node: str) -> bool:

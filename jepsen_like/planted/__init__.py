@@ -1,1 +1,1 @@
-"""Planted bugs, each a patch outside the product, for measuring what the suite can find."""
+"""Planted bugs: patches outside the product that measure what the suite can find."""

@@ -1,9 +1,9 @@
 """`python -m jepsen_like.planted`: the planted bugs, and how fast the simulation finds them.
 
 list                    name, hole, and the seed or the story that finds it
-search [NAME...]        the first seed that finds each; kept in detections.json
-pin                     after somebody looked: what the bugs replace is what they were written against
-shrink NAME OUT         a minimal schedule that finds the bug, as a file
+search [NAME...]        find the first seed that detects each; kept in detections.json
+pin                     record the replaced code after a review of the bugs
+shrink NAME OUT         write a minimal schedule that detects the bug to a file
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 from jepsen_like.simulator.shards.schedules import AnySchedule, draw, run, shrink
 from jepsen_like.simulator.shards.shrink import Shrinker
 
-from .bugs import SIMULATED
+from .bugs import PINNED, SIMULATED
 from .catalogue import BUGS, SECONDS, load_detections, save_detections, search
 from .patches import plant, save_pins
 from .stories import STORIES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: done; 1: a bug was not found."""
+    """Run the command. Exit code 0: done; 1: a bug was not found."""
     parser = argparse.ArgumentParser(
         prog="python -m jepsen_like.planted",
         description=__doc__,
@@ -36,12 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     searching = commands.add_parser("search")
     searching.add_argument("names", nargs="*", metavar="NAME")
     searching.add_argument("--first", type=int, default=1, help="the first seed")
-    searching.add_argument("--seeds", type=int, default=1000, help="seeds at most")
+    searching.add_argument("--seeds", type=int, default=1000, help="maximum number of seeds")
     searching.set_defaults(run=_search)
     shrinking = commands.add_parser("shrink")
     shrinking.add_argument("name", metavar="NAME", choices=sorted(BUGS))
     shrinking.add_argument("out", metavar="OUT")
-    shrinking.add_argument("--tries", type=int, default=300, help="runs at most")
+    shrinking.add_argument("--tries", type=int, default=300, help="maximum number of runs")
     shrinking.set_defaults(run=_shrink)
     parsed = parser.parse_args(arguments)
     return int(parsed.run(parsed))
@@ -63,7 +63,7 @@ def _list(parsed: argparse.Namespace) -> int:
 
 
 def _pin(parsed: argparse.Namespace) -> int:
-    _say(f"{len(save_pins(BUGS))} functions pinned")
+    _say(f"{len(save_pins(PINNED))} functions pinned")
     return 0
 
 

@@ -1,8 +1,8 @@
-"""All planted bugs by name, and what is known of how they are found.
+"""All planted bugs by name, and the seeds that detect them.
 
-`detections.json` has, for each, the first seed that found it, the law that it broke, and how many seeds were tried:
-written by `python -m jepsen_like.planted search`. The test of a bug runs that one seed, in the kind of world that the
-bug is for: the quorum alone, or whole clusters.
+`detections.json` has for each bug the first seed that detected it, the guarantee that it broke, and the number of seeds
+tried; `python -m jepsen_like.planted search` writes it. The test of a bug runs that one seed, in the kind of world for
+which the bug is made: the quorum alone, or whole clusters.
 """
 
 from __future__ import annotations
@@ -31,28 +31,35 @@ __all__ = [
 
 DETECTIONS = Path(__file__).with_name("detections.json")
 
-SECONDS: Mapping[str, float] = {"quorum": 30.0, "cluster": 40.0, "groups": 30.0, "transactions": 40.0, "clients": 30.0}
-"""Kind of world → virtual seconds of faults a seed."""
+SECONDS: Mapping[str, float] = {
+    "quorum": 30.0,
+    "cluster": 40.0,
+    "groups": 30.0,
+    "security": 30.0,
+    "transactions": 40.0,
+    "clients": 30.0,
+}
+"""Kind of world → virtual seconds of faults per seed."""
 
 
 CRASHES = ("TypeError", "AttributeError", "NameError")
-"""What a bug that was written against other code ends with."""
+"""Errors of a bug that was written against other code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """How a bug was found."""
+    """How a bug was detected."""
 
     seed: int
     law: str
     seeds_tried: int
-    """By the search that found it, from wherever that began."""
+    """Number of seeds of the search that found it, which may have begun anywhere."""
     virtual_seconds: float
-    """Into the seed that found it."""
+    """Virtual time of the detection within the seed."""
 
 
 def load_detections() -> dict[str, Detection]:
-    """By bug."""
+    """Return the detections by bug."""
     held = json.loads(DETECTIONS.read_text(encoding="utf-8"))
     return {name: Detection(**found) for name, found in held.items()}
 
@@ -63,8 +70,10 @@ def save_detections(detections: Mapping[str, Detection]) -> None:
 
 
 def run_planted(bug: Planted, seed: int) -> Verdict:
-    """One seed with the bug in the product. Raises `Outdated` where the bug does not fit the product any more: what
-    crashes is found, and shows nothing."""
+    """Run one seed with the bug in the product.
+
+    Raises `Outdated` if the bug crashes the product because the code has changed: such a detection shows nothing.
+    """
     with plant(bug):
         verdict = RUNNERS[bug.world](seed, SECONDS[bug.world])
     if law_of(verdict.violation) in CRASHES:
@@ -73,7 +82,7 @@ def run_planted(bug: Planted, seed: int) -> Verdict:
 
 
 def search(bug: Planted, *, first: int = 1, seeds: int = 1000) -> Detection | None:
-    """The first seed that finds the bug, if one of so many does."""
+    """Return the first seed that detects the bug, within a number of seeds."""
     for seed in range(first, first + seeds):
         verdict = run_planted(bug, seed)
         if not verdict.passed:

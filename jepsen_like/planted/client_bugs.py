@@ -1,4 +1,4 @@
-"""Bugs between the engine and those who ask: reads, retries, sessions."""
+"""Bugs between the engine and its callers: reads, retries, sessions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _image_without_answers(packed: Buffer) -> Generator[None, None, ClusterImage
 
 
 def _join_the_barrier_under_way(barriers: Any, now: float) -> None:
-    """Who asks while a barrier is under way shares it, though its place in the log may be before the question."""
+    """A read during a barrier shares it, although the barrier's place in the log may be older than the read."""
     if barriers._under_way:
         barriers._under_way += barriers._waiting
         barriers._waiting.clear()
@@ -46,37 +46,37 @@ def _join_the_barrier_under_way(barriers: Any, now: float) -> None:
 
 
 def _remember_nothing(sessions: Any, session: Any, index: int, result: Any) -> None:
-    """No answer is kept."""
+    """Store no answer."""
 
 
 CLIENT_BUGS = (
     Planted(
         "reads_are_local",
-        "a read is answered from what this node happens to have (pysyncobj)",
+        "a read is answered from this node's own state, which may be stale (pysyncobj)",
         "QuorumNode.read_barrier goes through the log",
         (Patch(quorum_node.QuorumNode, "read_barrier", _read_what_is_here),),
     ),
     Planted(
         "late_readers_join_a_barrier",
-        "a read is answered by a barrier whose place was taken before it was asked",
-        "Barriers gives those who come later the next entry",
+        "a read is answered by a barrier that is older than the read",
+        "Barriers gives later reads the next entry",
         (Patch(Barriers, "pump", _join_the_barrier_under_way),),
     ),
     Planted(
         "retry_without_session",
-        "a command that is sent again is carried out again (pysyncobj)",
+        "a retried command is applied twice (pysyncobj)",
         "QuorumNode.propose names a session",
         (Patch(quorum_node, "encode", _encode_without_session),),
     ),
     Planted(
         "answers_are_not_remembered",
-        "sessions travel, and nobody remembers them",
+        "commands carry sessions, but no answer is remembered",
         "ClientSessions.remember",
         (Patch(ClientSessions, "remember", _remember_nothing),),
     ),
     Planted(
         "answers_are_not_in_snapshots",
-        "a voter that came by a snapshot carries out a retry that the others do not",
+        "a voter that installed a snapshot applies a retry that the others recognize",
         "the snapshot holds the answers",
         (Patch(quorum_machine, "decode_snapshot_in_steps", _image_without_answers),),
     ),

@@ -1,7 +1,7 @@
-"""Bugs of the cluster's time: somebody's wall clock makes something old.
+"""Bugs of cluster time: a single node's wall clock makes something expire.
 
-Most holes are closed twice, so that one mistake is none: what a stamp says counts from the time's beginning on at the
-earliest, and the image refuses to call old what is not past. Where a bug takes both away it says so.
+Most holes are closed twice, so that one mistake has no effect: the age of a timestamp counts at the earliest from the
+beginning of cluster time, and the image refuses to expire what is not past. A bug that removes both says so.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _advance = original(image, "advance_time")
 
 
 def _own_wall_clock(clock: Any) -> Any:
-    """Whatever the node's wall clock says."""
+    """Return the node's own wall clock."""
     return clock._clock.wall_ms()
 
 
 def _stamps_of_the_asker(state: Any, proposed_ms: int) -> int:
-    """A command is stamped with the wall clock of the node that took it."""
+    """Stamp a command with the wall clock of the node that received it."""
     return proposed_ms
 
 
 def _as_it_says(time: Any, stamp_ms: int) -> int:
-    """A stamp counts as it is, whoever made it and when."""
+    """Take a timestamp as it is, from any node and any time."""
     return stamp_ms
 
 
 class _OwnTime:
-    """What the coordinator knows, and the time by its node's wall clock."""
+    """The coordinator's knowledge, with the time of its node's wall clock."""
 
     def __init__(self, facts: Any, now_ms: int) -> None:
         self.time = ClusterTime(now_ms, 1, now_ms)
@@ -52,7 +52,7 @@ class _OwnTime:
 
 
 def _decides_by_its_wall_clock(self: Any, now: float, now_ms: int) -> Any:
-    """What is old is judged by the clock of whoever coordinates."""
+    """Judge age by the coordinator's own clock."""
     facts, self._facts = self._facts, _OwnTime(self._facts, now_ms)
     changes = _decide(self, now, now_ms)
     self._facts = facts
@@ -60,7 +60,7 @@ def _decides_by_its_wall_clock(self: Any, now: float, now_ms: int) -> Any:
 
 
 def _expires_what_it_is_told(state: Any, expire: Any) -> Any:
-    """The coordinator is right about the time."""
+    """Trust the coordinator's time."""
     group = state.groups.by_id.get(expire.group_id)
     if group is None or group.epoch != expire.epoch or group.members:
         return Refused("stale_group_epoch", f"group {expire.group_id!r} is not what it was")
@@ -74,7 +74,7 @@ def _expires_what_it_is_told(state: Any, expire: Any) -> Any:
 
 
 def _follows_the_latest(self: Any, now: float, time: Any, voters: Any, known_at: float) -> Any:
-    """The clock that is furthest ahead is right, at once: none may be behind it."""
+    """Follow the clock that is furthest ahead, at once."""
     latest = max((reading.offset_ms for reading in self._readings.values()), default=None)
     if latest is None:
         return None
@@ -82,7 +82,7 @@ def _follows_the_latest(self: Any, now: float, time: Any, voters: Any, known_at:
 
 
 def _any_step(state: Any, command: Any, term: int) -> Any:
-    """However far it is, and what was stamped before it is as old as it says."""
+    """Accept a step of any size, and keep the age of earlier timestamps."""
     if command.to_ms <= state.time.now_ms + MAX_STEP_MS:
         return _advance(state, command, term)
     if command.term != term or command.from_ms != state.time.now_ms:
@@ -94,8 +94,8 @@ def _any_step(state: Any, command: Any, term: int) -> Any:
 CLOCK_BUGS_OF_GROUPS = (
     Planted(
         "offsets_are_stamped_by_the_asked_node",
-        "offsets of a group expire because the node that took its commits has a clock that is behind",
-        "ClusterImage.stamp_ms is the cluster's time; ClusterTime.since_ms",
+        "offsets of a group expire because the node that received its commits has a slow clock",
+        "ClusterImage.stamp_ms is cluster time; ClusterTime.since_ms",
         (
             Patch(ClusterImage, "stamp_ms", _stamps_of_the_asker),
             Patch(ClusterTime, "since_ms", _as_it_says),
@@ -104,8 +104,8 @@ CLOCK_BUGS_OF_GROUPS = (
     ),
     Planted(
         "offsets_expire_by_the_coordinators_clock",
-        "offsets of a group expire because the coordinator's clock is ahead, from its start or by a leap",
-        "Coordinator expires by the view's time; the image refuses what is not past",
+        "offsets of a group expire because the coordinator's clock is ahead, from its start or after a jump",
+        "Coordinator expires by the view's time; the image refuses a time that is not past",
         (
             Patch(Coordinator, "decide", _decides_by_its_wall_clock),
             Patch(group_image, "_expire", _expires_what_it_is_told),
@@ -114,8 +114,8 @@ CLOCK_BUGS_OF_GROUPS = (
     ),
     Planted(
         "one_clock_moves_the_time",
-        "the cluster's time follows one voter's clock that leaps, and offsets expire by it",
-        "TimeKeeper._step wants a majority, and patience where it leaps; advance_time takes bounded steps",
+        "cluster time follows one voter's clock that jumps, and offsets expire",
+        "TimeKeeper._step needs a majority, and waits after a jump; advance_time takes bounded steps",
         (
             Patch(TimeKeeper, "_step", _follows_the_latest),
             Patch(image, "advance_time", _any_step),
@@ -127,15 +127,15 @@ CLOCK_BUGS_OF_GROUPS = (
 CLOCK_BUGS_OF_CLUSTERS = (
     Planted(
         "any_clock_is_believed",
-        "a node whose wall clock is ahead makes young records too old to be kept, from its start or by a leap",
-        "ClusterClock.expiry_ms is the cluster's time, not this node's wall clock",
+        "a node whose wall clock is ahead, from its start or after a jump, expires young records",
+        "ClusterClock.expiry_ms is cluster time, not this node's wall clock",
         (Patch(ClusterClock, "expiry_ms", _own_wall_clock),),
         CLUSTER,
     ),
     Planted(
         "records_are_stamped_by_any_clock",
-        "a leader whose wall clock is behind stamps records so that they are too old to be kept",
-        "ClusterClock.stamp_ms is never before the cluster's time",
+        "a leader whose wall clock is slow stamps records so old that they expire",
+        "ClusterClock.stamp_ms is never before cluster time",
         (Patch(ClusterClock, "stamp_ms", _own_wall_clock),),
         CLUSTER,
     ),

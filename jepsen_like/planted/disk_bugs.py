@@ -1,6 +1,4 @@
-"""Bugs of what the quorum has on disk: fsyncs that are left out, checksums that are not looked at, rewriting in
-place.
-"""
+"""Bugs of the quorum's files: missing fsyncs, unchecked checksums, rewriting in place."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ _recover = original(journal, "recover")
 
 
 class _NoFsync:
-    """A disk that replaces files without an fsync, of the file or of the folder."""
+    """A disk that replaces files without an fsync of the file or the folder."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -148,32 +146,32 @@ def _load_without_checksum(disk: Disk, identity: QuorumIdentity) -> Snapshot | N
 DISK_BUGS = (
     Planted(
         "journal_without_fsync",
-        "the journal is written and never synced (pysyncobj)",
+        "the journal is written but never synced (pysyncobj)",
         "Journal.sync",
         (Patch(Journal, "_write_staged", _write_without_fsync),),
     ),
     Planted(
         "journal_without_directory_fsync",
-        "a journal that was begun anew may be gone after a power loss, and the old one is back",
+        "a new journal file may be gone after a power failure, and the old one is back",
         "journal._write_generation syncs the folder",
         (Patch(journal, "_write_generation", _generation_without_directory_fsync),),
     ),
     Planted(
         "journal_rewritten_in_place",
-        "a stop while the log's beginning is dropped takes the rest with it (pysyncobj's deleteEntriesTo)",
+        "a stop while the log's beginning is dropped loses the rest (pysyncobj's deleteEntriesTo)",
         "Journal._rewrite writes another file and renames it",
         (Patch(Journal, "_rewrite", _rewrite_in_place),),
     ),
     Planted(
         "journal_without_checksum",
-        "a flipped bit of the journal is believed (pysyncobj)",
+        "a flipped bit in the journal is not detected (pysyncobj)",
         "journal_format.decode compares both checksums",
         (Patch(journal_format, "decode", _decode_without_checksum),),
     ),
     Planted(
         "damage_is_cut_like_a_torn_tail",
         "a voter starts without entries that it had acknowledged, because they are damaged",
-        "journal_recovery.cut_or_refuse tells the torn from the rotten, and recover asks the witness",
+        "journal_recovery.cut_or_refuse distinguishes a torn tail from damage, and recover checks the witness",
         (
             Patch(journal_recovery, "cut_or_refuse", _cut_whatever_is_damaged),
             Patch(journal, "recover", _recover_without_witness),
@@ -181,14 +179,14 @@ DISK_BUGS = (
     ),
     Planted(
         "lost_end_is_not_noticed",
-        "a voter starts on a journal whose end is gone, and may vote twice",
-        "journal_recovery.recover asks the witness how much was fsynced",
+        "a voter starts on a journal whose end is missing, and may vote twice",
+        "journal_recovery.recover compares the length with the witness of the last fsync",
         (Patch(journal, "recover", _recover_without_witness),),
     ),
     Planted(
         "forgetful_voter_is_taken_for_late",
-        "a voter that lacks what it acknowledged is never heard again, and may vote (S9, S10)",
-        "_SyncObj._on_append notes that it forgot, and says so",
+        "a voter that lost acknowledged entries never catches up, and may vote (S9, S10)",
+        "_SyncObj._on_append records the loss and reports it",
         (Patch(Forgotten, "note", _forget_it),),
     ),
     Planted(
@@ -199,13 +197,13 @@ DISK_BUGS = (
     ),
     Planted(
         "snapshot_without_checksum",
-        "a flipped bit of the snapshot is believed (pysyncobj)",
+        "a flipped bit in the snapshot is not detected (pysyncobj)",
         "load_snapshot compares the checksum",
         (Patch(pysyncobj_engine, "load_snapshot", _load_without_checksum),),
     ),
     Planted(
         "unreadable_snapshot_is_an_empty_state",
-        "a voter whose snapshot cannot be read goes on with nothing (pysyncobj)",
+        "a voter with an unreadable snapshot continues with an empty state (pysyncobj)",
         "load_snapshot and reconcile refuse to start",
         (
             Patch(pysyncobj_engine, "load_snapshot", _load_or_nothing),
@@ -214,7 +212,7 @@ DISK_BUGS = (
     ),
     Planted(
         "snapshot_wipes_the_log",
-        "entries after the snapshot are thrown away when it is loaded (pysyncobj)",
+        "entries after the snapshot are dropped when it is loaded (pysyncobj)",
         "reconcile keeps them",
         (Patch(pysyncobj_engine, "reconcile", _load_and_wipe),),
     ),

@@ -1,4 +1,4 @@
-"""Bugs of who may lead: each is one rule of the quorum's records of partitions that is left out."""
+"""Bugs of leader elections: each leaves out one rule of the quorum for partitions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _revise = original(ClusterImage, "revise")
 
 
 def _settle_without_epochs(state: Any, broker: Any, former_directory: Any, topic_partitions: Any, reports: Any) -> None:
-    """Whoever led goes on leading, in its new incarnation and its old epoch; whoever was in sync still is."""
+    """A restarted broker keeps its leaderships, with its new incarnation and the old epochs, and stays in the ISRs."""
     for topic_partition in topic_partitions:
         record = state.partitions[topic_partition]
         if record.leader == broker.broker_id:
@@ -38,7 +38,7 @@ def _settle_without_epochs(state: Any, broker: Any, former_directory: Any, topic
 
 
 def _anybody_live(record: Any, brokers: Any) -> Any:
-    """Unclean leader election: if nobody else can, any replica that is there."""
+    """Unclean leader election: if no member of the commit set can lead, any live replica does."""
     return _electable(record, brokers) or tuple(r for r in record.replicas if is_live(brokers, r))
 
 
@@ -55,12 +55,12 @@ def _first_back(record: Any, tickets: Any, brokers: Any, feature_level: int) -> 
 
 
 def _only_isr(record: Any, brokers: Any) -> Any:
-    """The commit set is forgotten: what is left of the ISR is all that counts."""
+    """Ignore the commit set: only the remaining ISR counts."""
     return tuple(m for m in _electable(record, brokers) if m in record.isr)
 
 
 def _any_member(record: Any, brokers: Any) -> Any:
-    """Marks are not looked at."""
+    """Ignore the marks of members that lost records."""
     able = tuple(m for m in members(record) if is_live(brokers, m))
     return able if record.leader == NO_BROKER else tuple(m for m in able if m in record.isr)
 
@@ -70,7 +70,7 @@ def _isr_of_any_incarnation(state: Any, record: Any, command: Any) -> Any:
 
 
 def _complete_when_led(state: Any, record: Any) -> Any:
-    """A move is over once a target leads, whoever is in sync by then."""
+    """Complete a move once a target leads, regardless of the ISR."""
     target = record.target_replicas
     if not target or record.leader not in target or not set(target).issubset(record.replicas):
         return record
@@ -83,7 +83,7 @@ def _vouch_for_everything(opened: Any) -> Any:
 
 
 def _commit_set_follows_the_isr(state: Any, record: Any, **changes: Any) -> Any:
-    """The last ISR, however small."""
+    """Replace the commit set by the latest ISR, however small."""
     revised = _revise(state, record, **changes)
     if revised.commit_set != revised.isr:
         revised = msgspec.structs.replace(revised, commit_set=revised.isr)
@@ -96,14 +96,14 @@ def _commit_set_follows_the_isr(state: Any, record: Any, **changes: Any) -> Any:
 ELECTION_BUGS = (
     Planted(
         "a_restarted_leader_resumes_its_epoch",
-        "a broker that registers again leads on in its old epoch, in which an offset then names two records",
-        "register_broker takes every leadership from the former life and raises the epochs",
+        "a broker that registers again leads on in its old epoch, in which an offset may then have two records",
+        "register_broker ends every leadership of the former incarnation and raises the epochs",
         (Patch(image_brokers, "_settle_the_past", _settle_without_epochs),),
         found_by=CLUSTER,
     ),
     Planted(
         "unclean_election",
-        "a replica leads that was in neither ISR nor commit set",
+        "a replica outside of ISR and commit set leads",
         "electable",
         (Patch(image_partitions, "electable", _anybody_live), Patch(controller, "electable", _anybody_live)),
         found_by=CLUSTER,
@@ -111,21 +111,21 @@ ELECTION_BUGS = (
     Planted(
         "marked_members_are_elected",
         "a replica that lost records leads",
-        "electable leaves out the marked",
+        "electable leaves out marked members",
         (Patch(image_partitions, "electable", _any_member), Patch(controller, "electable", _any_member)),
         found_by=CLUSTER,
     ),
     Planted(
         "a_cut_is_not_reported",
-        "a replica that lost records is still taken to be in sync",
-        "a registration says what recovery cut or set aside",
+        "a replica that lost records still counts as in sync",
+        "a registration reports what recovery cut or quarantined",
         (Patch(OpenedReplica, "report", property(_vouch_for_everything)),),
         found_by=CLUSTER,
     ),
     Planted(
         "recovery_takes_a_smaller_log",
-        "a recovery election is won by a log that lacks what another has",
-        "recovery_winners takes the greatest (last epoch, end)",
+        "a recovery election is won by a shorter log",
+        "recovery_winners chooses the greatest (last epoch, end)",
         (
             Patch(image_partitions, "recovery_winners", _smallest_log),
             Patch(controller, "recovery_winners", _smallest_log),
@@ -134,8 +134,8 @@ ELECTION_BUGS = (
     ),
     Planted(
         "recovery_takes_the_first_back",
-        "after a power failure of all nodes whoever is back first leads, and the others follow what it lacks",
-        "recovery_winners wants min.insync.replicas participants",
+        "after a power failure of all nodes the first replica to return leads, and the others truncate to its log",
+        "recovery_winners needs min.insync.replicas participants",
         (
             Patch(image_partitions, "recovery_winners", _first_back),
             Patch(controller, "recovery_winners", _first_back),
@@ -145,28 +145,28 @@ ELECTION_BUGS = (
     ),
     Planted(
         "the_commit_set_is_not_asked",
-        "a partition waits for a replica that cannot come back, though another has everything",
-        "electable takes members of the commit set while the ISR is below the minimum",
+        "a partition waits for a replica that cannot return, although another has every record",
+        "electable includes the commit set while the ISR is below the minimum",
         (Patch(image_partitions, "electable", _only_isr), Patch(controller, "electable", _only_isr)),
         found_by=CLUSTER,
     ),
     Planted(
         "the_commit_set_follows_the_isr",
-        "what is left of the ISR is forgotten to have been more",
+        "a shrunken ISR replaces the record of the larger one",
         "ClusterImage.revise keeps the last ISR that could commit",
         (Patch(ClusterImage, "revise", _commit_set_follows_the_isr),),
         found_by=CLUSTER,
     ),
     Planted(
         "the_isr_takes_any_incarnation",
-        "an ISR is accepted with a member that has restarted since its leader heard it (KIP-903)",
-        "alter_isr wants each member in the life that its leader knows",
+        "an ISR is accepted with a member that has restarted since the leader's last report of it (KIP-903)",
+        "alter_isr needs each member in the incarnation that its leader knows",
         (Patch(image_partitions, "_no_isr", _isr_of_any_incarnation),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_move_ends_before_it_is_in_sync",
-        "a replica that is being added counts as one that has everything",
+        "a replica that is being added counts as complete",
         "settle waits until every target is in the ISR",
         (
             Patch(image_partitions, "settle", _complete_when_led),

@@ -1,11 +1,12 @@
-"""Bugs of a replica's log: fsyncs and checksums that are left out, truncations that are forgotten, records that go."""
+"""Bugs of a replica's log: missing fsyncs and checksums, forgotten truncations, records that disappear."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import lt
 from typing import Any
+
+from msgspec.structs import replace
 
 from partitions.compaction import run as compaction_run
 from partitions.compaction.plan import Choice
@@ -13,7 +14,7 @@ from partitions.driver.driver import PartitionDriver
 from partitions.files import durable
 from partitions.log.job import LogJob
 from partitions.log.pending import PendingWork
-from partitions.opening.log_manager import ReplicaShelf
+from partitions.opening.log_manager import LogManager
 from partitions.recovery import scan as recovery_scan
 from partitions.recovery.recover import _Recovery
 from partitions.replica.effects import AdvanceLogStart
@@ -29,11 +30,11 @@ _make_durable = original(_Recovery, "_make_durable")
 _run = original(LogJob, "run")
 _segment_write = original(PendingWork, "_segment_write")
 _sync_all = original(durable, "_sync_all")
-_take = original(ReplicaShelf, "take")
+_take = original(LogManager, "take")
 
 
 class _FoldersAreForgotten:
-    """A disk on which the names of new segments may be gone after a power loss."""
+    """A disk on which the names of new segments may be lost in a power failure."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -42,7 +43,7 @@ class _FoldersAreForgotten:
         return getattr(self._disk, name)
 
     def fsync_directory(self, path: str) -> None:
-        """Nothing happens."""
+        """Do nothing."""
 
 
 def _write_without_sync(pending: Any, segment: Any, batches: Any, **how: bool) -> Any:
@@ -58,7 +59,7 @@ def _run_without_folder(job: Any) -> None:
 
 
 def _done_whatever_went(pending: Any, job: Any, cache: Any, tail: Any) -> Any:
-    """What the fsync began with is stable, truncated since or not."""
+    """Count the whole range of a job as stable, even if it was truncated meanwhile."""
     pending._lowest_truncation = None
     return _done(pending, job, cache, tail)
 
@@ -68,7 +69,7 @@ def _durable_without_fsync(recovery: Any, read: Any, *, names: bool = False) -> 
 
 
 def _sync_all_but_batches(disk: Disk, waiting: Any) -> Any:
-    """Small files and names have their barrier; the one behind the batches is left out."""
+    """Keep the barriers of small files and names, and leave out the one behind the batches."""
     return "" if any(due.files for due in waiting) else _sync_all(disk, waiting)
 
 
@@ -82,13 +83,13 @@ def _retain_to_the_end(self: Any, now_ms: int | None) -> None:
 def _keep_the_older(
     keys: Sequence[bytes | None], offsets: Sequence[int], tombstones: Sequence[bool], latest: Any, **_: Any
 ) -> Choice:
-    """Of each key the last record goes, the others stay."""
+    """Drop the last record of each key and keep the others."""
     found = latest.latest([key or b"" for key in keys])
     return Choice([last < 0 or lt(offset, last) for offset, last in zip(offsets, found, strict=True)], -1)
 
 
 def _take_what_is_there(shelf: Any, tp: Any, config: Any) -> Any:
-    """A replica of a topic that is no more becomes one of the topic that is made next."""
+    """Reuse the replica of a deleted topic for the next topic."""
     stale = [other for other in shelf._loaded if other.partition == tp.partition and other != tp]
     if tp not in shelf._loaded and stale:
         shelf._loaded[tp] = replace(shelf._loaded.pop(stale[0]), topic_partition=tp)
@@ -96,98 +97,98 @@ def _take_what_is_there(shelf: Any, tp: Any, config: Any) -> Any:
 
 
 def _repair_at_once(repairs: Any, repair: Any) -> None:
-    """What was damaged is cut before anybody knows that this replica does not have it any more."""
+    """Cut the damaged part before the quorum knows that this replica lacks it."""
     if repairs._goes_on(repair):
         repairs._answered(repair, LossAnswer.ACCEPTED)
 
 
 def _read_nothing(check: Any) -> Any:
-    """Every segment is as it was written."""
+    """Report every segment as intact."""
     yield from ()
 
 
 def _set_nothing_aside(shelf: Any, known: Any) -> None:
-    """Strays stay where they are."""
+    """Leave strays in place."""
 
 
 LOG_BUGS = (
     Planted(
         "log_without_fsync",
-        "what is acknowledged is in the page cache only",
-        "a job fsyncs what it writes",
+        "acknowledged records are only in the page cache",
+        "a job fsyncs its writes",
         (Patch(PendingWork, "_segment_write", _write_without_sync),),
         found_by=CLUSTER,
     ),
     Planted(
         "segments_without_folder_fsync",
-        "a new segment is gone after a power loss, name and all",
+        "a new segment is lost entirely in a power failure",
         "LogJob.run syncs the folder",
         (Patch(LogJob, "run", _run_without_folder),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_round_skips_a_barrier",
-        "many logs are written at once, and what is acknowledged is in the page cache only",
-        "together has one call of the disk at each barrier",
+        "many logs are written at once, and acknowledged records are only in the page cache",
+        "together syncs the disk at each barrier",
         (Patch(durable, "_sync_all", _sync_all_but_batches),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_late_fsync_counts",
-        "an fsync that began before a truncation counts for what was written since",
-        "PendingWork.done holds up to the lowest truncation",
+        "an fsync that began before a truncation counts for later writes",
+        "PendingWork.done counts only up to the lowest truncation",
         (Patch(PendingWork, "done", _done_whatever_went),),
         found_by=CLUSTER,
     ),
     Planted(
         "recovered_pages_count_as_synced",
-        "what a killed process had written and not synced is acknowledged by its successor, and lost with the power",
-        "recovery fsyncs what it read",
+        "unsynced writes of a killed process are acknowledged by its successor, and lost in a power failure",
+        "recovery fsyncs the bytes that it read",
         (Patch(_Recovery, "_make_durable", _durable_without_fsync),),
         found_by=CLUSTER,
     ),
     Planted(
         "recovery_without_checksums",
-        "a flipped bit of a log is believed",
-        "scan_segment checks the CRC of all that no index covers",
+        "a flipped bit in a log is not detected",
+        "scan_segment checks the CRC of everything beyond the indexes",
         (Patch(recovery_scan, "check_crc", parse_header),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_repair_asks_nobody",
-        "a replica whose disk rotted cuts what it is counted on to have",
-        "ReplicaRepairs withdraws a replica when the quorum has accepted its loss",
+        "a replica with a damaged disk truncates records that it is counted on to have",
+        "ReplicaRepairs withdraws a replica only after the quorum has accepted its loss",
         (Patch(ReplicaRepairs, "_ask", _repair_at_once),),
         found_by=CLUSTER,
     ),
     Planted(
         "the_scrubber_looks_at_no_record",
-        "what rots under a running process is never found",
+        "damage under a running process is never found",
         "the check of a segment reads all of it",
         (Patch(scrubber_check._SegmentCheck, "run", _read_nothing),),
         found_by=CLUSTER,
     ),
     Planted(
         "retention_beyond_the_high_watermark",
-        "records go before they are committed",
+        "retention deletes uncommitted records",
         "PartitionDriver.retain ends at the high watermark",
         (Patch(PartitionDriver, "retain", _retain_to_the_end),),
         found_by=CLUSTER,
     ),
     Planted(
         "compaction_keeps_the_older_record",
-        "the last value of a key is gone",
-        "choose keeps the last",
+        "the last value of a key is deleted",
+        "choose keeps the last record of a key",
         (Patch(compaction_run, "choose", _keep_the_older),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_stale_replica_of_a_deleted_topic_rejoins",
-        "a node that was away while a topic was deleted and made again brings the old records back",
-        "replicas lie in folders named by the topic's id, and strays are set aside",
+        "a node that was down while a topic was recreated brings the old records back",
+        "replica folders are named by the topic's id, and strays are set aside",
         (
-            Patch(ReplicaShelf, "take", _take_what_is_there),
-            Patch(ReplicaShelf, "set_strays_aside", _set_nothing_aside),
+            Patch(LogManager, "take", _take_what_is_there),
+            Patch(LogManager, "set_strays_aside", _set_nothing_aside),
         ),
         found_by=CLUSTER,
     ),

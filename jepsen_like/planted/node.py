@@ -1,8 +1,8 @@
-"""`python -P -m jepsen_like.planted.node BUG ARGUMENTS...`: a node of a real cluster with a planted bug in it.
+"""`python -P -m jepsen_like.planted.node BUG ARGUMENTS...`: a node of a real cluster with a planted bug.
 
-The bug takes the place of the product's code in this process, and then the process does what `raftlog ARGUMENTS...`
-does. It is pinned as everywhere (`patches.py`): where the code has changed since, the node ends and says so. The
-product has no branch for any of this.
+The bug replaces the product's code in this process, and then the process runs `raftlog ARGUMENTS...`. It is pinned like
+all others (`patches.py`): if the replaced code has changed, the node exits and says so. The product has no branch for
+any of this.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-from .bugs import BUGS
+from .bugs import PINNED
 from .patches import Outdated, plant
 
 PRODUCT = "raftlog.cli.main"
@@ -18,18 +18,16 @@ EXIT_USAGE, EXIT_OUTDATED = 2, 70
 
 
 def program(bug: str) -> tuple[str, ...]:
-    """What runs a node with this bug, in place of `raftlog`."""
+    """Return the command that runs a node with this bug instead of `raftlog`."""
     return (sys.executable, "-P", "-m", "jepsen_like.planted.node", bug)
 
 
 def main() -> None:
-    """Ends as the product does."""
-    if len(sys.argv) < 2 or sys.argv[1] not in BUGS:
-        sys.stderr.write(
-            "python -m jepsen_like.planted.node BUG ARGUMENTS...: a bug of `planted list`, and raftlog's\n"
-        )
+    """Exit as the product does."""
+    if len(sys.argv) < 2 or sys.argv[1] not in PINNED:
+        sys.stderr.write("usage: python -m jepsen_like.planted.node BUG ARGUMENTS... (BUG: see `planted list`)\n")
         sys.exit(EXIT_USAGE)
-    bug = BUGS[sys.argv[1]]
+    bug = PINNED[sys.argv[1]]
     sys.argv = [sys.argv[0], *sys.argv[2:]]
     try:
         with plant(bug):

@@ -1,11 +1,11 @@
-"""Planting: a bug takes the place of some of the product's code, for as long as a `with` block lasts.
+"""Planting: a bug replaces some of the product's code for the duration of a `with` block.
 
-A bug is written against the code which it replaces. So each replaced function has a *pin*, a hash of its meaning (its
-syntax tree without documentation); where the code has changed since, planting raises `Outdated` and names the bug, the
-function and what to do. Nothing is planted against other code than it was written for, and no bug becomes harmless
+A bug is written against the code that it replaces. So each replaced function has a *pin*, a hash of its meaning (its
+syntax tree without documentation). If the code has changed, planting raises `Outdated`, which names the bug, the
+function and what to do. So no bug is planted against other code than it was written for, and none becomes harmless
 unnoticed. The product has no branch for any of this.
 
-Pins lie in `pins.json`; `python -m jepsen_like.planted pin` writes them anew, after somebody has looked.
+Pins are in `pins.json`; `python -m jepsen_like.planted pin` rewrites them after a review.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from unittest import mock
 SHORT = "quorum simulation"
 CLUSTER = "cluster simulation"
 GROUPS = "group simulation"
+SECURITY = "security simulation"
 TRANSACTIONS = "transaction simulation"
 CLIENTS = "client simulation"
 REAL = "real clusters"
-"""Alone: no simulated world has what it wants."""
+"""Found nowhere else: no simulated world has the conditions."""
 
 PINS = Path(__file__).with_name("pins.json")
 
 
 class Outdated(AssertionError):
-    """The code that a planted bug replaces is no longer what the bug was written against."""
+    """The code that a planted bug replaces is no longer the code that it was written against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +58,20 @@ class Planted:
 
     name: str
     hole: str
-    """What goes wrong, in a sentence."""
+    """The failure that it causes, in a sentence."""
     closed_by: str
-    """What of the product closes the hole."""
+    """The part of the product that prevents it."""
     patches: tuple[Patch, ...]
     found_by: str = SHORT
     """Where it must be found."""
 
     @property
     def world(self) -> str:
-        """The kind of world that it is planted in."""
+        """The kind of world in which it is planted."""
         if self.found_by == GROUPS:
             return "groups"
+        if self.found_by == SECURITY:
+            return "security"
         if self.found_by == TRANSACTIONS:
             return "transactions"
         if self.found_by == CLIENTS:
@@ -77,7 +80,7 @@ class Planted:
 
 
 def pin_of(patch: Patch) -> str:
-    """Hash of what the replaced function means. Raises `Outdated` where there is none."""
+    """Return a hash of the replaced function's meaning. Raises `Outdated` if the function does not exist."""
     try:
         found = inspect.getattr_static(patch.owner, patch.name)
         if isinstance(found, staticmethod | classmethod):
@@ -86,7 +89,7 @@ def pin_of(patch: Patch) -> str:
             found = found.fget
         tree = ast.parse(textwrap.dedent(inspect.getsource(found)))
     except (AttributeError, OSError, TypeError) as error:
-        raise Outdated(f"there is no {patch.target} any more: {error}") from None
+        raise Outdated(f"{patch.target} no longer exists: {error}") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
@@ -94,32 +97,32 @@ def pin_of(patch: Patch) -> str:
 
 
 def load_pins() -> dict[str, str]:
-    """Target → pin."""
+    """Return target → pin."""
     held: dict[str, str] = json.loads(PINS.read_text(encoding="utf-8"))
     return held
 
 
 def save_pins(bugs: Mapping[str, Planted]) -> dict[str, str]:
-    """Pin everything as it is now."""
+    """Pin all replaced functions as they are now."""
     pins = {patch.target: pin_of(patch) for bug in bugs.values() for patch in bug.patches}
     PINS.write_text(json.dumps(dict(sorted(pins.items())), indent=2) + "\n", encoding="utf-8")
     return pins
 
 
 def check_pins(bug: Planted, pins: Mapping[str, str]) -> None:
-    """Raises `Outdated` unless the bug replaces what it was written against."""
+    """Raises `Outdated` unless the bug replaces the code that it was written against."""
     for patch in bug.patches:
         if pin_of(patch) != pins.get(patch.target):
             raise Outdated(
-                f"{patch.target} has changed since the planted bug {bug.name!r} was written against it. Look at the "
-                f"bug (jepsen_like/planted): does it still plant what it says ({bug.hole})? Mend it if not, then run "
+                f"{patch.target} has changed since the planted bug {bug.name!r} was written against it. Review the "
+                f"bug (jepsen_like/planted): does it still cause its failure ({bug.hole})? Fix it if not, then run "
                 f"`python -m jepsen_like.planted pin` and `python -m jepsen_like.planted search {bug.name}`"
             )
 
 
 @contextmanager
 def plant(bug: Planted, pins: Mapping[str, str] | None = None) -> Iterator[None]:
-    """The bug is in the product while the block runs."""
+    """Replace the code while the block runs."""
     check_pins(bug, load_pins() if pins is None else pins)
     with ExitStack() as stack:
         for patch in bug.patches:
@@ -128,6 +131,6 @@ def plant(bug: Planted, pins: Mapping[str, str] | None = None) -> Iterator[None]
 
 
 def original(owner: Any, name: str) -> Callable[..., Any]:
-    """The product's own function, for a bug that does most of what it does. Taken when the module is imported."""
+    """Return the product's own function, for a bug that calls it. Taken when the module is imported."""
     found: Callable[..., Any] = getattr(owner, name)
     return found

@@ -1,6 +1,7 @@
-"""Bugs of what a partition remembers of its producers, and of who says that a batch is sent again.
+"""Bugs of the producer state that partitions keep, and of the marking of resends.
 
-Each lets the resend of a producer that was forgotten, or never seen, be taken for news: it is in the log twice (S1).
+In each, the resend of a producer that was forgotten, or never seen, is taken for a new batch: it is in the log twice
+(S1).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _restore = original(ProducerStates, "restore")
 
 
 def _take_every_first_batch(states: Any, header: Any, *, resent: bool = False) -> Any:
-    """Whoever is not known begins; nobody asks whether it is a resend."""
+    """Accept the first batch of an unknown producer, even a resend."""
     return _check(states, header)
 
 
@@ -40,7 +41,7 @@ def _launch_unmarked(queue: Any) -> Any:
 
 
 def _rename_whatever_was_sent(queue: Any, batch: Any, error: Any) -> Any:
-    """A leader that has forgotten us has none of it."""
+    """Assume that a leader that forgot the producer has none of its batches."""
     if batch is queue.in_flight[0]:
         batch.maybe_applied = False
     return _chain_broken(queue, batch, error)
@@ -54,8 +55,8 @@ def _restore_without_horizon(states: Any, snapshot: Any) -> None:
 PRODUCER_BUGS = (
     Planted(
         "producers_are_forgotten_for_room",
-        "the least recent producer is forgotten where others come, and nobody knows later that it was there",
-        "ProducerStates: newcomers are refused, and who is forgotten raises the horizon",
+        "the least recent producer is evicted for new ones, without a trace",
+        "ProducerStates refuses new producers, and an eviction raises the horizon",
         (
             Patch(ProducerStates, "_has_room", property(lambda states: True)),
             Patch(ProducerStates, "_forget_first", _forget_without_trace),
@@ -64,49 +65,49 @@ PRODUCER_BUGS = (
     ),
     Planted(
         "expired_producers_leave_no_trace",
-        "a producer's time is over, and a resend of its first batch is taken for news",
+        "a producer's state expires, and a resend of its first batch is taken for a new batch",
         "ProducerStates._forget_first raises the horizon",
         (Patch(ProducerStates, "_forget_first", _forget_without_trace),),
         found_by=CLUSTER,
     ),
     Planted(
         "marks_are_not_looked_at",
-        "a leader takes the first batch of whoever it does not know",
+        "a leader accepts the first batch of any unknown producer",
         "ProducerStates.check refuses a resend that it cannot judge",
         (Patch(ProducerStates, "check", _take_every_first_batch),),
         found_by=CLUSTER,
     ),
     Planted(
         "the_mark_is_lost_on_the_way",
-        "who passes a batch on says nothing of its being a resend",
-        "the mark travels from the request to the leader's core",
+        "the mark of a resend is dropped when the batch is passed on",
+        "the mark is passed from the request to the leader's core",
         (Patch(PartitionManager, "produce", _pass_on_without_mark),),
         found_by=CLUSTER,
     ),
     Planted(
         "resends_are_not_marked",
-        "a client sends again and does not say so",
+        "a client does not mark its resends",
         "PartitionQueue.launch marks what may have been applied",
         (Patch(PartitionQueue, "launch", _launch_unmarked),),
         found_by=CLUSTER,
     ),
     Planted(
         "what_may_be_there_gets_another_name",
-        "a leader does not know a producer any more, and the producer sends all of it again under a new id",
-        "PartitionQueue.chain_broken tells an unknown outcome of what may have been applied",
+        "after a leader has forgotten a producer, the producer sends everything again under a new id",
+        "PartitionQueue.chain_broken reports an unknown outcome for batches that may have been applied",
         (Patch(PartitionQueue, "chain_broken", _rename_whatever_was_sent),),
         found_by=CLUSTER,
     ),
     Planted(
         "the_horizon_is_not_in_snapshots",
-        "after a restart a replica does not know that it has forgotten anybody",
+        "after a restart a replica does not know that it has forgotten producers",
         "a snapshot holds the horizon",
         (Patch(ProducerStates, "restore", _restore_without_horizon),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_copy_takes_everybody_for_new",
-        "a replica that began in the middle of its leader's log takes resends of what lies before",
+        "a replica that began in the middle of its leader's log accepts resends of earlier batches",
         "ProducerStates.greatest_id goes with start_at",
         (Patch(ProducerStates, "greatest_id", property(lambda states: -1)),),
         found_by=CLUSTER,

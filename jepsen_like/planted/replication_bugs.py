@@ -1,11 +1,11 @@
-"""Bugs of the leader and its followers: each is one rule of replication that is left out."""
+"""Bugs of the leader and its followers: each leaves out one rule of replication."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from partitions.driver.reads import ReplicaReads
 from partitions.log import job as log_job
@@ -46,7 +46,7 @@ _know = original(Followers, "know")
 
 
 def _ask_from_the_high_watermark(follower: Any) -> Any:
-    """Before anything is compared, what lies above the high watermark goes."""
+    """Truncate to the high watermark before the logs are compared."""
     kept = max(follower.high_watermark, follower._log.log_start_offset)
     if follower._linked and follower.state is not State.TRUNCATING and follower._log.log_end_offset > kept:
         follower.state = State.TRUNCATING
@@ -57,7 +57,7 @@ def _ask_from_the_high_watermark(follower: Any) -> Any:
 def _compare_offsets(
     log: LogView, high_watermark: Offset, last_epoch: LeaderEpoch, end_offset: Offset, *, counted: bool
 ) -> Any:
-    """An end that is not beyond the end of the epoch that was found is taken for the same log, of whatever epoch."""
+    """Take logs for equal if the follower's end is not beyond the end of the epoch found, in any epoch."""
     answer = _compare_follower(log, high_watermark, last_epoch, end_offset, counted=counted)
     if isinstance(answer, Diverged) and end_offset <= answer.end_offset:
         return Matched(high_watermark, log.log_start_offset)
@@ -77,7 +77,7 @@ def _hear_every_incarnation(followers: Any, follower: Any, incarnation: Any, epo
 
 
 def _know_whatever_incarnation(followers: Any, record: Any, now: float) -> None:
-    """Who registers again is who it was: what it had acknowledged still counts."""
+    """Keep the progress of a broker that registers again: the old acknowledgements still count."""
     known = dict(followers._progress)
     _know(followers, record, now)
     for broker in followers._progress:
@@ -86,7 +86,7 @@ def _know_whatever_incarnation(followers: Any, record: Any, now: float) -> None:
 
 
 def _subscribe_unmatched(self: Any, follower: Any, incarnation: Any, position: Any, now: float) -> Any:
-    """What a follower has on disk counts, compared or not."""
+    """Count the follower's stable end before its log is compared."""
     code = self._followers.fence(follower, incarnation, position.leader_epoch, self.leader_epoch)
     if code:
         return [AnswerFollower(follower, Refused(code))]
@@ -136,7 +136,7 @@ def _append_resends(states: Any, header: Any, *, resent: bool = False) -> Any:
 
 
 def _deleted_here(deletions: Any) -> Any:
-    """An answer when this leader's disk has it."""
+    """Answer when this leader's own disk has the new start."""
     everywhere, deletions._start_of = deletions._start_of, lambda broker: deletions._log.stable_start_offset
     try:
         return _advance(deletions)
@@ -152,7 +152,7 @@ def _remember_the_slot(entry: Any, number: int) -> Any:
 
 
 def _check_for_the_partition(push: Any, item: Any) -> None:
-    """What was pushed to an earlier subscription is taken for the one of now."""
+    """Take pushes of an earlier subscription for the current one."""
     entry = push._entry
     driver = entry.__dict__.get("former_slots", {}).get(item.slot)
     if item.slot not in entry.slots and driver in entry.slot_of:
@@ -161,14 +161,14 @@ def _check_for_the_partition(push: Any, item: Any) -> None:
 
 
 def _append_whatever_comes(follower: Any, leader_epoch: Any, batches: Any, marks: Any) -> Any:
-    """Wherever the log ends, of whatever epoch it is."""
+    """Append at any log end and in any epoch."""
     end_offset = batches[-1].header.end_offset if batches else follower._log.log_end_offset
     effects = [AppendFetched(leader_epoch, batches)] if batches else []
     return effects + follower._follow_marks(end_offset, marks)
 
 
 def _fits_anywhere(header: Any, offset: Any, epoch: Any) -> None:
-    """Neither the log nor the job that writes it looks where a batch says that it begins."""
+    """Skip the check of a batch's offset, in the log and in the job that writes it."""
 
 
 def _fetched(progress: Any) -> Any:
@@ -178,28 +178,28 @@ def _fetched(progress: Any) -> Any:
 REPLICATION_BUGS = (
     Planted(
         "truncates_to_the_high_watermark",
-        "a follower that begins anew drops what it acknowledged and does not know to be committed (before KIP-101)",
+        "a restarting follower truncates acknowledged records above its high watermark (before KIP-101)",
         "Follower truncates by (epoch, end) only",
         (Patch(Follower, "_ask", _ask_from_the_high_watermark),),
         found_by=CLUSTER,
     ),
     Planted(
         "ends_are_compared_without_epochs",
-        "logs of different epochs that end alike are taken for the same (KIP-101 without KIP-279)",
-        "compare_follower wants the same epoch",
+        "logs of different epochs with the same end are taken for equal (KIP-101 without KIP-279)",
+        "compare_follower requires the same epoch",
         (Patch(leader, "compare_follower", _compare_offsets),),
         found_by=CLUSTER,
     ),
     Planted(
         "followers_of_any_epoch_are_heard",
-        "an acknowledgement of an earlier epoch counts in this one (KIP-320's first try)",
-        "Followers.fence wants exactly the leader's epoch",
+        "an acknowledgement of an earlier epoch counts in this one (KIP-320's first version)",
+        "Followers.fence requires exactly the leader's epoch",
         (Patch(Followers, "fence", _hear_every_epoch),),
         found_by=CLUSTER,
     ),
     Planted(
         "acknowledgements_outlive_their_life",
-        "what a follower had before it lost power counts for it afterwards",
+        "a follower's progress before a power failure counts afterwards",
         "progress belongs to (replica, incarnation)",
         (
             Patch(Followers, "fence", _hear_every_incarnation),
@@ -209,15 +209,15 @@ REPLICATION_BUGS = (
     ),
     Planted(
         "counted_before_it_is_compared",
-        "a follower's stable end counts although its log is another",
-        "Leader.on_subscribe counts a match only",
+        "a follower's stable end counts although its log differs",
+        "Leader.on_subscribe counts only after a match",
         (Patch(Leader, "on_subscribe", _subscribe_unmatched),),
         found_by=CLUSTER,
     ),
     Planted(
         "pushes_are_appended_unchecked",
-        "what was on its way when a subscription ended is appended, whether or not it follows what is there",
-        "a slot names one subscription; Follower.on_pushed, and the log once more, want the log's own end and epoch",
+        "pushes in flight when a subscription ended are appended, even if they do not fit the log's end",
+        "a slot names one subscription; Follower.on_pushed and the log require the log's own end and epoch",
         (
             Patch(LeaderLink, "end_slot", _remember_the_slot),
             Patch(ReceivedPush, "_check", _check_for_the_partition),
@@ -229,21 +229,21 @@ REPLICATION_BUGS = (
     ),
     Planted(
         "fetched_counts_as_synced",
-        "a fetch offset moves the high watermark, though nothing of it is on disk",
+        "a fetch offset advances the high watermark before the records are on disk",
         "FollowerProgress.counted_end_offset is the stable end",
         (Patch(FollowerProgress, "counted_end_offset", property(_fetched)),),
         found_by=CLUSTER,
     ),
     Planted(
         "acknowledged_by_the_leader_alone",
-        "acks=all is answered when the leader has it on disk",
-        "Leader._append lets it wait for the high watermark",
+        "acks=all is answered when only the leader has the records on disk",
+        "Leader._append waits for the high watermark",
         (Patch(Leader, "_append", _acknowledge_when_stable_here),),
         found_by=CLUSTER,
     ),
     Planted(
         "the_isr_is_not_maximal",
-        "who is proposed out of the ISR counts no more, though the quorum may still elect it",
+        "a member proposed for removal from the ISR no longer counts, although the quorum may still elect it",
         "IsrState.maximal",
         (Patch(IsrState, "maximal", property(lambda isr: isr.accepted)),),
         found_by=CLUSTER,
@@ -257,63 +257,63 @@ REPLICATION_BUGS = (
     ),
     Planted(
         "the_floor_counts_who_may_come",
-        "a member that is only proposed makes the ISR large enough to commit",
+        "a member that is only proposed counts toward the minimum ISR",
         "IsrState.below_minimum counts the accepted",
         (Patch(IsrState, "below_minimum", property(lambda isr: len(isr.maximal) < isr.min_insync_replicas)),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_proposal_ends_with_its_timeout",
-        "a proposed ISR that nobody answered for is forgotten, and accepted later",
-        "IsrState.on_answer keeps what is unknown",
+        "a proposed ISR without an answer is forgotten, and accepted later",
+        "IsrState.on_answer keeps proposals with unknown outcome",
         (Patch(IsrState, "on_answer", _unknown_is_refused),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_new_leader_exposes_at_once",
-        "consumers are shown less than the leader before had shown",
+        "consumers see a lower high watermark than the previous leader's",
         "Leader.exposed_high_watermark waits for the epoch's start",
         (Patch(Leader, "exposed_high_watermark", property(lambda self: self.high_watermark)),),
         found_by=CLUSTER,
     ),
     Planted(
         "the_isr_grows_below_the_epoch_start",
-        "who has what the leader knows to be committed joins, and lacks what its predecessor committed",
-        "Leader._belongs wants the epoch's start",
+        "a replica joins the ISR that lacks records which the previous leader committed",
+        "Leader._belongs requires the epoch's start",
         (Patch(Leader, "_belongs", _belongs_without_epoch_start),),
         found_by=CLUSTER,
     ),
     Planted(
         "consumers_read_to_the_log_end",
-        "a consumer sees what is not committed",
+        "a consumer reads uncommitted records",
         "ReplicaReads.readable_end is the exposed high watermark",
         (Patch(ReplicaReads, "readable_end", _readable_to_the_end),),
         found_by=CLUSTER,
     ),
     Planted(
         "resends_are_appended",
-        "a batch that is sent again is in the log twice",
-        "ProducerStates.check knows the last five",
+        "a resent batch is appended twice",
+        "ProducerStates.check knows the last five batches",
         (Patch(ProducerStates, "check", _append_resends),),
         found_by=CLUSTER,
     ),
     Planted(
         "producers_are_not_replayed",
-        "after a restart a broker does not know whose batches are in its log",
+        "after a restart a broker does not know the producers of the batches in its log",
         "ProducerStates.replay",
         (Patch(ProducerStates, "replay", lambda states, header, control=None: None),),
         found_by=CLUSTER,
     ),
     Planted(
         "deleted_when_the_leader_knows",
-        "delete-records is answered before those who may lead next have the start",
+        "delete-records is answered before the possible next leaders have the new log start",
         "Deletions.advance waits for every disk of the maximal ISR",
         (Patch(Deletions, "advance", _deleted_here),),
         found_by=CLUSTER,
     ),
     Planted(
         "the_isr_grows_with_old_starts",
-        "who joins the ISR still has what was deleted",
+        "a replica joins the ISR that still has deleted records",
         "Deletions.admits",
         (Patch(Deletions, "admits", lambda deletions, start_offset: True),),
         found_by=CLUSTER,

@@ -1,4 +1,4 @@
-"""Bugs of full disks: whatever makes room, or must go on without any, has none of its own."""
+"""Bugs of full disks: a part that frees space, or must work without any, has no reserve."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _short_for_ever(room: Any, space: Space) -> None:
 ROOM_BUGS = (
     Planted(
         "retention_has_no_room",
-        "on a disk without a free block no segment is removed, for its checkpoint cannot be written",
-        "BallastedDisk gives up ballast for the checkpoint, and LogJob removes indexes ahead of it",
+        "on a disk without a free block no segment is deleted, because its checkpoint cannot be written",
+        "BallastedDisk releases ballast for the checkpoint, and LogJob deletes indexes before it",
         (
             Patch(BallastedDisk, "open", _without_ballast_below(PARTITIONS)),
             Patch(LogJob, "_remove", _keep_indexes),
@@ -71,7 +71,7 @@ ROOM_BUGS = (
     Planted(
         "the_quorum_has_no_room",
         "a full disk stops the node at the next entry of the quorum's log",
-        "BallastedDisk gives up ballast for the journal and the snapshot",
+        "BallastedDisk releases ballast for the journal and the snapshot",
         (
             Patch(BallastedDisk, "open", _without_ballast_below(QUORUM)),
             Patch(BallastedDisk, "replace", _replaces_without_ballast(QUORUM)),
@@ -81,28 +81,28 @@ ROOM_BUGS = (
     Planted(
         "a_start_has_no_room",
         "a node whose disk is full does not start",
-        "BallastedDisk gives up ballast for the count of starts",
+        "BallastedDisk releases ballast for the count of starts",
         (Patch(BallastedDisk, "replace", _replaces_without_ballast(STARTS_FILE)),),
         found_by=CLUSTER,
     ),
     Planted(
         "the_ballast_is_filled_once",
-        "after a full disk nothing is written for ever, or the next one finds no ballast",
-        "BallastedDisk.space fills the ballast where there is room",
+        "after a full disk nothing can ever be written again, or the next time there is no ballast",
+        "BallastedDisk.space refills the ballast if there is space",
         (Patch(BallastedDisk, "space", _space_as_it_is),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_disk_that_was_short_stays_short",
-        "a leader refuses batches although there is room again",
-        "DiskRoom.looked judges anew",
+        "a leader refuses batches although there is space again",
+        "DiskRoom.looked decides again at each look",
         (Patch(DiskRoom, "looked", _short_for_ever),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_full_disk_keeps_its_leaderships",
-        "a leader without room refuses batches, for as long as its disk is full, which members with room would take",
-        "OfflineLeaders has a member with room elected",
+        "a leader with a full disk keeps refusing batches that members with space would accept",
+        "OfflineLeaders has a member with space elected",
         (Patch(OfflineLeaders, "_is_short", lambda leaders, broker_id: False),),
         found_by=CLUSTER,
     ),

@@ -1,5 +1,5 @@
-"""Bugs of shortages and of exceptions that nobody foresaw: what is refused for now is taken for broken, and what is
-broken goes on.
+"""Bugs of shortages and unforeseen exceptions: a temporary refusal is taken for damage, and damaged state
+stays in use.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 from partitions.driver.driver import PartitionDriver
 from partitions.log.log import PartitionLog
 from partitions.log.writer import LogWriter
-from partitions.opening.log_manager import ReplicaShelf
+from partitions.opening.log_manager import LogManager
 from raftlog.errors import DiskFailed, RaftlogError, ResourceShortage
 
 from .patches import CLUSTER, Patch, Planted, original
@@ -49,8 +49,8 @@ def _stay_closed(shelf: Any, tp: Any, log: Any, pause: float) -> None:
 SHORTAGE_BUGS = (
     Planted(
         "a_shortage_takes_replicas_offline",
-        "a file that could not be opened, for want of a descriptor, has its replica out of service until a restart",
-        "PartitionLog.job_done and PartitionLog.read tell `DiskHindered` from what fails a log",
+        "a file that could not be opened for lack of a descriptor takes its replica offline until a restart",
+        "PartitionLog.job_done and PartitionLog.read distinguish `DiskHindered` from errors that fail a log",
         (
             Patch(PartitionLog, "job_done", _a_shortage_fails_the_log),
             Patch(PartitionLog, "read", _a_shortage_fails_the_read),
@@ -59,23 +59,23 @@ SHORTAGE_BUGS = (
     ),
     Planted(
         "a_half_updated_replica_goes_on",
-        "an exception between log and producers is forgotten, and the replica serves what it half knows",
-        "PartitionDriver.throw_away closes the replica, and has it opened again",
+        "an exception between log and producer state is ignored, and the replica serves with half the update",
+        "PartitionDriver.throw_away closes the replica and reopens it",
         (Patch(PartitionDriver, "throw_away", _go_on),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_broken_job_is_unheard",
-        "a job of a log dies with an exception that nobody foresaw, and nobody is told: its requests wait for ever",
-        "LogWriter._done tells the log of every outcome",
+        "a log's job dies with an unforeseen exception that is not reported: its requests wait forever",
+        "LogWriter._done reports every outcome to the log",
         (Patch(LogWriter, "_done", _a_broken_job_is_unheard),),
         found_by=CLUSTER,
     ),
     Planted(
         "a_reset_replica_stays_closed",
-        "a replica that was thrown away never comes back",
-        "ReplicaShelf.reopen_as_it_is opens it again",
-        (Patch(ReplicaShelf, "reopen_as_it_is", _stay_closed),),
+        "a replica that was reset is never reopened",
+        "LogManager.reopen_as_it_is reopens it",
+        (Patch(LogManager, "reopen_as_it_is", _stay_closed),),
         found_by=CLUSTER,
     ),
 )

@@ -1,7 +1,8 @@
-"""Planted bugs that a story tells of: each needs so many things in a row that chance seldom finds it.
+"""Planted bugs that a story finds: each needs a long sequence of events, which chance seldom produces.
 
-A story of `tests/interaction/testdata/` is one such schedule, step by step, with what it prints; with the bug in the
-product it ends otherwise, and its test fails. Simulated clusters look for most of these bugs as well, in the long run.
+A story in `tests/interaction/testdata/` is one such schedule, step by step, with its expected output; with the bug in
+the product it ends differently, and its test fails. Simulated clusters look for most of these bugs as well, in long
+runs.
 """
 
 from __future__ import annotations

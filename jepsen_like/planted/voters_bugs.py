@@ -1,9 +1,12 @@
-"""Bugs of changing the voters: what Raft's dissertation (4.1 to 4.4) and the correction of its first rule warn of."""
+"""Bugs of voter changes: mistakes that Raft's dissertation (4.1 to 4.4), and the correction of its first rule,
+warn of.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from metadata.raft import follower as quorum_follower
 from metadata.raft import pysyncobj_engine
@@ -23,23 +26,23 @@ _refresh = original(Membership, "refresh")
 
 
 def _whoever_leads_may_change(core: Any) -> bool:
-    """Whatever is under way."""
+    """Let a leader change the voters at any time, even during another change."""
     return bool(core.leads_and_is_current())
 
 
 def _facts_of_other_disks(engine: Any) -> QuorumFacts:
-    """A voter that comes with another disk is taken for a node that has caught up with it..."""
+    """Take a voter that returns with another disk for a node that has caught up with it..."""
     facts: QuorumFacts = _facts(engine)
     others = {}
     for voter in facts.configuration.node_ids:
-        met = engine._membership.as_voter(voter)
-        if met is not None and engine._membership.is_distrusted(voter):
+        met = engine.membership.as_voter(voter)
+        if met is not None and engine.membership.is_distrusted(voter):
             others[int(voter)] = ObserverState(met, facts.commit_index, answering=True)
     return replace(facts, observers={**facts.observers, **others})
 
 
 def _swap_the_disk(facts: QuorumFacts, node_id: int) -> Decision:
-    """...and is named with that disk in one step."""
+    """...and name it with that disk in one step."""
     known = facts.pinned.voter(node_id)
     present = facts.observers.get(node_id)
     if known is not None and present is not None and present.voter.directory_id != known.directory_id:
@@ -52,12 +55,12 @@ def _any_step_will_do(old: Configuration, new: Configuration) -> bool:
 
 
 def _no_configuration(configuration: Configuration) -> bytes:
-    """A snapshot knows nothing of the voters: who installs it goes on with those of the first day."""
+    """Leave the voters out of snapshots: a node that installs one continues with the initial voters."""
     return b""
 
 
 def _refresh_forwards(membership: Any) -> bool:
-    """A configuration that was cut away stays in effect."""
+    """Keep a configuration in effect that was cut from the log."""
     if membership._journal.configurations[-1][0] < membership.index:
         return False
     return bool(_refresh(membership))
@@ -66,14 +69,14 @@ def _refresh_forwards(membership: Any) -> bool:
 VOTERS_BUGS = (
     Planted(
         "changes_overtake_one_another",
-        "a change of the voters begins before the one before it is committed: two of them share no majority",
+        "a change of voters begins before the previous one is committed: their majorities may not overlap",
         "_SyncObj.may_change waits for the latest configuration's commit",
         (Patch(_SyncObj, "may_change", _whoever_leads_may_change),),
     ),
     Planted(
         "disk_swapped_in_one_step",
-        "a voter's other disk takes its place in one step: two majorities may share nobody but the forgetful one",
-        "quorum_changes._add refuses, and is_single_step where a configuration is appended",
+        "a voter's other disk takes its place in one step: two majorities may share only the forgetful voter",
+        "quorum_changes._add refuses it, and so does is_single_step when a configuration is appended",
         (
             Patch(PySyncObjEngine, "facts", _facts_of_other_disks),
             Patch(quorum_changes, "_add", _swap_the_disk),
@@ -83,14 +86,14 @@ VOTERS_BUGS = (
     ),
     Planted(
         "configuration_is_not_in_snapshots",
-        "who installs a snapshot counts by the first voters again",
+        "a node that installs a snapshot counts with the initial voters",
         "PySyncObjEngine.compact keeps the configuration with the state",
         (Patch(pysyncobj_engine, "encode_configuration", _no_configuration),),
     ),
     Planted(
         "cut_configuration_stays",
-        "a change of the voters that another leader cut away stays in effect where it was appended",
-        "Membership.refresh takes the log's latest, whichever that is",
+        "a change of voters that another leader cut stays in effect where it was appended",
+        "Membership.refresh takes the latest configuration in the log",
         (Patch(Membership, "refresh", _refresh_forwards),),
     ),
 )

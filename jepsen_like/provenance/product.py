@@ -1,6 +1,6 @@
-"""Which code a run of a real cluster judged: the commit, and whether the product's files are that commit's.
+"""The code that a run of a real cluster judged: the commit, and whether the product's files are those of the commit.
 
-What documents, tests and the suite itself say does not change what was judged.
+Changes of documents, tests and the suite itself do not change what was judged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _PATHS = tuple(f":(top,glob){folder}/**/*.py" for folder in PRODUCT)
 
 @functools.cache
 def commit_of_the_product() -> str:
-    """With a plus sign where its files differ from the commit's; `unknown` outside a repository."""
+    """Return the commit, with a plus sign if the product's files differ from it; `unknown` outside a repository."""
     return commit_of(TOP, _PATHS)
 
 
 def same_product() -> SameCode:
-    """Whether a result judged the product that is here."""
+    """Return the test whether a result judged the present product."""
     return SameCode(TOP, REAL_CLUSTERS, lambda: _PATHS)

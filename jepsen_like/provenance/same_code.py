@@ -22,10 +22,10 @@ UNKNOWN = "unknown"
 
 
 class SameCode:
-    """Whether a commit's results count as the present code's. Each commit is looked at once."""
+    """Decides whether a commit's results count for the present code. Each commit is examined once."""
 
     def __init__(self, top: Path, kind: str, paths: Callable[[], Sequence[str]]) -> None:
-        """`kind`: of results, as `still_holds.jsonl` names it. `paths`: git's, of the files that they judge."""
+        """`kind`: the kind of results in `still_holds.jsonl`. `paths`: git paths of the files that they judge."""
         self._top = top
         self._kind = kind
         self._paths = paths
@@ -33,8 +33,10 @@ class SameCode:
         self._held: dict[str, bool] = {}
 
     def __call__(self, commit: str, clean: bool) -> bool:
-        """False as well for a commit that is not known here, or that was run with changes on top. `clean`: the result
-        found nothing. Raises `ValueError` for a line of `still_holds.jsonl` without a reason."""
+        """Return whether a commit's result counts; False also for an unknown commit, or one with local changes on top.
+
+        `clean`: the result has no violation. Raises `ValueError` for a line of `still_holds.jsonl` without a reason.
+        """
         if COMMIT.fullmatch(commit) is None:
             return False
         if commit not in self._here:
@@ -46,7 +48,7 @@ class SameCode:
         return self._held[commit]
 
     def _still_holds(self, commit: str) -> bool:
-        """Whether each change of these files since then, up to the tree's own commit, is told to be harmless."""
+        """Return whether every later change of these files, up to the tree's own commit, is recorded as harmless."""
         paths = self._paths()
         changes, series = self._told()
         since = next((until for until, results in reversed(series) if commit.startswith(results)), commit)
@@ -57,8 +59,10 @@ class SameCode:
         return all(change.startswith(changes) for change in found.split())
 
     def _told(self) -> tuple[tuple[str, ...], list[tuple[str, tuple[str, ...]]]]:
-        """Commits after which results of this kind hold as before; and series of commits, by the last of each, with the
-        commits whose results hold after it."""
+        """Return the commits after which results of this kind still hold, and the series of commits.
+
+        A series is its last commit, with the commits whose results hold after it.
+        """
         file = self._top / STILL_HOLDS
         changes: list[str] = []
         series: list[tuple[str, tuple[str, ...]]] = []
@@ -78,7 +82,7 @@ class SameCode:
 
 
 def commit_of(top: Path, paths: Sequence[str]) -> str:
-    """The tree's; with a plus sign where these files differ from the commit's. `unknown` outside a repository."""
+    """Return the tree's commit, with a plus sign if these files differ from it; `unknown` outside a repository."""
     status, found = _git(top, "rev-parse", "--short=12", "HEAD")
     if status != 0 or not found:
         return UNKNOWN
@@ -86,7 +90,7 @@ def commit_of(top: Path, paths: Sequence[str]) -> str:
 
 
 def is_here(top: Path, commit: str, paths: Sequence[str]) -> bool:
-    """These files are that commit's."""
+    """Return whether these files are those of the commit."""
     status, _ = _git(top, "diff", "--quiet", commit, "--", *paths)
     return status == 0
 

@@ -1,1 +1,1 @@
-"""What people read of a run: one HTML file that needs nothing else."""
+"""The page of a run: one self-contained HTML file."""

@@ -1,8 +1,8 @@
-"""The operations that prove an anomaly, with what happened around them. Pure.
+"""Excerpts of a history: the operations that prove an anomaly, with their surroundings. Pure.
 
-A checker names operations by their `index` in the history, under `proof`, and nothing else that it tells is read: other
-numbers, Jepsen's `index` of a record among them, are none of operations. Around each of them
-a few lines before and after are shown, those of other processes too, and both ends of it.
+A checker names operations by their `index` in the history, under `proof`, and only that is read: other numbers in an
+anomaly, such as Jepsen's `index` of a record, are not operations. The excerpt shows both ends of each operation, with a
+few lines before and after, of all processes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 from jepsen_like.histories.history import Operation
 
 AROUND = 3
-"""Lines before and after."""
+"""Lines before and after an operation."""
 OPERATIONS_MAX = 12
-"""That one anomaly is shown with."""
+"""Limit of proving operations for one anomaly."""
 TOLD_MAX = 10
-"""Of one kind of anomaly."""
+"""Limit of anomalies of one kind."""
 VALUE_CHARACTERS = 400
 
 
@@ -44,15 +44,15 @@ class Excerpt:
     """One anomaly."""
 
     told: str
-    """What the checker says of it, as JSON."""
+    """The checker's description, as JSON."""
     lines: Sequence[Sequence[Line]]
-    """Stretches of the history."""
+    """Sections of the history."""
     proving: frozenset[int] = frozenset()
-    """Indexes of the operations that are marked, from both ends."""
+    """Indexes of the marked lines: both ends of every proving operation."""
 
 
 def excerpts(found: Sequence[Mapping[str, Any]], history: Sequence[Operation]) -> list[Excerpt]:
-    """Of one kind of anomaly, the first ones."""
+    """Return excerpts for the first anomalies of one kind."""
     at = {operation.index: position for position, operation in enumerate(history)}
     return [_excerpt(one, history, at) for one in found[:TOLD_MAX]]
 
@@ -72,12 +72,12 @@ def _excerpt(one: Mapping[str, Any], history: Sequence[Operation], at: Mapping[i
 
 
 def indexes(told: Mapping[str, Any]) -> list[int]:
-    """Numbers of the operations that prove an anomaly; empty where none does."""
+    """Return the indexes of the operations that prove an anomaly; empty if there are none."""
     return list(told.get("proof", ()))
 
 
 def _other_end(history: Sequence[Operation], position: int) -> int | None:
-    """Of a completion its invocation, of an invocation its completion."""
+    """Return the completion of an invocation, or the invocation of a completion."""
     one = history[position]
     if not isinstance(one.process, int):
         return None
@@ -91,7 +91,7 @@ def _other_end(history: Sequence[Operation], position: int) -> int | None:
 
 
 def _stretches(proving: Iterable[int], history: Sequence[Operation]) -> list[range]:
-    """Those lines and their neighbours; what overlaps is one."""
+    """Return these lines with their surroundings; overlapping sections are joined."""
     found: list[range] = []
     for position in sorted(proving):
         first, behind = max(0, position - AROUND), min(len(history), position + AROUND + 1)

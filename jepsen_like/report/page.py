@@ -1,8 +1,8 @@
-"""The page: verdict first, then what was run, the faults with their proofs, plots, and each anomaly with the operations
-that prove it.
+"""The page of a run: the verdict first, then the plan, each anomaly with the operations that prove it, plots, and the
+faults with their proofs.
 
-It is made of what the folder has; a folder without an outcome (a run that was interrupted) says so. A simulated world's
-has what the world told beside that. One file, no script, nothing from elsewhere.
+It is made from the files of the run's folder; without an outcome (an interrupted run) the page says so. A simulated
+world adds the end of its trace. One file, without scripts or external resources.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent
 TIMELINES_MAX = 3
-"""Of one kind of anomaly."""
+"""Limit of timelines for one kind of anomaly."""
 LOG_LINES_MAX = 40
-"""Of a node, that are shown: those that somebody should look at."""
+"""Limit of suspicious log lines shown for each node."""
 TELLING = (b"INVARIANT", b"Traceback", b'"level":"error"', b'"level": "error"', b'"level":"critical"')
 LINE_CHARACTERS = 600
 WORLD_LINES_MAX = 200
@@ -38,19 +38,19 @@ WORLD_LINES_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """All of one kind that one checker found."""
+    """All anomalies of one kind that one checker found."""
 
     checker: str
     name: str
     count: int
     excerpts: Sequence[Excerpt]
     timelines: Sequence[Drawn | None]
-    """Of the first excerpts, those that have one."""
+    """Timelines of the first excerpts; None if an excerpt has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A timeline, and what it is."""
+    """A timeline and its drawing."""
 
     shown: timeline.Timeline
     svg: str
@@ -58,7 +58,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class ShownFault:
-    """A fault as a line of the table."""
+    """A fault as a row of the table."""
 
     fault: Fault
     began: float
@@ -68,7 +68,7 @@ class ShownFault:
 
 
 class _Checker(msgspec.Struct):
-    """What the page needs of a checker's verdict."""
+    """The part of a checker's verdict that the page needs."""
 
     valid: bool | str | None
     anomalies: dict[str, list[dict[str, Any]]]
@@ -80,15 +80,20 @@ class _Verdict(msgspec.Struct):
 
 
 def write_report(folder: RunFolder) -> Path:
-    """The page of a run's folder. Raises `InvalidRequest` where it is none, or what draws it is missing."""
+    """Write the page of a run's folder and return its path.
+
+    Raises `InvalidRequest` if the folder is not that of a run, or a plotting library is missing.
+    """
     folder.report.write_text(render(folder), encoding="utf-8")
     return folder.report
 
 
 def render(folder: RunFolder) -> str:
-    """See `write_report`."""
+    """Return the page; errors as in `write_report`."""
     if not folder.plan.exists() or not folder.history.exists():
-        raise InvalidRequest("invalid_request", f"{folder.path} is no folder of a run: it has no plan or no history")
+        raise InvalidRequest(
+            "invalid_request", f"{folder.path} is not the folder of a run: it has no plan or no history"
+        )
     with _naming(folder.plan):
         plan = msgspec.json.decode(folder.plan.read_bytes(), type=RunPlan)
     with _naming(folder.history), folder.history.open("rb") as lines:
@@ -126,7 +131,7 @@ def render(folder: RunFolder) -> str:
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """A file of the folder that cannot be read is told by its name. Raises `InvalidRequest`."""
+    """Name the file in the error if it cannot be read. Raises `InvalidRequest`."""
     try:
         yield
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -136,7 +141,7 @@ def _naming(file: Path) -> Iterator[None]:
 
 
 def _verdict(content: bytes) -> dict[str, Any]:
-    """As it was written, if it has this shape. Raises `msgspec.MsgspecError`."""
+    """Return the verdict as it was written, after a check of its shape. Raises `msgspec.MsgspecError`."""
     msgspec.json.decode(content, type=_Verdict)
     found: dict[str, Any] = msgspec.json.decode(content)
     return found
@@ -147,7 +152,7 @@ def _template(name: str) -> jinja2.Template:
         import jinja2
     except ImportError as error:
         raise InvalidRequest(
-            "invalid_request", "reports are made with jinja2, which is missing: pip install 'raftlog[chaos]'"
+            "invalid_request", "reports need jinja2, which is not installed: pip install 'raftlog[chaos]'"
         ) from error
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -202,14 +207,14 @@ def _faults(faults: Sequence[Fault]) -> list[ShownFault]:
 
 
 def _world(folder: RunFolder) -> list[str]:
-    """What a simulated world told at last; nothing of another run."""
+    """Return the end of a simulated world's trace; empty for other runs."""
     if not folder.world.exists():
         return []
     return folder.world.read_text(encoding="utf-8", errors="replace").splitlines()[-WORLD_LINES_MAX:]
 
 
 def _logs(folder: RunFolder) -> dict[str, list[str]]:
-    """Node → those lines of its log that somebody should look at, the last ones."""
+    """Return node → the last suspicious lines of its log."""
     found: dict[str, list[str]] = {}
     for file in sorted((folder.path / "nodes").glob("*/log.jsonl")):
         with file.open("rb") as lines:

@@ -1,6 +1,6 @@
-"""Drawings of a run as SVG, in colours that can be read on white and on black.
+"""Plots of a run as SVG, in colours that are readable on white and on black.
 
-Faults are shaded where they lasted, by a colour a kind; those that are void are drawn as outlines.
+Faults are shaded for their duration, in one colour per kind; void faults are drawn as outlines.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FAULT_COLOURS = (
 )  # fmt: skip
 LINE_STYLES = ("-", "--", ":", "-.")
 POINTS_MAX = 4_000
-"""Drawn one by one; of more, so many evenly."""
+"""Number of points that are drawn; of more, an even sample is."""
 INSTANT_S = 0.3
-"""How wide a fault without a length is drawn."""
+"""Width of an instantaneous fault."""
 
 _SETTINGS: Any = {
     "svg.hashsalt": "raftlog", "svg.fonttype": "none", "font.size": 9, "axes.edgecolor": INK, "axes.labelcolor": INK,
@@ -38,25 +38,25 @@ _SETTINGS: Any = {
 
 
 def colours(faults: Sequence[Fault]) -> dict[str, str]:
-    """Kind of fault → its colour."""
+    """Return kind of fault → its colour."""
     kinds = sorted({fault.kind for fault in faults})
     return {kind: FAULT_COLOURS[number % len(FAULT_COLOURS)] for number, kind in enumerate(kinds)}
 
 
 def throughput(operations: Sequence[series.Ended], faults: Sequence[Fault], seconds: float) -> str:
-    """Operations that ended, second by second."""
+    """Return the plot of completed operations per second."""
 
     def draw(axes: Axes) -> None:
         for kind, points in series.rates(operations, seconds).items():
             axes.plot(*_apart(points), color=KIND_COLOURS[kind], linewidth=1.2, label=kind)
-        axes.set_ylabel("operations a second")
+        axes.set_ylabel("operations per second")
         axes.set_ylim(bottom=0)
 
     return _drawn(draw, operations, faults, seconds)
 
 
 def latency(operations: Sequence[series.Ended], faults: Sequence[Fault], seconds: float) -> str:
-    """Each operation by itself, as it ended."""
+    """Return the plot of each operation's latency at its end."""
     step = -(-len(operations) // POINTS_MAX) or 1
 
     def draw(axes: Axes) -> None:
@@ -69,7 +69,7 @@ def latency(operations: Sequence[series.Ended], faults: Sequence[Fault], seconds
 
 
 def quantiles(operations: Sequence[series.Ended], faults: Sequence[Fault], seconds: float) -> str:
-    """Of those that succeeded, window by window."""
+    """Return the plot of successful operations' latency by quantile and window."""
 
     def draw(axes: Axes) -> None:
         for quantile, points in series.quantiles(operations, seconds).items():
@@ -87,11 +87,11 @@ def unseen(
     faults: Sequence[Fault],
     seconds: float,
 ) -> str:
-    """Records that nobody had read yet. Those of all keys first."""
+    """Return the plot of unread records; the line of all keys comes first."""
 
     def draw(axes: Axes) -> None:
         for number, (name, points) in enumerate(lines.items()):
-            # By dashes, too: there are more lines than colours that anybody tells apart.
+            # Dashes as well as colours: there are more lines than colours that are easy to distinguish.
             style, colour = LINE_STYLES[number % len(LINE_STYLES)], FAULT_COLOURS[number % len(FAULT_COLOURS)]
             whole = name == unseen_records.TOTAL
             axes.plot(*_apart(points), color=INK if whole else colour, linewidth=1.8 if whole else 1.0,
@@ -105,12 +105,12 @@ def unseen(
 def _drawn(
     draw: Callable[[Axes], None], operations: Sequence[series.Ended], faults: Sequence[Fault], seconds: float
 ) -> str:
-    """From the first operation on: before it a cluster is made."""
+    """Draw from the first operation on; before it the cluster is created."""
     try:
         import matplotlib
     except ImportError as error:
         raise InvalidRequest(
-            "invalid_request", "reports are drawn with matplotlib, which is missing: pip install 'raftlog[chaos]'"
+            "invalid_request", "reports need matplotlib, which is not installed: pip install 'raftlog[chaos]'"
         ) from error
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
@@ -125,7 +125,7 @@ def _drawn(
         written = io.StringIO()
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
         plt.close(figure)
-    # As a part of a page it has no head of its own.
+    # Within a page, the SVG has no XML head.
     return written.getvalue()[written.getvalue().index("<svg") :]
 
 
@@ -141,7 +141,7 @@ def _shade(axes: Axes, faults: Sequence[Fault]) -> None:
 
 def _milliseconds(axes: Axes) -> None:
     if not axes.dataLim.y1 > 0:
-        # Of nothing there is no logarithm: a run in which nothing ended, or nothing succeeded.
+        # An empty plot has no logarithm: a run in which no operation ended, or none succeeded.
         axes.set_ylim(1, 1000)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")

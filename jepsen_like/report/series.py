@@ -1,4 +1,4 @@
-"""What a history says over time: how many operations ended how, second by second, and how long they took. Pure."""
+"""Time series of a history: operations per second by outcome, and their latencies. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jepsen_like.histories.history import Call, Operation, calls
 KINDS = ("ok", "fail", "info")
 QUANTILES = (0.5, 0.95, 0.99, 1.0)
 WINDOWS = 60
-"""Of a run, in each of which quantiles are taken."""
+"""Number of windows of a run for which quantiles are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An operation that has ended, in seconds since the run began."""
+    """A completed operation; times in seconds since the run began."""
 
     at: float
     took: float
@@ -25,7 +25,7 @@ class Ended:
 
 
 def ended(history: Sequence[Operation]) -> list[Ended]:
-    """Of clients, in the order of their ends."""
+    """Return the clients' completed operations, in the order of their completions."""
     found = [_ended(call) for call in calls(history)]
     return sorted((one for one in found if one is not None), key=lambda one: one.at)
 
@@ -38,12 +38,12 @@ def _ended(call: Call) -> Ended | None:
 
 
 def length(history: Sequence[Operation]) -> float:
-    """Seconds from its beginning to its last line."""
+    """Return the seconds from the beginning of the history to its last line."""
     return max((one.time for one in history), default=0) / 1e9
 
 
 def rates(operations: Sequence[Ended], seconds: float) -> dict[str, list[tuple[float, float]]]:
-    """Kind → (middle of a second, operations that ended in it)."""
+    """Return kind → (middle of a second, operations completed in it)."""
     counted = {kind: [0] * (int(seconds) + 1) for kind in KINDS}
     for one in operations:
         counted[one.kind][min(int(one.at), int(seconds))] += 1
@@ -51,7 +51,7 @@ def rates(operations: Sequence[Ended], seconds: float) -> dict[str, list[tuple[f
 
 
 def quantiles(operations: Sequence[Ended], seconds: float) -> dict[float, list[tuple[float, float]]]:
-    """Of those that succeeded: quantile → (middle of a window, milliseconds). Windows without any are left out."""
+    """Return quantile → (middle of a window, milliseconds) for successful operations, leaving out empty windows."""
     good = [one for one in operations if one.kind == "ok"]
     times = [one.at for one in good]
     width = max(seconds / WINDOWS, 1.0)

@@ -1,13 +1,13 @@
-"""Who did what when: operations as bars in lanes, around what proves an anomaly, or over a whole run. Pure.
+"""Timelines: operations as bars in lanes, around the proof of an anomaly or over a whole run. Pure.
 
-*Around a proof* a lane is a process of the history. Time is shown where a proving operation begins or ends, a little
-before and after, and what lies between two such windows is left out: an operation that took long is seen at both of its
-ends. *Of a run* a lane is a client: a process that is gone after `info` hands its lane to the one that goes on in its
-place. Time is cut into columns, and each column of a lane shows the worst of what was going on in it; columns that show
-the same are one bar. Operations that prove an anomaly stay bars of their own.
+*Around a proof* a lane is a process of the history. The windows of time that are shown begin a little before and end a
+little after each end of a proving operation; the time between two windows is left out, so a long operation is seen at
+both of its ends. *Over a run* a lane is a client: after `info` the next process of the client continues in the same
+lane. Time is cut into columns, and each column of a lane shows the worst outcome in it; equal neighbouring columns are
+one bar. Operations that prove an anomaly remain separate bars.
 
-Either is bounded, whatever the run's length, and tells how much it leaves out. An operation without an end goes on
-until the run's, beside what its process does later: bars of a lane that overlap lie in rows.
+Both are bounded for runs of any length, and report how much they leave out. An operation without an end continues to
+the end of the run, beside the later operations of its process: overlapping bars of a lane are placed in rows.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from jepsen_like.histories.history import Call
 from ..run_records import Fault
 
 PAD_S = 0.25
-"""Shown before and after an end of a proving operation."""
+"""Time shown before and after each end of a proving operation."""
 GAP_S = 0.5
-"""Windows that lie closer together are one."""
+"""Windows that are closer together are joined."""
 WINDOWS_MAX = 6
 BARS_MAX = 600
 """Around a proof."""
 LANES_MAX = 60
 ROWS_MAX = 4
-"""Of a lane. What overlaps even more lies in the last one."""
+"""Limit of rows in a lane. Bars that overlap even more share the last one."""
 FAULTS_MAX = 300
 COLUMNS_MAX = 1_000
 CELLS_MAX = 12_000
 """Columns of all lanes of a run."""
 PROVING_MAX = 300
-"""Bars of their own in a run's timeline."""
+"""Limit of separate bars in a run's timeline."""
 VALUE_CHARACTERS = 160
 WORST = ("ok", "fail", "info")
-"""The later is the worse."""
+"""From best to worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time that is shown. Seconds since the run began, as all times here."""
+    """A window of time that is shown, in seconds since the run began, as all times here."""
 
     began: float
     ended: float
@@ -61,19 +61,19 @@ class Bar:
     began: float
     ended: float
     kind: str
-    """The worst of them: `ok`, `fail`, `info`."""
+    """The worst outcome: `ok`, `fail`, `info`."""
     told: str
-    """For people: some lines of text."""
+    """Text for the reader, in lines."""
     proves: bool = False
     endless: bool = False
-    """Nothing tells of its end."""
+    """Whether the history has no end of it."""
     row: int = 0
-    """Of its lane, from the top."""
+    """Row within its lane, from the top."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What one process did, or one client."""
+    """The operations of one process, or of one client."""
 
     name: str
     bars: Sequence[Bar]
@@ -93,24 +93,26 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What is to be drawn."""
+    """The content of a drawing."""
 
     windows: Sequence[Window]
     lanes: Sequence[Lane]
     faults: Sequence[Span]
     operations: int
-    """Within the windows."""
+    """Number of operations within the windows."""
     left_out: int = 0
-    """Of those, how many are in no bar."""
+    """Number of operations that are in no bar."""
     columns: int = 0
-    """That a window is cut into; 0: each bar is one operation."""
+    """Number of columns of a window; 0: each bar is one operation."""
     unmarked: int = 0
-    """Operations that prove something and are no bars of their own: there are too many, and one of so many is."""
+    """Number of proving operations without a separate bar, because there are too many."""
 
 
 def around(proving: Set[int], calls: Sequence[Call], faults: Sequence[Fault], seconds: float) -> Timeline | None:
-    """The windows around some operations, by their `index`; None where none of them is a client's. `seconds`: when the
-    run ended."""
+    """Return the timeline around the operations with these indexes, or None if no client has one of them.
+
+    `seconds`: the end of the run.
+    """
     those = [call for call in calls if proves(call, proving)]
     if not those:
         return None
@@ -134,8 +136,10 @@ def around(proving: Set[int], calls: Sequence[Call], faults: Sequence[Fault], se
 def of_run(
     proving: Set[int], calls: Sequence[Call], faults: Sequence[Fault], seconds: float, *, clients: int
 ) -> Timeline | None:
-    """From the first operation to the end; None where there is no operation. `clients`: so many there were at a time;
-    the history's processes are theirs by their numbers, modulo `clients`."""
+    """Return the timeline from the first operation to the end, or None if there is no operation.
+
+    `clients`: the number of clients at a time; a process belongs to the client with its number modulo `clients`.
+    """
     if not calls:
         return None
     began = calls[0].invocation.time / 1e9
@@ -161,12 +165,12 @@ def of_run(
 
 
 def proves(call: Call, proving: Set[int]) -> bool:
-    """Whether one of its ends is among them."""
+    """Return whether one of the operation's ends is among the proving lines."""
     return call.invocation.index in proving or (call.completion is not None and call.completion.index in proving)
 
 
 def windows(moments: Sequence[float], seconds: float) -> list[Window]:
-    """Around each moment, in their order; what is close together is one, and at last what is closest."""
+    """Return windows around the moments, in order; close ones are joined, and then the closest until few are left."""
     found: list[Window] = []
     for moment in sorted(moments):
         began, ended = max(0.0, moment - PAD_S), max(min(seconds, moment + PAD_S), moment)
@@ -181,7 +185,7 @@ def windows(moments: Sequence[float], seconds: float) -> list[Window]:
 
 
 def rows(spans: Iterable[tuple[float, float]]) -> list[int]:
-    """Of each, in the order in which they begin: the first row where nothing is in its way."""
+    """Return a row for each span, in the order of their beginnings: the first row that is free."""
     busy: list[float] = []
     found = []
     for began, ended in spans:
@@ -206,7 +210,7 @@ def _bar(call: Call, proving: Set[int], seconds: float) -> Bar:
 
 
 def _together(calls: Sequence[Call], window: Window, columns: int, seconds: float) -> Iterator[Bar]:
-    """One bar for columns side by side that show the same."""
+    """Yield one bar for neighbouring columns with the same outcome."""
     width = (window.ended - window.began) / columns
     spans = []
     for call in calls:
@@ -227,7 +231,7 @@ def _together(calls: Sequence[Call], window: Window, columns: int, seconds: floa
 
 
 def _worst(spans: Iterable[tuple[int, int, int]], columns: int) -> list[int]:
-    """Column by column the highest number of a span over it; -1 where there is none."""
+    """Return for each column the highest number of a span over it, or -1."""
     changes = [[0] * (columns + 1) for _ in WORST]
     for first, last, kind in spans:
         changes[kind][first] += 1
@@ -241,7 +245,7 @@ def _spans(faults: Iterable[Fault], shown: Sequence[Window]) -> list[Span]:
     for fault in faults:
         began, ended = fault.began / 1e9, fault.ended / 1e9
         if any(_meets(began, ended, window) for window in shown):
-            void = "" if fault.evidence else ", void: nothing proves that it bit"
+            void = "" if fault.evidence else ", void: no proof of an effect"
             told = f"{fault.kind} of {', '.join(fault.targets)}\n{began:.3f} to {ended:.3f} s{void}"
             found.append(Span(began, ended, fault.kind, not fault.evidence, told))
     return found[:FAULTS_MAX]
@@ -250,9 +254,7 @@ def _spans(faults: Iterable[Fault], shown: Sequence[Window]) -> list[Span]:
 def _told(call: Call) -> str:
     one, end = call.invocation, call.completion
     began = one.time / 1e9
-    until = (
-        f"{end.time / 1e9:.3f} s, {(end.time - one.time) / 1e6:.1f} ms" if end is not None else "never heard of again"
-    )
+    until = f"{end.time / 1e9:.3f} s, {(end.time - one.time) / 1e6:.1f} ms" if end is not None else "no completion"
     numbers = f"{one.index}" if end is None else f"{one.index} and {end.index}"
     lines = [
         f"{one.f}: {call.kind}",
@@ -268,7 +270,7 @@ def _told(call: Call) -> str:
 def _told_together(begun: Sequence[Call], began: float, ended: float) -> str:
     counted = Counter[str](call.kind for call in begun)
     told = ", ".join(f"{counted[kind]:,} {kind}" for kind in WORST if counted[kind])
-    return f"{began:.2f} to {ended:.2f} s\n{told + ' begin here' if told else 'goes on'}"
+    return f"{began:.2f} to {ended:.2f} s\n{told + ' begin here' if told else 'continues'}"
 
 
 def _short(value: Any) -> str:
@@ -277,7 +279,7 @@ def _short(value: Any) -> str:
 
 
 def _number(call: Call) -> int:
-    assert isinstance(call.invocation.process, int), "calls are those of clients"
+    assert isinstance(call.invocation.process, int), "calls belong to clients"
     return call.invocation.process
 
 
@@ -287,7 +289,7 @@ def _times(call: Call, seconds: float) -> tuple[float, float]:
 
 
 def _moments(call: Call) -> list[float]:
-    """Its beginning, and its end where there is one."""
+    """Return its beginning, and its end if it has one."""
     return [one.time / 1e9 for one in (call.invocation, call.completion) if one is not None]
 
 
@@ -296,7 +298,7 @@ def _meets(began: float, ended: float, window: Window) -> bool:
 
 
 def _distance(began: float, ended: float, moments: Sequence[float]) -> float:
-    """To the nearest of some moments, which are in order; 0 for one in between."""
+    """Return the distance to the nearest of some sorted moments; 0 if one lies within."""
     place = bisect.bisect_left(moments, began)
     after = max(0.0, moments[place] - ended) if place < len(moments) else float("inf")
     before = began - moments[place - 1] if place else float("inf")

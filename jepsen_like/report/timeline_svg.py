@@ -1,8 +1,9 @@
-"""A timeline as SVG: lanes from the top down, faults behind them and in lanes of their own, time from left to right.
+"""The drawing of a timeline as SVG: lanes from top to bottom, faults behind them and in separate lanes, time from left
+to right.
 
-What an operation became is told by more than its colour: what failed is a lower bar, and of what nobody knows the bar
-is hatched and dashed. What proves an anomaly has an outline and a mark above it. A pointer that rests on a bar is told
-what it is. The page's style sheet has the colours, and `PATTERNS` once in a page the hatching.
+The outcome of an operation is shown by more than its colour: a failed operation has a lower bar, an indeterminate one a
+hatched and dashed bar. Operations that prove an anomaly have an outline and a mark above. A tooltip describes each bar.
+The colours are in the page's style sheet, and `PATTERNS` has the hatching, once per page.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from .timeline import Bar, Lane, Span, Timeline, Window
 
 WIDTH = 1_000.0
 LEFT = 78.0
-"""For the lanes' names."""
+"""Space for the lanes' names."""
 RIGHT = 6.0
 BREAK = 14.0
-"""Between two windows."""
+"""Space between two windows."""
 NARROWEST = 0.3
-"""A window's part of the width, by that of the longest."""
+"""Minimum width of a window, relative to the widest."""
 TICK_EVERY = 80.0
 TICKS_LEAST = 2.5
-"""Whatever a window's width: one alone tells no length."""
+"""Minimum number of ticks in a window: one alone shows no length."""
 FAULT_ROW, AXIS = 11.0, 26.0
 BAR_LEAST = 1.0
-"""However short an operation was."""
+"""Minimum width of a bar."""
 FAULT_LEAST = 3.0
 
 PATTERNS = (
@@ -39,14 +40,14 @@ PATTERNS = (
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Where a window lies."""
+    """The place of a window."""
 
     window: Window
     left: float
     width: float
 
     def x(self, at: float) -> float:
-        """Within the panel, whatever the time."""
+        """Return the horizontal position of a time, limited to the panel."""
         part = (at - self.window.began) / (self.window.ended - self.window.began)
         return self.left + self.width * min(max(part, 0.0), 1.0)
 
@@ -55,7 +56,7 @@ class Panel:
 
 
 def draw(timeline: Timeline, colours: Mapping[str, str], *, row: float = 11.0) -> str:
-    """`colours`: kind of fault → its colour. `row`: how high a bar's row is."""
+    """Return the drawing. `colours`: kind of fault → its colour. `row`: height of a row of bars."""
     kinds = list(dict.fromkeys(span.kind for span in timeline.faults))
     faults_end = 4 + FAULT_ROW * len(kinds) + (5 if kinds else 0)
     tops = [faults_end]
@@ -79,7 +80,7 @@ def draw(timeline: Timeline, colours: Mapping[str, str], *, row: float = 11.0) -
 
 
 def panels(windows: Sequence[Window]) -> list[Panel]:
-    """Side by side; a longer one is wider, and none is too narrow to read."""
+    """Return panels side by side, as wide as their windows are long, but none too narrow to read."""
     lengths = [window.ended - window.began for window in windows]
     weights = [max(length, NARROWEST * max(lengths)) for length in lengths]
     room = WIDTH - LEFT - RIGHT - BREAK * (len(windows) - 1)
@@ -92,7 +93,7 @@ def panels(windows: Sequence[Window]) -> list[Panel]:
 
 
 def ticks(panel: Panel) -> list[tuple[float, str]]:
-    """Round numbers of seconds within a window, with as many digits as tell them apart."""
+    """Return round numbers of seconds within a window, with as many digits as distinguish them."""
     length = panel.window.ended - panel.window.began
     rough = length * min(TICK_EVERY / panel.width, 1 / TICKS_LEAST)
     size = 10.0 ** math.floor(math.log10(rough))
@@ -131,7 +132,7 @@ def _faults(
 
 
 def _bars(panel: Panel, lane: Lane, top: float, row: float) -> Iterator[str]:
-    """Those that prove something last, so that nothing hides them."""
+    """Draw proving operations last, so that no bar hides them."""
     yield f'<path class="lane" d="M{panel.left:.1f} {top + row * lane.rows + 2:.1f}h{panel.width:.1f}"/>'
     for bar in sorted(lane.bars, key=lambda bar: bar.proves):
         if panel.meets(bar.began, bar.ended):

@@ -1,9 +1,9 @@
-"""How many acknowledged records nobody had read yet, over the time of a run, as Jepsen draws it for Kafka. Pure.
+"""The number of acknowledged records not yet read, over the time of a run, as in Jepsen's Kafka plots. Pure.
 
-A record waits from the end of the `send` or transaction that was acknowledged, until a `poll` or transaction that
-succeeded has it for the first time, by whatever process: what an aborted transaction has read is still to be read, and
-what a client forgets when it dies, or reads again when it is assigned anew, changes nothing. What was read before its
-send was acknowledged never waits. Of a send of which nobody knows what became nobody waits for anything.
+A record waits from the completion of its acknowledged `send` or transaction until a successful `poll` or transaction of
+any process has it for the first time. The reads of an aborted transaction do not count, and a client that dies or reads
+again after a new assignment changes nothing. A record that was read before its send was acknowledged never waits, and
+neither do the records of an indeterminate send.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..checkers.kafka_log import LogHistory
 from ..checkers.kafka_records import unseen_over_time
 
 KEYS_MAX = 8
-"""That have a line of their own: those of which most were unseen at the end, then at any time."""
+"""Keys with a separate line: those with most unread records at the end, and then at any time."""
 SAMPLES_MAX = 600
 TOTAL = "all"
 
@@ -26,8 +26,10 @@ Points = Sequence[tuple[float, float]]
 
 
 def unseen(history: Sequence[Operation]) -> dict[str, Points]:
-    """Line → (seconds, records that waited from then on): all keys together first, then key by key, and those that are
-    left over as one. Empty where nothing was sent and acknowledged, nobody polled, or it is no history of a log."""
+    """Return line → (seconds, records that wait from then on): all keys first, then each key, then all others as one.
+
+    Empty if nothing was acknowledged, no process polled, or the history is not one of a log.
+    """
     try:
         log = LogHistory(history)
     except InvalidRequest:
@@ -35,7 +37,7 @@ def unseen(history: Sequence[Operation]) -> dict[str, Points]:
     sent = [done.operation.time / 1e9 for done in log.done if done.kind == "ok" and done.sends]
     if not sent or not any(_polls(one) for one in history):
         return {}
-    # Until the first acknowledgement nothing waits.
+    # Nothing waits before the first acknowledgement.
     counted = [(sent[0], {}), *((time / 1e9, of) for time, of in unseen_over_time(log))]
     counted.append((max(one.time for one in history) / 1e9, counted[-1][1]))
     sampled = _sampled(counted)
@@ -51,14 +53,14 @@ def unseen(history: Sequence[Operation]) -> dict[str, Points]:
 
 
 def _polls(operation: Operation) -> bool:
-    """Also one that was never answered: whoever read nothing has unseen records, too."""
+    """Return whether it polls; without an answer too, since a reader that got nothing leaves records unread."""
     if operation.f == "poll":
         return True
     return operation.f == "txn" and any(micro[0] == "poll" for micro in operation.value or ())
 
 
 def _sampled(counted: Sequence[tuple[float, Mapping[Any, int]]]) -> list[tuple[float, Mapping[Any, int]]]:
-    """As they are, if they are few; of many what was true at moments that are evenly apart, the last one included."""
+    """Return the points; of many, the values at evenly spaced moments, including the last."""
     if len(counted) <= SAMPLES_MAX:
         return list(counted)
     began, ended = counted[0][0], counted[-1][0]
@@ -72,7 +74,7 @@ def _sampled(counted: Sequence[tuple[float, Mapping[Any, int]]]) -> list[tuple[f
 
 
 def _shown(counted: Sequence[tuple[float, Mapping[Any, int]]]) -> list[Any]:
-    """In the order of their names."""
+    """Return the keys with separate lines, in the order of their names."""
     most: dict[Any, int] = {}
     for _, of in counted:
         for key, number in of.items():

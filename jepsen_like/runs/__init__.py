@@ -1,1 +1,1 @@
-"""Runs against real or simulated clusters: the interpreter, its clients, the verdict."""
+"""Runs of real or simulated clusters: the interpreter, its client processes, the verdicts."""

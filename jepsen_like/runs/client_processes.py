@@ -1,7 +1,7 @@
-"""Client processes of the operating system, as the interpreter holds them: start, ask, kill.
+"""Handles of client processes for the interpreter: start, ask, kill.
 
-A child that says nothing in time, ends, or says what makes no sense is `ClientGone`: it is killed, and what it had
-under way is nobody's knowledge.
+A child that does not answer in time, ends, or sends an invalid message is `ClientGone`: it is killed, and the outcome
+of its operation is unknown.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -20,46 +21,50 @@ import msgspec
 from jepsen_like.clients.messages import MAX_LINE_BYTES, READY, Ask, Open, Told, encode
 
 START_SECONDS = 60.0
-"""For a child to import everything, on a machine that has much else to do."""
+"""For a child to import everything, on a busy machine."""
 STOP_SECONDS = 6.0
 
 PROGRAM = (sys.executable, "-P", "-m", "jepsen_like.clients.process")
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 class ClientGone(Exception):
-    """The client's process ended, or is to be ended: it made no sense, or did not begin in time."""
+    """The client's process has ended, or must be killed: it sent an invalid message or did not start in time."""
 
 
 class ClientPort(Protocol):
-    """A client process, or what stands for one in a test."""
+    """A client process, or its replacement in a test."""
 
     async def ask(self, asked: Ask) -> Told:
-        """What became of it. Raises `ClientGone`. Whoever gives up waiting must `kill`."""
+        """Return the outcome of an operation. Raises `ClientGone`. A caller that stops waiting must call `kill`."""
         ...
 
     async def stall(self, seconds: float) -> None:
-        """It does nothing at all for so long, heartbeats included, and then goes on as if nothing had been."""
+        """Stop the process for some seconds, including its heartbeats, and then let it continue."""
         ...
 
     async def kill(self) -> None:
-        """As SIGKILL does; returns when it is gone. Killing twice is fine."""
+        """Kill the process and return when it has ended. Idempotent."""
         ...
 
     async def stop(self) -> None:
-        """In order, and otherwise by `kill`."""
+        """Stop the process in order, or kill it after a timeout."""
         ...
 
 
 class ClientProcess:
-    """See `ClientPort`. Made by `start`."""
+    """A child process. Created by `start`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._decoder = msgspec.json.Decoder(Told)
 
     @classmethod
-    async def start(cls, opened: Open, log: Path, program: Sequence[str] = PROGRAM) -> ClientProcess:
-        """A child that is ready. `log`: where what it prints is appended. Raises `ClientGone`."""
+    async def start(
+        cls, opened: Open, log: Path, program: Sequence[str] = PROGRAM, environment: Mapping[str, str] = NO_VARIABLES
+    ) -> ClientProcess:
+        """Return a child that is ready. `log`: the file to which its output is appended. `environment`: more variables
+        than this process has. Raises `ClientGone`."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
@@ -68,19 +73,19 @@ class ClientProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 limit=MAX_LINE_BYTES,
-                # A Ctrl-C at the terminal is the parent's to handle.
+                # Ctrl-C at the terminal is handled by the parent.
                 start_new_session=True,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", **environment},
             )
         child = cls(process)
         try:
             async with asyncio.timeout(START_SECONDS):
                 if await child._exchange(encode(opened)) != READY:
-                    raise ClientGone("the client's process said something else than that it is ready")
+                    raise ClientGone("the client's process sent another message instead of being ready")
         except BaseException as error:
             await child.kill()
             if isinstance(error, TimeoutError):
-                raise ClientGone(f"the client's process was not ready after {START_SECONDS:g} s") from None
+                raise ClientGone(f"the client's process was not ready within {START_SECONDS:g} s") from None
             raise
         return child
 
@@ -105,7 +110,7 @@ class ClientProcess:
         await self._gone()
 
     async def stop(self) -> None:
-        """Its input ends; so does it, then."""
+        """Close the child's input, upon which it exits."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -117,7 +122,7 @@ class ClientProcess:
             await self._gone()
 
     async def _gone(self) -> None:
-        """Wait for it, and let go of its pipes: what is still in them would keep their descriptors."""
+        """Wait for the end of the process and close its pipes, whose contents would keep their descriptors open."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         await self._process.wait()
@@ -133,5 +138,5 @@ class ClientProcess:
             if line.endswith(b"\n"):
                 return self._decoder.decode(line)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise ClientGone(f"the client's process is not to be understood: {error!r}") from None
+            raise ClientGone(f"the client's process sent an invalid message: {error!r}") from None
         raise ClientGone("the client's process ended")

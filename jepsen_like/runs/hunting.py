@@ -1,11 +1,11 @@
-"""Looks for planted bugs in real clusters: the same run with other seeds until its checkers find something.
+"""The hunt for a planted bug in real clusters: the same run with other seeds until its checkers find something.
 
-What is measured is the suite: from the first cluster that is made to the verdict that is not valid, all of it. A bug is
-found by what a checker says, or by nodes that cannot be healed or end by themselves (the product's own guards); a run
-in which the suite could not do its work finds nothing. The same hunts without a bug (`control`) have to find nothing.
+The hunt measures the suite: the time from the first cluster's creation to the invalid verdict, everything included. A
+bug is found by a checker, or by nodes that cannot be healed or end by themselves (the product's own guards); a run that
+failed in the suite finds nothing. The same hunts without a bug (`control`) must find nothing.
 
-A result is one line of JSON. It counts for as long as the bug replaces the same code: the line has the pins of what was
-replaced, as they were then.
+A result is one line of JSON. It counts as long as the bug replaces the same code: the line has the pins of the replaced
+code at that time.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from raftlog.errors import InvalidRequest
 from .interpreter import RunFailed
 
 HUNT_SECONDS = 600.0
-"""A bug that shows has to be found within it."""
+"""Time within which a bug has to be found."""
 NOTHING = ""
-"""Is planted in a control."""
+"""The bug of a control run."""
 ENDED = ("not-healed", "not-running", "stuck")
 
 
 class Hunted(msgspec.Struct, frozen=True, kw_only=True):
-    """One line."""
+    """One result."""
 
     bug: str
-    """What was looked for."""
+    """The bug that was hunted."""
     planted: bool
     """False: a control."""
     found: bool
     seconds: float
-    """Until it was found, or nothing more was tried."""
+    """Seconds until it was found, or until the hunt ended."""
     runs: int
     plan: RunPlan
-    """Of the last one."""
+    """Plan of the last run."""
     commit: str
     started: str
-    """ISO 8601, UTC: of the last run."""
+    """ISO 8601, UTC: start of the last run."""
     anomalies: dict[str, int]
     faults: dict[str, int]
-    """Of all runs."""
+    """Faults of all runs."""
     pins: dict[str, str]
-    """What the bug replaces → what that was."""
+    """Pins of the replaced code: target → hash."""
 
 
 def hunt(
@@ -63,9 +63,11 @@ def hunt(
     planted: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Hunted:
-    """Until it is found, or so many seconds are over; a run under way ends. A control is one run. `make` raises
-    `RunFailed`. Raises `InvalidRequest` for a bug that does not show in real clusters, `RunFailed` where no run could
-    be made."""
+    """Make runs until the bug is found or the time is over; the last run is completed. A control is one run.
+
+    `make` makes a run and raises `RunFailed`. Raises `InvalidRequest` for a bug that does not show in real clusters,
+    `RunFailed` if no run could be made.
+    """
     wanted = hunt_of(bug)
     began = clock()
     faults: dict[str, int] = {}
@@ -83,7 +85,7 @@ def hunt(
         for kind, number in last.faults.items():
             faults[kind] = faults.get(kind, 0) + number
     if last is None:
-        raise failure or RunFailed("nothing was run")
+        raise failure or RunFailed("no run was made")
     return Hunted(
         bug=bug,
         planted=planted,
@@ -100,31 +102,31 @@ def hunt(
 
 
 def finds(outcome: Outcome) -> bool:
-    """Whether it says that something is wrong with the cluster."""
+    """Return whether the outcome shows a fault of the cluster."""
     return outcome.valid is False or any(outcome.anomalies.get(name) for name in ENDED)
 
 
 def hunt_of(bug: str) -> Hunt:
-    """Raises `InvalidRequest`."""
+    """Return the hunt of a bug. Raises `InvalidRequest`."""
     if bug in NOT_HERE:
-        raise InvalidRequest("invalid_request", f"{bug} does not show in a real cluster: it wants {NOT_HERE[bug]}")
+        raise InvalidRequest("invalid_request", f"{bug} does not show in a real cluster: it needs {NOT_HERE[bug]}")
     if bug not in HUNTS:
-        raise InvalidRequest("invalid_request", f"there is no planted bug {bug!r}; there are {', '.join(HUNTS)}")
+        raise InvalidRequest("invalid_request", f"unknown planted bug {bug!r}; bugs: {', '.join(HUNTS)}")
     return HUNTS[bug]
 
 
 def pins_of(bug: str) -> dict[str, str]:
-    """Of what it replaces, as that is here."""
+    """Return the pins of the code that the bug replaces, as it is now."""
     return {patch.target: pin_of(patch) for patch in BUGS[bug].patches}
 
 
 def counts(line: Hunted) -> bool:
-    """The bug is there, and replaces what it replaced then."""
+    """Return whether a result counts: the bug exists, and replaces the same code as then."""
     return line.bug in BUGS and line.pins == pins_of(line.bug)
 
 
 def read_hunts(files: Iterable[Path]) -> list[Hunted]:
-    """All lines. One that a stop tore is none. Raises `InvalidRequest` where a file is something else."""
+    """Return all lines, ignoring a torn one. Raises `InvalidRequest` if a file holds anything else."""
     found = []
     for file in files:
         for number, line in enumerate(file.read_bytes().splitlines(), start=1):
@@ -132,13 +134,13 @@ def read_hunts(files: Iterable[Path]) -> list[Hunted]:
                 try:
                     found.append(msgspec.json.decode(line, type=Hunted))
                 except msgspec.MsgspecError as error:
-                    told = f"{file}, line {number}: no result of a hunt ({error})"
+                    told = f"{file}, line {number}: not a result of a hunt ({error})"
                     raise InvalidRequest("invalid_request", told) from None
     return found
 
 
 def found_bugs(lines: Iterable[Hunted]) -> Mapping[str, float]:
-    """Bug → seconds until it was found, the least of those that count."""
+    """Return bug → the shortest time in seconds until it was found, from the results that count."""
     best: dict[str, float] = {}
     for line in lines:
         if line.planted and line.found and counts(line):

@@ -1,18 +1,19 @@
-"""Runs a workload against a real cluster: draws operations, has client processes do them, writes the history.
+"""The interpreter of a workload on a real cluster: draws operations, lets client processes execute them, and writes the
+history.
 
     await interpret(plan, cluster.bootstrap, folder, origin_ns, healed)
 
-There is one worker a client process of the operating system (`plan.processes`). Workers are shared out over the nodes.
-An operation begins when its line is written, and ends when its answer is here; `info` where nobody knows. After `info`
-the worker goes on as another process of the history, with a client made anew. `crash` kills the worker's process and
-starts another, `stall` stops it for so many seconds and lets it go on.
+There is one worker for each client process (`plan.processes`), distributed over the nodes. An operation begins when its
+line is written, and ends when its answer arrives; `info` if the outcome is unknown. After `info` the worker continues
+as another process of the history, with a new client. `crash` kills the worker's process and starts another, `stall`
+stops it for some seconds and lets it continue.
 
-Nothing of the cluster can hold this up: a client tells in time what became of an operation, and one that does not is
-killed a little later. What is under way when time is over is waited for that long. `healed` is awaited after the last
-operation beside faults, for `HEAL_SECONDS`; what follows (recovery, the last reads) is bounded by the workload.
+The cluster cannot block this: a client reports the outcome of an operation in time, and one that does not is killed a
+little later. Operations in flight when the time is over are awaited for that long. `healed` is awaited after the last
+operation with faults, for `HEAL_SECONDS`; the recovery and the final reads are bounded by the workload.
 
-Errors of the suite are errors of the run: a client that cannot be started again and again, a cluster that cannot be
-prepared, faults that never heal.
+Errors of the suite end the run: a client that repeatedly cannot be started, a cluster that cannot be prepared, faults
+that are never healed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -33,17 +34,17 @@ from jepsen_like.workloads import HEALED, workload_of
 from jepsen_like.workloads.generators import Context, Generator, Pending, Wanted
 from raftlog.errors import RaftlogError
 
-from .client_processes import ClientGone, ClientPort, ClientProcess
+from .client_processes import NO_VARIABLES, ClientGone, ClientPort, ClientProcess
 
 OPERATION_SECONDS = 10.0
-"""What an operation has; the option `operation_timeout_s`."""
+"""Default of the option `operation_timeout_s`."""
 GRACE_SECONDS = 6.0
-"""Longer than that a client that was told to give up has no excuse."""
+"""Time after an operation's timeout within which a client must answer."""
 HEAL_SECONDS = 300.0
 IDLE_SECONDS = 1.0
-"""A generator that waits for something is asked again after that: its time may be over."""
+"""Interval between draws while a generator is pending: its time may be over."""
 STARTS_MAX = 5
-"""So many starts of one client in a row that fail end the run."""
+"""Failed starts of one client in a row that end the run."""
 START_PAUSE_SECONDS = 0.5
 
 Spawn: TypeAlias = Callable[[Open], Awaitable[ClientPort]]
@@ -51,7 +52,7 @@ Spawn: TypeAlias = Callable[[Open], Awaitable[ClientPort]]
 
 
 class RunFailed(Exception):
-    """The suite could not do its work: the run says nothing about the cluster."""
+    """The suite failed: the run says nothing about the cluster."""
 
 
 async def interpret(
@@ -64,16 +65,18 @@ async def interpret(
     history: HistoryFile | None = None,
     spawn: Spawn | None = None,
     first_process: int = 0,
+    environment: Mapping[str, str] = NO_VARIABLES,
 ) -> int:
-    """Prepare the cluster for the plan's workload, run it, and read back what it left.
+    """Prepare the cluster for the plan's workload, run it, and read back the final state.
 
-    `bootstrap`: an API address a node. `origin_ns`: when the run began, by the monotonic clock. `healed`: set when
-    nothing is done to the cluster any more. `history`: where others note what they do; None: the folder's, for this
-    alone. `spawn`: how clients are started; None: as processes of the operating system. `first_process`: of the
-    history; a multiple of the plan's processes, so that the runs of one history have processes of their own.
+    `bootstrap`: one API address for each node. `origin_ns`: the time on the monotonic clock when the run began.
+    `healed`: set when no more faults are injected. `history`: the file to which other actors write notes; None: the
+    folder's, for this call alone. `spawn`: starts clients; None: as child processes. `first_process`: the first process
+    number in the history, a multiple of the plan's processes, so that several calls can share one history.
+    `environment`: more variables for child processes.
 
-    Returns the first process that whoever goes on with this history may have.
-    Raises `InvalidRequest` for a plan that cannot be run, and `RunFailed`; whatever happens, no process is left.
+    Returns the first process number that is free for the next call. Raises `InvalidRequest` for a plan that cannot be
+    run, and `RunFailed`; in any case, no process remains.
     """
     workload = workload_of(plan)
 
@@ -89,7 +92,7 @@ async def interpret(
             raise RunFailed(f"the cluster could not be prepared for {plan.workload}: {error!r}") from error
 
         async def start_process(opened: Open) -> ClientPort:
-            return await ClientProcess.start(opened, folder.client_log(opened.worker))
+            return await ClientProcess.start(opened, folder.client_log(opened.worker), environment=environment)
 
         def client_of(worker: int) -> Awaitable[ClientPort]:
             own = rotated(list(bootstrap), worker)
@@ -98,7 +101,7 @@ async def interpret(
         interpreter = Interpreter(plan, client_of, history, now, len(bootstrap), first_process=first_process)
         try:
             await interpreter.start()
-            # Whoever breaks the cluster waits for this line: faults before the first operation would show nothing.
+            # The nemesis waits for this line: faults before the first operation would show nothing.
             history.note("suite", "prepared", options)
             await interpreter.run(workload.generator(plan, options), healed)
             history.note("suite", "ends", await workload.ends(bootstrap, options))
@@ -113,16 +116,16 @@ class _Worker:
     process: int
     client: ClientPort | None = None
     task: asyncio.Task[None] | None = None
-    """Of the operation under way, or of the start of a client."""
+    """The task of the current operation, or of a client's start."""
 
 
 @dataclass(slots=True)
 class Interpreter:
-    """See the module. Belongs to one event loop; `close` it."""
+    """The loop over a generator's operations. Belongs to one event loop; `close` it."""
 
     plan: RunPlan
     spawn: Callable[[int], Awaitable[ClientPort]]
-    """The client of a worker."""
+    """Starts the client of a worker."""
     history: HistoryFile
     now: Callable[[], int]
     nodes: int = 1
@@ -131,20 +134,20 @@ class Interpreter:
     first_process: int = 0
     _workers: list[_Worker] = field(default_factory=list)
     _happened: asyncio.Queue[Operation | None] = field(default_factory=asyncio.Queue)
-    """Completions; None: something else that a generator may wait for. At most two a worker."""
+    """Completions; None: another event for which a generator may wait. At most two per worker."""
     _invoked: int = 0
     _failed: BaseException | None = None
 
     async def start(self) -> None:
-        """All clients. Raises `RunFailed`."""
-        assert self.first_process % self.plan.processes == 0, "a process's worker is told by its number"
+        """Start all clients. Raises `RunFailed`."""
+        assert self.first_process % self.plan.processes == 0, "a process's number determines its worker"
         self._workers = [_Worker(number, self.first_process + number) for number in range(self.plan.processes)]
         for worker in self._workers:
             worker.task = asyncio.create_task(self._started(worker))
         await self._settled()
 
     async def run(self, generator: Generator, healed: asyncio.Event) -> None:
-        """Until the generator is over. Raises `RunFailed`."""
+        """Run until the generator is exhausted. Raises `RunFailed`."""
         watching = asyncio.create_task(self._watch(healed))
         try:
             while True:
@@ -168,12 +171,12 @@ class Interpreter:
 
     @property
     def next_process(self) -> int:
-        """The first of the numbers that no process has had."""
+        """The first process number that was never used."""
         count = len(self._workers)
         return (max(worker.process for worker in self._workers) // count + 1) * count
 
     async def close(self) -> None:
-        """No operation goes on, no process is left."""
+        """Cancel all operations and stop all processes."""
         tasks = [worker.task for worker in self._workers if worker.task is not None]
         for task in tasks:
             task.cancel()
@@ -189,7 +192,7 @@ class Interpreter:
         return Context(self.now(), free, tuple(worker.process for worker in self._workers), chance)
 
     def _caught_up(self, generator: Generator) -> Generator:
-        """It knows of everything that has happened: whoever is free has ended what it is known to be at."""
+        """Return the generator after all events so far: it has seen the completion of every free process."""
         while not self._happened.empty():
             happened = self._happened.get_nowait()
             generator = generator if happened is None else generator.told(happened)
@@ -197,7 +200,7 @@ class Interpreter:
         return generator
 
     async def _next(self, at: int | None) -> Operation | None:
-        """The next thing that happens; None when it is time, or when it was no operation."""
+        """Return the next completion, or None at the given time or after another event."""
         wait = IDLE_SECONDS if at is None else min(max(at - self.now(), 0) / 1e9, IDLE_SECONDS)
         try:
             async with asyncio.timeout(wait):
@@ -207,7 +210,7 @@ class Interpreter:
         return happened
 
     async def _watch(self, healed: asyncio.Event) -> None:
-        """Tells the generator when the cluster is left in peace, and the run when that comes too late."""
+        """Tell the generator of the heal, or fail the run if the heal is overdue."""
         try:
             async with asyncio.timeout(self.plan.seconds + self.heal_within):
                 await healed.wait()
@@ -222,7 +225,7 @@ class Interpreter:
             raise self._failed
 
     async def _settled(self) -> None:
-        """Nothing is under way: every operation ends by itself, in time."""
+        """Wait until no operation is in flight: each ends by itself, in time."""
         await asyncio.gather(*(worker.task for worker in self._workers if worker.task is not None))
         self._check()
 
@@ -230,7 +233,7 @@ class Interpreter:
 
     def _invoke(self, wanted: Wanted) -> Operation:
         worker = self._workers[wanted.process % len(self._workers)]
-        assert worker.process == wanted.process and worker.task is None, f"{wanted} is for nobody who is free"
+        assert worker.process == wanted.process and worker.task is None, f"{wanted} is not for a free process"
         self._invoked += 1
         invoked = self.history.add(
             Operation(0, wanted.process, "invoke", wanted.f, wanted.value, node=self._node(worker))
@@ -242,7 +245,7 @@ class Interpreter:
         return f"n{worker.number % self.nodes + 1}"
 
     async def _done(self, worker: _Worker, wanted: Wanted) -> None:
-        """The operation, its completion, and where its client is gone another one."""
+        """Execute the operation, write its completion, and replace the client if it is gone."""
         try:
             told, gone = await self._told(worker, wanted)
             value = wanted.value if told.value is None and told.kind != "ok" else told.value
@@ -266,11 +269,11 @@ class Interpreter:
             else:
                 worker.task = None
                 self._happened.put_nowait(completed)
-        except Exception as error:  # noqa: BLE001  a bug of the suite's: it ends the run
+        except Exception as error:  # noqa: BLE001  a bug of the suite ends the run
             self._fail(worker, error)
 
     async def _told(self, worker: _Worker, wanted: Wanted) -> tuple[Told, bool]:
-        """And whether the client is gone."""
+        """Return the outcome, and whether the client is gone."""
         assert worker.client is not None
         if wanted.f == "crash":
             await worker.client.kill()
@@ -298,7 +301,7 @@ class Interpreter:
         return Told("ok", seconds), False
 
     async def _started(self, worker: _Worker) -> None:
-        """A client for this worker, which is free then. Never raises."""
+        """Start a client for this worker, and make the worker free. Never raises."""
         worker.client = None
         try:
             for attempt in range(1, STARTS_MAX + 1):
@@ -309,7 +312,7 @@ class Interpreter:
                     if attempt == STARTS_MAX:
                         raise RunFailed(f"client {worker.number} cannot be started: {error}") from error
                     await asyncio.sleep(START_PAUSE_SECONDS)
-        except Exception as error:  # noqa: BLE001  it ends the run, which is told there
+        except Exception as error:  # noqa: BLE001  the run raises it
             self._fail(worker, error)
             return
         worker.task = None

@@ -1,11 +1,11 @@
-"""Says of a run whether the cluster kept its word: every checker that has something to look at, by its name.
+"""The verdicts on a run: every checker that applies, by its name.
 
-* what clients were told: the workload's own checkers, over the history;
-* `replicas`: what lies on the disks of the nodes, which have to be stopped;
-* `logs`: what nodes said.
+* the workload's own checkers, on the history;
+* `replicas`: the disks of the stopped nodes;
+* `logs`: the nodes' own logs.
 
-A checker that crashes, or comes to no end, says *unknown* and why. That is no pass. The verdicts are written to the
-run's folder.
+A checker that crashes, or exceeds its budget, returns *unknown* with the reason. That is no pass. The verdicts are
+written to the run's folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from jepsen_like.checkers import node_logs, replicas
+from jepsen_like.checkers import node_logs, replicas, strangers
 from jepsen_like.checkers.kafka_log import LogHistory
 from jepsen_like.checkers.kafka_stronger import young_since
 from jepsen_like.checkers.replicas import CommittedEnd, StoredLog
@@ -28,11 +28,11 @@ from jepsen_like.run_records import RunFolder, RunPlan
 from jepsen_like.workloads import workload_of
 
 ENDS = "ends"
-"""The note that tells how far each partition is committed in the end."""
+"""The note with the committed end of each partition."""
 STOPPED_SECONDS = 60.0
-"""After that note the nodes are stopped by then, and delete no more."""
+"""Time after that note within which the nodes are stopped and delete nothing more."""
 SERIES_MAX = 1_000
-"""Points of what is measured over time, as it is written down."""
+"""Maximum number of points of a measured series in the file."""
 
 
 def judge_run(
@@ -43,9 +43,11 @@ def judge_run(
     log_files: Mapping[str, Path],
     of_rounds: Mapping[str, Verdict] | None = None,
 ) -> dict[str, Verdict]:
-    """Everything, of a run whose nodes are stopped; written to the folder. `data_folders`, `log_files`: by node; empty
-    where they cannot be had. `of_rounds`: what the history was found to be, where it was judged round by round. Raises
-    `OSError`, and `InvalidRequest` for a plan or a history that is none."""
+    """Return all verdicts on a run whose nodes are stopped, and write them to the folder.
+
+    `data_folders`, `log_files`: by node; empty if not available. `of_rounds`: the verdicts on the history, if it was
+    judged round by round. Raises `OSError`, and `InvalidRequest` for an invalid plan or history.
+    """
     with folder.history.open("rb") as lines:
         history = list(read(lines))
     verdicts = judge_history(plan, history) if of_rounds is None else dict(of_rounds)
@@ -60,13 +62,15 @@ def judge_run(
 
 
 def judge_history(plan: RunPlan, history: Sequence[Operation]) -> dict[str, Verdict]:
-    """By the checkers of the plan's workload. Raises `InvalidRequest` for a plan of none."""
-    checkers = workload_of(plan).checkers(plan)
+    """Return the verdicts of the workload's checkers. Raises `InvalidRequest` for an unknown workload."""
+    checkers = {**workload_of(plan).checkers(plan)}
+    if plan.options.get("secured"):
+        checkers["strangers"] = strangers.check
     return {name: guarded(lambda check=check: check(history)) for name, check in checkers.items()}  # type: ignore[misc]
 
 
 def judge_replicas(data_folders: Mapping[str, Path], ends: Mapping[tuple[str, int], CommittedEnd]) -> Verdict:
-    """Of those partitions whose end is known, which are this run's."""
+    """Judge the replicas of this run's partitions, those whose end is known."""
     logs: dict[tuple[str, int], dict[str, StoredLog]] = {}
     for node, folder in data_folders.items():
         for place, log in stored_logs(folder):
@@ -76,21 +80,23 @@ def judge_replicas(data_folders: Mapping[str, Path], ends: Mapping[tuple[str, in
 
 
 def judge_logs(log_files: Mapping[str, Path]) -> Verdict:
-    """Line by line: logs may be large."""
+    """Judge logs line by line: they may be large."""
     return node_logs.check({node: _lines(file) for node, file in log_files.items()})
 
 
 def guarded(check: Callable[[], Verdict]) -> Verdict:
-    """What it says; unknown where it crashes."""
+    """Return the verdict, or unknown if the checker crashes."""
     try:
         return check()
-    except Exception as error:  # noqa: BLE001  a checker's bug or a history it cannot read: never a pass, never the end
+    except Exception as error:  # noqa: BLE001  a checker's bug or an unreadable history: never a pass, never the end
         return Verdict(None, {}, {"reason": f"the checker failed: {error!r}"})
 
 
 def together(before: Mapping[str, Verdict], now: Mapping[str, Verdict]) -> dict[str, Verdict]:
-    """Of several rounds, by checker: wrong if one is, unknown if one is and none is wrong. Measured is what was now,
-    but of how long a recovery took the longest."""
+    """Combine the verdicts of several rounds by checker: invalid if one is, otherwise unknown if one is.
+
+    The measured values are the latest ones, except the longest recovery.
+    """
     found = dict(before)
     for name, one in now.items():
         other = before.get(name, one)
@@ -106,13 +112,13 @@ def together(before: Mapping[str, Verdict], now: Mapping[str, Verdict]) -> dict[
 
 
 def valid(verdicts: Mapping[str, Verdict]) -> bool | None:
-    """False where one of them is, else None where one does not know."""
+    """Return False if one verdict is invalid, otherwise None if one is unknown or there is none."""
     each = {verdict.valid for verdict in verdicts.values()}
     return False if False in each else None if None in each or not each else True
 
 
 def shown(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    """As the file has them."""
+    """Return the content of the file."""
     each = {
         name: {**one.shown, "measured": {what: _thinned(told) for what, told in one.measured.items()}}
         for name, one in verdicts.items()
@@ -122,15 +128,18 @@ def shown(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
 
 
 def _thinned(told: Any) -> Any:
-    """Of a long series so many that it can be drawn."""
+    """Return a long series reduced to a number of points that can be drawn."""
     if isinstance(told, list) and len(told) > SERIES_MAX:
         return told[:: -(-len(told) // SERIES_MAX)]
     return told
 
 
 def committed_ends(history: Sequence[Operation], keeps_s: float | None = None) -> dict[tuple[str, int], CommittedEnd]:
-    """(Topic id, partition) → how far it was committed, as the run was told after its last reads. `keeps_s`: as
-    `Workload.keeps_s`. Raises `InvalidRequest` for a history of a log, which it is then, that is none."""
+    """Return (topic id, partition) → its committed end, as it was after the final reads.
+
+    `keeps_s`: as `Workload.keeps_s`; if it is finite, the history must be one of a log. Raises `InvalidRequest`
+    otherwise.
+    """
     found = {}
     for note in history:
         if note.f == ENDS and isinstance(note.process, str) and isinstance(note.value, Mapping):

@@ -1,8 +1,8 @@
-"""Clients without a process of their own: in that of the suite, where starting one costs nothing.
+"""Clients in the suite's own process, where starting one costs nothing.
 
 A round of a few seconds cannot wait for processes to start, and tests of the workloads need none. They are the same
-clients, asked in the same way. What they cannot have done to them is what is done to a process: to be killed (they are
-let go of, as those of a program that ended) and to stand still. See `client_processes.py` for those that can.
+clients with the same messages. Faults of processes are not possible: to be killed (they are abandoned, like those of a
+program that ended) and to be stopped (`client_processes.py` can).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .client_processes import ClientGone
 
 
 class LocalClient:
-    """See `client_processes.ClientPort`."""
+    """A client in this process. Implements `client_processes.ClientPort`."""
 
     def __init__(self, opened: Open) -> None:
         self._stuck = False
@@ -28,11 +28,11 @@ class LocalClient:
 
     async def ask(self, asked: Ask) -> Told:
         if self._stuck:
-            raise ClientGone("a client that was let go of has come to no end")
+            raise ClientGone("an abandoned client did not close")
         return await self._host.do(asked)
 
     async def stall(self, seconds: float) -> None:
-        raise NotImplementedError("a client without a process of its own cannot stand still: set stall_every to 0")
+        raise ValueError("only a client in a process of its own can be stalled: set stall_every to 0")
 
     async def kill(self) -> None:
         await self._host.close()
@@ -41,6 +41,6 @@ class LocalClient:
         await self._host.close()
 
     def _is_stuck(self) -> None:
-        """It is told with the next operation, as the end of a process is."""
+        """Report a stuck client with the next operation, like the end of a process."""
         self._stuck = True
-        sys.stderr.write("a client did not end\n")
+        sys.stderr.write("a client did not close\n")

@@ -1,5 +1,6 @@
-"""The options of a run by name, and what each has to be: a name that nobody reads would break nothing, and look as
-if.
+"""The options of a run by name, and their types.
+
+Unknown names are refused: an option without effect would look as if it worked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from jepsen_like.nemeses.plans import Options
 from raftlog.errors import InvalidRequest
 
-SWITCHES = frozenset({"transactions", "subscribe"})
+SWITCHES = frozenset({"transactions", "subscribe", "secured"})
 NUMBERS = frozenset(
     {
         "assign_every", "crash_every", "elements", "hang_every", "key_writes", "keys_at_once", "last_reads_s",
@@ -25,11 +26,11 @@ LISTS = OF_NEMESES - {"redraw", "at_once"}
 
 
 def check_options(given: Mapping[str, Any]) -> None:
-    """Raises `InvalidRequest` for a name that there is not, and for a value of another kind."""
+    """Raises `InvalidRequest` for an unknown name, or a value of the wrong type."""
     for name, value in given.items():
         if name not in SWITCHES | NUMBERS | OF_NEMESES:
             known = ", ".join(sorted(SWITCHES | NUMBERS | OF_NEMESES))
-            raise InvalidRequest("invalid_config", f"there is no option {name!r}; there are {known}")
+            raise InvalidRequest("invalid_config", f"unknown option {name!r}; options: {known}")
         if name in SWITCHES and not isinstance(value, bool):
             raise InvalidRequest("invalid_config", f"option {name} must be true or false, not {value!r}")
         if name in NUMBERS and not _is_number(value):

@@ -1,16 +1,16 @@
-"""Many rounds in one cluster's life: fresh keys, one fault, heal, everything read and judged, and the next one.
+"""Rounds: many faults in one cluster's life, each with fresh keys, a heal, final reads and a verdict.
 
-A crafted schedule shows what it is for in seconds; most of a run's minute is a cluster that is made and taken down. So
-here one cluster lives through many: each round makes topics of its own, writes and reads while one step of a nemesis is
-made, has everything healed, and ends as a whole run does: everything is written to again, everything is read to its
-end, all replicas come back in sync, and the round's history is judged. Clients are those of any run, in the suite's own
+A crafted schedule shows its bug in seconds; most of a run's minute is spent on creating and removing the cluster. So
+here one cluster serves many rounds: each creates its own topics, writes and reads while one step of a nemesis is
+executed, heals everything, and ends as a whole run does: everything is written again, everything is read to its end,
+all replicas come back in sync, and the round's history is judged. The clients are those of any run, in the suite's own
 process (`local_clients.py`).
 
-What a round wrote stays: the next rounds' faults happen to it as well, and when the nodes are stopped the replicas of
-all rounds are compared. The first round in which something is wrong, or cannot be healed, is the last.
+The data of a round stays: later faults affect it as well, and when the nodes are stopped the replicas of all rounds are
+compared. The first round with an anomaly, or without a heal, is the last.
 
-A round counts if its fault is proved and nothing was wrong. One without proof is void and made again, a few times at
-most.
+A round counts if its fault is proved and there was no anomaly. A round without proof is void and repeated, a few times
+at most.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from .judging import judge_history, together, valid
 from .local_clients import LocalClient
 
 VOIDS_MAX = 4
-"""So many rounds without proof end a run: it would come to no end."""
+"""Rounds without proof that end a run: it would not terminate otherwise."""
 WARM_UP_SECONDS = 30.0
-"""Within it something is acknowledged, or the cluster was not well."""
+"""Time for the first acknowledgements; without them the cluster was not healthy."""
 ACKNOWLEDGED_MIN = 30
-"""Operations, before a round's fault."""
+"""Operations before a round's fault."""
 PAUSE_SECONDS = 1.0
-"""At most, by chance, between that and the fault."""
+"""Longest random pause between them and the fault."""
 POLL_SECONDS = 0.02
 
 
 class RoundHistory(HistoryFile):
-    """The history of all rounds, with the present round's in memory."""
+    """The history of all rounds, with that of the current round in memory."""
 
     def __init__(self, path: Path, now: Callable[[], int]) -> None:
         super().__init__(path, now)
@@ -66,13 +66,13 @@ class RoundHistory(HistoryFile):
         return numbered
 
     def acknowledged(self) -> int:
-        """Of this round."""
+        """Return the number of acknowledged operations in this round."""
         return sum(one.kind == "ok" for one in self.round)
 
 
 @dataclass(slots=True, kw_only=True)
 class Rounds:
-    """See the module. For one run."""
+    """The rounds of one run."""
 
     plan: RunPlan
     folder: RunFolder
@@ -81,7 +81,7 @@ class Rounds:
     tell: Callable[[str], None] = lambda text: None
     faults: list[Fault] = field(default_factory=list)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    """Of all rounds so far, by checker."""
+    """Verdicts on all rounds so far, by checker."""
     passed: int = 0
     seconds: float = 0.0
     """From the beginning of each round's operations to its heal."""
@@ -94,8 +94,11 @@ class Rounds:
         return time.monotonic_ns() - self.origin_ns
 
     async def play(self) -> None:
-        """All rounds, or as many as there are until something is wrong. Raises `RunFailed` of the first one, and
-        `InvalidRequest` where this cluster cannot be given these faults."""
+        """Play all rounds, or until one fails.
+
+        Raises `RunFailed` if the first round fails in the suite, and `InvalidRequest` if the cluster does not support
+        these faults.
+        """
         names = nemeses_of(self.plan)
         needs = frozenset().union(*(RECIPES[name].needs for name in names))
         as_breakable(self.cluster, ", ".join(names), needs)
@@ -114,7 +117,7 @@ class Rounds:
         return Worked(self.seconds, self.faults, operations, self._not_healed, self.passed, self._stuck)
 
     async def _round(self, number: int, name: str, history: RoundHistory) -> bool:
-        """Whether another one may follow."""
+        """Play one round and return whether another may follow."""
         history.round = []
         healed = asyncio.Event()
         plan = msgspec.structs.replace(self.plan, seed=self.plan.seed * 1_000 + number)
@@ -129,7 +132,8 @@ class Rounds:
         except RunFailed as error:
             if number == 0:
                 raise
-            # It was well once: what it cannot do any more is told of the cluster (S10), though nobody knows why.
+            # The cluster was healthy in the first round, so a failure now counts against it (S10), although its cause
+            # is unknown.
             self.verdicts["well"] = Verdict(None, {"not-well": [{"round": number, "why": str(error)}]})
             return False
         finally:
@@ -156,7 +160,7 @@ class Rounds:
         )
 
     async def _break(self, number: int, name: str, history: RoundHistory, operations: asyncio.Task[int]) -> Fault:
-        """One step, once the round's operations are under way. Raises `HealFailed`, `RunFailed`."""
+        """Execute one step once the round's operations are running. Raises `HealFailed`, `RunFailed`."""
         rng = random.Random(f"{self.plan.seed} round {number}")
         options = checked(self.plan.options)
         await self._under_way(history, operations)
@@ -165,7 +169,7 @@ class Rounds:
         facts = await look(self.cluster, minority_of(self.cluster, self.plan.seed))
         step = choice(rng, RECIPES[name].draws)(rng, facts, options)
         if step is None:
-            raise RunFailed(f"nemesis {name} has nothing to do to this cluster")
+            raise RunFailed(f"nemesis {name} has no target in this cluster")
         told: list[Fault] = []
         try:
             await carry_out(
@@ -194,7 +198,7 @@ class Rounds:
             await asyncio.sleep(POLL_SECONDS)
 
     def _nodes(self) -> Verdict:
-        """Whoever was healed runs, and goes on running."""
+        """Check that every node is running after the heal."""
         ended = [
             {"node": node, "log": self.cluster.processes[node].log_tail(3)}
             for node in self.cluster.nodes
@@ -204,11 +208,13 @@ class Rounds:
 
 
 def nemeses_of(plan: RunPlan) -> tuple[str, ...]:
-    """Rounds take them in turn. Raises `InvalidRequest` where there is none, or one that does not exist."""
+    """Return the nemeses, which rounds use in turn. Raises `InvalidRequest` if there is none, or an unknown one."""
     options: Options = checked(plan.options)
     names = options.nemeses if plan.nemesis == MIXED else (plan.nemesis,)
     wrong = [name for name in names if name not in RECIPES]
     if wrong or not names:
-        told = f"rounds have a nemesis each, of {', '.join(RECIPES)}; not {plan.nemesis} {', '.join(wrong)}".rstrip()
+        told = (
+            f"every round needs a nemesis, one of {', '.join(RECIPES)}; not {plan.nemesis} {', '.join(wrong)}".rstrip()
+        )
         raise InvalidRequest("invalid_request", told)
     return names

@@ -1,10 +1,10 @@
-"""A simulated world as a run: the folder that a run against a real cluster leaves, and so the same page of it.
+"""A simulated world as a run: the same folder as a run of a real cluster, and so the same page.
 
     verdict = run_simulated("cluster", 7, 60.0, RunFolder(path))
 
-The world runs as `jepsen_like/simulator/shards/seeds.py` runs it, and is watched from outside (`simulated_watch.py`).
-Times are virtual. What a world finds is one anomaly by its law (`S1`); the operations that are told with it are the
-last ones at what it names.
+The world runs as in `jepsen_like/simulator/shards/seeds.py`, and is watched from outside (`simulated_watch.py`). Times
+are virtual. A violation is one anomaly, named by its guarantee (`S1`); its proof is the last operations on what the
+violation names.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .simulated_watch import Watch, watching
 
 PROVING_MAX = 12
 NAMED = rf"[0-9a-f]{{8}}/\d+|register-\d+|topic-\d+|(?:{'|'.join(NAMES)})/\d+"
-"""What a violation is about: partitions, registers, topics."""
+"""Names in a violation: partitions, registers, topics."""
 
 
 def run_simulated(kind: str, seed: int, seconds: float, folder: RunFolder) -> Verdict:
-    """Run a seed, and leave what it did. `seconds`: virtual, of faults. Blocks."""
+    """Run a seed and write its records. `seconds`: virtual seconds of faults. Blocks."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     watch = Watch()
     with watching(kind, watch):
@@ -89,8 +89,10 @@ def _leave(kind: str, verdict: Verdict, watch: Watch, folder: RunFolder, started
 
 
 def _numbered(watch: Watch) -> Iterator[Operation]:
-    """With processes as an interpreter numbers them: another life of a lane is another process, and the same modulo the
-    number of lanes."""
+    """Yield operations with process numbers as an interpreter assigns them.
+
+    Another life of a lane is another process, with the same number modulo the number of lanes.
+    """
     lanes = max(len(watch.lives), 1)
     for index, line in enumerate(watch.lines):
         process = line.lane + lanes * line.life
@@ -98,8 +100,10 @@ def _numbered(watch: Watch) -> Iterator[Operation]:
 
 
 def _anomalies(verdict: Verdict, history: Sequence[Operation]) -> dict[str, list[dict[str, Any]]]:
-    """By the law that was broken, with the last operations at what the violation names; without a name the last of
-    all."""
+    """Return the anomaly by the guarantee that was violated, with the last operations on what the violation names.
+
+    If it names nothing, the last operations of all.
+    """
     if verdict.passed:
         return {}
     law, colon, _ = verdict.violation.partition(":")
@@ -110,6 +114,6 @@ def _anomalies(verdict: Verdict, history: Sequence[Operation]) -> dict[str, list
 
 
 def _recovery(verdict: Verdict) -> float | None:
-    """Seconds from the heal until nothing was missing, where the world tells."""
+    """Return the seconds from the heal until nothing was missing, if the world reports them."""
     after = getattr(verdict, "recovered_after", -1.0)
     return None if after < 0 else float(after)

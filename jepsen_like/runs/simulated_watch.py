@@ -1,12 +1,13 @@
-"""Watching a simulated world from outside: its clients' operations as they begin and end, its faults as they come.
+"""Observation of a simulated world from outside: the operations of its clients and its faults, as they happen.
 
-Watching draws nothing and schedules nothing, so that a seed has the trace that it has anyway.
+Watching draws no random number and schedules no event, so that a seed keeps its trace.
 
 | world | operations |
 |---|---|
 | `clients` | `send` of producers, `poll` of readers and of members |
 | `cluster`, `transactions` | `send` and `poll`, of applications too; `commit` of transactions |
-| `quorum`, `groups` | at a register `create`, `delete`, `grant` and so on, `read`; of members `join`, `heartbeat`, … |
+| `quorum`, `security` | on registers `create`, `delete`, `grant` and so on, `read` |
+| `groups` | the same; of members `join`, `heartbeat`, … |
 """
 
 from __future__ import annotations
@@ -29,30 +30,33 @@ from jepsen_like.simulator.load.clients import REQUEST_TIMEOUT
 from jepsen_like.simulator.load.consumers import SimConsumer
 from jepsen_like.simulator.quorum import run as quorum_run
 from jepsen_like.simulator.quorum.clients import QuorumClients
+from jepsen_like.simulator.security import run as security_run
 from jepsen_like.simulator.transactions import run as transaction_run
 from jepsen_like.simulator.transactions.truth import Attempt, TransactionTruth
 from raftlog.client.consuming.records import ConsumerRecord
 from raftlog.client.producing.delivery import RecordMetadata
 from raftlog.errors import RaftlogError
+from raftlog.ports import Answer
 
 WORLDS: dict[str, tuple[Any, str]] = {
     "cluster": (run, "SimulatedWorld"),
     "transactions": (transaction_run, "TransactionWorld"),
     "quorum": (quorum_run, "QuorumWorld"),
     "groups": (group_run, "GroupWorld"),
+    "security": (security_run, "SecurityWorld"),
     "clients": (client_run, "ClientWorld"),
 }
-"""Kind → the module that makes its world, and by which name."""
+"""Kind → the module of its world, and the name of the class."""
 
 MEMBERS_ASK = {"joined": "join", "heard": "heartbeat", "found": "committed", "done": "commit"}
-"""Who hears a member's answer → what it asked for; anything else is a leave."""
+"""Method that receives a member's answer → the request; any other method: a leave."""
 NOTED_MAX = 5
-"""Lines of a fault's evidence."""
+"""Maximum number of lines in a fault's evidence."""
 
 
 @dataclass(slots=True)
 class Began:
-    """An operation that has no end yet."""
+    """An operation without an end so far."""
 
     lane: int
     life: int
@@ -62,7 +66,7 @@ class Began:
 
 @dataclass(slots=True)
 class Line:
-    """Of the history, before processes have their numbers."""
+    """A line of the history, before processes are numbered."""
 
     lane: int
     life: int
@@ -76,25 +80,27 @@ class Line:
 
 @dataclass(slots=True)
 class Watch:
-    """What was seen of one world. A lane is a client that does one thing at a time; it has another life after an
-    operation of which it does not know what became."""
+    """The observations of one world.
+
+    A lane is a client with one operation at a time; it begins another life after an operation with unknown outcome.
+    """
 
     world: Any = None
     lines: list[Line] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     free: dict[object, list[int]] = field(default_factory=dict)
-    """Whose lanes do nothing now."""
+    """Client → its idle lanes."""
     lives: list[int] = field(default_factory=list)
-    """Of each lane, how many it has had."""
+    """Lane → the number of its lives so far."""
     open_sends: list[tuple[Began, Send]] = field(default_factory=list)
     reads: dict[object, list[Read]] = field(default_factory=dict)
-    """Of consumers, that no poll has told yet."""
+    """Reads of consumers that no poll has reported yet."""
     commits: dict[int, tuple[Attempt, Began]] = field(default_factory=dict)
-    """Of transactions, that have no answer yet, by the attempt's identity."""
+    """Commits without an answer yet, by the identity of the attempt."""
     refused: int = 0
-    """Calls of the quorum's clients."""
+    """Refused calls of the quorum's clients."""
     seen: tuple[int, int] = (0, 0)
-    """Sends and reads of the world's history that were looked at."""
+    """Number of sends and reads of the world's history that were processed."""
 
     def now(self) -> int:
         return int(self.world.heap.now * 1e9)
@@ -117,14 +123,14 @@ class Watch:
         self.free[who].append(began.lane)
 
     def take_back(self, line: int) -> None:
-        """Nobody was there to be asked."""
+        """Remove an invocation: the call was not sent."""
         self.free[self.lines[line].node].append(self.lines[line].lane)
         del self.lines[line:]
 
     # --- Of clusters -------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """After an event: which sends began and ended, and what was read."""
+        """After an event, record which sends began and ended, and what was read."""
         history = getattr(self.world, "history", None)
         if history is None:
             return
@@ -150,7 +156,7 @@ class Watch:
         self.end(("producer", send.producer), began, send.fate.value, told)
 
     def poll(self, consumer: SimConsumer, then: Callable[[], None]) -> Callable[[], None]:
-        """What is called in place of `then`."""
+        """Record a poll, and return the callback that replaces `then`."""
         who = (consumer.number, consumer.topic_partition)
         began, at = self.begin(("consumer", *who), "poll", [["poll"]]), self.world.heap.now
 
@@ -159,7 +165,7 @@ class Watch:
             pairs = [[offset, _text(one)] for read in self.reads.pop(who, []) for offset, one in read.records if one]
             silent = not pairs and self.world.heap.now >= at + REQUEST_TIMEOUT
             told = [["poll", {str(consumer.topic_partition): pairs} if pairs else {}]]
-            self.end(("consumer", *who), began, "fail" if silent else "ok", told, "nobody answered" if silent else None)
+            self.end(("consumer", *who), began, "fail" if silent else "ok", told, "no answer" if silent else None)
             then()
 
         return over
@@ -167,12 +173,12 @@ class Watch:
     # --- Of the quorum -----------------------------------------------------------------------------------------------
 
     def called(self, clients: QuorumClients, operation: Any, then: Callable[[bool], None]) -> Callable[[bool], None]:
-        """As `poll`, of a call at a voter."""
+        """Record a call at a voter, as `poll` does."""
         node = f"n{operation.node + 1}"
         began = self.begin(node, operation.kind, f"register-{operation.subject}", node)
 
         def over(applied: bool) -> None:
-            # What was refused is counted right before this is called; a read that was not answered has changed nothing.
+            # A refusal is counted right before this callback; a read without an answer has changed nothing.
             refused, self.refused = clients.counts["refused"] - self.refused, clients.counts["refused"]
             failed = "fail" if refused or operation.kind == "read" else "info"
             self.end(node, began, "ok" if applied else failed)
@@ -180,15 +186,16 @@ class Watch:
 
         return over
 
-    def asked(self, member: SimMember, answer: Callable[[str, Any], None]) -> Callable[[str, Any], None]:
-        """As `poll`, of what a member of a group asks for."""
+    def asked(self, member: SimMember, answer: Answer[Any]) -> Answer[Any]:
+        """Record a group member's request, as `poll` does."""
         f = MEMBERS_ASK.get(getattr(answer, "__name__", ""), "leave")
         began = self.begin(member.member_id, f, member.member_id)
 
-        def over(code: str, found: Any) -> None:
-            kind = "ok" if not code else "info" if code == "lost" else "fail"
-            self.end(member.member_id, began, kind, error=code or None)
-            answer(code, found)
+        def over(outcome: Any) -> None:
+            code = outcome.code if isinstance(outcome, RaftlogError) else None
+            kind = "ok" if code is None else "info" if code == "outcome_unknown" else "fail"
+            self.end(member.member_id, began, kind, error=code)
+            answer(outcome)
 
         return over
 
@@ -197,7 +204,7 @@ class Watch:
     async def delivered(
         self, producer: str, topic: str, value: bytes, delivery: Awaitable[RecordMetadata]
     ) -> RecordMetadata:
-        """As `poll`, of one record of a producer."""
+        """Record one record of a producer, as `poll` does."""
         began = self.begin(producer, "send", [["send", topic, _text(value)]])
         try:
             told = await delivery
@@ -208,7 +215,7 @@ class Watch:
         return told
 
     async def taken(self, reader: str, records: Awaitable[list[ConsumerRecord]]) -> list[ConsumerRecord]:
-        """As `poll`, of a reader or a member."""
+        """Record a poll of a reader or a member, as `poll` does."""
         began = self.begin(reader, "poll", [["poll"]])
         try:
             found = await records
@@ -235,7 +242,7 @@ class Watch:
     # --- Faults ------------------------------------------------------------------------------------------------------
 
     def inject(self, fault: Any) -> None:
-        """In place of the world's own: it is asked, and what it notes is the evidence."""
+        """Replace the world's own `inject`: call it, and take what it traces as the evidence."""
         world = self.world
         before, last = sum(world.faults.injected.values()), _last(world.trace.lines)
         type(world.faults).inject(world.faults, fault)
@@ -250,14 +257,14 @@ class Watch:
                 began=began,
                 ended=max(began, min(began + int(fault.seconds * 1e9), healed)),
                 evidence={"noted": noted} if bit else {},
-                error="" if bit else "there was nothing to do it to",
+                error="" if bit else "the fault had no target",
             )
         )
 
 
 @contextmanager
 def watching(kind: str, watch: Watch) -> Iterator[None]:
-    """The next world of this kind that is made is watched."""
+    """Watch the next world of this kind."""
     module, name = WORLDS[kind]
     make = getattr(module, name)
 
@@ -280,7 +287,7 @@ def watching(kind: str, watch: Watch) -> Iterator[None]:
 
 
 def _listening(watch: Watch) -> Iterator[tuple[Any, str, Any]]:
-    """What clients call, with somebody who hears it: as (owner, name, function in its place)."""
+    """Yield the replacements of the clients' methods, which record each call: (owner, name, function)."""
     poll, call, ask = SimConsumer.poll, QuorumClients.call, SimMember._ask
     attempted, committed, refused = (
         TransactionTruth.attempted, TransactionTruth.told_committed, TransactionTruth.told_refused
@@ -297,8 +304,8 @@ def _listening(watch: Watch) -> Iterator[tuple[Any, str, Any]]:
             return False
         return True
 
-    def heard_ask(self: SimMember, asking: Any, answer: Any, **how: float) -> None:
-        ask(self, asking, watch.asked(self, answer), **how)
+    def heard_ask(self: SimMember, request: Any, answer: Any, **how: float) -> None:
+        ask(self, request, watch.asked(self, answer), **how)
 
     def heard_attempt(self: TransactionTruth, attempt: Attempt) -> None:
         watch.attempted(attempt)
@@ -335,7 +342,7 @@ def _last(lines: Sequence[str]) -> str:
 
 
 def _since(lines: Sequence[str], last: str) -> list[str]:
-    """The first lines behind that one."""
+    """Return the first lines after `last`."""
     new: list[str] = []
     for line in reversed(lines):
         if line is last:

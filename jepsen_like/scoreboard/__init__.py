@@ -1,1 +1,1 @@
-"""Results that are kept: seeds, runs, and the scoreboard over them."""
+"""Kept results of seeds and runs, and the scoreboard over them."""

@@ -1,4 +1,4 @@
-"""Results as lines of JSON, only ever appended to. What a stop tore stays by itself, and is no line."""
+"""Files of JSON lines that are only appended to. A line that was torn by an interruption is isolated and ignored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 def append_line(file: Path, result: object) -> None:
-    """One line, at the end; whoever appends at the same time waits."""
+    """Append one line; concurrent writers wait for each other."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab+") as results:
         fcntl.flock(results, fcntl.LOCK_EX)

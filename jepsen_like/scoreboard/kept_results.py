@@ -1,7 +1,7 @@
-"""The results that are kept with the code: `results/`, a file a kind, only ever appended to.
+"""The results that are kept with the code: `results/`, one file for each kind, only appended to.
 
-A line is taken as it is, by what it has in it; one that is there already is not taken again, and one that a stop tore
-is none. `results/README.md` tells what each kind means and when it counts.
+The fields of a line determine its kind; a line that is already kept is not added again, and a torn line is ignored.
+`results/README.md` explains each kind and when it counts.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ FIELDS: Mapping[str, frozenset[str]] = {
     CORPORA: frozenset({"corpus", "cases", "agreed"}),
     SPARK_KILLS: frozenset({"step", "micro_batch", "left_open", "verdict"}),
 }
-"""File → what each of its lines has."""
+"""File → the fields that each of its lines has."""
 
 
 def file_of(line: Mapping[str, Any]) -> str | None:
-    """Where a line belongs; None where it is no result of ours."""
+    """Return the file to which a line belongs, or None if it is not a result."""
     return next((name for name, fields in FIELDS.items() if fields <= line.keys()), None)
 
 
 def keep(files: Iterable[Path], folder: Path = FOLDER) -> Counter[str]:
-    """Take the lines of these files; how many were new, by file. Raises `InvalidRequest` for a file with a line that is
-    no result, before anything is taken."""
+    """Add the lines of these files and return the number of new ones by file.
+
+    Raises `InvalidRequest` if a line is not a result, before anything is added.
+    """
     new: dict[str, dict[bytes, None]] = {}
     for file in files:
         for number, line in enumerate(file.read_bytes().splitlines(), start=1):
@@ -59,7 +61,7 @@ def keep(files: Iterable[Path], folder: Path = FOLDER) -> Counter[str]:
 
 
 def lines_of(name: str, folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """All of a file; none where there is none."""
+    """Return all lines of a file; none if it does not exist."""
     file = folder / name
     return [msgspec.json.decode(line) for line in file.read_bytes().splitlines()] if file.exists() else []
 
@@ -71,5 +73,5 @@ def _checked(file: Path, number: int, line: bytes) -> str:
         held = {}
     name = file_of(held)
     if name is None:
-        raise InvalidRequest("invalid_request", f"{file}, line {number}: no result of the fault suite")
+        raise InvalidRequest("invalid_request", f"{file}, line {number}: not a result of the fault suite")
     return name

@@ -1,15 +1,15 @@
-"""The scoreboard's rows that are no cell of a real cluster's runs. Pure.
+"""The scoreboard's rows that are not cells of real clusters. Pure.
 
 | row | what |
 |---|---|
-| `Sim1` | seeds of each kind of world, every property after every event; only those of the present code count |
-| `Sim2` | struck: the worlds' transports are in memory already, so sockets in their place would be a real cluster |
-| `Sim3` | the same seeds' ends: all is healed, and everything has to make progress in time |
-| `P` | planted bugs, of which each has to be found by a seed or by a story |
-| `Pr` | those that show in a real cluster, of which each has to be found there in ten minutes |
-| `K` | the checkers' corpora: other projects' histories, of known verdict, that are no part of this one |
+| `Sim1` | seeds of each kind of world, every property checked after every event; only those of the present code count |
+| `Sim2` | dropped: the worlds' transports are in memory already, so sockets in their place would be a real cluster |
+| `Sim3` | the ends of the same seeds: after the heal, everything has to make progress in time |
+| `P` | planted bugs, each of which a seed or a story has to find |
+| `Pr` | planted bugs that show in a real cluster, each of which has to be found there in ten minutes |
+| `K` | the checkers' corpora: other projects' histories with known verdicts |
 | `S` | Spark's driver, JVM and workers killed at a random point of a streaming query that writes |
-| `L` | power failures of three nodes at once, under load, round after round (`make power-loss`) |
+| `L` | simultaneous power failures of three nodes under load, in many rounds (`make power-loss`) |
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Row = Mapping[str, object]
 
 
 def simulated(summaries: Iterable[Summary]) -> list[Row]:
-    """`Sim1` to `Sim3`, of seeds at their full length."""
+    """Return the rows `Sim1` to `Sim3`, from seeds of full length."""
     whole = [one for one in summaries if one.seconds_each >= SECONDS_A_SEED]
     rows: list[Row] = [
         {
             "cell": "Sim1",
             "workload": one.kind,
-            "fault": f"{one.kind}: everything, drawn from the seed",
+            "fault": f"{one.kind}: every fault, drawn from the seed",
             "target_s": f"{TARGET_SEEDS * SECONDS_A_SEED:g}",
             "seconds": round(one.virtual_seconds),
             "seconds_now": round(one.virtual_seconds),
@@ -45,12 +45,12 @@ def simulated(summaries: Iterable[Summary]) -> list[Row]:
         }
         for one in whole
     ]
-    rows.append({"cell": "Sim2", "fault": "struck: the simulated transports are in memory already"})
+    rows.append({"cell": "Sim2", "fault": "omitted: the simulated transports are in memory already"})
     rows.append(
         {
             "cell": "Sim3",
             "workload": ", ".join(one.kind for one in whole),
-            "fault": "healed: progress in time, at the end of each of these seeds",
+            "fault": "progress in time after the heal, at the end of each of these seeds",
             "runs": sum(len(one.seeds) for one in whole),
         }
     )
@@ -58,7 +58,7 @@ def simulated(summaries: Iterable[Summary]) -> list[Row]:
 
 
 def planted(bugs: Sequence[str], by_seed: Iterable[str], by_story: Iterable[str]) -> Row:
-    """`P`. What neither a seed nor a story finds is an anomaly of the suite."""
+    """Return row `P`. A bug that neither a seed nor a story finds is an anomaly of the suite."""
     seeds, stories = set(by_seed) & set(bugs), set(by_story) & set(bugs)
     missed = set(bugs) - seeds - stories
     return {
@@ -72,7 +72,7 @@ def planted(bugs: Sequence[str], by_seed: Iterable[str], by_story: Iterable[str]
 
 
 def hunted(bugs: Sequence[str], found: Mapping[str, float], seconds: float) -> Row:
-    """`Pr`. `found`: bug → seconds until it was found."""
+    """Return row `Pr`. `found`: bug → seconds until it was found."""
     in_time = {bug for bug in bugs if found.get(bug, seconds + 1) <= seconds}
     return {
         "cell": "Pr",
@@ -86,13 +86,13 @@ def hunted(bugs: Sequence[str], found: Mapping[str, float], seconds: float) -> R
 
 
 def corpora(lines: Iterable[Mapping[str, Any]]) -> Row:
-    """`K`: of each corpus the last line."""
+    """Return row `K`, from the last line of each corpus."""
     last = {str(line["corpus"]): line for line in lines}
     cases, agreed = (Counter({name: int(line[key]) for name, line in last.items()}) for key in ("cases", "agreed"))
     return {
         "cell": "K",
         "workload": " ".join(f"{name}={agreed[name]}/{cases[name]}" for name in sorted(last)),
-        "fault": "verdicts that are known",
+        "fault": "histories of known verdict",
         "runs": cases.total(),
         "passed": agreed.total(),
         "anomalies_now": " ".join(sorted(name for name in last if agreed[name] < cases[name])),
@@ -102,8 +102,10 @@ def corpora(lines: Iterable[Mapping[str, Any]]) -> Row:
 
 
 def spark_kills(lines: Sequence[Mapping[str, Any]]) -> Row:
-    """`S`: each has to end with every record of the sink there once. Those of a query into Parquet are kept beside
-    them and do not count: its sink is Spark's."""
+    """Return row `S`: every kill has to end with each record in the sink exactly once.
+
+    Kills of a query into Parquet are kept, but do not count: that sink is Spark's own.
+    """
     lines = [line for line in lines if line.get("target", "topic") == "topic"]
     right = sum(line["verdict"] == "right" for line in lines)
     return {
@@ -120,7 +122,7 @@ def spark_kills(lines: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def power_failures(lines: Iterable[Mapping[str, Any]], is_now: Callable[[str, bool], bool]) -> Row:
-    """`L`. `is_now`: whether a commit's result, where nothing was lost or otherwise, is one of the present product."""
+    """Return row `L`. `is_now`: whether a commit's result, clean or not, judged the present product."""
     rounds = passed = now = 0
     lost: Counter[str] = Counter()
     last = ""

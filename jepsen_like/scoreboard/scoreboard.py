@@ -1,9 +1,9 @@
-"""The scoreboard: what was accumulated of each cell, from results that are only ever appended to.
+"""The scoreboard: the totals of each cell, from results that are only appended to.
 
-A result is an `Outcome`, one a line. A cell's *seconds* are those of runs that passed, whatever code they judged; its
-seconds *now* those of the product as it is here. Runs that are unknown are counted, and their seconds are not. So are
-anomalies: all that were ever found, and those of the present code, which have to be none. Rounds are counted likewise.
-Runs with a planted bug measure the suite, and are no cell's.
+A result is an `Outcome`, one per line. A cell's *seconds* are those of its valid runs on any code; its seconds *now*
+are those on the present product. Unknown runs are counted, but not their seconds. Anomalies are counted the same way:
+all that were ever found, and those of the present code, of which there must be none; and so are rounds. Runs with a
+planted bug measure the suite and belong to no cell.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLUMNS = (
 
 @dataclass(slots=True)
 class Score:
-    """What was accumulated of one cell."""
+    """The totals of one cell."""
 
     seconds: float = 0.0
     seconds_now: float = 0.0
@@ -49,7 +49,7 @@ class Score:
     last_commit: str = ""
 
     def add(self, one: Outcome, *, now: bool) -> None:
-        """`now`: it judged the product as it is here."""
+        """`now`: the run judged the present product."""
         self.runs += 1
         self.last_commit = one.commit
         if one.valid:
@@ -71,7 +71,7 @@ class Score:
 
 
 def read_results(files: Iterable[Path]) -> Iterator[Outcome]:
-    """In order. A line that a stop tore is none. Raises `InvalidRequest` where a file is something else."""
+    """Yield the outcomes in order, ignoring a torn line. Raises `InvalidRequest` if a file holds anything else."""
     for file in files:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
@@ -80,13 +80,16 @@ def read_results(files: Iterable[Path]) -> Iterator[Outcome]:
                 try:
                     yield msgspec.json.decode(line, type=Outcome)
                 except msgspec.MsgspecError as error:
-                    told = f"{file}, line {number}: no result of a run ({error}); move the file away"
+                    told = f"{file}, line {number}: not a result of a run ({error}); move the file away"
                     raise InvalidRequest("invalid_request", told) from None
 
 
 def scores(results: Iterable[Outcome], is_now: Callable[[str, bool], bool]) -> dict[str, Score]:
-    """By cell; results of no cell are left out. `is_now`: whether a commit's result, where it is valid or not, is one
-    of the product that is here. A run with other options than its cell has by now is none of now."""
+    """Return the scores by cell; results that belong to no cell are left out.
+
+    `is_now`: whether a commit's result, valid or not, judged the present product. Results recorded with outdated
+    options of their cell are stale: they never count as now.
+    """
     found: dict[str, Score] = {name: Score() for name in CELLS}
     for one in results:
         if one.plan.cell in found and not one.plan.planted:
@@ -96,13 +99,13 @@ def scores(results: Iterable[Outcome], is_now: Callable[[str, bool], bool]) -> d
 
 
 def _is_as_wanted(plan: RunPlan) -> bool:
-    """It has what its cell asks for."""
+    """Return whether a plan has the options of its cell."""
     wanted, given = msgspec.to_builtins((CELLS[plan.cell].options, plan.options))
     return all(given.get(name) == value for name, value in wanted.items())
 
 
 def table(found: Mapping[str, Score], others: Iterable[Mapping[str, object]] = ()) -> str:
-    """As CSV. `others`: rows that are no cell's, by column."""
+    """Return the scoreboard as CSV. `others`: rows that are not cells, by column."""
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
     lines.writerow(COLUMNS)
@@ -114,7 +117,7 @@ def table(found: Mapping[str, Score], others: Iterable[Mapping[str, object]] = (
 
 
 def row(cell: Cell, score: Score) -> list[object]:
-    """As `COLUMNS` has it."""
+    """Return a row in the order of `COLUMNS`."""
     return [
         cell.name, cell.workload, cell.fault, cell.nodes, "" if cell.rounds else f"{cell.seconds:g}",
         round(score.seconds), round(score.seconds_now), cell.rounds or "", score.rounds or "", score.rounds_now or "",
@@ -129,21 +132,23 @@ def row(cell: Cell, score: Score) -> list[object]:
 def due(
     found: Mapping[str, Score], cells: Iterable[str], *, rounds: int | None = None, seconds: float | None = None
 ) -> list[str]:
-    """Those of the cells that have not accumulated what they have to, the least advanced first. `rounds`, `seconds`:
-    that cells which are made in rounds, and the others, have to have in place of their own number."""
+    """Return the cells that have not reached their target, the least advanced first.
+
+    `rounds` and `seconds` replace the targets of cells that run in rounds, and of the others.
+    """
     parts = {name: _part(CELLS[name], found[name], rounds, seconds) for name in cells}
     return sorted((name for name, part in parts.items() if part < 1), key=lambda name: parts[name])
 
 
 def _part(cell: Cell, score: Score, rounds: int | None, seconds: float | None) -> float:
-    """Of what it has to have."""
+    """Return the part of the target that was reached."""
     if cell.rounds:
         return score.rounds_now / (rounds or cell.rounds)
     return score.seconds_now / (seconds or cell.seconds)
 
 
 def figures(reference: str) -> str:
-    """What Jepsen ran, of references such as `J1-J3` or `J1, J4`."""
+    """Return the scope of Jepsen's tests for references such as `J1-J3` or `J1, J4`."""
     named: list[str] = []
     for part in filter(None, reference.split(", ")):
         first, _, last = part.partition("-")

@@ -1,1 +1,3 @@
-"""A whole cluster in one thread on virtual time: the product's cores and shells on simulated ports."""
+"""Simulated worlds: a whole cluster in one thread on virtual time, with the product's cores and shells on simulated
+ports.
+"""

@@ -1,10 +1,11 @@
-"""`python -m jepsen_like.simulator`: run seeds of simulated worlds, print a line each, stop at the first violation.
+"""`python -m jepsen_like.simulator`: run seeds of simulated worlds, print a line for each, stop at the first violation.
 
-    --kind KIND --seed N --seeds COUNT    seeds one after the other; quorum, groups, cluster, transactions or clients
-    shard --kind KIND --from A --to B --results FILE    a long range, over many sittings
-    shards --results FILE...        what such files have, of the code that is here now
+    --kind KIND --seed N --seeds COUNT    seeds one after the other; quorum, groups, security, cluster,
+                                          transactions or clients
+    shard --kind KIND --from A --to B --results FILE    a long range of seeds; resumes where the file ends
+    shards --results FILE...        the total of such files, as far as the present code made it
     traces --kind KIND --from A --to B --out FILE [--against FILE]      trace hashes, kept and compared
-    shrink --kind KIND --seed N --out FILE      the smallest schedule by which a seed still fails
+    shrink --kind KIND --seed N --out FILE      the smallest schedule with which a seed still fails
     replay FILE...                  saved schedules
 
 The same seed and the same code give the same trace hash. Exit code 0: every property held; 1: one did not; 2: usage.
@@ -30,7 +31,7 @@ COMMANDS = ("seeds", "shard", "shards", "traces", "shrink", "replay")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: every seed passed; 1: one did not, and its trace's last lines were printed."""
+    """Run the command. Exit code 0: every seed passed; 1: one failed, and the end of its trace was printed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or (given[0] not in COMMANDS and given[0] not in ("-h", "--help")):
         given.insert(0, "seeds")
@@ -49,20 +50,20 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="")
-    seeds = commands.add_parser("seeds", help="run seeds (also without this word)")
+    seeds = commands.add_parser("seeds", help="run seeds (the default command)")
     _common(seeds, kind="cluster")
     seeds.add_argument("--seed", type=int, default=1, help="the first seed")
-    seeds.add_argument("--seeds", type=int, default=1, help="how many")
-    seeds.add_argument("--budget", type=float, default=0.0, help="stop after so many real seconds; 0: never")
-    seeds.add_argument("--results", default="", help="append a JSON line a seed to this file")
+    seeds.add_argument("--seeds", type=int, default=1, help="number of seeds")
+    seeds.add_argument("--budget", type=float, default=0.0, help="stop after this many real seconds; 0: never")
+    seeds.add_argument("--results", default="", help="append a JSON line per seed to this file")
     seeds.add_argument("--no-faults", action="store_true")
     seeds.set_defaults(run=_seeds)
-    shard = commands.add_parser("shard", help="run a range of seeds, going on where its results file ends")
+    shard = commands.add_parser("shard", help="run a range of seeds, resuming where its results file ends")
     _common(shard, kind="quorum")
     shard.add_argument("--from", dest="first", type=int, required=True, help="the first seed")
     shard.add_argument("--to", dest="last", type=int, required=True, help="the last seed")
-    shard.add_argument("--results", required=True, help="append a JSON line a chunk of seeds to this file")
-    shard.add_argument("--budget", type=float, default=0.0, help="stop after so many real seconds; 0: never")
+    shard.add_argument("--results", required=True, help="append a JSON line per chunk of seeds to this file")
+    shard.add_argument("--budget", type=float, default=0.0, help="stop after this many real seconds; 0: never")
     shard.set_defaults(run=_shard)
     shards = commands.add_parser("shards", help="add up the results of shards that still count")
     shards.add_argument("--results", nargs="+", required=True, help="files that `shard` wrote")
@@ -71,14 +72,16 @@ def _parser() -> argparse.ArgumentParser:
     _common(traces, kind="cluster")
     traces.add_argument("--from", dest="first", type=int, required=True, help="the first seed")
     traces.add_argument("--to", dest="last", type=int, required=True, help="the last seed")
-    traces.add_argument("--out", required=True, help="append a JSON line a seed to this file; its seeds are not run")
-    traces.add_argument("--against", default="", help="such a file of the code before: exit code 1 if a hash differs")
+    traces.add_argument(
+        "--out", required=True, help="append a JSON line per seed to this file; seeds that it has are not run"
+    )
+    traces.add_argument("--against", default="", help="file of the earlier code: exit code 1 if a hash differs")
     traces.set_defaults(run=_traces)
-    shrinking = commands.add_parser("shrink", help="make a failing seed's schedule small, and save it")
+    shrinking = commands.add_parser("shrink", help="shrink a failing seed's schedule, and save it")
     shrinking.add_argument("--kind", choices=sorted(RUNNERS), default="quorum", help="default quorum")
     shrinking.add_argument("--seed", type=int, required=True)
     shrinking.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults")
-    shrinking.add_argument("--tries", type=int, default=400, help="runs at most")
+    shrinking.add_argument("--tries", type=int, default=400, help="maximum number of runs")
     shrinking.add_argument("--out", required=True, help="the file for the schedule")
     shrinking.set_defaults(run=_shrink)
     replay = commands.add_parser("replay", help="run saved schedules")
@@ -89,8 +92,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _common(parser: argparse.ArgumentParser, *, kind: str) -> None:
-    parser.add_argument("--kind", choices=sorted(RUNNERS), default=kind, help=f"what is simulated; default {kind}")
-    parser.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults a seed")
+    parser.add_argument("--kind", choices=sorted(RUNNERS), default=kind, help=f"kind of world; default {kind}")
+    parser.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults per seed")
     parser.add_argument("--lines", type=int, default=200, help="trace lines to print for a violation")
 
 
@@ -123,7 +126,7 @@ def _seeds(arguments: argparse.Namespace) -> int:
         if arguments.budget and time.monotonic() - began > arguments.budget:
             break
     wall = time.monotonic() - began
-    _say(f"{passed} seeds passed, {virtual:.0f} virtual seconds in {wall:.0f} s ({virtual / wall:.0f} a second)")
+    _say(f"{passed} seeds passed, {virtual:.0f} virtual seconds in {wall:.0f} s ({virtual / wall:.0f} per second)")
     return 0
 
 

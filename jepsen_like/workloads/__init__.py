@@ -1,5 +1,6 @@
-"""Workloads by name: `log` (with transactions, with groups), registers and sets of the metadata, offsets, positions,
-and topics that are deleted and created again under a group."""
+"""Workloads by name: a log (with transactions, with groups), metadata registers and sets, committed offsets, positions,
+and topics that are deleted and recreated under a group.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +25,11 @@ WORKLOADS = {
 
 
 def workload_of(plan: RunPlan) -> Workload:
-    """The plan's. Raises `InvalidRequest` for a plan that cannot be run."""
+    """Return the plan's workload. Raises `InvalidRequest` for a plan that cannot be run."""
     if plan.rate <= 0 or plan.seconds <= 0 or plan.processes < 1:
-        raise InvalidRequest("invalid_config", "a run has a rate, a time and at least one client process")
+        raise InvalidRequest(
+            "invalid_config", "a run needs a positive rate, a positive time and at least one client process"
+        )
     if plan.workload not in WORKLOADS:
-        raise InvalidRequest("invalid_config", f"workload {plan.workload!r} is none of {', '.join(WORKLOADS)}")
+        raise InvalidRequest("invalid_config", f"unknown workload {plan.workload!r}; workloads: {', '.join(WORKLOADS)}")
     return WORKLOADS[plan.workload]

@@ -1,13 +1,13 @@
-"""Which operation comes next: pure values, asked again and again, and told what became of what they asked for.
+"""Generators of operations: pure values that return the next operation and learn the outcomes.
 
-A generator is asked by `draw` with what is to be known now (`Context`: the time, who is free, a source of chance) and
-gives an operation, `PENDING` (nothing now: ask again when something has happened), or None (it is over), each with the
-generator that is asked next. It is itself never changed, so one that was asked too early is simply asked again.
-`told` gives the generator that knows of an operation which began or ended; a generator that reads back what others
-wrote, or writes until it is acknowledged, lives from that.
+`draw` takes what is known now (`Context`: the time, the free processes, a source of chance) and returns an operation,
+`PENDING` (nothing now; draw again after the next event), or None (the generator is exhausted), each with the next
+generator. A generator is never changed, so drawing too early has no effect. `told` returns the generator that knows of
+an operation's beginning or end; generators that read back what others wrote, or that write until an acknowledgement,
+depend on it.
 
-Chance is the context's, drawn anew for every operation from the plan's seed and the operation's number: the n-th
-operation of a plan does not depend on how often anybody had to ask for it.
+Chance belongs to the context: it is seeded for every operation with the plan's seed and the operation's number, so the
+n-th operation of a plan does not depend on how often `draw` was called before.
 
 Source: Jepsen's generators (jepsen.generator), the pure ones.
 """
@@ -35,39 +35,40 @@ class Chance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What may be known when an operation is drawn."""
+    """The facts that a draw may use."""
 
     time: int
     """Nanoseconds since the run began."""
     free: tuple[int, ...]
-    """Processes that wait for something to do, in the order of their workers."""
+    """Idle processes, in the order of their workers."""
     processes: tuple[int, ...]
-    """All that live now: that of worker 0, of worker 1, ... A worker's next process has a number that is greater by
-    the number of workers."""
+    """All living processes: that of worker 0, of worker 1, ... The number of a worker's next process is higher by the
+    number of workers.
+    """
     random: Chance
 
     def worker(self, process: int) -> int:
         return process % len(self.processes)
 
     def only(self, process: int) -> Context:
-        """The same, as if only this one were free."""
+        """Return the context in which only this process is free."""
         return replace(self, free=(process,))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An operation that is to be invoked by a process, at a time or as soon after it as can be."""
+    """An operation to invoke by a process, at a time or as soon after it as possible."""
 
     process: int
     f: str
     value: Any = None
     time: int = 0
     hint: Mapping[str, Any] = field(default_factory=dict)
-    """For the client alone: how it is to be done, where that means nothing to those who judge."""
+    """Instructions for the client on how to do it; checkers do not see them."""
 
 
 class Pending:
-    """Nothing now."""
+    """No operation now."""
 
 
 PENDING = Pending()
@@ -76,7 +77,7 @@ Drawn: TypeAlias = "tuple[Wanted | Pending | None, Generator]"
 
 
 class Generator:
-    """See the module. Whoever inherits this says `draw`."""
+    """A generator; the module's docstring defines `draw` and `told`. Subclasses override `draw`."""
 
     __slots__ = ()
 
@@ -84,13 +85,13 @@ class Generator:
         raise NotImplementedError
 
     def told(self, operation: Operation) -> Generator:
-        """`operation` was invoked, or completed."""
+        """Return the generator after `operation` was invoked or completed."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing(Generator):
-    """It is over before it began."""
+    """An exhausted generator."""
 
     def draw(self, context: Context) -> Drawn:
         return None, self
@@ -98,7 +99,7 @@ class Nothing(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Calls(Generator):
-    """For ever what a function makes of the context: `f` and value, for any process that is free."""
+    """Endless operations made by a function of the context (`f` and value), for any free process."""
 
     make: Callable[[Context], tuple[str, Any]]
 
@@ -112,7 +113,7 @@ class Calls(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Limit(Generator):
-    """At most so many operations."""
+    """At most `count` operations."""
 
     count: int
     inner: Generator
@@ -129,7 +130,7 @@ class Limit(Generator):
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit(Generator):
-    """Operations that are to begin less than so many nanoseconds after it was asked first."""
+    """Operations that begin within `length` nanoseconds after the first draw."""
 
     length: int
     inner: Generator
@@ -150,7 +151,7 @@ class TimeLimit(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Mix(Generator):
-    """Each operation is one of several generators', chosen by chance and weight; over when all of them are."""
+    """Operations of several generators, chosen by weighted chance; exhausted when all of them are."""
 
     parts: tuple[tuple[float, Generator], ...]
 
@@ -174,7 +175,9 @@ class Mix(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Phases(Generator):
-    """One after the other. The next begins when all processes are free: nothing of the one before is under way."""
+    """Generators one after the other. The next one begins when all processes are free, so that no operation is in
+    flight.
+    """
 
     parts: tuple[Generator, ...]
     begun: bool = False
@@ -193,13 +196,13 @@ class Phases(Generator):
     def told(self, operation: Operation) -> Generator:
         if not self.parts:
             return self
-        # Those to come are told, too: what was written in one phase is read back in a later one.
+        # Later phases learn outcomes too: they may read back what an earlier phase wrote.
         return replace(self, parts=tuple(part.told(operation) for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Stagger(Generator):
-    """Operations begin so many nanoseconds apart on average, by chance between none and twice that."""
+    """Operations that begin `interval` nanoseconds apart on average, evenly distributed between zero and twice that."""
 
     interval: int
     inner: Generator
@@ -210,7 +213,7 @@ class Stagger(Generator):
         if not isinstance(wanted, Wanted):
             return wanted, replace(self, inner=inner)
         begins = max(wanted.time, self.next_time)
-        # Time that was lost is not made up for: what was slow would be answered by a flood.
+        # Lost time is not made up for: otherwise a flood would follow every slow period.
         after = max(begins, context.time) + context.random.randrange(2 * self.interval + 1)
         return replace(wanted, time=begins), replace(self, inner=inner, next_time=after)
 
@@ -220,7 +223,7 @@ class Stagger(Generator):
 
 @dataclass(frozen=True, slots=True)
 class EachWorker(Generator):
-    """A generator of its own for every worker, whatever number its process has by then; over when all of them are."""
+    """A separate generator for every worker, across its processes; exhausted when all of them are."""
 
     fresh: Generator
     own: Mapping[int, Generator] = field(default_factory=dict)
@@ -254,5 +257,5 @@ class EachWorker(Generator):
 
 
 def staggered(rate: float, inner: Generator) -> Generator:
-    """So many operations a second, all processes together."""
+    """Return a generator of `rate` operations per second, by all processes together."""
     return Stagger(int(1e9 / rate), inner)

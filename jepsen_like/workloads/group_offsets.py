@@ -1,19 +1,19 @@
-"""`group-offsets`: committed offsets are registers that a commit never lowers, and only a current owner commits (S8).
+"""`group-offsets`: committed offsets are registers that a commit never lowers, and only the current owner commits (S8).
 
-Members of one group poll (so that they keep what they own), commit, read what is committed, leave, are killed, and are
-stopped for so long that others get what they own. A second group has no members, and anybody commits there. Offsets
-that are committed rise, with a few lower ones among them, which must change nothing. Those of a third group are reset
-(S8), to wherever, or if they are what they were when that was planned: registers with compare-and-set.
+Members of one group poll (so that they keep their partitions), commit, read committed offsets, leave, are killed, and
+are stopped until others get their partitions. A second group has no members, and every process commits in it. Committed
+offsets rise, with a few lower ones among them, which must have no effect. The offsets of a third group are reset (S8),
+either unconditionally or only if they still have the value that was planned with: registers with compare-and-set.
 
-A commit may also be long on its way: it says what its member was when it still had the partition, and arrives when
-others have had it since, and it is the same member's once more (`late_every`). It is not for what it has now.
+A commit may also be late (`late_every`): it carries the membership under which the member owned the partition, and
+arrives after others have owned it and the member owns it again. It must not count for the new ownership.
 
 | option | default | |
 |---|---|---|
 | `partitions` | 4 | |
-| `crash_every` | 300 | of so many operations one kills its client's process; 0: none |
-| `stall_every` | 120 | of so many one stops a member beyond its session; then it commits what it had; 0: none |
-| `late_every` | 0 | of so many of who has lost something one is a late commit; who was stopped finds out first |
+| `crash_every` | 300 | one in this many operations kills its client's process; 0: none |
+| `stall_every` | 120 | one in this many stops a member beyond its session, after which it commits; 0: none |
+| `late_every` | 0 | one in this many of a member that lost partitions is a late commit; a stopped member first polls |
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from .metadata_registers import keys_of as key_of_operation
 from .workload import Checker, TopicPlan, Workload
 
 RECORDS = 3_000
-"""In every partition: a member finds what is there at the offsets that are committed."""
+"""In every partition, so that members find records at the committed offsets."""
 STALL_SECONDS = SESSION_MS / 1000 + 4
-"""A member's partitions are others' by then, where these poll."""
+"""After this time other members own the partitions, if they poll."""
 LOWER = 0.1
-"""Of the commits."""
+"""Share of the commits."""
 POLL_EVERY = 200_000_000
-"""Nanoseconds, of a worker that waits for what it is to own."""
+"""Nanoseconds between polls of a worker that waits for its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetOperations(Generator):
-    """What members do beside faults. `only_own`: nothing but polls and commits, of what a process owns."""
+    """The operations of members while faults are injected."""
 
     keys: tuple[str, ...]
     crash_every: float = 300
     stall_every: float = 0
     owned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By process, as its last poll told."""
+    """Process → the keys that it owns by its last poll."""
     next_offset: Mapping[str, int] = field(default_factory=dict)
     sought: Mapping[str, int | None] = field(default_factory=dict)
-    """Of the group that is reset: what somebody has last been told of each key."""
+    """Key → the last known offset, in the group whose offsets are reset."""
     zombies: frozenset[int] = frozenset()
-    """Processes that were stopped, and have not found out yet what became of what they owned."""
+    """Processes that were stopped and have not learned yet what became of their partitions."""
     late_every: float = 0
     former: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """By process, what it had and has not any more, as far as it was told: only of late commits."""
+    """Process → the keys that it has lost by its last poll; used for late commits only."""
 
     def draw(self, context: Context) -> Drawn:
         if not context.free:
@@ -123,7 +123,7 @@ class OffsetOperations(Generator):
         return replace(here, zombies=self.zombies - {process}, former={**self.former, process: tuple(sorted(had))})
 
     def _asked(self, operation: Operation) -> OffsetOperations:
-        """Whoever draws commits: the next one goes beyond all that anybody has tried."""
+        """Raise the next offset above every one that was attempted, by any generator."""
         if operation.f != "commit":
             return self
         key, offset = operation.value
@@ -131,7 +131,7 @@ class OffsetOperations(Generator):
         return replace(self, next_offset={**self.next_offset, key: highest})
 
     def _reset(self, process: int, key: str, context: Context) -> Wanted:
-        """Anywhere; half of them from where it was last known to be, which may be long ago."""
+        """Reset to any offset; half of the resets expect the last known one, which may be outdated."""
         new = context.random.randrange(RECORDS)
         if context.random.random() < 0.5:
             return Wanted(process, "reset", [key, new], context.time)
@@ -152,7 +152,7 @@ def _without(process: int, keys: Mapping[int, tuple[str, ...]]) -> Mapping[int, 
 
 @dataclass(frozen=True, slots=True)
 class CommitEverywhere(Generator):
-    """Until every key was committed: members poll until they own it, and then commit there (S10)."""
+    """Members poll until they own a key and then commit it, until every key was committed (S10)."""
 
     left: frozenset[str]
     inner: OffsetOperations
@@ -182,7 +182,7 @@ class CommitEverywhere(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Recovering(Generator):
-    """`CommitEverywhere`, once the cluster was healed: what was committed before does not count."""
+    """`CommitEverywhere` after the heal: earlier commits do not count."""
 
     inner: CommitEverywhere
     begun: bool = False

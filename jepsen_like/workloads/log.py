@@ -1,27 +1,28 @@
-"""`log`: records are sent to keys and polled, as Jepsen does with Kafka. A key is a partition, a value is sent once.
+"""`log`: records are sent to keys and polled, as in Jepsen's Kafka workload. A key is a partition, a value is sent
+once.
 
 | option | default | |
 |---|---|---|
-| `topics`, `partitions` | 2, 2 | keys are `topic/partition`; so many are written to at a time |
-| `key_writes` | 1024 | values of a key, as in Jepsen's: then another has its turn. A longer run has more topics |
-| `transactions` | false | sends and polls together, whole or not at all, by producers with a name each |
+| `topics`, `partitions` | 2, 2 | keys are `topic/partition`; this many are written to at a time |
+| `key_writes` | 1024 | values per key, as in Jepsen's; then another key has its turn. A longer run has more topics |
+| `transactions` | false | sends and polls in atomic transactions, by producers with transactional ids |
 | `subscribe` | false | a process reads what a group assigns to it; otherwise it assigns keys to itself |
-| `crash_every` | 400 | of so many operations one kills its client's process; 0: none |
-| `assign_every` | 64 | of so many one changes what a process reads |
-| `hang_every` | 0 | of so many transactions one hangs after its reads, until others have what its member owned |
-| `poll_records` | 500 | at most, of a key |
-| `retention_past_s` | -1 | the topics keep what is younger than the run's time and so many seconds; -1: all |
+| `crash_every` | 400 | one in this many operations kills its client's process; 0: none |
+| `assign_every` | 64 | one in this many changes what a process reads |
+| `hang_every` | 0 | one in this many transactions hangs after its reads, until others own the member's partitions |
+| `poll_records` | 500 | at most, per key |
+| `retention_past_s` | -1 | the topics retain records for the run's time plus this many seconds; -1: forever |
 
-A third of the keys that a process assigns to itself are widened to those of which something is written that nobody has
-read. With `transactions` and `subscribe` a transaction takes the group's offsets of what it has polled along.
+In a third of its assignments, a process adds the keys that have records which no process has read. With `transactions`
+and `subscribe`, a transaction commits the group's offsets of its polls.
 
-With `retention_past_s` only a clock that leapt can take away what is younger than a run. The product promises that a
-leap of over a minute takes nothing (`partitions/log/retention.py`); a smaller one may be believed, and so is the clock
-with which a node starts, which is not to be wrong then. What is younger than the topics keep, and by a minute, has to
-be there in the end.
+With `retention_past_s`, only a clock that jumped can delete records that are younger than the run. The product promises
+that a jump of more than a minute deletes nothing (`partitions/log/retention.py`); it may trust a smaller one, and the
+clock with which a node starts, which must not be wrong in such a run. Records that are younger than the topics'
+retention minus a minute must exist at the end.
 
-A member hangs with its whole program (`hang_every`): that wants `subscribe`, clients with processes of their own, and
-an `operation_timeout_s` that is longer.
+A hanging member (`hang_every`) hangs with its whole program: this needs `subscribe`, clients in separate processes, and
+a longer `operation_timeout_s`.
 """
 
 from __future__ import annotations
@@ -47,36 +48,36 @@ KEY_WRITES = 1_024
 KEYS_MAX = 64
 """A longer run writes more to its last keys."""
 MICRO_OPERATIONS_MAX = 4
-"""Of a transaction."""
+"""Limit for one transaction."""
 HANG_SECONDS = SESSION_MS / 1000 + 4
-"""What a member has read is others' by then, and consumed."""
+"""After this time other members own the partitions that the member has read, and have consumed them."""
 RECOVERY_VALUES = 1_000_000_000
-"""Values from here on are sent after the cluster was healed."""
+"""Values from here on are sent after the heal."""
 LEAP_BELIEVED_SECONDS = 60.0
-"""A wall clock that moved by so much is believed to be right; retention is early by that."""
+"""A wall clock that jumps by up to this is trusted, so retention may delete records this much too early."""
 SEGMENT_BYTES = "16384"
-"""A run fills many segments, so that what happens between them happens."""
+"""Small, so that a run fills many segments and tests the code between them."""
 RETENTION = {"segment.bytes": SEGMENT_BYTES, "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
 class LogOperations(Generator):
-    """What processes do beside faults."""
+    """The operations of processes while faults are injected."""
 
     keys: tuple[str, ...]
-    """In the order in which their turns come."""
+    """In the order of their turns."""
     transactions: bool = False
     subscribe: bool = False
     crash_every: float = 400
     assign_every: float = 64
     at_once: int = 0
-    """Keys that are written to at a time; 0: all."""
+    """Number of keys written to at a time; 0: all."""
     key_writes: float = KEY_WRITES
     hang_every: float = 0
     progress: Progress = field(default_factory=Progress)
     next_value: Mapping[str, int] = field(default_factory=dict)
     placed: frozenset[int] = frozenset()
-    """Processes that read something."""
+    """Processes that have an assignment or a subscription."""
 
     def draw(self, context: Context) -> Drawn:
         if not context.free:
@@ -97,7 +98,7 @@ class LogOperations(Generator):
 
     @property
     def active(self) -> Sequence[str]:
-        """Those whose turn it is; the last ones when all have had theirs."""
+        """The keys whose turn it is; the last ones after all have had theirs."""
         count = self.at_once or len(self.keys)
         left = [key for key in self.keys if self.next_value.get(key, 0) < self.key_writes]
         return left[:count] if len(left) >= count else self.keys[-count:]
@@ -122,7 +123,7 @@ class LogOperations(Generator):
         chosen = set(chance.sample(active, chance.randrange(1, len(active) + 1)))
         if chance.random() < 1 / 3:
             chosen |= set(self.progress.unseen)
-        # A process that begins at the end skips what the last reads will see, and is where new records are.
+        # A process that begins at the end skips what the final reads will see, and reads new records at once.
         hint = {"start": chance.choice(("earliest", "latest"))}
         return Wanted(process, "assign", [key for key in self.keys if key in chosen], context.time, hint)
 
@@ -146,7 +147,7 @@ class LogOperations(Generator):
 
 
 def keys_of(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of the topics that were made."""
+    """Return the keys of the topics that were created."""
     return tuple(f"{name}/{number}" for name, count in options["topics"].items() for number in range(count))
 
 
@@ -160,18 +161,18 @@ def _topics(plan: RunPlan) -> list[TopicPlan]:
 
 
 def _retention_seconds(plan: RunPlan) -> float:
-    """Of its topics; infinite where they keep all."""
+    """Return the retention of the plan's topics in seconds; infinite if they retain all."""
     past = option(plan.options, "retention_past_s", -1)
     return plan.seconds + past if past >= 0 else math.inf
 
 
 def keeps_seconds(plan: RunPlan) -> float:
-    """What is younger than so many seconds, by a true clock, nothing may have deleted; infinite where all is kept."""
+    """Return for how many seconds, by a true clock, a record is certain to be retained; infinite if all are."""
     return _retention_seconds(plan) - LEAP_BELIEVED_SECONDS
 
 
 def topic_count(plan: RunPlan) -> int:
-    """So many that each key has its turn, if half of the operations write."""
+    """Return the number of topics with which each key has its turn, if half of the operations write."""
     partitions, topics = (int(option(plan.options, name, 2)) for name in ("partitions", "topics"))
     at_once, turn = partitions * topics, option(plan.options, "key_writes", KEY_WRITES)
     writes = 0.0 if plan.rounds else plan.rate * plan.seconds / 2
@@ -211,7 +212,7 @@ def _checkers(plan: RunPlan) -> Mapping[str, Checker]:
     transactional = bool(plan.options.get("transactions", False))
     f = "txn" if transactional else "send"
     found: dict[str, Checker] = {
-        # Others may write between the records of a transaction.
+        # Other producers may write between the records of a transaction.
         "kafka": functools.partial(
             kafka.check,
             transactional=transactional,

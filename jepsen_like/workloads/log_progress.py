@@ -1,4 +1,4 @@
-"""What is known of each key of a log by everybody's answers: how far it was written, and read."""
+"""The progress on each key of a log, learned from all answers: how far it was written, and read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Progress:
     """Key → the highest offset that an answer named."""
 
     written: Mapping[str, int] = field(default_factory=dict)
-    """Acknowledged, or seen by anybody."""
+    """Offsets acknowledged, or seen by any poll."""
     read: Mapping[str, int] = field(default_factory=dict)
 
     def told(self, operation: Operation) -> Progress:
@@ -32,12 +32,12 @@ class Progress:
 
     @property
     def unseen(self) -> list[str]:
-        """Keys of which something is written that nobody read."""
+        """Keys with records that no process has read."""
         return [key for key, offset in self.written.items() if self.read.get(key, -1) < offset]
 
 
 def offsets_of(operation: Operation) -> Iterator[tuple[str, str, int]]:
-    """`send` or `poll`, key and offset of all that an answer names."""
+    """Yield `send` or `poll`, key and offset of every record in a completion."""
     for micro in operation.value or ():
         if micro[0] == "send" and _is_pair(micro[2]) and micro[2][0] is not None:
             yield "send", micro[1], micro[2][0]

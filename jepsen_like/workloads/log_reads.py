@@ -1,8 +1,8 @@
-"""The last reads of a log: every worker reads every key from the beginning, as far as anybody has ever seen it.
+"""The final reads of a log: every worker reads every key from the beginning, up to the highest known offset.
 
-A worker that has read nothing for ten seconds and is not there is killed and begins again, as in Jepsen's workload: a
-consumer that hangs is not what shall hide that a record is there. Each reads for itself: what one of them saw and
-another did not is an anomaly.
+A worker that has read nothing for ten seconds and has not reached the end is killed and starts over, as in Jepsen's
+workload: a consumer that hangs must not hide that a record exists. Each worker reads for itself, and a difference
+between what two of them saw is an anomaly.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from .log_progress import Progress, offsets_of
 
 AGAIN_AFTER = 10_000_000_000
 POLL_EVERY = 50_000_000
-"""Nanoseconds, both."""
+"""Both in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAll(Generator):
-    """One worker's: for `EachWorker`."""
+    """The reads of one worker, for `EachWorker`."""
 
     keys: tuple[str, ...]
     progress: Progress = field(default_factory=Progress)
     process: int = -1
-    """By whom it was begun. Another number, and it begins again."""
+    """The process that began. If the worker has another one, reading starts over."""
     stage: str = "let go"
-    """`let go` of what it read, `assign` all from the beginning, `poll`, `crash`."""
+    """`let go` of earlier assignments, `assign` everything from the beginning, `poll`, or `crash`."""
     went_on: int = 0
-    """When it began, or read something last."""
+    """Time of the beginning, or of the last progress."""
     next_poll: int = 0
     mine: Mapping[str, int] = field(default_factory=dict)
-    """Key → the highest offset that it has read since it began."""
+    """Key → the highest offset read since the beginning."""
 
     def draw(self, context: Context) -> Drawn:
         (process,) = context.free

@@ -1,6 +1,6 @@
-"""`metadata-registers`: registers of the metadata are written and read, and must be linearizable (S7).
+"""`metadata-registers`: registers in the metadata are written and read, and must be linearizable (S7).
 
-A register is a setting of a topic (`clients/registers.py` tells how it is read). Keys take turns (`rotation.py`).
+A register is a setting of a topic (`clients/registers.py` explains the reads). Keys take turns (`rotation.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECOVERY_VALUES = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class RegisterOperations(Generator):
-    """Half of them write: every value once, so that a read tells which write it saw."""
+    """Reads and writes, half each. Every value is written once, so that a read identifies the write that it saw."""
 
     registers: tuple[str, ...]
     count: int = 0
@@ -42,7 +42,7 @@ class RegisterOperations(Generator):
 
 @dataclass(frozen=True, slots=True)
 class ReadEach(Generator):
-    """Every key once, by one process after the other."""
+    """Reads every key once, one after the other."""
 
     keys: tuple[Any, ...]
 
@@ -56,7 +56,7 @@ class ReadEach(Generator):
 
 
 def keys_of(operation: Operation) -> Sequence[str]:
-    """Of an operation whose value begins with its key."""
+    """Return the key of an operation whose value begins with it."""
     return [str(operation.value[0])]
 
 

@@ -1,7 +1,7 @@
-"""`metadata-set`: topics are made, and all of them are read: what was acknowledged is there from then on (S7).
+"""`metadata-set`: topics are created and listed; an acknowledged topic is in every later list (S7).
 
-An eighth of the operations reads the whole set. At most `elements` (option, 1,500) are added: reading takes as long as
-there are many.
+One operation in eight reads the whole set. At most `elements` (option, 1,500) are added, because the time of a read
+grows with their number.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SetOperations(Generator):
 
 @dataclass(frozen=True, slots=True)
 class Read(Generator):
-    """For ever."""
+    """Endless reads."""
 
     def draw(self, context: Context) -> Drawn:
         if not context.free:

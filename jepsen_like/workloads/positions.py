@@ -1,12 +1,12 @@
-"""`positions`: named positions move by compare-and-set, each in a transaction with a record that says so (S7, S13).
+"""`positions`: named positions move by compare-and-set, each in a transaction with a record of the move (S7, S13).
 
-A move goes from what the position was when somebody looked last to the next number, so that many of them meet. Names
-take turns (`rotation.py`). In the end every worker reads all records that are committed, and every position.
+A move goes from the last known position to the next number, so that many moves conflict. Names take turns
+(`rotation.py`). At the end every worker reads all committed records, and every position.
 
 | option | default | |
 |---|---|---|
-| `partitions` | 2 | of the topic that records go to |
-| `crash_every` | 300 | of so many operations one kills its client's process; 0: none |
+| `partitions` | 2 | of the topic with the records |
+| `crash_every` | 300 | one in this many operations kills its client's process; 0: none |
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ RECOVERY_NUMBERS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class PositionOperations(Generator):
-    """A third of them read."""
+    """Moves, and reads (a third)."""
 
     names: int
     crash_every: float = 300
     count: int = 0
     known: Mapping[str, int] = field(default_factory=dict)
-    """Where positions are, by the latest answer."""
+    """Name → position, by the latest answer."""
 
     def draw(self, context: Context) -> Drawn:
         if not context.free:
@@ -68,7 +68,7 @@ class PositionOperations(Generator):
 
 @dataclass(frozen=True, slots=True)
 class ReadRecords(Generator):
-    """Until it succeeded: for `EachWorker`, which asks it of one process."""
+    """Reads the records once successfully, for `EachWorker`."""
 
     process: int = -1
     done: bool = False
@@ -88,7 +88,7 @@ class ReadRecords(Generator):
 
 
 def name_of(number: int) -> str:
-    """A position's."""
+    """Return the name of a position."""
     return f"position{number}"
 
 
@@ -101,7 +101,7 @@ def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
 
 
 def _recovery(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
-    """Of a position that nobody moved before: one move, and then another one."""
+    """Move a position that was never used before; each attempt takes a new one."""
 
     def make(key: str, attempt: int, context: Context) -> Wanted:
         return Wanted(-1, "cas", [f"recovery{attempt}", [None, 0], RECOVERY_NUMBERS + attempt])

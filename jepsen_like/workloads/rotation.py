@@ -1,6 +1,6 @@
-"""Keys that take turns: one gets so many operations, then others do.
+"""Keys that take turns: a few get a number of operations, then others do.
 
-Short histories of many keys can be checked where one long history of a single key cannot (in Jepsen's test etcd's
+Short histories of many keys can be checked where one long history of a single key cannot (in Jepsen's tests, etcd's
 registers have 200 operations each, Tendermint's 120).
 """
 
@@ -19,19 +19,19 @@ KEYS_MAX = 120
 
 
 def keys_at_once(plan: RunPlan) -> int:
-    """Whose turn it is: three, unless the plan wants more, so that many clients hardly ever meet."""
+    """Return the number of keys in use at a time: three, or more if the plan wants clients that rarely conflict."""
     return min(int(option(plan.options, "keys_at_once", KEYS_AT_ONCE)), KEYS_MAX)
 
 
 def key_count(plan: RunPlan) -> int:
-    """So many keys are needed for all of a run."""
+    """Return the number of keys that the whole run needs."""
     at_once = keys_at_once(plan)
     blocks = math.ceil(plan.rate * plan.seconds / (OPERATIONS_PER_KEY * at_once))
     return min(max(blocks, 1) * at_once, KEYS_MAX)
 
 
 def key_at(number: int, count: int, context: Context, at_once: int = KEYS_AT_ONCE) -> int:
-    """The key of the n-th operation: by chance one of those whose turn it is."""
+    """Return the key of the n-th operation, drawn from those whose turn it is."""
     block = number // (OPERATIONS_PER_KEY * at_once)
     first = block * at_once % count
     return first + context.random.randrange(min(at_once, count - first))

@@ -1,20 +1,20 @@
-"""`topic-lives`: a group reads topics that are deleted and created again under their names while producers write (S8).
+"""`topic-lives`: a group reads topics that are deleted and recreated under the same names while producers write (S8).
 
 One operation at a time deletes a topic, by its id, or creates one of the same name with another number of partitions.
-Everybody else goes on with names: producers send, members of one group poll, commit what they were told, leave, die and
-are stopped beyond their session. A life is one topic id of a name.
+All other operations use names: producers send, members of one group poll, commit what they read, leave, die and are
+stopped beyond their session. A life is one topic id of a name.
 
-In the recovery each name is settled (a topic is there, and all nodes tell the same of it), and then every worker sends
-to every name until that is acknowledged. The last reads dump the lives that stay, without a group, and members go on
-until the group has had all of it.
+In the recovery each name is settled (a topic exists, and all nodes report the same of it), and then every worker sends
+to every name until a record is acknowledged. The final reads dump the remaining lives, without a group, and members
+poll until the group has received everything.
 
 | option | default | |
 |---|---|---|
 | `topics` | 3 | names |
-| `partitions` | 3 | of a life at most |
-| `recreate_every_s` | 4 | seconds from a creation to the next deletion, of whatever name, on average |
-| `crash_every` | 300 | of so many operations one kills its client's process; 0: none |
-| `stall_every` | 200 | of so many one stops its client's process beyond the session of its member; 0: none |
+| `partitions` | 3 | maximum for a life |
+| `recreate_every_s` | 4 | average seconds from a creation to the next deletion, of any name |
+| `crash_every` | 300 | one in this many operations kills its client's process; 0: none |
+| `stall_every` | 200 | one in this many stops its client's process beyond its member's session; 0: none |
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ from .group_offsets import STALL_SECONDS
 from .workload import Checker, TopicPlan, UntilOk, Workload
 
 RECOVERY_VALUES = 1_000_000_000
-"""Values from here on are sent after the cluster was healed."""
+"""Values from here on are sent after the heal."""
 ATTEMPTS_MAX = 10_000
-"""Of one process in the recovery: its values begin so far from those of the next."""
+"""Maximum number of attempts of a process in the recovery, and the distance between the first values of two
+processes.
+"""
 AGAIN_EVERY = 200_000_000
 POLL_EVERY = 50_000_000
 GAP_MAX = 2_000_000_000
-"""Nanoseconds, all three. The last: how long a name is left without a topic, at most."""
+"""All three in nanoseconds. The last one: the longest time for which a name is left without a topic."""
 SHARES = (("send", 0.42), ("poll", 0.38), ("commit", 0.12), ("read", 0.07), ("leave", 0.01))
 COMMIT_EVERY = 5
-"""Of a member's last operations."""
+"""Among a member's final operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class LivesOperations(Generator):
-    """What processes do beside faults."""
+    """The operations of processes while faults are injected."""
 
     names: tuple[str, ...]
     partitions: int = 3
@@ -58,12 +60,12 @@ class LivesOperations(Generator):
     stall_every: float = 200
     next_value: int = 0
     gone: tuple[str, ...] = ()
-    """Names whose topic may have been deleted, and was not made again yet."""
+    """Names whose topic may have been deleted and has not been recreated yet."""
     operator: int | None = None
-    """The process that deletes or creates a topic now."""
+    """The process that is deleting or creating a topic."""
     next_change: int = 0
     gap: int = 0
-    """From the end of the change that is under way to the next one."""
+    """Nanoseconds from the end of the current change to the next one."""
 
     def draw(self, context: Context) -> Drawn:
         if not context.free:
@@ -106,7 +108,7 @@ class LivesOperations(Generator):
 
 @dataclass(frozen=True, slots=True)
 class SendToEach(Generator):
-    """One worker's: for `EachWorker`. To every name until one record of it is acknowledged."""
+    """Sends of one worker to every name until one record of each is acknowledged, for `EachWorker`."""
 
     left: tuple[str, ...]
     process: int = -1
@@ -130,21 +132,21 @@ class SendToEach(Generator):
         if operation.kind == "invoke" or operation.process != self.process or operation.f != "send":
             return self
         rest = tuple(one for one in self.left if one != self.under_way)
-        # A name that cannot be written to does not hold up the others.
+        # A name that cannot be written to does not block the others.
         return replace(self, left=rest if operation.kind == "ok" else (*rest, self.under_way))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOn(Generator):
-    """One worker's: for `EachWorker`. Polls and commits until the group was handed all that the dumps have."""
+    """Polls and commits of one worker until the group has received everything in the dumps, for `EachWorker`."""
 
     last: Mapping[topic_lives.Place, int] = field(default_factory=dict)
-    """Place → the last offset there, of each dump."""
+    """Place → the last offset in the dump."""
     seen: Mapping[topic_lives.Place, int] = field(default_factory=dict)
-    """Place → the highest offset that any member was handed, since the run began."""
+    """Place → the highest offset that any member has received since the run began."""
     process: int = -1
     polled: bool = False
-    """By that process, and answered."""
+    """Whether a poll of this process has succeeded."""
     count: int = 0
     next_time: int = 0
 
@@ -173,7 +175,7 @@ class ReadOn(Generator):
 
 
 def _name(operation: Operation) -> str | None:
-    """The one that is changed."""
+    """Return the name that is changed."""
     return operation.value[0] if isinstance(operation.value, list) and operation.value else None
 
 

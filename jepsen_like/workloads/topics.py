@@ -1,7 +1,7 @@
-"""`topics`: topics are made and deleted, again and again under the same names, and are there or not (S7).
+"""`topics`: topics are repeatedly created and deleted under the same names, and exist or do not (S7).
 
-Names take turns (`rotation.py`). Whether one is there is a register: it can be made only while it is not, and deleted
-only while it is.
+Names take turns (`rotation.py`). A topic's existence is a register: it can be created only while it does not exist, and
+deleted only while it does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .workload import Checker, TopicPlan, UntilOk, Workload
 
 @dataclass(frozen=True, slots=True)
 class TopicOperations(Generator):
-    """As many of each. What was there when somebody looked last decides what is tried: little is refused."""
+    """Creations, deletions and reads, a third each. The last known state decides the attempt, so few are refused."""
 
     names: int
     at_once: int
@@ -58,7 +58,7 @@ def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
 
 
 def _recovery(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
-    """A name that nobody had before, each time: what is not known to be there can always be made."""
+    """Create a new name at each attempt: such a topic can always be created."""
     first = key_count(plan)
 
     def make(key: str, attempt: int, context: Context) -> Wanted:

@@ -1,9 +1,9 @@
-"""What a workload is: topics to make, operations to draw, a client that does them, and checkers that judge them.
+"""A workload: topics to create, operations to draw, a client that executes them, and checkers that judge them.
 
-Every workload goes the same way: operations beside faults, for the plan's time and at its rate; then, when the cluster
-was healed, *recovery* (whatever was written to is written to again, until it is acknowledged) and *last reads* (until
-all that is known to be there was read, or their time is over). All of that is told as operations, so that whoever
-judges sees what a user would have seen.
+Every workload has the same phases: operations while faults are injected, for the plan's time and at its rate; then,
+after the heal, the *recovery* (everything that was written to is written to again, until it is acknowledged) and the
+*final reads* (until everything known to exist was read, or their time is over). All of these are operations of the
+history, so that the checkers see what a user would have seen.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from jepsen_like.histories.history import Operation
+from raftlog.api.topics import TopicDescription
 from raftlog.client import Admin, Producer
-from raftlog.client.cluster.metadata import TopicDescription
 from raftlog.errors import InvalidRequest, RaftlogError
 
 from ..checkers.verdict import Verdict
@@ -26,12 +26,12 @@ from ..run_records import RunPlan
 from .generators import PENDING, Context, Drawn, Generator, Phases, TimeLimit, Wanted, staggered
 
 HEALED = "healed"
-"""The note that nothing is done to the cluster any more."""
+"""The note in the history that no more faults are injected."""
 PREPARE_SECONDS = 60.0
-"""A cluster that takes longer to make a topic was not well to begin with."""
+"""A cluster that takes longer to create a topic was not healthy at the start."""
 RECOVERY_SECONDS = 120.0
 LAST_READS_SECONDS = 200.0
-"""As Jepsen gives them."""
+"""As in Jepsen's tests."""
 POLL_SECONDS = 0.1
 
 Checker: TypeAlias = Callable[[Sequence[Operation]], Verdict]
@@ -48,25 +48,26 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """See the module. Its functions take the plan; those that come after preparing take what that gave, too."""
+    """A workload. Its functions take the plan; those after `prepare` also take its result."""
 
     name: str
     client: str
     """A key of `clients.process.CLIENTS`."""
     topics: Callable[[RunPlan], Sequence[TopicPlan]]
     operations: Callable[[RunPlan, Mapping[str, Any]], Generator]
-    """For ever."""
+    """Endless."""
     recovery: Callable[[RunPlan, Mapping[str, Any]], Generator]
     last_reads: Callable[[RunPlan, Mapping[str, Any]], Generator]
     checkers: Callable[[RunPlan], Mapping[str, Checker]]
     records: int = 0
-    """That are in every partition before it begins."""
+    """Number of records in every partition before the workload begins."""
     keeps_s: Callable[[RunPlan], float] | None = None
-    """What is younger than so many seconds, by a true clock, is in its topics for as long as the run lasts; infinite:
-    all is. None: its records are not what it is about."""
+    """Seconds, by a true clock, for which its topics are certain to retain a record during the run; infinite: forever.
+    None: the workload does not check its records.
+    """
 
     def generator(self, plan: RunPlan, options: Mapping[str, Any]) -> Generator:
-        """All of it."""
+        """Return the operations of all phases."""
         recovery_s = option(plan.options, "recovery_s", RECOVERY_SECONDS)
         last_s = option(plan.options, "last_reads_s", LAST_READS_SECONDS)
         operations = staggered(plan.rate, self.operations(plan, options))
@@ -80,8 +81,10 @@ class Workload:
         )
 
     async def prepare(self, plan: RunPlan, bootstrap: Sequence[str]) -> dict[str, Any]:
-        """Make the topics, and wait until every replica is in sync. Their names are this run's alone: what is told to
-        clients. Raises a `RaftlogError`, or `TimeoutError`."""
+        """Create the topics and wait until every replica is in sync. Returns the options for clients.
+
+        The topics' names are unique to this run. Raises a `RaftlogError`, or `TimeoutError`.
+        """
         tag = secrets.token_hex(3)
         factor = int(plan.options.get("replication_factor", min(3, plan.nodes)))
         named = [replace(topic, name=f"{topic.name}-{tag}") for topic in self.topics(plan)]
@@ -95,8 +98,11 @@ class Workload:
         return {"tag": tag, "topics": {topic.name: topic.partitions for topic in named}}
 
     async def ends(self, bootstrap: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Topic id → what is there at the end: the name, how far each partition is committed (nil: nobody told), and
-        whether all replicas came back in sync after that. Never waits for much longer than `PREPARE_SECONDS`."""
+        """Return topic id → its state at the end.
+
+        That is the name, the committed end of each partition (nil: unknown), and whether all replicas came back in sync
+        after that. Takes little longer than `PREPARE_SECONDS` at most.
+        """
         told: dict[str, Any] = {}
         deadline = time.monotonic() + PREPARE_SECONDS
         async with Admin(list(bootstrap)) as admin:
@@ -111,7 +117,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class WhileBroken(Generator):
-    """Operations, until it was noted that the cluster is left in peace."""
+    """Operations until the note of the heal."""
 
     inner: Generator
     healed: bool = False
@@ -128,7 +134,7 @@ class WhileBroken(Generator):
 
 @dataclass(frozen=True, slots=True)
 class UntilHealed(Generator):
-    """No operation, until it was noted that the cluster is left in peace."""
+    """No operation until the note of the heal."""
 
     healed: bool = False
 
@@ -141,15 +147,15 @@ class UntilHealed(Generator):
 
 @dataclass(frozen=True, slots=True)
 class UntilOk(Generator):
-    """For each key an operation, again and again until one was acknowledged, whoever does it."""
+    """Repeats an operation for each key until one succeeds, by any process."""
 
     make: Callable[[str, int, Context], Wanted]
-    """The key's operation at its n-th attempt; its process is chosen here."""
+    """Returns the key's operation at its n-th attempt; the process is chosen here."""
     keys: tuple[str, ...]
     interval: int = 200_000_000
     """Nanoseconds between two attempts."""
     under_way: Mapping[int, str] = field(default_factory=dict)
-    """Process → the key that it is at."""
+    """Process → the key of its operation in flight."""
     attempts: int = 0
     next_time: int = 0
 
@@ -161,7 +167,7 @@ class UntilOk(Generator):
             return PENDING, self
         process = context.random.choice(context.free)
         begins = max(context.time, self.next_time)
-        # Attempts go round: a key that cannot be written to does not hold up the others.
+        # Attempts take turns: a key that cannot be written to does not block the others.
         wanted = replace(self.make(idle[0], self.attempts, context), process=process, time=begins)
         keys = (*(key for key in self.keys if key != idle[0]), idle[0])
         pace = self.interval // len(self.keys)
@@ -184,7 +190,7 @@ class UntilOk(Generator):
 
 
 def in_sync(description: TopicDescription) -> bool:
-    """Every partition has a leader, and all replicas in its ISR."""
+    """Return whether every partition has a leader and all replicas in its ISR."""
     return all(
         partition.leader is not None and sorted(partition.isr) == sorted(partition.replicas)
         for partition in description.partitions
@@ -192,11 +198,12 @@ def in_sync(description: TopicDescription) -> bool:
 
 
 async def in_sync_everywhere(bootstrap: Sequence[str], name: str, deadline: float) -> bool:
-    """Whether every node, asked for itself, tells the same state of the topic, and that all is in sync, by then.
+    """Wait until all nodes report the same state of the topic, with all replicas in sync; return whether they did in
+    time.
 
-    A node answers out of its own view, and one that was cut off a moment ago tells of what was before: that its
-    replica, which is behind, is in the ISR. With all of them the leaders are asked too, who know whom they wait for:
-    what was committed before the question, every replica then has.
+    A node answers from its own view, and one that was cut off a moment ago may report an old state: that its replica,
+    which lags, is in the ISR. Asking all nodes includes the leaders, which know their ISR: then every replica has
+    everything that was committed before the request.
     """
     while True:
         told = await asyncio.gather(*(_described_by(node, name) for node in bootstrap))
@@ -216,7 +223,7 @@ async def _described_by(node: str, name: str) -> TopicDescription | None:
 
 
 async def _made(admin: Admin, topic: TopicPlan, factor: int) -> None:
-    """A lost answer is looked for: the name is nobody else's."""
+    """Create the topic; a retry finds it if an answer was lost, because no other run uses the name."""
     while True:
         try:
             await admin.create_topic(topic.name, topic.partitions, factor, topic.configs)
@@ -241,7 +248,7 @@ async def _fill(bootstrap: Sequence[str], topics: Sequence[TopicPlan], records: 
 
 
 async def _in_sync_until(admin: Admin, name: str, deadline: float) -> TopicDescription | None:
-    """Its description, in sync if that can be had by then; None where nobody tells."""
+    """Return the topic's description, in sync if it becomes so in time; None if no node describes it."""
     while True:
         description = None
         try:

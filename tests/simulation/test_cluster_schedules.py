@@ -1,6 +1,6 @@
-"""Schedules of whole clusters: drawn, saved, made small, and run again.
+"""Schedules of whole clusters: drawn, saved, shrunk, and run again.
 
-That many of them keep every property is `test_seeds.py`.
+`test_seeds.py` shows that many of them keep every property.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ def test_every_kind_of_fault_and_operation_is_drawn_before_long() -> None:
 
 
 def test_one_disk_rots_at_most() -> None:
-    """As many as `min.insync.replicas` would lose records by right (S1)."""
+    """As many as `min.insync.replicas` may lose records (S1)."""
     for seed in range(1, 100):
         rots = [fault for fault in direct(draw(seed, SECONDS)).faults if fault.kind.startswith("rot")]
         assert len(rots) <= 1 or {(fault.kind, fault.node) for fault in rots} == {("rot_in_service", rots[0].node)}
 
 
-def test_what_rots_under_a_process_is_scrubbed() -> None:
+def test_damage_under_a_running_process_is_scrubbed() -> None:
     for seed in range(1, 100):
         schedule = draw(seed, SECONDS)
         assert any(fault.kind == "rot_in_service" for fault in schedule.faults) == bool(schedule.scrub_seconds)
 
 
-def test_every_story_is_told_before_long_and_the_swarm_gives_way_to_it() -> None:
+def test_every_story_is_told_before_long_and_random_faults_give_way_to_it() -> None:
     told = [(schedule, direct(schedule)) for seed in range(1, 60) if (schedule := draw(seed, SECONDS))]
     kinds = {fault.kind for _, schedule in told for fault in schedule.faults} - {
         fault.kind for schedule, _ in told for fault in schedule.faults
@@ -80,13 +80,13 @@ def test_every_story_is_told_before_long_and_the_swarm_gives_way_to_it() -> None
     assert direct(draw(2, SECONDS, faulty=False)) == draw(2, SECONDS, faulty=False)
 
 
-def test_leaving_a_fault_out_leaves_the_rest_as_it_is() -> None:
+def test_leaving_a_fault_out_leaves_the_rest_unchanged() -> None:
     schedule = draw(9, SECONDS)
     assert draw(9, SECONDS) == schedule
     assert draw(9, SECONDS, faulty=False) == replace(schedule, faults=())
 
 
-def test_a_schedule_is_shrunk_to_what_makes_it_fail() -> None:
+def test_a_schedule_is_shrunk_to_the_cause_of_its_failure() -> None:
     schedule = draw(5, SECONDS)
     needed = (schedule.faults[3], schedule.faults[5])
 

@@ -1,4 +1,4 @@
-"""Crowds of short-lived producers in simulated clusters: they come, are served, and stand still for long enough."""
+"""Crowds of short-lived producers in simulated clusters: they arrive, are served, and pause for long enough."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def crowds(schedule: ClusterSchedule) -> int:
     return sum(operation.kind == "crowd" for operation in schedule.operations)
 
 
-def test_a_sixth_of_the_schedules_has_crowds_and_brokers_that_forget() -> None:
+def test_a_sixth_of_the_schedules_has_crowds_and_brokers_that_expire_producers() -> None:
     crowded = [one for one in (draw(seed, 40.0) for seed in range(1, 121)) if crowds(one)]
     assert 12 <= len(crowded) <= 28
     assert all(one.producer_expiration_ms < 10_000 for one in crowded)
     assert {one.producer_state_bytes for one in crowded} == {64 * 1024, 16 * 1024 * 1024}
 
 
-def test_members_of_a_crowd_meet_every_end_though_nothing_fails() -> None:
-    """S1 holds in the run. Most are served; who stood still for longer than brokers remember cannot be told; who found
-    no room within its time was certainly not appended."""
+def test_members_of_a_crowd_meet_every_outcome_without_faults() -> None:
+    """S1 holds in the run. Most are served; for a producer that paused longer than brokers keep its state, the outcome
+    is unknown; one that found no room within its time was certainly not appended."""
     schedule = replace(draw(CROWDED, 14.0), faults=())
     with in_a_hurry(schedule):
         world = SimulatedWorld(schedule)

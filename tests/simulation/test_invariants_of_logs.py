@@ -1,5 +1,7 @@
-"""Each invariant of one partition's committed log, and of a replica's beside it, can fail: what breaks it is told to
-it, by itself, and is found (16, 17, 19, 23, 28 of `jepsen_like/README.md`, and others).
+"""Each invariant of a partition's committed log, and of a replica's log, can fail.
+
+Each test passes it a violation, which is found (16, 17, 19, 23, 28 of `jepsen_like/simulator/truth/README.md`, and
+others).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from jepsen_like.simulator.world.violation import Violation
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch
 from raftlog.ports import FileRegion
 from raftlog.records.batch import encode, stamp
-from tests.support.committed import RECORD, batch, committed
+from tests.support.partitions.committed import RECORD, batch, committed
 
 
 def test_16_an_offset_of_an_epoch_names_one_batch() -> None:
@@ -77,7 +79,7 @@ def test_16_a_log_has_no_hole() -> None:
         Mirror().refresh(SimpleNamespace(log=log), lambda found: None, compacts=False)  # type: ignore[arg-type]
 
 
-def test_17_a_replica_that_lacks_what_is_committed_or_has_another_is_found() -> None:
+def test_17_a_replica_whose_committed_part_is_missing_or_different_is_found() -> None:
     truth = committed(b"a", b"b")
     mirror = Mirror()
     mirror.refresh(replica_of(batch(0, b"a"), end=1), lambda found: None, compacts=False)
@@ -88,8 +90,9 @@ def test_17_a_replica_that_lacks_what_is_committed_or_has_another_is_found() -> 
     assert other.compare(truth.log, 1).startswith("has Batch")
 
 
-def test_17_a_hole_may_reach_beyond_what_a_replica_knows_to_be_committed() -> None:
-    """It was made before a restart, when the replica knew of more; its new leader begins with less."""
+def test_17_a_hole_may_reach_beyond_the_replicas_known_committed_part() -> None:
+    """The hole was written before a restart, when the replica knew a higher offset; its new leader begins with a lower
+    one."""
     truth = committed(b"a", b"b", b"c")
     mirror = Mirror(batches=[Batch(0, 2, 1, 0, hole=True), Batch(2, 3, 1, 0)])
     assert mirror.compare(truth.log, 1) == "" and mirror.verified == 0
@@ -101,7 +104,7 @@ def test_17_a_hole_may_reach_beyond_what_a_replica_knows_to_be_committed() -> No
 
 
 @pytest.mark.parametrize(("epoch", "exposed"), [(3, 1), (4, 1), (2, 9)])
-def test_19_what_consumers_are_shown_does_not_fall(epoch: int, exposed: int) -> None:
+def test_19_the_offsets_that_consumers_see_do_not_fall(epoch: int, exposed: int) -> None:
     truth = committed(b"a", b"b")
     truth.exposes(LeaderEpoch(2), 1)
     truth.exposes(LeaderEpoch(3), 2)
@@ -128,7 +131,7 @@ def test_one_life_of_one_broker_leads_an_epoch() -> None:
         truth.led_by(LeaderEpoch(3), (BrokerId(0), Incarnation(5)))
 
 
-def test_what_was_deleted_stays_deleted() -> None:
+def test_deleted_records_stay_deleted() -> None:
     """S1."""
     truth = committed(b"a", b"b")
     truth.shortened = True
@@ -145,11 +148,37 @@ def test_28_each_producers_batches_are_committed_once_in_order_and_without_gap()
         with pytest.raises(Violation, match=f"S1: producer 7 committed epoch 0 sequence {sequence}, due is epoch 0"):
             log.extend(batch(2, b"c", producer=7, sequence=sequence))
     log.extend(batch(2, b"c", producer=7, sequence=2))
-    log._producers[7] = (1, 0)
+    log.extend(batch(3, b"d", producer=7, producer_epoch=1, sequence=0))
     with pytest.raises(Violation, match=r"S1: producer 7 committed epoch 0 sequence 3, due is epoch 1"):
-        log.extend(batch(3, b"d", producer=7, sequence=3))
-    with pytest.raises(Violation, match=r"S1: b'a' is committed at 0 and again at 3"):
-        log.extend(batch(3, b"a"))
+        log.extend(batch(4, b"e", producer=7, sequence=3))
+    with pytest.raises(Violation, match=r"S1: b'a' is committed at 0 and again at 4"):
+        log.extend(batch(4, b"a"))
+
+
+def test_17_a_recovery_election_leaves_what_its_winner_has_stable() -> None:
+    """Records that the winner has only in memory are committed when its high watermark passes them again, and not
+    before."""
+    partition = committed(b"a", b"b", b"c")
+    winner = Mirror(batches=list(partition.log.batches))
+    assert partition.lose(winner, 3) == 0
+    assert partition.lose(winner, 2) == 1
+    assert partition.log.end_offset == 2 and partition.log.holds(2, b"c")
+    partition.log.extend(batch(2, b"c"))
+    assert partition.log.end_offset == 3
+    shorter = Mirror(batches=partition.log.batches[:1])
+    assert partition.lose(shorter, 3) == 2, "stable is no more than what the log has"
+
+
+def test_s4_a_replica_is_compared_again_after_a_loss() -> None:
+    """Its records were those that were committed once, and others may be committed in their place."""
+    partition = committed(b"a", b"b", b"c")
+    replica = Mirror(batches=list(partition.log.batches))
+    assert replica.compare(partition.log, 3) == ""
+    partition.log.lose_from(2, 0)
+    replica.compare_anew_from(partition.log.end_offset)
+    assert replica.verified_end == 2
+    partition.log.extend(batch(2, b"d", epoch=1))
+    assert replica.compare(partition.log, 3).startswith("has Batch(base_offset=2")
 
 
 def keyed(offset: int, key: bytes, value: bytes | None) -> memoryview:
@@ -171,7 +200,7 @@ def test_compaction_leaves_the_last_of_each_key() -> None:
     assert _compacted(log, other, 4, keeps_tombstones=False).startswith("has b'9' for b'k' at 1, committed is b'2'")
 
 
-def test_s4_a_compacted_replica_may_lack_what_a_lost_record_had_overwritten_and_nothing_else() -> None:
+def test_s4_a_compacted_replica_may_lack_records_that_a_lost_one_had_superseded_and_no_others() -> None:
     log = CommittedLog(compacts=True)
     for base, (key, value) in enumerate(((b"k", b"1"), (b"j", b"2"), (b"k", b"3"))):
         log.extend(keyed(base, key, value))

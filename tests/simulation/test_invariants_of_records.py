@@ -1,10 +1,13 @@
-"""Each invariant of the quorum's records, of what clients are told and of groups can fail: what breaks it is told to
-it, by itself, and is found (11, 14, 17 to 19, 22, 24, 27, 29 of `jepsen_like/README.md`, and others).
+"""Each invariant of the quorum's records, of clients' answers and of groups can fail.
+
+Each test passes it a violation, which is found (11, 14, 17 to 19, 22, 24, 27, 29 of
+`jepsen_like/simulator/truth/README.md`, and others).
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,15 +37,23 @@ from raftlog.model import (
     Offset,
     PartitionRecord,
     ReplicaReport,
+    TopicPartition,
 )
-from raftlog.wire import FetchedPartition, FoundOffset
-from tests.support.committed import RECORD, TP, batch, committed
+from raftlog.wire import (
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    FoundOffset,
+    OffsetsRequest,
+    OffsetsResponse,
+)
+from tests.support.partitions.committed import RECORD, TP, batch, committed
 
 HERE = Endpoint("127.0.0.1", 9641)
 
 
 def changed(record: PartitionRecord = RECORD, **fields: Any) -> PartitionRecord:
-    """The next one."""
+    """The next record."""
     after = {"partition_epoch": record.partition_epoch + 1} | fields
     return msgspec.structs.replace(record, **after)
 
@@ -66,7 +77,7 @@ def test_records_that_follow_the_rules_pass() -> None:
     ("record", "wrong"),
     [
         (changed(isr=()), "the ISR is empty"),
-        (changed(isr=(BrokerId(0), BrokerId(7)), commit_set=(BrokerId(0), BrokerId(7))), "a member is no replica"),
+        (changed(isr=(BrokerId(0), BrokerId(7)), commit_set=(BrokerId(0), BrokerId(7))), "a member is not a replica"),
         (changed(leader=BrokerId(2), isr=(BrokerId(0), BrokerId(1))), "the leader is not in the ISR"),
         (changed(not_eligible=(BrokerId(0),)), "the leader may not lead"),
         (changed(isr=(BrokerId(0), BrokerId(1))), "the commit set is not the full ISR"),
@@ -77,13 +88,13 @@ def test_11_leader_isr_and_commit_set_belong_together(record: PartitionRecord, w
         decided(RECORD, record)
 
 
-def test_11_the_commit_set_stays_while_nobody_can_commit() -> None:
+def test_11_the_commit_set_stays_while_no_leader_can_commit() -> None:
     alone = changed(isr=(BrokerId(0),))
-    with pytest.raises(Violation, match=r"S6: the commit set changed while nobody could commit"):
+    with pytest.raises(Violation, match=r"S6: the commit set changed while no leader could commit"):
         decided(RECORD, alone, changed(alone, commit_set=(BrokerId(0),)))
 
 
-def test_14_who_is_elected_was_in_the_isr_or_the_commit_set() -> None:
+def test_14_an_elected_leader_was_in_the_isr_or_the_commit_set() -> None:
     pair = (BrokerId(0), BrokerId(1))
     smaller = changed(isr=pair, commit_set=pair)
     outside = (BrokerId(1), BrokerId(2))
@@ -101,7 +112,7 @@ def test_14_who_is_elected_was_in_the_isr_or_the_commit_set() -> None:
         (changed(leader_epoch=LeaderEpoch(3)), "S5: two leaders of one epoch, or a fallen one"),
     ],
 )
-def test_24_epochs_rise_with_what_they_name(record: PartitionRecord, wrong: str) -> None:
+def test_24_epochs_rise_with_each_change(record: PartitionRecord, wrong: str) -> None:
     with pytest.raises(Violation, match=wrong):
         decided(RECORD, record)
 
@@ -120,7 +131,7 @@ def registering(rules: RecordRules, number: int, *, epoch: int, end: int, cut: b
     rules.registering(command)
 
 
-def test_22_who_lost_records_is_no_eligible_member_from_its_registration_on() -> None:
+def test_22_a_replica_that_lost_records_is_not_eligible_from_its_registration_on() -> None:
     """S9."""
     rules = RecordRules()
     rules.applied(1, [PartitionChanged(RECORD)])
@@ -158,11 +169,11 @@ def test_22_a_recovery_election_has_enough_participants_and_takes_the_greatest_l
     recovery({0: 5, 1: 9}, winner=1)
     with pytest.raises(Violation, match=r"S6: a recovery election among \[1\] only"):
         recovery({1: 9}, winner=1)
-    with pytest.raises(Violation, match=r"S6: a smaller log was recovered"):
+    with pytest.raises(Violation, match=r"S6: a recovery election chose a smaller log"):
         recovery({0: 5, 1: 9}, winner=0)
 
 
-# --- What clients are told -------------------------------------------------------------------------------------------
+# --- Clients' answers ------------------------------------------------------------------------------------------------
 
 
 def told(history: History, *values: bytes) -> None:
@@ -176,7 +187,7 @@ def read(position: int, *records: tuple[int, bytes], high_watermark: int = 2) ->
     return History(reads=[Read(1, TP, 0.0, records, high_watermark, position)])
 
 
-def test_17_what_was_acknowledged_is_committed_where_it_was_said_to_be() -> None:
+def test_17_an_acknowledged_record_is_committed_at_its_reported_offset() -> None:
     send = Send(1, TP, (b"b",), 0.0, -1, Fate.OK, 1)
     told(History(sends=[send]), b"a", b"b")
     for values in ((b"a",), (b"a", b"x")):
@@ -184,12 +195,12 @@ def test_17_what_was_acknowledged_is_committed_where_it_was_said_to_be() -> None
             told(History(sends=[send]), *values)
 
 
-def test_what_was_refused_is_nowhere() -> None:
+def test_a_refused_record_is_in_no_log() -> None:
     with pytest.raises(Violation, match=r"S1: Send.* was refused, and is committed"):
         told(History(sends=[Send(1, TP, (b"a",), 0.0, -1, Fate.FAIL)]), b"a")
 
 
-def test_18_and_29_readers_see_what_is_committed_in_order_below_the_high_watermark() -> None:
+def test_18_and_29_readers_see_the_committed_records_in_order_below_the_high_watermark() -> None:
     told(read(0, (0, b"a"), (1, b"b")), b"a", b"b")
     with pytest.raises(Violation, match=r"S3: consumer 1 saw b'x'"):
         told(read(0, (0, b"x")), b"a")
@@ -207,21 +218,65 @@ def clients_of(truth: PartitionTruth) -> Clients:
     return Clients(EventHeap(), [], random.Random(1), History(), judge, set())
 
 
-def test_19_an_offset_that_is_found_by_time_is_committed_and_the_first() -> None:
-    consumer = SimConsumer(1, TP, clients_of(committed(b"a", b"b")))
-    consumer._found(FoundOffset(TP.topic_id, TP.partition, offset=1, timestamp_ms=1_001), 1_001)
+class Answering:
+    """Clients that are connected to one broker, which answers at once and as the test wants."""
+
+    def __init__(self, truth: PartitionTruth) -> None:
+        self.found = FoundOffset(TP.topic_id, TP.partition)
+        self.fetched = FetchedPartition(TP.topic_id, TP.partition)
+        self.heap = EventHeap()
+        self.history = History()
+        self.truth = SimpleNamespace(of=lambda topic_partition: truth)
+        self._node = SimpleNamespace(broker=SimpleNamespace(local=self))
+
+    # --- For the consumer ---
+
+    def record_of(self, topic_partition: TopicPartition) -> Any:
+        return SimpleNamespace(leader_epoch=1)
+
+    def node_of(self, record: Any) -> Any:
+        return self._node
+
+    def send(self, target: Any, deliver: Callable[[], None]) -> None:
+        deliver()
+
+    def answer(self, target: Any, hear: Callable[[], None]) -> None:
+        hear()
+
+    def sound_batches(self, body: bytes) -> Iterator[Any]:
+        return iter(())
+
+    # --- The broker ---
+
+    def offsets(self, request: OffsetsRequest, answered: Callable[[OffsetsResponse], None]) -> None:
+        answered(OffsetsResponse(1, [self.found]))
+
+    def fetch(self, request: FetchRequest, answered: Callable[[FetchResponse, list[Any]], None]) -> None:
+        answered(FetchResponse(1, [self.fetched]), [])
+
+
+def test_19_an_offset_found_by_time_is_committed_and_the_first() -> None:
+    clients: Any = Answering(committed(b"a", b"b"))
+    consumer = SimConsumer(1, TP, clients)
+    clients.found = FoundOffset(TP.topic_id, TP.partition, offset=1, timestamp_ms=1_001)
+    consumer.seek(1_001)
     assert consumer.position == 1
     for offset, asked in ((1, 1_000), (0, 1_001), (7, 1_000)):
+        clients.found = FoundOffset(TP.topic_id, TP.partition, offset=offset, timestamp_ms=asked)
         with pytest.raises(Violation, match=r"S3: .* was found for"):
-            consumer._found(FoundOffset(TP.topic_id, TP.partition, offset=offset, timestamp_ms=asked), asked)
+            consumer.seek(asked)
 
 
-def test_a_position_is_wrong_only_where_records_were_deleted() -> None:
+def test_a_position_is_out_of_range_only_if_records_were_deleted() -> None:
     """S3."""
-    consumer = SimConsumer(1, TP, clients_of(committed(b"a", b"b")))
+    clients: Any = Answering(committed(b"a", b"b"))
+    consumer = SimConsumer(1, TP, clients)
     consumer.position = 1
+    clients.fetched = FetchedPartition(
+        TP.topic_id, TP.partition, error="offset_out_of_range", log_start_offset=0, high_watermark=2
+    )
     with pytest.raises(Violation, match=r"S3: consumer 1 at 1"):
-        consumer._out_of_range(FetchedPartition(TP.topic_id, 0, log_start_offset=0, high_watermark=2))
+        consumer.poll(lambda: None)
 
 
 def test_damaged_bytes_without_rot_are_a_violation() -> None:
@@ -247,5 +302,5 @@ def test_27_a_partition_has_one_owner_and_its_tenure_begins_at_the_committed_off
     reader: Any = SimpleNamespace(member_id="n", reading={TP: yours})
     with pytest.raises(Violation, match=r"S8\.3: n reads"):
         truth.check(reader)
-    with pytest.raises(Violation, match=r"S8\.3: n begins to read .*, which it was never given"):
+    with pytest.raises(Violation, match=r"S8\.3: n begins to read .*, which it never owned"):
         truth.tenure(TP, "n", 2, 6)

@@ -1,12 +1,16 @@
-"""Each invariant of replicas can fail: a small world that runs well is broken in one place, and is found broken.
+"""Each invariant of replicas can fail: a small correct world is broken in one place, and the violation is found.
 
-One world for all of them, by the numbers of `jepsen_like/README.md` (12 to 15, 20, 21, 24, 25 and what has none); each
-test puts back what it changed. That nothing is found where nothing is broken is the first test.
+All tests use one world, with the numbers of `jepsen_like/simulator/truth/README.md` (12 to 15, 20, 21, 24, 25 and
+those without); each test restores the state that it changed. The first test shows that nothing is found in the correct
+world.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,13 +20,17 @@ from jepsen_like.simulator.cluster.run import SimulatedWorld, in_a_hurry
 from jepsen_like.simulator.cluster.schedule import Operation, draw
 from jepsen_like.simulator.truth.committed_log import Batch
 from jepsen_like.simulator.truth.invariants import LOOKS_AT_IMAGES
+from jepsen_like.simulator.truth.mirror import Mirror
 from jepsen_like.simulator.world.violation import Violation
+from metadata.records.events import MetadataEvent
 from metadata.view import PartitionChanged
 from partitions.driver.driver import PartitionDriver
+from partitions.replica.followers import Followers
 from partitions.replica.isr import IsrState
 from partitions.replica.leader import Leader
 from raftlog.errors import InvariantViolation
-from raftlog.model import LeaderEpoch, PartitionEpoch, PartitionRecord
+from raftlog.model import BrokerId, LeaderEpoch, PartitionEpoch, PartitionRecord
+from tests.support.partitions.committed import batch
 
 SECONDS = 6.0
 
@@ -58,10 +66,16 @@ class Broken:
         self.truth.look_around()
 
     def learn(self, before: PartitionRecord, record: PartitionRecord) -> None:
-        """The quorum decided this after that."""
-        assert self.leading.broker is not None
+        """Let the quorum decide this after that."""
+        watching: list[Callable[[int, Sequence[MetadataEvent]], None]] = []
+        node: Any = SimpleNamespace(
+            node_id=BrokerId(99),
+            broker=SimpleNamespace(view=SimpleNamespace(subscribe=watching.append)),
+            registration=self.leading.registration,
+        )
+        self.truth.follow(node)
         self.partition.record = before
-        self.truth._learn(self.leading.broker.view, [PartitionChanged(record)])
+        watching[0](7, [PartitionChanged(record)])
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +98,7 @@ def broken(running: SimulatedWorld) -> Iterator[Broken]:
     broken.truth._moved = {}
 
 
-def test_nothing_is_found_where_nothing_is_broken(broken: Broken) -> None:
+def test_nothing_is_found_in_a_correct_world(broken: Broken) -> None:
     broken.look()
     broken.truth.clients.check()
     assert broken.partition.log.records
@@ -104,15 +118,19 @@ def test_13_a_leader_counts_on_the_whole_isr(broken: Broken, monkeypatch: pytest
         broken.look()
 
 
-def test_14_whoever_may_be_elected_has_every_committed_record(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its leader does not count it."""
+@pytest.mark.parametrize("may_lose", [False, True])
+def test_14_every_electable_replica_has_every_committed_record(
+    may_lose: bool, broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its leader does not count it, and with `flush=os` as well: only a recovery election may lose records."""
+    monkeypatch.setattr(broken.partition, "may_lose", may_lose)
     monkeypatch.setattr(broken.driver(broken.following).log, "stable_end_offset", 0)
-    monkeypatch.setattr(broken.leader._followers, "stable_end_of", lambda member: None)
+    monkeypatch.setattr(Followers, "stable_end_of", lambda followers, member: None)
     with pytest.raises(Violation, match=r"S6: node . may be elected by .* only up to 0"):
         broken.look()
 
 
-def test_14_and_has_it_batch_by_batch(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_14_and_has_the_same_batches(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = broken.truth._mirror_of(broken.following.node_id, broken.driver(broken.following))
     other = [batch._replace(crc=batch.crc ^ 1) for batch in mirror.batches]
     monkeypatch.setattr(mirror, "batches", other)
@@ -121,7 +139,7 @@ def test_14_and_has_it_batch_by_batch(broken: Broken, monkeypatch: pytest.Monkey
         broken.look()
 
 
-def test_15_who_begins_to_lead_has_every_committed_record(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_15_a_new_leader_has_every_committed_record(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
     end = broken.partition.log.end_offset
     lost = Batch(end, end + 1, broken.record.leader_epoch, 1)
     monkeypatch.setattr(broken.partition.log, "batches", [*broken.partition.log.batches, lost])
@@ -132,7 +150,47 @@ def test_15_who_begins_to_lead_has_every_committed_record(broken: Broken, monkey
         broken.look()
 
 
-def test_17_what_a_replica_has_below_its_high_watermark_is_what_was_committed(
+def after_a_recovery_election(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more record is committed. The leader does not have it, and was elected by a recovery election."""
+    log = copy.deepcopy(broken.partition.log)
+    log.extend(batch(log.end_offset, b"lost", epoch=broken.record.leader_epoch))
+    monkeypatch.setattr(broken.partition, "log", log)
+    monkeypatch.setattr(broken.partition, "losing", broken.record.leader_epoch)
+    monkeypatch.setattr(broken.partition, "_exposed", {})
+    monkeypatch.setattr(broken.truth, "lost", 0)
+    mirror = broken.truth._mirror_of(broken.leading.node_id, broken.driver(broken.leading))
+    monkeypatch.setattr(mirror, "shape", None)
+    monkeypatch.setattr(mirror, "leader_mark", None)
+
+
+def test_15_the_winner_of_a_recovery_election_may_lack_records(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+    after_a_recovery_election(broken, monkeypatch)
+    broken.look()
+    assert broken.truth.lost == 1
+
+
+def test_14_after_a_recovery_election_every_electable_replica_has_what_its_winner_had_stable(
+    broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_a_recovery_election(broken, monkeypatch)
+    monkeypatch.setattr(broken.driver(broken.following).log, "stable_end_offset", 0)
+    monkeypatch.setattr(Followers, "stable_end_of", lambda followers, member: None)
+    with pytest.raises(Violation, match=r"S6: node . may be elected by .* only up to 0"):
+        broken.look()
+
+
+def test_s4_every_replica_is_compared_again_after_a_recovery_election(
+    broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+    monkeypatch.setattr(Mirror, "compare_anew_from", lambda mirror, end_offset: compared.append(end_offset))
+    end = broken.partition.log.end_offset
+    after_a_recovery_election(broken, monkeypatch)
+    broken.look()
+    assert len(compared) >= len(broken.record.isr) and set(compared) == {end}
+
+
+def test_17_a_replica_has_the_committed_records_below_its_high_watermark(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S4: on a replica that is no member."""
@@ -146,7 +204,7 @@ def test_17_what_a_replica_has_below_its_high_watermark_is_what_was_committed(
         broken.look()
 
 
-def test_20_nobody_counts_in_an_epoch_of_which_it_has_not_heard(
+def test_20_a_replica_does_not_count_in_an_epoch_that_it_does_not_know(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = broken.driver(broken.following).replica
@@ -165,13 +223,15 @@ def grown(broken: Broken) -> tuple[PartitionRecord, PartitionRecord]:
     )
 
 
-def test_21_who_joins_the_isr_was_heard_in_this_life(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broken.leader._followers, "stable_end_of", lambda member: None)
-    with pytest.raises(Violation, match=r"S6: node . joined the ISR of .* was not heard in this life"):
+def test_21_a_replica_that_joins_the_isr_has_reported_in_this_incarnation(
+    broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Followers, "stable_end_of", lambda followers, member: None)
+    with pytest.raises(Violation, match=r"S6: node . joined the ISR of .* was not in contact in this life"):
         broken.learn(*grown(broken))
 
 
-def test_21_and_has_the_start_of_its_leader(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_21_and_has_its_leaders_start(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broken.leader, "epoch_start_offset", 1 << 40)
     with pytest.raises(Violation, match=r"S6: node . joined the ISR of .* without the start"):
         broken.learn(*grown(broken))
@@ -195,8 +255,8 @@ def test_24_one_node_leads_the_quorum_in_a_term(broken: Broken, monkeypatch: pyt
         broken.truth.agreement.check_quorum(leads)
 
 
-def test_24_the_image_of_each_node_is_looked_at_by_itself(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of one that was never the first to apply an entry."""
+def test_24_the_image_of_each_node_is_checked_separately(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a node that was never the first to apply an entry."""
 
     def wrong() -> None:
         raise InvariantViolation("a partition belongs to no topic")
@@ -209,15 +269,15 @@ def test_24_the_image_of_each_node_is_looked_at_by_itself(broken: Broken, monkey
             broken.truth.look_around()
 
 
-def test_what_was_deleted_stays_deleted_on_the_disk_of_every_member(
+def test_deleted_records_stay_deleted_on_the_disk_of_every_member(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broken.partition, "_deleted", (broken.record.leader_epoch, 1))
-    with pytest.raises(Violation, match=r"S1: node . may be elected by .* was said to be deleted"):
+    with pytest.raises(Violation, match=r"S1: node . may be elected by .* was reported as deleted"):
         broken.look()
 
 
-def test_what_is_called_stable_is_on_the_disk(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stable_records_are_on_the_disk(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = broken.driver(broken.following)
     mirror = broken.truth._mirror_of(broken.following.node_id, driver)
     monkeypatch.setattr(mirror, "shape", None)
@@ -230,7 +290,7 @@ def test_what_is_called_stable_is_on_the_disk(broken: Broken, monkeypatch: pytes
         broken.look()
 
 
-def test_a_rule_of_the_product_that_is_broken_is_found_where_it_would_only_log(
+def test_a_broken_rule_of_the_product_that_it_would_only_log_is_found(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = broken.driver(broken.following)
@@ -248,8 +308,8 @@ def test_an_acknowledgement_comes_from_a_replica(broken: Broken) -> None:
         broken.truth.deleted(broken.leading, gone, 1)
 
 
-def test_rot_is_not_seen_until_somebody_notices_and_then_has_to_be_mended(broken: Broken) -> None:
-    """S9: what checks the world sees what was written; the world is not well before the rot is gone."""
+def test_damage_on_disk_is_ignored_until_it_is_noticed_and_must_then_be_repaired(broken: Broken) -> None:
+    """S9: the checks of the world use the written content; the world is not healthy before the damage is repaired."""
     disk, path = broken.following.disk, broken.driver(broken.following).log.path
     name = next(name for name in disk.files() if name.startswith(path) and name.endswith(".log"))
     written = disk.read(name)
@@ -265,5 +325,7 @@ def test_rot_is_not_seen_until_somebody_notices_and_then_has_to_be_mended(broken
     assert disk.read(name) == written
 
 
-def test_operations_say_whom_they_are_about(broken: Broken) -> None:
-    assert not broken.world.operations._act(Operation(0.0, "elect", 0)), "who leads is not elected"
+def test_operations_name_their_subject(broken: Broken) -> None:
+    done = dict(broken.world.operations.done)
+    broken.world.operations.carry_out(Operation(0.0, "elect", 0))
+    assert broken.world.operations.done == done, "who leads is not elected"

@@ -1,5 +1,6 @@
-"""Simulated clusters whose clients are the library's, under topics that are deleted and made again under their names
-(S1, S3, S8, S10, S13)."""
+"""Simulated clusters with the library's clients, and topics that are deleted and re-created under their names (S1, S3,
+S8, S10, S13).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SOAK_SEEDS = range(1, 201)
 SOAK_SECONDS = 60.0
 MORE_SEEDS = 12
 SOON = 20.0
-"""Virtual seconds into its seed: a bug that shows itself by then is looked for whenever the suite runs."""
+"""Virtual seconds of its seed: bugs that show themselves by then are searched in every run of the suite."""
 NAMES = [bug.name for bug in LIVES_BUGS]
 KNOWN = load_detections()
 COUNTED = (
@@ -37,7 +38,7 @@ COUNTED = (
     "transactions unknown_partition",
     "transactions stale_generation",
 )
-"""What must have happened to some client, or the seeds show nothing."""
+"""Events that some client must have met, or the seeds prove nothing."""
 
 
 def run(seed: int) -> Verdict:
@@ -48,7 +49,7 @@ def run_long(seed: int) -> Verdict:
     return run_client_seed(seed, SOAK_SECONDS)
 
 
-def test_clients_and_topics_hold_under_faults() -> None:
+def test_clients_and_topics_keep_their_guarantees_under_faults() -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=os.cpu_count() or 1, mp_context=context) as pool:
         verdicts = list(pool.map(run, SEEDS))
@@ -64,7 +65,7 @@ def test_clients_and_topics_hold_under_faults() -> None:
     } == set()
 
 
-def test_without_faults_everything_is_delivered_and_handed_out() -> None:
+def test_without_faults_everything_is_delivered_and_consumed() -> None:
     verdict = run_client_seed(1, 10.0, faulty=False)
     assert verdict.passed, verdict.violation
     assert verdict.checks["clients handed out"] > 50
@@ -89,12 +90,12 @@ def found(name: str) -> bool:
     return search(BUGS[name], first=KNOWN[name].seed + 1, seeds=MORE_SEEDS) is not None
 
 
-def test_each_bug_of_the_library_has_the_seed_that_finds_it() -> None:
+def test_each_bug_of_the_library_has_a_seed_that_finds_it() -> None:
     assert set(NAMES) <= set(KNOWN)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name in KNOWN and KNOWN[name].virtual_seconds <= SOON])
-def test_a_rule_that_is_left_out_is_missed(name: str) -> None:
+def test_the_removal_of_a_rule_is_detected(name: str) -> None:
     assert found(name), f"{name} is no longer found"
 
 

@@ -1,6 +1,6 @@
 """Each planted bug of replication, elections and logs is found by the seed that is known to find it.
 
-The suite runs those that are found soon; all are looked for anew by the soak. Other code draws other numbers: where the
+The suite runs those that are found soon; the soak searches all of them again. Changed code draws other numbers: if the
 known seed no longer finds a bug, a few more are tried before the test fails.
 """
 
@@ -20,7 +20,7 @@ from jepsen_like.simulator.cluster.schedule import ClusterSchedule
 MORE_SEEDS = 12
 SOAK_SEEDS = 2_000
 SOON = 9.0
-"""Virtual seconds into its seed: a bug that shows itself by then is looked for whenever the suite runs."""
+"""Virtual seconds of its seed: bugs that show themselves by then are searched in every run of the suite."""
 
 NAMES = [bug.name for bug in OF_CLUSTERS]
 QUICK = [bug.name for bug in OF_CLUSTERS if bug.found_by == CLUSTER]
@@ -34,17 +34,17 @@ def found(name: str) -> bool:
     return search(BUGS[name], first=KNOWN[name].seed + 1, seeds=MORE_SEEDS) is not None
 
 
-def test_each_bug_has_the_seed_that_finds_it() -> None:
+def test_each_bug_has_a_seed_that_finds_it() -> None:
     assert set(KNOWN) >= set(QUICK)
     assert all(KNOWN[name].law for name in QUICK)
 
 
-def test_what_no_seed_is_known_to_find_has_a_story() -> None:
+def test_a_bug_without_a_known_seed_has_a_story() -> None:
     assert set(STORIES) <= set(NAMES) <= {*KNOWN, *STORIES}
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name in KNOWN and KNOWN[name].virtual_seconds <= SOON])
-def test_a_rule_that_is_left_out_is_missed(name: str) -> None:
+def test_the_removal_of_a_rule_is_detected(name: str) -> None:
     assert found(name), f"{name} is no longer found"
 
 
@@ -57,7 +57,7 @@ def test_a_planted_bug_of_a_cluster_is_found(name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
 def test_a_small_schedule_still_finds_its_bug(path: Path) -> None:
-    """Latencies are drawn by the schedule's seed, so that another seed for them may do as well."""
+    """Latencies are drawn by the schedule's seed, so another seed for them may find it as well."""
     schedule = ClusterSchedule.from_json(path.read_text())
     neighbours = [schedule, *(replace(schedule, seed=seed) for seed in range(1, 20))]
     with plant(BUGS[schedule.planted]):
@@ -66,7 +66,7 @@ def test_a_small_schedule_still_finds_its_bug(path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", NAMES)
-def test_a_planted_bug_is_found_anew(name: str, request: pytest.FixtureRequest) -> None:
+def test_a_planted_bug_is_found_by_a_new_search(name: str, request: pytest.FixtureRequest) -> None:
     if "soak" not in request.config.getoption("-m"):
         pytest.skip("a long run: ask for it by -m soak")
     detection = search(BUGS[name], first=100_000, seeds=SOAK_SEEDS)

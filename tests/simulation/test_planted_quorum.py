@@ -1,7 +1,7 @@
-"""Each planted bug of the quorum is found by the seed that is known to find it, and by nothing but the bug.
+"""Each planted bug of the quorum is found by the seed that is known to find it, and nothing is found without the bug.
 
-Other code draws other numbers: where the known seed no longer finds a bug, a few more are tried before the test fails.
-`python -m jepsen_like.planted search NAME` writes down a new one.
+Changed code draws other numbers: if the known seed no longer finds a bug, a few more are tried before the test fails.
+`python -m jepsen_like.planted search NAME` records a new one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from jepsen_like.planted.bugs import PINNED
 from jepsen_like.planted.catalogue import BUGS, Detection, load_detections, run_planted, search
 from jepsen_like.planted.patches import SHORT, Outdated, Patch, Planted, check_pins, load_pins, pin_of, plant
 from jepsen_like.simulator.quorum.run import run_quorum_seed, run_schedule
@@ -34,13 +35,13 @@ def test_a_planted_bug_is_found(name: str) -> None:
         assert search(BUGS[name], first=known.seed + 1, seeds=MORE_SEEDS) is not None, f"{name} is no longer found"
 
 
-def test_the_product_is_whole_again_afterwards() -> None:
-    before = {patch.target: pin_of(patch) for bug in BUGS.values() for patch in bug.patches}
-    for bug in BUGS.values():
+def test_the_product_is_restored_afterwards() -> None:
+    before = {patch.target: pin_of(patch) for bug in PINNED.values() for patch in bug.patches}
+    for bug in PINNED.values():
         with plant(bug):
             for patch in bug.patches:
                 assert vars(patch.owner)[patch.name] is patch.by
-    assert {patch.target: pin_of(patch) for bug in BUGS.values() for patch in bug.patches} == before == load_pins()
+    assert {patch.target: pin_of(patch) for bug in PINNED.values() for patch in bug.patches} == before == load_pins()
     assert set(load_detections()) >= set(QUICK)
     assert run_quorum_seed(1, 5.0).passed
 
@@ -55,7 +56,7 @@ def module_with(source: str, tmp_path: Path) -> ModuleType:
     return module
 
 
-def test_a_bug_is_not_planted_in_other_code_than_it_was_written_for(tmp_path: Path) -> None:
+def test_a_bug_is_only_planted_in_the_code_that_it_was_written_for(tmp_path: Path) -> None:
     written_for = module_with('def act():\n    """Old words."""\n    return 1\n', tmp_path)
     bug = Planted("invented", "a hole", "a guard", (Patch(written_for, "act", lambda: 2),))
     pins = {bug.patches[0].target: pin_of(bug.patches[0])}
@@ -63,7 +64,7 @@ def test_a_bug_is_not_planted_in_other_code_than_it_was_written_for(tmp_path: Pa
     with plant(bug, pins):
         assert written_for.act() == 2
     assert written_for.act() == 1
-    # Other words about it, and another layout, are the same code; another meaning is not.
+    # Other comments and another layout are the same code; another meaning is not.
     for source, outdated in (
         ('def act():\n    """New words."""\n\n    # Why.\n    return 1\n', False),
         ("def act():\n    return 3\n", True),
@@ -79,7 +80,7 @@ def test_a_bug_is_not_planted_in_other_code_than_it_was_written_for(tmp_path: Pa
 
 @pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
 def test_a_saved_schedule_still_finds_its_bug(path: Path) -> None:
-    """Latencies and timers are drawn by the schedule's seed, so that another seed for them may do as well."""
+    """Latencies and timers are drawn by the schedule's seed, so another seed for them may find it as well."""
     schedule = Schedule.from_json(path.read_text())
     with plant(BUGS[schedule.planted]):
         assert any(not run_schedule(neighbour).passed for neighbour in neighbours(schedule)), (
@@ -93,7 +94,7 @@ def neighbours(schedule: Schedule) -> list[Schedule]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", BUGS)
-def test_a_planted_bug_is_found_anew(name: str, request: pytest.FixtureRequest) -> None:
+def test_a_planted_bug_is_found_by_a_new_search(name: str, request: pytest.FixtureRequest) -> None:
     if "soak" not in request.config.getoption("-m"):
         pytest.skip("a long run: ask for it by -m soak")
     found = search(BUGS[name], first=100_000, seeds=SOAK_SEEDS)

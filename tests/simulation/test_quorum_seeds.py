@@ -1,19 +1,21 @@
-"""The metadata quorum alone, by the dozen: Raft's properties after every event, progress at the end (S7, S9, S10)."""
+"""Seeds of the metadata quorum alone: Raft's properties after every event, progress at the end (S7, S9, S10)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jepsen_like.simulator.quorum.directed import BEFORE, FOR_GOOD, LASTS, direct
-from jepsen_like.simulator.quorum.probe import mark_of, waiting_in_lanes
 from jepsen_like.simulator.quorum.run import run_quorum_seed, run_schedule
 from jepsen_like.simulator.quorum.schedule import KINDS, OPERATIONS, Schedule, draw
 from metadata.quorum import controlling as quorum_controlling
-from metadata.quorum.node import QuorumNode
+from metadata.quorum import node as quorum_node
+from metadata.quorum.node import Outgoing, QuorumNode
 from metadata.raft.pysyncobj_node import _SyncObj
+from raftlog.model import BrokerId
 
 SECONDS = 15.0
 SEEDS = range(1, 25)
@@ -23,7 +25,7 @@ SCHEDULES = sorted((Path(__file__).parent / "schedules").glob("*.json"))
 def test_dozens_of_seeds_keep_every_property() -> None:
     verdicts = [run_quorum_seed(seed, SECONDS) for seed in SEEDS]
     assert {verdict.seed: verdict.violation for verdict in verdicts if not verdict.passed} == {}
-    # What was run is not nothing: commands were applied, in worlds with faults of every kind.
+    # The runs were not empty: commands were applied, in worlds with faults of every kind.
     assert all(verdict.entries > 10 for verdict in verdicts)
     assert sum(verdict.calls["applied"] for verdict in verdicts) > len(SEEDS) * 20
     assert sum(verdict.calls["reads"] for verdict in verdicts) > len(SEEDS) * 5
@@ -37,9 +39,9 @@ def test_dozens_of_seeds_keep_every_property() -> None:
     }  # fmt: skip
 
 
-def test_what_a_disk_acknowledged_counts_when_it_is_taken_away_on_the_way() -> None:
-    """S7: the leader commits by an acknowledgement that left a voter just before its disk was replaced. It is not told
-    from one whose disk is replaced just after."""
+def test_an_acknowledgement_in_flight_counts_although_its_disk_is_replaced() -> None:
+    """S7: the leader commits by an acknowledgement that left a voter just before its disk was replaced, which cannot be
+    distinguished from a disk that is replaced just after."""
     verdict = run_quorum_seed(5323, 60.0)
     assert verdict.passed, verdict.violation
 
@@ -51,29 +53,41 @@ def test_one_schedule_and_one_code_give_one_trace(seed: int) -> None:
     assert run_quorum_seed(seed + 100, 10.0).trace != first.trace
 
 
-def test_what_a_tick_leaves_out_would_have_done_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower's tick goes to pysyncobj only where its timer has run out or something is to be applied."""
+def test_an_omitted_tick_of_the_library_would_have_done_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower's tick goes to pysyncobj only if its timer has expired or an entry is to be applied."""
     sparing = run_quorum_seed(4, 8.0)
     monkeypatch.setattr(_SyncObj, "is_due", lambda core: True)
     assert run_quorum_seed(4, 8.0).trace == sparing.trace
 
 
 @pytest.mark.parametrize("seed", [4, 11])
-def test_a_tick_that_is_left_out_would_have_done_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever a node wants none after an input, it gets one all the same: nothing leaves it, and nothing changes."""
+def test_an_omitted_tick_would_have_done_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a node wants no tick after an input, it gets one nevertheless: it sends nothing, and nothing changes."""
     wants, left_out = QuorumNode.wants_tick.fget, list[bool]()  # type: ignore[attr-defined]
     monkeypatch.setattr(quorum_controlling, "LOOK_EVERY", quorum_controlling.DECIDE_EVERY)
+    extra: list[list[object]] = []
+    """The frames of the tick that the node did not want, during that tick."""
+
+    def outgoing(send: Callable[[BrokerId, bytes], None]) -> Outgoing:
+        return Outgoing(lambda peer, frame: extra[0].append(frame) if extra else send(peer, frame))
+
+    monkeypatch.setattr(quorum_node, "Outgoing", outgoing)
 
     def look(node: QuorumNode) -> bool:
         if wants(node):
             return True
         sent: list[object] = []
-        send, node._outgoing._send = node._outgoing._send, lambda peer, frame: sent.append(frame)
-        before = mark_of(node), node._engine.journal_bytes, node.image.index, waiting_in_lanes(node)
+        extra.append(sent)
+        before = node.engine.voter_facts(), node.engine.journal_bytes, node.image.index, node.facts()
         node.tick()
-        assert (mark_of(node), node._engine.journal_bytes, node.image.index, waiting_in_lanes(node)) == before
+        assert (
+            node.engine.voter_facts(),
+            node.engine.journal_bytes,
+            node.image.index,
+            node.facts(),
+        ) == before
         assert sent == [] and not node.busy
-        node._outgoing._send = send
+        extra.clear()
         left_out.append(True)
         return False
 
@@ -89,7 +103,7 @@ def test_without_faults_everything_is_applied() -> None:
     assert verdict.calls["unknown"] == verdict.calls["refused"] == 0
 
 
-def test_a_fault_that_is_left_out_leaves_the_others_as_they_are() -> None:
+def test_leaving_a_fault_out_leaves_the_others_unchanged() -> None:
     schedule = draw(9, SECONDS)
     fewer = replace(schedule, faults=schedule.faults[1:])
     assert draw(9, SECONDS) == schedule
@@ -97,7 +111,7 @@ def test_a_fault_that_is_left_out_leaves_the_others_as_they_are() -> None:
     assert set(fewer.faults) < set(schedule.faults)
 
 
-def test_every_story_is_told_before_long_and_the_swarm_rests_meanwhile() -> None:
+def test_every_story_is_told_before_long_without_random_faults_meanwhile() -> None:
     drawn = {seed: draw(seed, 30.0) for seed in range(1, 80)}
     told = {seed: direct(schedule) for seed, schedule in drawn.items()}
     aimed = [seed for seed in drawn if told[seed] != drawn[seed]]

@@ -1,4 +1,4 @@
-"""What is checked of changing voters: that it finds what it is for, and only that (S7, S9)."""
+"""The checks of changing voters find violations, and nothing else (S7, S9)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def truth() -> VotersTruth:
 
 
 def journal(*configurations: Configuration) -> Journal:
-    """Node 0's, with one configuration after the other from index 2 on, of term 1."""
+    """Node 0's journal, with one configuration after the other from index 2 on, of term 1."""
     simulated = SimDisk()
     identity = QuorumIdentity("simulated", BrokerId(0), disk(0), tuple(BrokerId(n) for n in range(3)))
     prepare_journal(simulated, identity)
@@ -48,7 +48,7 @@ def some_configurations() -> Iterator[Configuration]:
             yield named(*nodes, other_disks=nodes[-1:])
 
 
-def test_two_majorities_share_a_voter_exactly_where_no_two_are_disjoint() -> None:
+def test_two_majorities_share_a_voter_exactly_if_no_two_are_disjoint() -> None:
     judge = truth()
     for old, new in itertools.product(some_configurations(), repeat=2):
         former = [(voter.node_id, voter.directory_id) for voter in old.voters]
@@ -71,13 +71,14 @@ def test_a_change_follows_a_committed_one_by_one_step() -> None:
             truth().look_at(0, journal(named(0, 1, 2), second), committed)
 
 
-def test_who_leads_was_voted_for_by_the_voters_that_its_log_names() -> None:
+def test_a_leader_was_elected_by_the_voters_that_its_log_names() -> None:
     judge = truth()
     judge.voted(0, 5, 0)
     judge.voted(1, 5, 0)
     judge.voted(3, 5, 0)
     judge.check_elected(0, 5, named(0, 1, 2))
-    # Node 3 was none of them, node 1 is none any more, and the vote of node 1's new disk is no vote of the old one.
+    # Node 3 was none of them, node 1 is none any more, and the vote of node 1's new disk does not count as one of the
+    # old disk.
     for configuration in (named(0, 2, 4), named(0, 1, 2, 4), named(0, 1, 2, other_disks=(1,))):
         with pytest.raises(Violation, match=r"S7\.11"):
             judge.check_elected(0, 5, configuration)
@@ -89,8 +90,8 @@ def test_who_leads_was_voted_for_by_the_voters_that_its_log_names() -> None:
     judge.check_elected(0, 6, named(0, 1, 2, other_disks=(1,)))
 
 
-def test_what_was_acknowledged_counts_for_the_disk_that_voters_are_named_with() -> None:
-    """Also when it is taken away; what its successor has counts for nothing until that is named."""
+def test_an_acknowledgement_counts_for_the_disk_by_which_voters_are_named() -> None:
+    """Also when the disk is replaced; its successor's entries count for nothing until it is named."""
     judge, old, new = truth(), bytes(disk(2)), bytes(disk(2, 2))
     others = [(0, bytes(disk(0)))]
     judge.disk_replaced(2, new)

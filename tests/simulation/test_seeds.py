@@ -1,8 +1,8 @@
-"""A hundred simulated clusters, sixty virtual seconds of faults each, topics made, moved, emptied and deleted: S1-S9
-after every event, S10 at the end.
+"""A hundred simulated clusters, with sixty virtual seconds of faults each.
 
-The seeds run in as many processes as there are cores. A failing seed prints its violation; `make sim SEED=n` shows the
-trace that led to it.
+Topics are created, moved, emptied and deleted; S1-S9 are checked after every event, S10 at the end. The seeds run in as
+many processes as there are cores. A failing seed prints its violation; `make sim SEED=n` shows the trace that led to
+it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_a_hundred_seeds_keep_every_property() -> None:
     verdicts = run_all(SEEDS)
     assert {verdict.seed: verdict.violation for verdict in verdicts if not verdict.passed} == {}
     assert all(verdict.safety and verdict.liveness for verdict in verdicts)
-    # What was run is not nothing: of everything that may happen to a cluster, each has happened.
+    # The runs were not empty: every possible event of a cluster has happened.
     operations = {name for verdict in verdicts for name, count in verdict.operations.items() if count}
     assert operations >= {
         "create", "delete", "recreate", "add_partitions", "reassign", "drain", "delete_records",
@@ -52,7 +52,7 @@ def test_a_hundred_seeds_keep_every_property() -> None:
         "stall_all_replication", "power_loss_of_leader", "rot_in_service", "kill_replica", "slow_replica",
         "starve_replica", "strand_proposals", "keep_news_from_replica", "mute_leader_to_quorum",
     }  # fmt: skip
-    # And no check had nothing to look at.
+    # And every check had something to check.
     checks = {name for verdict in verdicts for name, count in verdict.checks.items() if count}
     assert checks >= {
         "elected", "recovery elections", "losses reported", "joined", "below the minimum", "counted beyond the ISR",

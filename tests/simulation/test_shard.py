@@ -1,4 +1,4 @@
-"""A range of seeds over many sittings, and schedules made small."""
+"""A range of seeds over many sittings, and shrunk schedules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jepsen_like.simulator.shards.shrink import minimize
 HARMLESS = ("<module>", "__getattr__", "__set_name__")
 
 
-def test_a_shard_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_continues_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "CHUNK_SEEDS", 2)
     path = str(tmp_path / "results.jsonl")
     shard = Shard("quorum", 1, 5, 2.0, "here")
@@ -44,7 +44,7 @@ def test_a_shard_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(line["virtual_seconds"] > 2.0 and line["seconds"] > 0 for line in lines)
 
 
-def test_what_another_code_ran_counts_nothing(tmp_path: Path) -> None:
+def test_results_of_other_code_do_not_count(tmp_path: Path) -> None:
     path = str(tmp_path / "results.jsonl")
     shard = Shard("quorum", 1, 1, 2.0, "here")
     run_shard(shard, path)
@@ -64,7 +64,7 @@ def test_what_another_code_ran_counts_nothing(tmp_path: Path) -> None:
     assert ran == [2]
 
 
-def test_what_counts_is_added_up(tmp_path: Path) -> None:
+def test_valid_results_are_added_up(tmp_path: Path) -> None:
     first, second = str(tmp_path / "first.jsonl"), str(tmp_path / "second.jsonl")
     found = {"seed": 12, "trace": "ab", "violation": "S7.1: two leaders\n..."}
     here, there = Shard("quorum", 1, 100, 60.0, "here"), Shard("quorum", 1, 100, 60.0, "there")
@@ -80,7 +80,7 @@ def test_what_counts_is_added_up(tmp_path: Path) -> None:
     assert "15 seeds of 60 s count" in str(quorum) and "45 a second), 1 violations; 40 seeds" in str(quorum)
 
 
-def test_code_is_the_same_where_only_what_is_not_run_differs(
+def test_code_is_the_same_if_only_files_differ_that_are_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     def git(*arguments: str) -> None:
@@ -121,7 +121,8 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
     write("metadata/journal/journal.py", "# third\n")
     assert not same_code("quorum")(first, True)
     assert not any(same_code("quorum")(commit, True) for commit in ("unknown", f"{first}+", "0123456789ab", "--help"))
-    # A later commit says why worlds that held still do; of what was found, and of changes on top, nothing is believed.
+    # A later commit says why correct worlds are still valid; of found violations, and of changes on top, nothing is
+    # assumed.
     git("commit", "-qam", "third")
     why = json.dumps({"commit": commit_of_this_tree("quorum"), "kinds": ["quorum"], "why": "takes more than before"})
     assert not same_code("quorum")(first, True)
@@ -132,7 +133,7 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
     assert not same_code("quorum")(first, True)
     git("commit", "-qam", "fourth")
     assert not same_code("quorum")(first, True)
-    # A series of commits that moved files names its last one, and the commits whose results counted when it began.
+    # A series of commits that moved files names its last one, and the commits whose results were valid when it began.
     moved = {"until": commit_of_this_tree("quorum"), "results": [first], "kinds": ["quorum"], "why": "the same traces"}
     write(STILL_HOLDS, json.dumps(moved) + "\n")
     assert same_code("quorum")(first, True) and not same_code("quorum")(first, False)
@@ -145,9 +146,9 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
         same_code("quorum")(first, True)
 
 
-@pytest.mark.parametrize("kind", ["quorum", "groups", "cluster", "transactions", "clients"])
-def test_worlds_call_nothing_that_does_not_count(kind: str) -> None:
-    """Otherwise results would count that other code had brought forth."""
+@pytest.mark.parametrize("kind", ["quorum", "groups", "security", "cluster", "transactions", "clients"])
+def test_worlds_call_nothing_outside_the_hashed_code(kind: str) -> None:
+    """Otherwise results would depend on code that is not compared."""
     counted = set(shard_code.files(kind))
     called: set[str] = set()
 
@@ -168,7 +169,7 @@ def test_worlds_call_nothing_that_does_not_count(kind: str) -> None:
     assert any(path.startswith("metadata/quorum/") for path in ours)
 
 
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_an_unrelated_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
     path.write_text('{"my": "notes"}\n')
     with pytest.raises(ValueError, match="line 1: not a shard's result"):
@@ -185,7 +186,7 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
         ([(40, 50)], [(1, 39), (51, 100), (101, 120)]),
     ],
 )
-def test_what_is_left_of_a_shard(done: list[tuple[int, int]], left: list[tuple[int, int]]) -> None:
+def test_the_remaining_seeds_of_a_shard(done: list[tuple[int, int]], left: list[tuple[int, int]]) -> None:
     assert chunks(Shard("quorum", 1, 120, 60.0, "here"), done) == left
 
 
@@ -206,7 +207,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("culprits", [{3}, {0, 19}, {5, 6, 7}, set(), {2, 9, 16}])
-def test_what_is_not_needed_is_deleted(culprits: set[int]) -> None:
+def test_unneeded_parts_are_deleted(culprits: set[int]) -> None:
     tries = 0
 
     def fails(items: Sequence[int]) -> bool:

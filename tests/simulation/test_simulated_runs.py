@@ -1,4 +1,4 @@
-"""A simulated world leaves the folder of a run: watching changes nothing, and what was seen is what happened."""
+"""A simulated world writes the folder of a run: watching changes nothing, and the record equals the events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def history_of(folder: RunFolder) -> list[Operation]:
 
 
 @pytest.mark.parametrize("kind", WORLDS)
-def test_a_world_that_is_watched_does_what_it_does_anyway(kind: str, tmp_path: Path) -> None:
+def test_watching_a_world_changes_nothing(kind: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     seed = FAULTY[kind]
     verdict = run_simulated(kind, seed, SECONDS, folder)
@@ -51,7 +51,7 @@ def test_a_world_that_is_watched_does_what_it_does_anyway(kind: str, tmp_path: P
     assert faults and all(fault.began <= fault.ended and fault.evidence for fault in faults)
     assert sum(outcome.faults.values()) == len(faults)
     page = render(folder)
-    assert 'class="timeline"' in page and f"simulated-{kind}" in page and "What the world told" in page
+    assert 'class="timeline"' in page and f"simulated-{kind}" in page and "Trace of the world" in page
     assert (folder.node("n1") / "log.txt").exists()
 
 
@@ -65,7 +65,7 @@ def test_sends_are_those_of_the_world(tmp_path: Path) -> None:
     assert told is not None and told.value[0][2][0] >= 0, "with the offset"
 
 
-def test_what_the_library_did_is_told_with_its_topics(tmp_path: Path) -> None:
+def test_the_librarys_operations_are_recorded_with_their_topics(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     assert run_simulated("clients", 2, SECONDS, folder).passed
     done = [call for call in calls(history_of(folder)) if call.completion is not None]
@@ -76,7 +76,7 @@ def test_what_the_library_did_is_told_with_its_topics(tmp_path: Path) -> None:
     assert {(place, *pair) for _, place, pair in sent} & read
 
 
-def test_what_a_world_finds_is_told_with_the_operations_there(tmp_path: Path) -> None:
+def test_a_worlds_findings_are_recorded_with_the_operations_there(tmp_path: Path) -> None:
     bug = "acknowledged_by_the_leader_alone"
     folder = RunFolder(tmp_path / "run")
     with plant(BUGS[bug]):

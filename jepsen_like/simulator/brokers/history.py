@@ -1,7 +1,7 @@
-"""What simulated producers and consumers did and learned: the record against which the truth is checked.
+"""The operations of simulated producers and consumers: the record against which the truth is checked.
 
-Every value that is ever sent is unique, `<producer>:<number>`, tombstones apart. A send ends `ok` (with its offset),
-`fail` (certainly not appended) or `info` (may have been).
+Every value that is sent is unique, `<producer>:<number>`, except tombstones. A send ends `ok` (with its offset), `fail`
+(certainly not appended) or `info` (indeterminate).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Send:
 
 @dataclass(slots=True)
 class Read:
-    """What a consumer saw: (offset, value) pairs of one answer, where it was, and the bounds that came with it."""
+    """One answer to a consumer: its (offset, value) pairs, the time, and the bounds that came with it."""
 
     consumer: int
     topic_partition: TopicPartition
@@ -52,18 +52,18 @@ class History:
     searches: int = 0
     """Offsets found by time."""
     deletions: int = 0
-    """Answered `delete-records`."""
+    """Answered `delete-records` requests."""
     damaged_answers: int = 0
-    """Of which a consumer took what came before the damage."""
+    """Answers of which a consumer used the part before the damage."""
     duplicates: int = 0
-    """Batches sent again after they were acknowledged, and answered with their first offset."""
+    """Batches that were resent after their acknowledgement, and answered with their first offset."""
 
     def acknowledged(self, acks: int = -1) -> list[Send]:
-        """Sends that were answered `ok` at this level."""
+        """Return the sends that were answered `ok` at this level."""
         return [send for send in self.sends if send.fate is Fate.OK and send.acks == acks]
 
     def counts(self) -> dict[str, int]:
-        """How sends ended; `open` are those that never did."""
+        """Return the number of sends by outcome; `open` are those without one."""
         tally = {"ok": 0, "fail": 0, "info": 0, "open": 0}
         for send in self.sends:
             tally[send.fate.value if send.fate else "open"] += 1

@@ -1,8 +1,8 @@
 """One simulated node: the product's wiring and quorum on simulated ports, started and killed like a process.
 
-The disk and the clock outlive a process; everything else is made anew at each start. A process is killed between two
-events, or in the middle of a disk operation (`SimulatedCrash`); with power loss its disk then forgets what was not
-fsynced. Nothing here knows what is right: that is `jepsen_like/simulator/truth/invariants.py`.
+The disk and the clock outlive a process; everything else is created at each start. A process is killed between two
+events, or in the middle of a disk operation (`SimulatedCrash`); in a power failure its disk then forgets what was not
+fsynced. This file knows nothing about correctness: that is `jepsen_like/simulator/truth/invariants.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from metadata.voters.identity import QuorumIdentity
 from raftlog.broker.identity import begin_start, mark_clean_shutdown, prepare_folder
 from raftlog.broker.wiring import Broker
 from raftlog.config import NodeConfig, TimingConfig
-from raftlog.errors import ResourceShortage
+from raftlog.errors import Contradiction, RemoteProtocolError, ResourceShortage
 from raftlog.model import NO_INCARNATION, BrokerId, QuorumStatus
 from raftlog.ports import Clock, Disk, Link, LinkHandler
 from raftlog.system.ballast import Ballast
@@ -43,40 +43,28 @@ REPLICATION = "replication"
 """The kind of link that carries batches to followers."""
 
 DISK_BYTES = 1 << 23
-"""Of each node, where anybody counts: a sixteenth of it is the ballast."""
+"""The size of each node's disk; a sixteenth of it is the ballast."""
 
 HAND_OVER_SECONDS = 1.5
-"""As long as a node that stops waits for its leaderships to be elsewhere (`raftlog/broker/node/node.py`)."""
+"""The time for which a stopping node waits until its leaderships have moved (`raftlog/broker/node/node.py`)."""
 
 
 class SimQuorum:
-    """The quorum as the broker sees it, and the shell that ticks it after whatever it has to do something about."""
+    """The quorum as the broker sees it, and the shell that ticks it after every event that needs it."""
 
     def __init__(self, node: QuorumNode, dialing: QuorumDialing) -> None:
         self.node = node
         self._dialing = dialing
         self._beats: Beats
         self.ran = True
-        """A message came or a tick passed since somebody looked: nothing else changes it."""
+        """Set when a message arrived or a tick passed, the only causes of changes; the checker resets it."""
         self.registration: RegisterBroker | None = None
-        """What the broker said of itself when it took its place."""
+        """The broker's registration request."""
 
     def begin(self, heap: EventHeap, life: Life, clock: Clock, timing: TimingConfig) -> None:
-        """The first tick is now."""
-        self._beats = Beats(self, heap, life, clock, timing)
+        """Start ticking, with the first tick now."""
+        self._beats = Beats(self.node, self.tick, heap, life, clock, timing)
         self._beats.begin()
-
-    @property
-    def reaches_leader(self) -> bool:
-        return self.node.reaches_leader
-
-    @property
-    def next_heartbeat(self) -> float:
-        return self.node.next_heartbeat
-
-    @property
-    def next_look(self) -> float:
-        return self.node.next_look
 
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
         self.registration = command
@@ -111,8 +99,7 @@ class SimQuorum:
         self._beats.soon()
 
     def on_input(self) -> None:
-        """A message came, or a link went up or down: ticked after it, if there is anything to be done about it, as the
-        thread does."""
+        """Handle a message or a link that opened or closed: tick if there is something to do, as the thread does."""
         self.ran = True
         if self.node.wants_tick:
             self._beats.soon()
@@ -124,7 +111,7 @@ class SimQuorum:
 
 
 class SimNode:
-    """A node: its disk for ever, its process from `start` to `kill`."""
+    """A node: its disk exists permanently, its process from `start` to `kill`."""
 
     def __init__(
         self,
@@ -140,7 +127,9 @@ class SimNode:
         on_stopped: Callable[[SimNode], None],
         breaks: Breaks | None = None,
     ) -> None:
-        """`on_stopped`: the process ended by itself. `breaks`: its ports may raise what nobody foresaw."""
+        """`on_stopped`: called when the process ends by itself. `breaks`: lets its ports raise unforeseen
+        exceptions.
+        """
         self.breaks = breaks
         self.on_stopped = on_stopped
         self.node_id = BrokerId(node_id)
@@ -157,13 +146,13 @@ class SimNode:
         self.quorum: SimQuorum | None = None
         self.starts = 0
         self.stopping = False
-        """An orderly stop has begun."""
+        """Whether an orderly stop has begun."""
         self.expected_stop = False
-        """A disk fault was injected: the process may stop itself."""
+        """Whether a disk fault was injected, after which the process may stop itself."""
         self.slow_disk_seconds = 0.0
-        """More time for each write and fsync of logs."""
+        """Additional time of each write and fsync of logs."""
         self.own_disk: BallastedDisk
-        """As its process sees it."""
+        """The disk as its process sees it."""
         prepare_folder(
             self.disk,
             f"node-{node_id}",
@@ -178,7 +167,7 @@ class SimNode:
         return self.life is not None and self.life.alive
 
     def start(self) -> None:
-        """A new process. Raises what the product raises; the disk is left as it is."""
+        """Start a new process. Raises what the product raises; the disk is left as it is."""
         assert not self.running
         self.stopping = False
         self.starts += 1
@@ -189,7 +178,13 @@ class SimNode:
         voters, endpoint = tuple(sorted(identity.voters)), endpoint_of(self.node_id)
         quorum_identity = QuorumIdentity(identity.cluster_id, identity.node_id, identity.directory_id, voters, endpoint)
         peers = QuorumDialing(self.node_id, quorum_identity.voters)
-        links = QuorumLinks(quorum_identity, on_heard=peers.on_heard, on_gone=peers.on_gone, on_told=peers.on_told)
+        links = QuorumLinks(
+            quorum_identity,
+            on_dropped=self._on_peer_fault,
+            on_heard=peers.on_heard,
+            on_gone=peers.on_gone,
+            on_told=peers.on_told,
+        )
 
         def configured(configuration: Configuration) -> None:
             links.set_voters(configuration)
@@ -199,7 +194,7 @@ class SimNode:
             links.set_leader(leader)
             self.quorum_led_by(leader)
 
-        replication = Dialing(self, life, REPLICATION, self._breaking(_Later(lambda: broker.manager.dialed)))
+        replication = self._dials(life, REPLICATION, self._breaking(_Later(lambda: broker.manager.dialed)))
         broker = Broker(
             identity,
             self._config,
@@ -212,6 +207,7 @@ class SimNode:
             dialer=replication,
             logger=TraceLogger(self._trace, int(self.node_id), self._on_violation),
             on_fatal=self._on_fatal,
+            on_peer_fault=self._on_peer_fault,
         )
         broker.load()
         node = QuorumNode(
@@ -232,28 +228,31 @@ class SimNode:
         quorum.begin(self.heap, life, self.clock, self._config.timing)
         self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, quorum.on_input))
         self.network.listen(self.node_id, REPLICATION, life, self._breaking(broker.manager.accepted))
-        peers.begin(Dialing(self, life, QUORUM, TickingHandler(links.dialed, quorum.on_input)))
+        peers.begin(self._dials(life, QUORUM, TickingHandler(links.dialed, quorum.on_input)))
         self.open_to_clients(life, broker, quorum)
         broker.register(quorum, endpoint, endpoint, lambda: self._trace.note(int(self.node_id), "registered"))
         self._trace.note(int(self.node_id), f"start {self.starts} clean={identity.clean}")
 
     def open_to_clients(self, life: Life, broker: Broker, quorum: SimQuorum) -> None:
-        """What takes requests of this process's clients is made. Here nothing: clients call `broker.local`."""
+        """Create the listener for this process's clients. Here there is none: clients call `broker.local`."""
 
     def quorum_led_by(self, leader: BrokerId) -> None:
-        """The quorum has another leader, as far as this process knows."""
+        """Handle a new leader of the quorum, as far as this process knows."""
+
+    def _dials(self, life: Life, kind: str, handler: LinkHandler) -> Dialing:
+        return Dialing(self.node_id, life, kind, handler, heap=self.heap, network=self.network, rng=self.random)
 
     def _breaking(self, handler: LinkHandler) -> LinkHandler:
         return handler if self.breaks is None else BreakingHandler(handler, self.breaks, self.heard)
 
     def heard(self, error: InjectedError) -> None:
-        """The loop tells of an exception that came out of an event."""
+        """Trace an exception that came out of an event, as the loop logs it."""
         self._trace.note(int(self.node_id), f"heard {error}")
 
     def _guarded(
         self, on_events: Callable[[int, Sequence[MetadataEvent]], None]
     ) -> Callable[[int, Sequence[MetadataEvent]], None]:
-        """As the quorum's thread hands them over: what follows would be applied to a view with a hole in it."""
+        """Treat an exception as fatal, like the quorum's thread: later events would be applied to a view with a gap."""
 
         def guarded(index: int, events: Sequence[MetadataEvent]) -> None:
             try:
@@ -265,19 +264,19 @@ class SimNode:
 
     @property
     def registration(self) -> RegisterBroker | None:
-        """What this process said of itself when it took its place."""
+        """The registration request of this process."""
         return self.quorum.registration if self.quorum is not None else None
 
     def _log_latency(self) -> float:
         return self.random.uniform(0.0001, 0.003) + self.slow_disk_seconds
 
     def kill(self, *, power_loss: random.Random | None = None) -> None:
-        """SIGKILL, or with a generator the loss of power."""
+        """Kill the process (SIGKILL), or with a generator cut the power."""
         if self.life is not None and self.life.alive:
             self.life.alive = False
             self.network.node_died(self.node_id, silently=power_loss is not None)
         self.disk.crash_countdown = 0
-        self.disk.no_descriptors = False  # They were the process's.
+        self.disk.no_descriptors = False  # The descriptors belonged to the process.
         if power_loss is not None:
             self.disk.power_loss(power_loss)
         self.broker = None
@@ -285,8 +284,10 @@ class SimNode:
         self._trace.note(int(self.node_id), "power loss" if power_loss is not None else "kill")
 
     def stop_cleanly(self, stopped: Callable[[], None]) -> None:
-        """An orderly stop, as `raftlog/broker/node/node.py` has it: leaderships go to others, logs are closed, then the
-        quorum. `stopped` follows, and the marker is written if everything is on disk."""
+        """Stop in order, as `raftlog/broker/node/node.py` does: move leaderships away, close the logs, then the quorum.
+
+        Afterwards `stopped` is called; the marker of a clean stop is written if everything is on disk.
+        """
         assert self.broker is not None and self.quorum is not None
         self.stopping = True
         manager = self.broker.manager
@@ -303,6 +304,12 @@ class SimNode:
             manager.close(closed, clean=True)
         else:
             self.quorum.stop_broker(lambda fenced: manager.close(closed, clean=True), timeout=HAND_OVER_SECONDS)
+
+    def _on_peer_fault(self, peer: BrokerId, error: RemoteProtocolError) -> None:
+        """No simulated broker contradicts another one."""
+        self._trace.log(int(self.node_id), "link dropped", {"peer": peer, "detail": error.detail})
+        if isinstance(error, Contradiction):
+            self._on_violation(f"Contradiction: node {peer} contradicts node {self.node_id}: {error.detail}")
 
     def _on_fatal(self, error: BaseException) -> None:
         self._trace.note(int(self.node_id), f"fatal {error}")
@@ -333,7 +340,7 @@ class _Later:
 
 
 class TraceLogger:
-    """The product's log lines go into the trace; a line that begins with INVARIANT is a violation."""
+    """Writes the product's log lines into the trace; a line that begins with INVARIANT is a violation."""
 
     def __init__(self, trace: Trace, node: int, on_violation: Callable[[str], None]) -> None:
         self._trace = trace

@@ -1,17 +1,18 @@
-"""Aimed faults: short stories of one partition in which a known kind of bug shows, told in a third of the seeds.
+"""Directed scenarios: short sequences of faults on one partition, each aimed at a known kind of bug, in a
+third of the seeds.
 
-A swarm meets nearly everything, but seldom four things of one partition in one order and within a second. Each story
-here is such an order, told again and again at random moments of a run; the swarm's own faults give way to it for its
-time. Who the partition's replicas are is known when it is told: a story names places (`roles.py`).
+Random faults reach nearly everything, but seldom four events on one partition in one order and within a second. Each
+scenario is such a sequence, repeated at random moments of a run; the random faults pause meanwhile. The replicas of the
+partition are known only at that moment, so a scenario names places (`roles.py`).
 
-* *a slow fsync*: one follower gets nothing and is elected; the fsync of what the others then drop is still under way
-  when they have something else in its place.
-* *no quorum*: a follower that was away is proposed into the ISR at the moment in which the quorum falls apart, for
-  longer than its leader waits for the answer; then the quorum is back, with the proposal.
-* *late news*: leadership goes to another and back, while one follower hears the old epoch's leader and nothing else.
-* *another life*: a follower that was away is proposed into the ISR, the proposal is long under way, and by then the
-  follower has died, is another process, and has not been heard.
-* *an old start*: records are deleted while a follower is away that lacks nothing; it is back, on a slow disk.
+* *a slow fsync*: one follower receives nothing and is elected; the others truncate, and their fsync of the truncated
+  bytes is still in flight when other bytes have replaced them.
+* *no quorum*: a follower that was down is proposed for the ISR at the moment when the quorum loses its majority, for
+  longer than the leader waits for the answer; then the quorum returns, with the proposal.
+* *late news*: leadership moves away and back, while one follower receives only the old epoch's leader and no metadata.
+* *another life*: a follower that was down is proposed for the ISR; the proposal is delayed, and by then the follower
+  has died and restarted as another process, which has not reported yet.
+* *an old start*: records are deleted while a fully caught-up follower is down; it returns with a slow disk.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from .operations import about_place
 from .schedule import ClusterSchedule, Operation
 
 FIRST_AT = (5.0, 7.0)
-"""Seconds into the run, from and to, of the first story."""
+"""Range of the first scenario's time, in seconds into the run."""
 BEFORE = 1.0
-"""Seconds before a story and between two of them; the swarm rests before one."""
+"""Seconds before a scenario and between two of them; the random faults pause before one."""
 ONE_IN = 3
-"""So many seeds have one told."""
+"""One in this number of seeds has a scenario."""
 LEADER = 0
-"""The place of who leads; the others of most topics are 1 and 2."""
+"""The place of the leader; the followers of most topics are 1 and 2."""
 
 
 @dataclass(slots=True)
 class _Story:
-    """What is told in one run, each time of another partition."""
+    """The scenario of one run; each repetition takes another partition."""
 
     rng: random.Random
     partition: int = 0
@@ -51,7 +52,7 @@ class _Story:
         self.operations.append(Operation(round(at, 4), kind, about_place(self.partition, place)))
 
     def followers(self) -> tuple[int, int]:
-        """Places of two of them, in some order."""
+        """Return the places of two followers, in random order."""
         return self.rng.choice(((1, 2), (2, 1)))
 
 
@@ -66,14 +67,14 @@ def _slow_fsync(story: _Story, at: float) -> float:
 
 
 def _comes_back(story: _Story, at: float, away: int) -> float:
-    """A replica goes, leaves the ISR, and is back; when it has on its slow disk what it missed, and is proposed."""
+    """Kill a replica until it has left the ISR, and restart it with a slow disk; return when it is proposed again."""
     story.fault(at, "kill_replica", away, seconds=1.3)
     story.fault(at + 1.25, "slow_replica", away, seconds=0.6)
     return at + 2.2
 
 
 def _no_quorum(story: _Story, at: float) -> float:
-    """The proposal is made before the quorum's leader has noticed that it is alone; then the follower falls behind."""
+    """The proposal is made before the quorum's leader has noticed its isolation; then the follower falls behind."""
     away, _ = story.followers()
     proposed = _comes_back(story, at, away)
     story.fault(proposed - story.rng.uniform(0.1, 0.4), "strand_proposals", seconds=6.2)
@@ -85,13 +86,13 @@ def _late_news(story: _Story, at: float) -> float:
     other, late = story.followers()
     story.fault(at, "keep_news_from_replica", late, seconds=1.3)
     story.operation(at + 0.05, "elect", other)
-    # Mostly the first of the others is who led before.
+    # The first follower is mostly the former leader.
     story.operation(at + story.rng.uniform(0.1, 0.25), "elect", 1)
     return 3.0
 
 
 def _another_life(story: _Story, at: float) -> float:
-    """Its leader is heard by the quorum again before its session ends, and after the registration."""
+    """The quorum receives the leader again before its session expires, and after the follower's registration."""
     away, _ = story.followers()
     proposed = _comes_back(story, at, away)
     story.fault(proposed - 0.25, "mute_leader_to_quorum", seconds=0.8)
@@ -117,11 +118,11 @@ STORIES: Mapping[str, Callable[[_Story, float], float]] = {
     "another_life": _another_life,
     "old_start": _old_start,
 }
-"""Name → how it is told from a moment on, and how many seconds it takes."""
+"""Name → the function that adds the scenario at a time and returns its duration in seconds."""
 
 
 def direct(schedule: ClusterSchedule) -> ClusterSchedule:
-    """The schedule, with the stories of its seed. One without faults stays without."""
+    """Return the schedule with the scenario of its seed. A schedule without faults stays as it is."""
     rng = random.Random(f"{schedule.seed}/cluster/directed")
     if not schedule.faults or rng.randrange(ONE_IN):
         return schedule

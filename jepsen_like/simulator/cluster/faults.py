@@ -1,7 +1,7 @@
-"""What each fault of a cluster's schedule does to the world, and how it is mended.
+"""The effect of each fault in a cluster's schedule, and its end.
 
-A table from kind to act. Each act takes everything from its `Fault`; what a power loss keeps of a disk comes from a
-generator that is named by the seed and the fault's place in virtual time.
+A table from kind to function. Each function takes everything from its `Fault`; the parts of a disk that survive a power
+failure are drawn from a generator that is seeded by the seed and the fault's time.
 """
 
 from __future__ import annotations
@@ -23,35 +23,44 @@ from .replica_faults import ReplicaFaults, rot_in_service
 LOGS = "partitions/"
 
 
-class World(Protocol):
-    """What faults act on."""
+class Kill(Protocol):
+    """End a node's process now, and start it again later."""
 
-    seed: int
-    heap: EventHeap
-    network: SimNetwork
-    nodes: list[SimNode]
-    trace: Trace
-
-    def kill(self, node: SimNode, *, power_loss: random.Random | None, restart_after: float) -> None: ...
-    def stop_cleanly(self, node: SimNode, *, restart_after: float) -> None: ...
-    def led_partition(self, number: int) -> PartitionRecord | None:
-        """Some partition that has a leader, chosen by the number."""
-        ...
-
-    def rotted(self, node: SimNode) -> None:
-        """A file of the node's disk did, under its process."""
-        ...
+    def __call__(self, node: SimNode, *, power_loss: random.Random | None, restart_after: float) -> None: ...
 
 
 class ClusterFaults:
-    """Carries out faults until `mend`."""
+    """Injects faults until `mend`."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(
+        self,
+        seed: int,
+        heap: EventHeap,
+        network: SimNetwork,
+        nodes: Sequence[SimNode],
+        trace: Trace,
+        *,
+        kill: Kill,
+        stop_cleanly: Callable[[SimNode, float], None],
+        led_partition: Callable[[int], PartitionRecord | None],
+        rotted: Callable[[SimNode], None],
+    ) -> None:
+        """`stop_cleanly`: stop the node in an orderly way, and start it again after these seconds. `led_partition`:
+        some partition that has a leader, chosen by the number. `rotted`: a file of the disk rotted under a running
+        process."""
+        self._seed = seed
+        self._heap = heap
+        self._network = network
+        self._nodes = nodes
+        self._trace = trace
+        self._kill_node = kill
+        self._stop_cleanly = stop_cleanly
+        self._led_partition = led_partition
+        self._rotted = rotted
         self._active = True
-        self._of_replicas = ReplicaFaults(world.nodes, self._cut, self._kill, self._later)
+        self._of_replicas = ReplicaFaults(nodes, self._cut, self._kill, self._later)
         self._cuts: dict[Way, int] = {}
-        """How many faults hold a way cut."""
+        """Way → the number of faults that cut it."""
         self.injected: dict[str, int] = {}
         self._acts: dict[str, Callable[[Fault, SimNode], None]] = {
             "kill": self._kill,
@@ -65,7 +74,7 @@ class ClusterFaults:
             "no_descriptors": self._no_descriptors,
             "exceptions": self._exceptions,
             "slow_disk": self._slow_disk,
-            "clean_stop": lambda fault, node: self._world.stop_cleanly(node, restart_after=fault.seconds),
+            "clean_stop": lambda fault, node: self._stop_cleanly(node, fault.seconds),
             "stall": self._stall,
             "cut": lambda fault, node: self._cut([(fault.node, fault.peer)], fault.seconds),
             "isolate": lambda fault, node: self._isolate(fault, node),
@@ -75,9 +84,7 @@ class ClusterFaults:
             "stall_leader": lambda fault, node: self._cut(
                 self._replication_of([self._leader(fault, node)]), fault.seconds
             ),
-            "stall_all_replication": lambda fault, node: self._cut(
-                self._replication_of(self._world.nodes), fault.seconds
-            ),
+            "stall_all_replication": lambda fault, node: self._cut(self._replication_of(self._nodes), fault.seconds),
             "cut_off_clients": lambda fault, node: self._cut_off_clients(fault, node, requests=True),
             "mute_to_clients": lambda fault, node: self._cut_off_clients(fault, node, requests=False),
             "reset_connections": lambda fault, node: self._reset_connections(fault),
@@ -88,24 +95,24 @@ class ClusterFaults:
         }
 
     def inject(self, fault: Fault) -> None:
-        """Now."""
+        """Inject the fault now."""
         if not self._active:
             return
         self.injected[fault.kind] = self.injected.get(fault.kind, 0) + 1
-        self._world.trace.note(-1, f"fault {fault}")
+        self._trace.note(-1, f"fault {fault}")
         if fault.kind in self._acts:
-            self._acts[fault.kind](fault, self._world.nodes[fault.node])
+            self._acts[fault.kind](fault, self._nodes[fault.node])
             return
-        record = self._world.led_partition(int(fault.number))
+        record = self._led_partition(int(fault.number))
         if record is not None:
             self._of_replicas.acts[fault.kind](fault, record)
 
     def mend(self) -> None:
-        """No more faults; cuts heal, clocks of the wall stay as they are."""
+        """End all faults: cuts heal, wall clocks stay as they are."""
         self._active = False
         self._cuts.clear()
-        self._world.network.heal()
-        for node in self._world.nodes:
+        self._network.heal()
+        for node in self._nodes:
             node.disk.crash_countdown = node.disk.fail_fsync = 0
             node.slow_disk_seconds = 0.0
             node.disk.full_below = ""
@@ -113,44 +120,46 @@ class ClusterFaults:
             if node.breaks is not None:
                 node.breaks.probability = 0.0
             if node.life is not None:
-                node.life.paused_until = 0.0
+                self._heap.resume(node.life)
 
     def _later(self, seconds: float, undo: Callable[[], None]) -> None:
-        self._world.heap.schedule(seconds, lambda: undo() if self._active else None)
+        self._heap.schedule(seconds, lambda: undo() if self._active else None)
 
     def _leader(self, fault: Fault, otherwise: SimNode) -> SimNode:
-        record = self._world.led_partition(int(fault.number))
-        return self._world.nodes[record.leader] if record is not None else otherwise
+        record = self._led_partition(int(fault.number))
+        return self._nodes[record.leader] if record is not None else otherwise
 
     # --- Processes, power, disks -------------------------------------------------------------------------------------
 
     def _kill(self, fault: Fault, node: SimNode) -> None:
-        self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+        self._kill_node(node, power_loss=None, restart_after=fault.seconds)
 
     def _power_loss(self, fault: Fault, node: SimNode) -> None:
-        rng = random.Random(f"{self._world.seed}/power/{fault.at}/{node.node_id}")
-        self._world.kill(node, power_loss=rng, restart_after=fault.seconds)
+        rng = random.Random(f"{self._seed}/power/{fault.at}/{node.node_id}")
+        self._kill_node(node, power_loss=rng, restart_after=fault.seconds)
 
     def _crash_in_disk_operation(self, fault: Fault, node: SimNode) -> None:
         node.disk.crash_countdown = int(fault.number) if node.running else 0
 
     def _failed_fsync(self, fault: Fault, node: SimNode) -> None:
-        """One fsync fails and drops what it should have kept. A replica goes offline, or the node stops; later the
-        process is made anew, as an operator would."""
+        """Let one fsync fail and drop its data.
+
+        A replica goes offline, or the node stops; later the process is restarted, as an operator would.
+        """
         node.expected_stop = True
         node.disk.fail_fsync = 1
 
         def replace() -> None:
             node.disk.fail_fsync = 0
-            self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+            self._kill_node(node, power_loss=None, restart_after=fault.seconds)
 
-        # Also after everything else is mended: a replica that is offline stays so until its process is another.
-        self._world.heap.schedule(1.0 + fault.seconds, replace)
+        # Also after everything else is mended: an offline replica needs a new process.
+        self._heap.schedule(1.0 + fault.seconds, replace)
 
     def _full_disk(self, fault: Fault, node: SimNode) -> None:
-        """There is no room for logs; the quorum has its own. A process that cannot even open its logs ends."""
+        """Leave no space for logs; the quorum has its own. A process that cannot even open its logs ends."""
         if node.disk.occupied:
-            return  # It is full already, and for all files.
+            return  # It is full already, for all files.
         node.disk.full_below = LOGS
 
         def room() -> None:
@@ -159,9 +168,11 @@ class ClusterFaults:
         self._later(fault.seconds, room)
 
     def _fill_disk(self, fault: Fault, node: SimNode) -> None:
-        """Somebody else's files take all room but a few blocks, for every file of the node, and nobody removes them:
-        what is free from then on the product has freed. A disk on which the logs had no room until now is filled when
-        the node has its ballast again: without it a start is not promised (docs/quorum.md)."""
+        """Let a foreign file take all space but a few blocks, permanently: later free space was freed by the product.
+
+        If the logs have had no space until now, the disk is filled once the node has its ballast again: without ballast
+        a start is not guaranteed (docs/quorum.md).
+        """
         if node.disk.occupied:
             return
         if node.disk.full_below or not (node.running and node.own_disk.space().reserve_whole):
@@ -170,19 +181,21 @@ class ClusterFaults:
         node.disk.occupy(int(fault.number))
 
     def _no_descriptors(self, fault: Fault, node: SimNode) -> None:
-        """The process has as many files and connections open as it may. What it has stays; nothing else is opened."""
+        """Use up the process's descriptors: open files and connections stay, and no new one can be opened."""
         node.disk.no_descriptors = True
-        self._world.network.refusing.add(int(node.node_id))
+        self._network.refusing.add(int(node.node_id))
 
         def some_again() -> None:
             node.disk.no_descriptors = False
-            self._world.network.refusing.discard(int(node.node_id))
+            self._network.refusing.discard(int(node.node_id))
 
         self._later(fault.seconds, some_again)
 
     def _exceptions(self, fault: Fault, node: SimNode) -> None:
-        """Ports of the node's partitions raise what nobody foresaw. A replica that broke too often is out of service
-        until somebody starts the process again."""
+        """Let ports of the node's partitions raise unforeseen exceptions.
+
+        A replica that broke too often stays out of service until the process is restarted.
+        """
         assert node.breaks is not None
         node.breaks.probability = fault.number
 
@@ -193,11 +206,11 @@ class ClusterFaults:
         def replace() -> None:
             quiet()
             if node.broker is not None and node.broker.manager.out_of_service():
-                self._world.kill(node, power_loss=None, restart_after=0.1)
+                self._kill_node(node, power_loss=None, restart_after=0.1)
 
         self._later(fault.seconds, quiet)
-        # Also after everything else is mended: nothing else brings such a replica back.
-        self._world.heap.schedule(fault.seconds + 3.0, replace)
+        # Also after everything else is mended: such a replica does not return otherwise.
+        self._heap.schedule(fault.seconds + 3.0, replace)
 
     def _slow_disk(self, fault: Fault, node: SimNode) -> None:
         node.slow_disk_seconds = fault.number
@@ -209,12 +222,14 @@ class ClusterFaults:
 
     def _stall(self, fault: Fault, node: SimNode) -> None:
         if node.life is not None:
-            node.life.paused_until = max(node.life.paused_until, self._world.heap.now + min(fault.seconds, 3.0))
+            node.life.paused_until = max(node.life.paused_until, self._heap.now + min(fault.seconds, 3.0))
 
     def _rot(self, fault: Fault, node: SimNode) -> None:
-        """A bit of a log, or of a small file beside it, flips while the process is down. The indexes of a log are gone:
-        recovery reads it."""
-        self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+        """Flip a bit of a log, or of a small file beside it, while the process is down.
+
+        A log's indexes are removed, so that recovery reads the log.
+        """
+        self._kill_node(node, power_loss=None, restart_after=fault.seconds)
         files = {path: size for path, size in node.disk.files().items() if path.startswith(LOGS) and size}
         rng = random.Random(int(fault.number))
         logs = [path for path in sorted(files) if path.endswith(".log")]
@@ -231,36 +246,36 @@ class ClusterFaults:
 
     def _rot_in_service(self, fault: Fault, node: SimNode) -> None:
         if rot_in_service(node, int(fault.number)):
-            self._world.rotted(node)
+            self._rotted(node)
 
     # --- Network -----------------------------------------------------------------------------------------------------
 
     def _others(self, node: SimNode) -> list[int]:
-        return [int(other.node_id) for other in self._world.nodes if other.node_id != node.node_id]
+        return [int(other.node_id) for other in self._nodes if other.node_id != node.node_id]
 
     def _into(self, node: SimNode) -> list[tuple[int, int]]:
         return [(other, int(node.node_id)) for other in self._others(node)]
 
     def _isolate(self, fault: Fault, node: SimNode) -> None:
-        """From the other nodes; clients still reach it."""
+        """Isolate a node from the other nodes; clients still reach it."""
         self._cut(self._into(node) + [(int(node.node_id), other) for other in self._others(node)], fault.seconds)
 
     def _cut_off_clients(self, fault: Fault, node: SimNode, *, requests: bool) -> None:
-        """From one node, or all; where only answers are lost, requests are carried out and sent again."""
-        nodes = self._world.nodes if int(fault.number) % 2 else [node]
+        """Cut one node or all off from clients; if only answers are lost, requests are executed and resent."""
+        nodes = self._nodes if int(fault.number) % 2 else [node]
         directions = [(int(one.node_id), CLIENT) for one in nodes]
         if requests:
             directions += [(CLIENT, int(one.node_id)) for one in nodes]
         self._cut(directions, fault.seconds)
 
     def _replication_of(self, nodes: Iterable[SimNode]) -> list[Way]:
-        """Batches and acknowledgements of these nodes; the quorum goes on, and fences nobody."""
+        """Return the ways of these nodes' batches and acknowledgements; the quorum continues and fences no broker."""
         into = [way for node in nodes for way in self._into(node)]
         both = dict.fromkeys(into + [(receiver, sender) for sender, receiver in into])
         return [(sender, receiver, REPLICATION) for sender, receiver in both]
 
     def _cut(self, ways: Sequence[Way], seconds: float) -> None:
-        network = self._world.network
+        network = self._network
         for way in ways:
             self._cuts[way] = self._cuts.get(way, 0) + 1
             network.cut(way)
@@ -275,7 +290,7 @@ class ClusterFaults:
         self._later(seconds, mend)
 
     def _reset_connections(self, fault: Fault) -> None:
-        self._world.network.reset_some(fault.number)
+        self._network.reset_some(fault.number)
 
     # --- Clocks ------------------------------------------------------------------------------------------------------
 

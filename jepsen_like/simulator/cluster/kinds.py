@@ -1,7 +1,7 @@
-"""Kinds of faults of a cluster's schedule, and how each is drawn. One draw may be several faults in a row.
+"""The kinds of faults in a cluster's schedule, and the drawing of each. One draw may add several faults in a row.
 
-The simple ones are of one node at a time. The composed ones lead to places where chance alone seldom goes: each is the
-beginning of a schedule that breaks some rule of replication when that rule is left out (`jepsen_like/planted/`).
+Simple faults affect one node at a time. Composed faults lead to states that chance alone seldom reaches: each is the
+beginning of a schedule that breaks some rule of replication if that rule is left out (`jepsen_like/planted/`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ class FaultDraw:
     rng: random.Random
     nodes: int
     lag_seconds: float
-    """After which a follower that lags is proposed out of the ISR."""
+    """Time after which a lagging follower is proposed out of the ISR."""
     rots_left: int = 1
-    """So many disks may still rot: fewer than `min.insync.replicas`, else records may be lost by right (S1)."""
+    """Number of disks that may still be damaged: fewer than `min.insync.replicas`, since more may rightly lose records
+    (S1).
+    """
     faults: list[Fault] = field(default_factory=list)
 
     def down_for(self) -> float:
@@ -38,7 +40,7 @@ class FaultDraw:
         self.faults.append(Fault(round(at, 4), kind, node, peer, round(seconds, 4), number))
 
     def may_rot(self) -> bool:
-        """Whether a disk may rot; it does then."""
+        """Return whether a disk may be damaged, and count it."""
         self.rots_left -= 1
         return self.rots_left >= 0
 
@@ -59,7 +61,7 @@ def _all(kind: str) -> Callable[[FaultDraw, float], None]:
 
 
 def _kill_and_back(draw: FaultDraw, at: float) -> None:
-    """Back before anybody's session has ended."""
+    """Restart before any session expires."""
     draw.add(at, draw.rng.choice(("kill", "power_loss")), draw.node(), seconds=draw.rng.uniform(0.001, 0.2))
 
 
@@ -86,7 +88,7 @@ def _rot(draw: FaultDraw, at: float) -> None:
 
 
 def _stall_replication(draw: FaultDraw, at: float) -> None:
-    """Sometimes for so long that followers leave the ISR, which nobody's death would make them."""
+    """Sometimes long enough that followers leave the ISR, which the mere death of a node would not cause."""
     seconds = draw.rng.choice((0.3, 1.0, draw.lag_seconds + 2.0)) * draw.rng.uniform(0.5, 1.2)
     draw.add(at, draw.rng.choice(("stall_replication", "stall_leader")), draw.node(), 0, seconds, draw.number())
 
@@ -95,7 +97,7 @@ def _stall_replication(draw: FaultDraw, at: float) -> None:
 
 
 def _forgotten_tail(draw: FaultDraw, at: float) -> None:
-    """A leader that nobody follows goes on appending and loses power; the others go on without it, then it is back."""
+    """An isolated leader continues to append and loses power; the others continue without it, and then it returns."""
     number, away = draw.number(), draw.rng.uniform(0.3, 2.5)
     draw.add(at, "isolate_leader", seconds=away, number=number)
     if draw.rng.random() < 0.6:
@@ -103,8 +105,10 @@ def _forgotten_tail(draw: FaultDraw, at: float) -> None:
 
 
 def _tails_in_a_row(draw: FaultDraw, at: float) -> None:
-    """Nothing is copied while one leader after another appends, dies and is back at once, in sync as it was: tails of
-    several epochs, of which one ends where another does (KIP-279)."""
+    """Stop replication while several leaders in a row append, die and return at once, in sync as before.
+
+    This makes tails of several epochs, of which one ends where another does (KIP-279).
+    """
     number, seconds = draw.number(), draw.rng.uniform(1.2, 3.5)
     draw.add(at, "stall_all_replication", seconds=seconds)
     kill_at = at
@@ -116,8 +120,9 @@ def _tails_in_a_row(draw: FaultDraw, at: float) -> None:
 
 
 def _lagging_successor(draw: FaultDraw, at: float) -> None:
-    """One follower gets nothing, the disks are slow, and the leader dies: under another leader a follower drops what it
-    is just writing."""
+    """Starve one follower, slow the disks down, and kill the leader: a follower truncates bytes that it is still
+    writing.
+    """
     number, seconds = draw.number(), draw.rng.uniform(0.2, 0.8)
     for node in range(draw.nodes):
         draw.add(at, "slow_disk", node, 0, seconds + 1.0, draw.rng.choice((0.05, 0.3)))
@@ -126,7 +131,7 @@ def _lagging_successor(draw: FaultDraw, at: float) -> None:
 
 
 def _last_member(draw: FaultDraw, at: float) -> None:
-    """A leader whose followers got nothing for long is alone in the ISR, and then its disk rots, or it loses power."""
+    """Leave a leader alone in the ISR by starving its followers; then damage its disk or cut its power."""
     number, seconds = draw.number(), draw.lag_seconds + 2.0
     kind = "rot_leader" if draw.may_rot() else "power_loss_of_leader"
     draw.add(at, "stall_leader", seconds=seconds, number=number)
@@ -134,7 +139,7 @@ def _last_member(draw: FaultDraw, at: float) -> None:
 
 
 def _dark(draw: FaultDraw, at: float) -> None:
-    """Power fails everywhere, soon after a leader fell, and nodes come back one by one."""
+    """Cut the power of all nodes soon after a leader failed, and restart them one by one."""
     draw.add(at, "kill_leader", seconds=draw.down_for(), number=draw.number())
     dark = at + draw.rng.uniform(0.2, 2.5)
     for node in range(draw.nodes):
@@ -169,4 +174,4 @@ KINDS: Mapping[str, Callable[[FaultDraw, float], None]] = {
     "wall_clock_jump": _wall_clock_jump,
     "rot": _rot,
 }
-"""Kind of a draw → how it is drawn."""
+"""Kind of a draw → the function that draws it."""

@@ -1,8 +1,8 @@
-"""Liveness mode (S10): no more faults, every node is up; what is still missing until everything goes on by itself?
+"""Liveness mode (S10): without faults, and with every node up, what is still missing for normal operation?
 
-Each partition leads with a full ISR of eligible members and no move under way; no replica is out of service; every
-idempotent batch ever sent is acknowledged; every consumer has read all that is committed; what was deleted is gone
-everywhere, and what rotted was found. The world asks again and again, up to `LIVENESS_SECONDS` after everything healed.
+Each partition has a leader and a full ISR of eligible members, and no move in progress; no replica is out of service;
+every idempotent batch is acknowledged; every consumer has read everything committed; deleted data is gone everywhere,
+and damage was found. The world polls this, up to `LIVENESS_SECONDS` after everything healed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ LIVENESS_SECONDS = 30.0
 
 
 def missing(nodes: Sequence[SimNode], operations: ClusterOperations, truth: Truth) -> list[str]:
-    """Reasons why the cluster is not well yet, for people; empty when it is."""
+    """Return the reasons why the cluster has not recovered yet, as text; empty if it has."""
     found = [f"node {node.node_id} is down" for node in nodes if not node.running]
-    found += [f"{what} has not happened" for what in operations.pending]
+    found += [f"not done yet: {what}" for what in operations.pending]
     for node in nodes:
         if node.broker is not None:
             found += _missing_at(node, operations, truth)
@@ -40,7 +40,9 @@ def missing(nodes: Sequence[SimNode], operations: ClusterOperations, truth: Trut
 
 
 def left_behind(nodes: Sequence[SimNode]) -> list[str]:
-    """What these nodes, whose disks are full, still have and may remove; and those that are down."""
+    """Return the segments that nodes with full disks still keep although they may delete them, and the nodes that are
+    down.
+    """
     found = []
     for node in nodes:
         if node.broker is None:
@@ -49,13 +51,12 @@ def left_behind(nodes: Sequence[SimNode]) -> list[str]:
         for driver in node.broker.manager.drivers.values():
             log = driver.log
             if log.failed is None and log.has_removable_segments:
-                found.append(f"node {node.node_id} keeps segments of {driver.name} that may go: {log}")
+                found.append(f"node {node.node_id} keeps segments of {driver.name} that it may delete: {log}")
     return found
 
 
 def led_without_room(nodes: Sequence[SimNode]) -> list[str]:
-    """Partitions that take no batches, for their leaders' disks are short of room, and that a member of the ISR could
-    lead which has some."""
+    """Return partitions whose leader has no space for batches, although a member of the ISR has."""
     brokers = {node.node_id: node.broker for node in nodes if node.broker is not None}
     roomy = {node_id for node_id, broker in brokers.items() if not broker.room.short}
     found = []
@@ -65,7 +66,7 @@ def led_without_room(nodes: Sequence[SimNode]) -> list[str]:
         for record in broker.view.partitions():
             able = sorted(roomy & set(record.isr) - set(record.not_eligible))
             if record.leader == node_id and able:
-                found.append(f"node {node_id} has no room and leads {record}, which nodes {able} could")
+                found.append(f"node {node_id} is short of space and leads {record}, which nodes {able} could lead")
     return found
 
 
@@ -79,7 +80,7 @@ def _missing_at(node: SimNode, operations: ClusterOperations, truth: Truth) -> l
     found += [f"node {node.node_id} has {tp} of a deleted topic" for tp in drivers if tp.topic_id in removed]
     found += [f"node {node.node_id}: {line}" for line in node.broker.manager.out_of_service()]
     found += [f"node {node.node_id}: {line}" for line in node.broker.manager.repairs.status()]
-    found += [f"node {node.node_id} has not noticed the rot in {path}" for path in _rotten(node)]
+    found += [f"node {node.node_id} has not found the damage in {path}" for path in _rotten(node)]
     for record in view.partitions():
         whole = record.has_leader and len(record.isr) == len(record.replicas) and not record.not_eligible
         if not whole or record.target_replicas:
@@ -88,7 +89,7 @@ def _missing_at(node: SimNode, operations: ClusterOperations, truth: Truth) -> l
 
 
 def _rotten(node: SimNode) -> list[str]:
-    """Files of replicas in service in which bits have flipped."""
+    """Return the damaged files of replicas in service."""
     assert node.broker is not None
     served = {driver.log.path for driver in node.broker.manager.drivers.values()}
     return [

@@ -1,8 +1,8 @@
-"""What is done to the topics of a simulated cluster: made, grown, set, moved, emptied and deleted, as a schedule says.
+"""Operations on the topics of a simulated cluster: creation, growth, settings, moves, deletion, as the schedule says.
 
-A table from kind to act. Each act draws its choices from a generator named by the operation's number, among what there
-is at that moment. What has to happen (a topic that is made or deleted, a partition added) is proposed again and again,
-by whichever node runs, until the metadata log shows it; the rest is asked for once.
+A table from kind to function. Each function draws its choices from a generator that is seeded by the operation's
+number, among what exists at that moment. Required changes (a topic created or deleted, a partition added) are proposed
+repeatedly, by any running node, until the metadata log has them; all others are proposed once.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ PLACE_BITS = 20
 
 
 def about_place(partition: int, place: int) -> int:
-    """The number of an operation that is about one replica of one partition (`roles.py`)."""
+    """Return the number of an operation on one replica of one partition (`roles.py`)."""
     return partition + (place << PLACE_BITS)
 
 
 class ClusterOperations:
-    """Carries out operations, and keeps producers and consumers going."""
+    """Executes operations, and keeps producers and consumers running."""
 
     def __init__(self, seed: int, heap: EventHeap, trace: Trace, nodes: Sequence[SimNode], clients: Clients) -> None:
         self._seed = seed
@@ -63,9 +63,9 @@ class ClusterOperations:
         self._resting_until = 0.0
         self.topics: dict[TopicId, LiveTopic] = {}
         self.pending: dict[str, None] = {}
-        """What has to happen, and was not seen yet."""
+        """Required changes that were not seen yet."""
         self.done: dict[str, int] = {}
-        """Kind → how many were carried out."""
+        """Kind → number of executed operations."""
         self._acts: dict[str, Callable[[random.Random], bool]] = {
             "create": self._create,
             "delete": self._delete,
@@ -86,16 +86,16 @@ class ClusterOperations:
             "elect": self._elect,
             "delete_from": self._delete_from,
         }
-        """Of which the operation says whom they are about."""
+        """Operations that name a replica."""
 
     def carry_out(self, operation: Operation) -> None:
-        """Now, if there is anything to do it to."""
+        """Execute an operation now, if it has a target."""
         if self._act(operation):
             self.done[operation.kind] = self.done.get(operation.kind, 0) + 1
             self._trace.note(-1, f"operation {operation}")
 
     def _act(self, operation: Operation) -> bool:
-        """Whether there was anything to do it to."""
+        """Execute an operation and return whether it had a target."""
         if operation.kind in self._acts:
             return self._acts[operation.kind](random.Random(f"{self._seed}/cluster/operation/{operation.number}"))
         record = led_partition(self._clients.truth.partitions, operation.number % (1 << PLACE_BITS))
@@ -160,7 +160,9 @@ class ClusterOperations:
         return True
 
     def create_for_transactions(self, rng: random.Random) -> None:
-        """A topic that keeps what it acknowledges and takes records without keys, whatever the schedule makes."""
+        """Create a topic that retains what it acknowledges and accepts records without keys, whatever the schedule
+        creates.
+        """
         self._made += 1
         plan = ProducerPlan(in_flight=2, pause=0.5, careless=False, acks=-1, keys=0)
         configs = (("segment.bytes", "2048"),)
@@ -207,7 +209,7 @@ class ClusterOperations:
         return True
 
     def _recreate(self, rng: random.Random) -> bool:
-        """Delete a topic, and make another of its name as soon as that is free."""
+        """Delete a topic, and create another with its name as soon as the name is free."""
         topic = self._any_topic(rng)
         if topic is None or topic.may_come_again:
             return False
@@ -267,7 +269,7 @@ class ClusterOperations:
         return True
 
     def _drain(self, rng: random.Random) -> bool:
-        """Everything goes from one node to others."""
+        """Move all replicas of one node to others."""
         leaving = rng.choice([node.node_id for node in self._nodes])
         moves = []
         for record in self._records():
@@ -287,7 +289,7 @@ class ClusterOperations:
         return bool(moving)
 
     def _elect(self, record: PartitionRecord, candidate: BrokerId) -> bool:
-        """Leadership goes where somebody wants it."""
+        """Elect the given candidate."""
         broker = self._rules.brokers.get(candidate)
         if broker is None or record.leader == candidate:
             return False
@@ -307,7 +309,7 @@ class ClusterOperations:
         return self._delete_before(tp, before)
 
     def _delete_from(self, record: PartitionRecord, _: BrokerId) -> bool:
-        """All that is committed."""
+        """Delete everything committed."""
         topic = self.topics.get(record.topic_partition.topic_id)
         return topic is not None and not topic.compacts and self._delete_before(record.topic_partition, -1)
 
@@ -349,12 +351,12 @@ class ClusterOperations:
         return bool(consumers)
 
     def _rest(self, rng: random.Random) -> bool:
-        """Nobody produces for a while."""
+        """Stop producing for a while."""
         self._resting_until = self._heap.now + REST_SECONDS
         return True
 
     def _crowd(self, rng: random.Random) -> bool:
-        """Short-lived producers come to one partition."""
+        """Add a crowd of short-lived producers to one partition."""
         topic = self._any_topic(rng)
         known = None if topic is None else self._rules.topics.get(topic.topic_id)
         if topic is None or known is None:
@@ -372,7 +374,7 @@ class ClusterOperations:
         return True
 
     def _employ(self, topic: LiveTopic) -> None:
-        """A producer and a consumer for each partition that has none."""
+        """Start a producer and a consumer for each partition that has none."""
         known = self._rules.topics.get(topic.topic_id)
         if known is None or topic.topic_id not in self.topics:
             return

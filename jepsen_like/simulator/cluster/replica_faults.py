@@ -1,4 +1,4 @@
-"""Faults of a cluster that are about one replica of one partition: who that is, is known when they come (`roles.py`).
+"""Faults of one replica of a partition, which is determined when the fault is injected (`roles.py`).
 
 `number` of such a fault names the partition, `peer` a place among its replicas.
 """
@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from jepsen_like.simulator.brokers.node import REPLICATION, SimNode
-from jepsen_like.simulator.quorum.probe import mark_of
 from jepsen_like.simulator.quorum.schedule import Fault
 from jepsen_like.simulator.world.dialing import QUORUM
 from jepsen_like.simulator.world.network import Way
@@ -20,11 +19,11 @@ from raftlog.model import PartitionRecord
 from .roles import replica_at
 
 ROTTEN_SUFFIXES = (LOG_SUFFIX, LOG_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-"""Mostly it is records that rot: they are most of what is on a disk."""
+"""Mostly records are damaged: they fill most of a disk."""
 
 
 class ReplicaFaults:
-    """A table from kind to act, as in `ClusterFaults`, which injects and mends them."""
+    """A table from kind to function, as in `ClusterFaults`, which injects and mends these faults."""
 
     def __init__(
         self,
@@ -53,12 +52,12 @@ class ReplicaFaults:
         return self._nodes[replica_at(record, fault.peer)]
 
     def _starve(self, fault: Fault, record: PartitionRecord) -> None:
-        """No batch and no acknowledgement comes or goes."""
+        """Cut the replica off from batches and acknowledgements, in both directions."""
         node = self._at(fault, record)
         self._cut(self._into(node, REPLICATION) + self._out_of(node, REPLICATION), fault.seconds)
 
     def _slow(self, fault: Fault, record: PartitionRecord) -> None:
-        """Whatever its logs begin to write meanwhile takes that much longer."""
+        """Delay every write of its logs that begins meanwhile."""
         node = self._at(fault, record)
         node.slow_disk_seconds = fault.seconds
 
@@ -68,8 +67,11 @@ class ReplicaFaults:
         self._later(fault.seconds, quick)
 
     def _strand_proposals(self, fault: Fault, record: PartitionRecord) -> None:
-        """The quorum falls apart. What this leader proposes still reaches who led it, and gets no further."""
-        leading = [node.node_id for node in self._nodes if node.quorum is not None and mark_of(node.quorum.node).leads]
+        """Isolate the quorum's nodes from each other, except that the partition leader's proposals still reach the
+        quorum's leader.
+        """
+        running = [(node.node_id, node.quorum.node.engine) for node in self._nodes if node.quorum is not None]
+        leading = [node_id for node_id, engine in running if engine.voter_facts().leads]
         spared = [(int(record.leader), int(node_id), QUORUM) for node_id in leading]
         ways = [way for node in self._nodes for way in self._into(node, QUORUM)]
         self._cut([way for way in ways if way not in spared], fault.seconds)
@@ -84,8 +86,10 @@ class ReplicaFaults:
 
 
 def rot_in_service(node: SimNode, number: int) -> bool:
-    """A bit of a file that nobody writes any more flips while the process runs, which does not notice. Whether there
-    was such a file: of a sealed segment below the high watermark."""
+    """Damage a file that is no longer written while the process runs, unnoticed, and return whether there was one.
+
+    It is a file of a sealed segment below the high watermark.
+    """
     if not node.running or node.broker is None:
         return False
     found = []

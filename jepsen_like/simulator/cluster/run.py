@@ -1,12 +1,12 @@
-"""One schedule: a cluster, its clients, what is done to its topics and its faults; then everything heals and must work.
+"""One run of a schedule: a cluster, its clients, operations and faults; then everything heals and must recover.
 
-Safety mode: faults fly, and after every event the safety properties are checked
+Safety mode: faults are injected, and after every event the safety properties are checked
 (`jepsen_like/simulator/truth/invariants.py`). Liveness mode: no more faults, every node is up; within a bounded time
-everything goes on by itself (S10, `liveness.py`). Then every replica is read once more, whole
-(`jepsen_like/simulator/truth/last_look.py`). The two modes have verdicts of their own: `Verdict.safety` and
+everything must recover by itself (S10, `liveness.py`). At the end every replica is read completely
+(`jepsen_like/simulator/truth/last_look.py`). The two modes have separate verdicts: `Verdict.safety` and
 `Verdict.liveness`.
 
-`run_schedule` returns a `Verdict` with the trace's hash: one schedule and one code give one hash.
+`run_schedule` returns a `Verdict` with the trace's hash: the same schedule and code give the same hash.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from partitions.upkeep import repair as replica_repair
 from partitions.upkeep import resets as replica_resets
 from raftlog.config import NodeConfig, TimingConfig
 from raftlog.errors import DiskError, DiskFailed, DiskFull, RaftlogError, ResourceShortage
-from raftlog.model import PartitionRecord
 
 from .directed import direct
 from .faults import ClusterFaults
@@ -50,11 +49,11 @@ CLIENT_CHECK_SECONDS = 0.05
 LOOK_AROUND_SECONDS = 0.25
 LOOK_EVERY = 0.5
 ROUNDS_EVERY = 4
-"""In one seed of so many two logs are enough to be synced by one call, as hundreds are in production."""
+"""One seed in this number uses a shared sync from two logs on; production uses it from hundreds on."""
 
 RESTART_AFTER_FAILURE = 0.2
 RESERVED_BYTES = 4 * BLOCK_BYTES
-"""So little that a log of a run is full first."""
+"""Small enough that a run's log fills the disk first."""
 LOGGED = (
     "segment compacted",
     "scrubber found damage",
@@ -65,15 +64,17 @@ LOGGED = (
     "replica given up",
     "unforeseen",
 )
-"""Lines of the product that say that something rare has happened."""
+"""Log lines of the product that report rare events."""
+
+WEEK_MINUTES = 7 * 24 * 60
 
 STOP_SECONDS = 4.0
-"""A node that does not come to the end of an orderly stop by then is killed."""
+"""Time after which a node that does not complete an orderly stop is killed."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """How a run ended. `violation` is empty when every property held."""
+    """The outcome of a run. `violation` is empty if every property held."""
 
     seed: int
     seconds: float
@@ -84,15 +85,15 @@ class Verdict:
     sends: dict[str, int]
     reads: int
     operations: dict[str, int]
-    """What was done to topics, and what clients did beside producing and reading."""
+    """Operations on topics, and those of clients beside producing and reading."""
     faults: dict[str, int]
     checks: dict[str, int]
-    """How often the rarer invariants had something to look at."""
+    """How often the rarer invariants had something to check."""
     recovered_after: float
-    """Seconds from healing to the first moment at which nothing was missing; -1: that moment did not come."""
+    """Seconds from the heal until nothing was missing; -1: that did not happen."""
     violation: str = ""
     lines: list[str] = field(default_factory=list)
-    """The last lines of the trace."""
+    """The end of the trace."""
 
     @property
     def passed(self) -> bool:
@@ -100,12 +101,12 @@ class Verdict:
 
     @property
     def safety(self) -> bool:
-        """Nothing was lost, changed or wrongly shown."""
+        """Whether nothing was lost, changed or wrongly shown."""
         return not self.violation or self.violation.startswith("S10:")
 
     @property
     def liveness(self) -> bool | None:
-        """Everything went on by itself once faults had healed; None: the run ended before."""
+        """Whether the cluster recovered after the heal; None: the run ended before."""
         if self.recovered_after >= 0:
             return True
         return False if self.violation.startswith("S10:") else None
@@ -123,7 +124,7 @@ class Verdict:
 
 
 class SimulatedWorld:
-    """Everything of one run."""
+    """One simulated cluster with its network, disks, clocks and clients."""
 
     node_kind: type[SimNode] = SimNode
     operations_kind: type[ClusterOperations] = ClusterOperations
@@ -164,7 +165,17 @@ class SimulatedWorld:
         clients.exceptions = any(fault.kind == "exceptions" for fault in schedule.faults)
         clients.producers_expire = schedule.producer_expiration_ms < schedule.seconds * 1000
         self.operations = self.operations_kind(seed, self.heap, self.trace, self.nodes, clients)
-        self.faults = ClusterFaults(self)
+        self.faults = ClusterFaults(
+            seed,
+            self.heap,
+            self.network,
+            self.nodes,
+            self.trace,
+            kill=self.kill,
+            stop_cleanly=self.stop_cleanly,
+            led_partition=lambda number: led_partition(self.truth.partitions, number),
+            rotted=self.rotted,
+        )
         self.recovered_after = -1.0
         for node in self.nodes:
             self.start(node)
@@ -176,13 +187,13 @@ class SimulatedWorld:
         self._look_around_later()
 
     def carry_out(self, operation: Operation) -> None:
-        """What the schedule says, now."""
+        """Execute an operation of the schedule now."""
         self.operations.carry_out(operation)
 
     # --- Nodes ---
 
     def start(self, node: SimNode) -> None:
-        """Start a node's process, unless it runs. One that dies while it starts is started again."""
+        """Start a node's process, unless it runs. A process that dies during its start is started again."""
         if node.running:
             return
         try:
@@ -206,12 +217,12 @@ class SimulatedWorld:
         self.truth.follow(node)
 
     def kill(self, node: SimNode, *, power_loss: random.Random | None, restart_after: float) -> None:
-        """End a node's process now, whatever it is doing."""
+        """Kill a node's process now, whatever it is doing."""
         node.kill(power_loss=power_loss)
         self.heap.schedule(restart_after, lambda: self.start(node))
 
-    def stop_cleanly(self, node: SimNode, *, restart_after: float) -> None:
-        """An orderly stop; a node that cannot (no quorum, say) is killed after a while."""
+    def stop_cleanly(self, node: SimNode, restart_after: float) -> None:
+        """Stop a node in order; a node that cannot (for example without a quorum) is killed after a while."""
         life = node.life
         if not node.running or life is None or node.stopping:
             return
@@ -226,12 +237,8 @@ class SimulatedWorld:
         node.stop_cleanly(stopped)
         self.heap.schedule(STOP_SECONDS, give_up)
 
-    def led_partition(self, number: int) -> PartitionRecord | None:
-        """Some partition that has a leader, chosen by the number."""
-        return led_partition(self.truth.partitions, number)
-
     def rotted(self, node: SimNode) -> None:
-        """A file of the node's disk did, under its process."""
+        """Record that a file on the node's disk was damaged while its process runs."""
         self.truth.checks["rotted in service"] += 1
         if node.disk not in self.truth.rotting:
             self.truth.rotting.append(node.disk)
@@ -248,7 +255,7 @@ class SimulatedWorld:
     # --- Running ---
 
     def run(self) -> None:
-        """Safety mode, then liveness mode. Raises `Violation`."""
+        """Run safety mode, then liveness mode. Raises `Violation`."""
         seconds = self.schedule.seconds
         self._run_until(seconds)
         self.operations.producing = False
@@ -290,7 +297,7 @@ class SimulatedWorld:
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:
-        """Who checks the world reads what its nodes have, and meets none of the faults of calls."""
+        """Suspend the injected faults of calls while a check reads the nodes' state."""
         disturbed = [node for node in self.nodes if node.disk.no_descriptors]
         breaking = [(node.breaks, node.breaks.probability) for node in self.nodes if node.breaks is not None]
         for node in disturbed:
@@ -318,8 +325,10 @@ class SimulatedWorld:
     # --- Liveness ---
 
     def _require_room(self, healed: float) -> float:
-        """Where disks were filled, what may go has gone, and nobody leads without room what others could lead with
-        room: only then somebody else's files go, too. Returns the time."""
+        """Wait until the nodes with full disks have deleted what they may, and lead no partition that others could.
+
+        Only then are the foreign files removed. Returns the time.
+        """
         full = [node for node in self.nodes if node.disk.occupied]
         if not full:
             return healed
@@ -331,7 +340,7 @@ class SimulatedWorld:
             if not left:
                 break
             if at >= healed + LIVENESS_SECONDS:
-                raise Violation(f"S10: {LIVENESS_SECONDS:.0f} s after everything but full disks healed: {left[0]}")
+                raise Violation(f"S10: {LIVENESS_SECONDS:.0f} s after everything but the full disks healed: {left[0]}")
         self.truth.checks["full disks"] += len(full)
         for node in full:
             node.disk.vacate()
@@ -352,7 +361,7 @@ class SimulatedWorld:
         self.truth.clients.check()
 
     def counts(self) -> dict[str, int]:
-        """What was done beside producing and reading."""
+        """Return the number of operations beside producing and reading."""
         history = self.history
         return self.operations.done | {
             "found_by_time": history.searches,
@@ -363,7 +372,7 @@ class SimulatedWorld:
         }
 
     def checks(self) -> dict[str, int]:
-        """What the invariants had to look at."""
+        """Return how often the invariants had something to check."""
         counted = {name: self.trace.logged[name] for name in LOGGED}
         counted["losses reported"] = self.truth.rules.losses_reported
         return dict(self.truth.checks) | counted
@@ -378,13 +387,17 @@ def _config(schedule: ClusterSchedule) -> NodeConfig:
         timing=TimingConfig(replica_lag_max_ms=schedule.replica_lag_max_ms),
         producer_id_expiration_ms=schedule.producer_expiration_ms,
         producer_state_bytes=schedule.producer_state_bytes,
+        transactional_id_expiration_minutes=1 if schedule.transactions else WEEK_MINUTES,
     )
 
 
 @contextmanager
 def in_a_hurry(schedule: ClusterSchedule) -> Iterator[None]:
-    """What production does now and then, a run of a minute has to see: compaction, scrubbing, a second question after
-    the damaged copy that was the last one, and in some seeds rounds of the logs' writer whose jobs run together."""
+    """Make rare events of production frequent enough for a run of a minute.
+
+    These are compaction, scrubbing, the second request after a damaged last copy, and in some seeds rounds of the logs'
+    writer whose jobs are synced together.
+    """
     scrub = schedule.scrub_seconds
     with ExitStack() as stack:
         stack.enter_context(seldom_collected())
@@ -405,8 +418,10 @@ def run_schedule(schedule: ClusterSchedule) -> Verdict:
 
 
 def run_world(kind: Callable[[ClusterSchedule], SimulatedWorld], schedule: ClusterSchedule) -> Verdict:
-    """A crash of the product's own code is a violation, with its traceback. The world is made in here, out of nothing
-    that outlives the run: so it leaves nothing behind."""
+    """Create a world and run it; a crash of the product's code is a violation, with its traceback.
+
+    The world is created here, from nothing that outlives the run, so that it leaves no garbage behind.
+    """
     with in_a_hurry(schedule):
         world, violation = kind(schedule), ""
         try:

@@ -1,11 +1,11 @@
-"""Everything that is decided before a cluster's run: its shape, its faults and what is done to its topics, as data.
+"""A cluster's schedule: everything that is decided before the run, as data: its shape, its faults and its operations.
 
 As for the quorum alone (`jepsen_like/simulator/quorum/schedule.py`), a run is a function of its schedule and the code,
-so that a failing run is made smaller by deleting from its schedule, and replayed from a file. An operation names no
-topic and no broker: it carries a number, from which its choices are drawn when it is carried out, among what there is
-then. So deleting one leaves the others' choices as they are, as far as the world does.
+so that a failing run is shrunk by deleting parts of its schedule, and replayed from a file. An operation names no topic
+and no broker: it has a number, from which its choices are drawn when it is executed, among what exists then. So
+deleting one operation leaves the choices of the others as they are, as far as the world stays the same.
 
-A swarm: each seed switches each kind of fault and of operation on or off, faults again every `PHASE_SECONDS`.
+A swarm: each seed switches each kind of fault and operation on or off, faults again every `PHASE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FORMAT_VERSION = 1
 WORLD = "cluster"
 PHASE_SECONDS = 15.0
 SETTLE_SECONDS = 4.0
-"""Before the first fault: the quorum elects, brokers register, topics are made."""
+"""Before the first fault: the quorum elects, brokers register, topics are created."""
 CREATE_AT = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Something that is done to the topics: what, when (virtual seconds), and a number from which the rest is drawn."""
+    """An operation on topics: its kind, its time (virtual seconds), and the number from which its choices are drawn."""
 
     at: float
     kind: str
@@ -39,42 +39,43 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSchedule:
-    """A run before it is run."""
+    """The plan of a run."""
 
     seed: int
     nodes: int
     seconds: float
-    """Of faults; then everything heals, and must work."""
+    """Duration of the faults; then everything heals, and must recover."""
     slow_probability: float
     slow_max: float
-    """A slow message's greatest latency, in seconds."""
+    """The greatest latency of a slow message, in seconds."""
     retention_check_ms: int
     faults: tuple[Fault, ...]
     operations: tuple[Operation, ...]
     planted: str = ""
-    """The planted bug that a saved schedule is known to find."""
+    """The planted bug that a saved schedule finds."""
     observers: int = 0
-    """The last so many nodes do not vote in the quorum."""
+    """The last nodes, of this number, do not vote in the quorum."""
     replica_lag_max_ms: int = 5_000
     compaction_check_seconds: float = 15.0
-    """How often a node looks for a log to compact."""
+    """Interval at which a node looks for a log to compact."""
     scrub_seconds: float = 0.0
-    """Between two passes of a node over its disk; 0: as seldom as in production, which is never in a run."""
+    """Interval of a node's scrubs; 0: as in production, where none falls within a run."""
     producer_expiration_ms: int = 24 * 3_600_000
     producer_state_bytes: int = 16 * 1024 * 1024
-    """What brokers remember of producers, for how long and in how many bytes."""
+    """Limits of the brokers' producer state, in time and in bytes."""
     transactions: bool = False
     """Applications write transactions, beside the others (`jepsen_like/simulator/transactions/run.py`)."""
     clients: bool = False
-    """Clients are the library's, and topics are deleted and made again under them
-    (`jepsen_like/simulator/library/run.py`)."""
+    """Clients are those of the library, and topics are deleted and recreated under them
+    (`jepsen_like/simulator/library/run.py`).
+    """
 
     @property
     def voters(self) -> int:
         return self.nodes - self.observers
 
     def to_json(self) -> str:
-        """One line a fault and an operation, so that a change is read in a diff."""
+        """Return the JSON text, with one line for each fault and operation, so that diffs are readable."""
         head = {"version": FORMAT_VERSION, "world": WORLD}
         head |= {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("faults", "operations")}
         rows = [f'"{name}": {json.dumps(value)}' for name, value in head.items()]
@@ -85,7 +86,7 @@ class ClusterSchedule:
 
     @staticmethod
     def from_json(text: str) -> ClusterSchedule:
-        """Raises `ValueError` for another version or a file that is no schedule of a cluster."""
+        """Return the schedule of a JSON text. Raises `ValueError` for another version or another kind of file."""
         held = json.loads(text)
         if not isinstance(held, dict) or (held.pop("version", None), held.pop("world", None)) != (
             FORMAT_VERSION,
@@ -105,11 +106,10 @@ def _row(item: Any) -> dict[str, object]:
 
 
 DISTURBED_FROM_SEED = 200
-"""Shortages and unforeseen exceptions come from this seed on: the worlds before it stay what they are, with what they
-are known to find."""
+"""Shortages and unforeseen exceptions begin with this seed: earlier seeds keep their worlds, and what they find."""
 
 ROT = ("rot", "rot_leader")
-"""Faults that take a part of a disk for good."""
+"""Faults that destroy a part of a disk permanently."""
 
 OPERATIONS = (
     "create",
@@ -127,7 +127,7 @@ OPERATIONS = (
 
 
 def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
-    """The schedule of a seed."""
+    """Return the schedule of a seed."""
     rng = random.Random(f"{seed}/cluster/shape")
     voters, observers = rng.choice((3, 3, 3, 5)), rng.choice((0, 0, 1))
     schedule = ClusterSchedule(
@@ -149,7 +149,7 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
     faults += _full_disks(random.Random(f"{seed}/cluster/full-disks"), schedule)
     filled = _filled_disks(random.Random(f"{seed}/cluster/filled-disks"), schedule)
     faults += filled
-    if not filled:  # Those are worlds of their own.
+    if not filled:  # A world with filled disks has none of these.
         schedule = _crowded(random.Random(f"{seed}/cluster/crowds"), schedule)
         faults += _shortages(random.Random(f"{seed}/cluster/open-files"), schedule)
         faults += _exceptions(random.Random(f"{seed}/cluster/exceptions"), schedule)
@@ -180,8 +180,9 @@ def _operations(rng: random.Random, seconds: float) -> tuple[Operation, ...]:
 
 
 def _crowded(rng: random.Random, schedule: ClusterSchedule) -> ClusterSchedule:
-    """In a sixth of the schedules crowds of short-lived producers come, and brokers have little time or room for what
-    they remember of them."""
+    """Add crowds of short-lived producers in a sixth of the schedules, with tight limits of the brokers' producer
+    state.
+    """
     if rng.randrange(6) != 4:  # Any of the six would do.
         return schedule
     mean, at, crowds = rng.choice((2.0, 5.0)), SETTLE_SECONDS, list[Operation]()
@@ -197,7 +198,7 @@ def _crowded(rng: random.Random, schedule: ClusterSchedule) -> ClusterSchedule:
 
 
 def _full_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
-    """In a quarter of the schedules some disks have no room for logs, for a while."""
+    """In a quarter of the schedules, leave some disks without space for logs for a while."""
     if rng.random() >= 0.25:
         return ()
     times = (rng.uniform(SETTLE_SECONDS, schedule.seconds) for _ in range(rng.randrange(1, 8)))
@@ -208,7 +209,7 @@ def _full_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, .
 
 
 def _filled_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
-    """In a quarter of the schedules the disks of some nodes, or of all at once, fill up for good."""
+    """In a quarter of the schedules, fill the disks of some nodes, or of all at once, permanently."""
     if rng.random() >= 0.25:
         return ()
     at = rng.uniform(2 * SETTLE_SECONDS, max(2 * SETTLE_SECONDS, 0.7 * schedule.seconds))
@@ -221,8 +222,10 @@ def _filled_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault,
 
 
 def _shortages(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
-    """In a seventh of the schedules some nodes run out of descriptors, for a while; and all of them in the end, when no
-    restart comes after it."""
+    """In a seventh of the schedules, let some nodes run out of descriptors for a while.
+
+    At the end all nodes do, when no restart follows.
+    """
     if schedule.seed < DISTURBED_FROM_SEED or rng.random() >= 0.15:
         return ()
     times = sorted(rng.uniform(SETTLE_SECONDS, schedule.seconds) for _ in range(rng.choice((2, 6, 12))))
@@ -235,8 +238,10 @@ def _shortages(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ..
 
 
 def _exceptions(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
-    """In a seventh of the schedules the ports of some nodes raise what nobody foresaw, for a while; and of all nodes in
-    the end, when no restart comes after it that would mend what the product did not."""
+    """In a seventh of the schedules, let the ports of some nodes raise unforeseen exceptions for a while.
+
+    At the end all nodes' ports do, when no restart follows that would repair what the product did not.
+    """
     if schedule.seed < DISTURBED_FROM_SEED or rng.random() >= 0.15:
         return ()
     times = sorted(rng.uniform(SETTLE_SECONDS, schedule.seconds - 2.0) for _ in range(rng.choice((3, 8, 16))))
@@ -250,8 +255,9 @@ def _exceptions(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, .
 
 
 def _rots_in_service(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
-    """In a fifth of the schedules a disk rots under the running process, again and again, and no other does: the data
-    is on others (S1)."""
+    """In a fifth of the schedules, damage one disk repeatedly while its process runs, and no other: the data is on
+    others (S1).
+    """
     if rng.random() >= 0.2:
         return ()
     node = rng.randrange(schedule.nodes)

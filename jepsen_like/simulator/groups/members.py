@@ -1,8 +1,8 @@
-"""Simulated members of one consumer group: the product's `Member` and what a `GroupConsumer` does with its plans.
+"""Simulated members of one consumer group: the product's `Member` and `GroupProgress`, and a program that follows them.
 
-Each reads by counting: a position that rises at every poll. So what a member would have processed is known, and nothing
-of partitions need be simulated. Members crash, are started again, are cut off from all nodes, and hang. Requests and
-answers get lost, heartbeats go to two nodes at once, commits come twice and late: whatever a client's retries do.
+A program reads by counting: its positions rise at every poll. So what a member would have processed is known, and no
+partition needs to be simulated. Members crash, start again, are cut off from all nodes, and hang. Requests and answers
+are lost, heartbeats go to two nodes at once, and commits arrive twice and late, as the retries of a client do.
 """
 
 from __future__ import annotations
@@ -13,13 +13,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from jepsen_like.simulator.world.heap import EventHeap
-from metadata.commands.groups import Commit as CommitChange
-from metadata.commands.groups import Join, Leave, OffsetToCommit
-from raftlog.client.groups.api import GroupPartition, MembershipInfo
+from raftlog.api.groups import GroupPartition, MembershipInfo
+from raftlog.broker.changes.groups import Groups
+from raftlog.client.groups.api import released_topics
 from raftlog.client.groups.member import Member
-from raftlog.model import Offset, TopicId, TopicPartition
+from raftlog.client.groups.progress import GroupProgress
+from raftlog.errors import RaftlogError, RetriableError
+from raftlog.model import TopicId, TopicPartition
+from raftlog.ports import Answer
+from raftlog.wire import (
+    CommitOffsetsRequest,
+    GroupOffsetsRequest,
+    GroupOffsetsResponse,
+    GroupRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    MemberHeartbeatRequest,
+    MembershipResponse,
+    OffsetToCommit,
+    decode_request,
+)
 
-from .node import Answer, GroupSimNode
+from .heartbeat_links import message_of
+from .node import GroupSimNode
 from .truth import Commit, GroupTruth, Tenure
 
 GROUP = "readers"
@@ -27,9 +43,9 @@ PATTERN = "register-.*"
 STEP_SECONDS = 0.05
 REQUEST_SECONDS = 2.0
 LOSS = 0.1
-"""The share of requests that get lost."""
+"""Share of requests that are lost."""
 COMMIT_COPY_SECONDS = 8.0
-"""A request may come late, whatever its sender has done meanwhile."""
+"""Maximum delay of a commit's second copy, whatever its member has done meanwhile."""
 LOST = ("unknown_member", "member_fenced")
 
 
@@ -45,7 +61,7 @@ class MemberSettings:
 
 
 class SimMember:
-    """One process: it is made, and once it has crashed it never does anything again."""
+    """One process. After a crash it never does anything again."""
 
     def __init__(
         self,
@@ -72,49 +88,69 @@ class SimMember:
         self.member = Member(
             heartbeat_interval=settings.heartbeat_interval, max_poll_interval=settings.max_poll_interval, now=heap.now
         )
+        self._progress = GroupProgress()
         self._session = 0
         self._generation = 0
         self._asking = False
-        """A join or a heartbeat is under way."""
+        """Whether a join or a heartbeat is in flight."""
         self._busy = False
-        """Its program waits for a commit or for committed offsets."""
+        """Whether the program waits for a commit or for committed offsets."""
         self._commits = 0
         self._step()
         self._poll()
 
-    # --- Talking to nodes --------------------------------------------------------------------------------------------
+    # --- Requests ----------------------------------------------------------------------------------------------------
 
-    def _ask(
-        self, ask: Callable[[GroupSimNode, Answer], None], answer: Answer, *, again: float = 0.0, late: float = 0.0
-    ) -> None:
-        """Of one node and, with the probability `again`, of another, up to `late` seconds later. The first answer
-        counts; `lost` after a while without any."""
+    def _ask(self, request: GroupRequest, answer: Answer[Any], *, again: float = 0.0, late: float = 0.0) -> None:
+        """Send a request to one node and, with the probability `again`, to another, up to `late` seconds later.
+
+        The first answer counts. Without any the outcome is unknown.
+        """
         over = False
 
-        def hear(code: str, found: Any) -> None:
+        def hear(outcome: Any) -> None:
             nonlocal over
             if not over and not self.crashed:
                 over = True
-                answer(code, found)
+                answer(outcome)
 
+        message = message_of(request)
         delays = [self._latency()]
         if self._rng.random() < again:
             delays.append(self._latency() + self._rng.uniform(0.0, late))
         for delay in delays:
             running = [node for node in self._nodes if node.running and node.quorum is not None]
             if running:
-                self._send(self._rng.choice(running), delay, ask, hear)
-        self._heap.schedule(REQUEST_SECONDS, lambda: hear("lost", None))
+                self._send(self._rng.choice(running), delay, message, hear)
+        silence = RetriableError("outcome_unknown", "no answer")
+        self._heap.schedule(REQUEST_SECONDS, lambda: hear(silence))
 
-    def _send(
-        self, node: GroupSimNode, delay: float, ask: Callable[[GroupSimNode, Answer], None], hear: Answer
-    ) -> None:
-        def answered(code: str, found: Any) -> None:
+    def _send(self, node: GroupSimNode, delay: float, message: bytes, hear: Answer[Any]) -> None:
+        def answered(outcome: Any) -> None:
             if not self._is_cut_off:
-                self._heap.schedule(self._latency(), lambda: hear(code, found))
+                self._heap.schedule(self._latency(), lambda: hear(outcome))
 
         if not self._is_cut_off and self._rng.random() >= LOSS:
-            self._heap.schedule(delay, lambda: ask(node, answered), node.life)
+            self._heap.schedule(delay, lambda: self._arrive(node.groups, message, answered), node.life)
+
+    def _arrive(self, groups: Groups, message: bytes, answer: Answer[Any]) -> None:
+        request, _ = decode_request(message)
+        if isinstance(request, CommitOffsetsRequest):
+            groups.commit(request, self._judged(request, answer), decoded=True)
+        else:
+            assert isinstance(request, GroupRequest)
+            groups.ask(request, "sim", answer)
+
+    def _judged(self, commit: CommitOffsetsRequest, answer: Answer[Any]) -> Answer[int]:
+        """Return a callback that tells the truth of an accepted commit."""
+        asked = self._truth.index
+
+        def decided(outcome: int | RaftlogError) -> None:
+            if isinstance(outcome, int):
+                self._truth.taken((one.metadata for one in commit.offsets), asked, outcome)
+            answer(outcome)
+
+        return decided
 
     def _latency(self) -> float:
         return self._rng.uniform(0.0002, 0.003)
@@ -143,48 +179,49 @@ class SimMember:
     def _join(self) -> None:
         self._asking = True
         settings = self._settings
-        timeouts = int(settings.session * 1000), int(settings.rebalance * 1000)
-        join = Join(GROUP, self.member_id, self._instance_id, "sim", "sim", (), PATTERN, settings.assignor, *timeouts)
 
-        def ask(node: GroupSimNode, answer: Answer) -> None:
-            def decided(code: str, index: Any) -> None:
-                answer(*((code, None) if code else node.membership(GROUP, self.member_id, index)))
-
-            node.change(join, decided)
-
-        def joined(code: str, told: MembershipInfo | None) -> None:
+        def joined(outcome: MembershipResponse | RaftlogError) -> None:
             self._asking = False
-            if told is not None:
-                self.member.joined(told, self._heap.now)
+            if isinstance(outcome, MembershipResponse):
+                self.member.joined(MembershipInfo.of(GROUP, self.member_id, outcome), self._heap.now)
 
-        self._ask(ask, joined)
+        request = JoinGroupRequest(
+            0,
+            GROUP,
+            self.member_id,
+            self._instance_id,
+            "sim",
+            [],
+            PATTERN,
+            settings.assignor,
+            int(settings.session * 1000),
+            int(settings.rebalance * 1000),
+        )
+        self._ask(request, joined)
 
     def _beat(self, current: MembershipInfo) -> None:
         self._asking = True
         generation, named = self.member.heartbeat()
-        released = [_unnamed(one) for one in named]
 
-        def ask(node: GroupSimNode, answer: Answer) -> None:
-            node.heartbeat(GROUP, current, generation, released, answer)
-
-        def heard(code: str, told: MembershipInfo | None) -> None:
+        def heard(outcome: MembershipResponse | RaftlogError) -> None:
             self._asking = False
-            if code in LOST:
+            if isinstance(outcome, MembershipResponse):
+                self.member.heard(MembershipInfo.of(GROUP, self.member_id, outcome), named, self._heap.now)
+            elif outcome.code in LOST:
                 self._lose()
-            elif told is not None:
-                self.member.heard(told, named, self._heap.now)
             else:
                 self.member.silence(self._heap.now)
 
-        self._ask(ask, heard, again=0.3, late=1.0)
+        released = released_topics(named)
+        request = MemberHeartbeatRequest(0, GROUP, self.member_id, current.incarnation, generation, released)
+        self._ask(request, heard, again=0.3, late=1.0)
 
     def _lose(self, *, leave: MembershipInfo | None = None) -> None:
         self.member.lost()
         if leave is not None and not self._instance_id:
-            left = Leave(GROUP, leave.member_id, leave.incarnation, 0)
-            self._ask(lambda node, answer: node.change(left, answer), lambda code, found: None)
+            self._ask(LeaveGroupRequest(0, GROUP, leave.member_id, leave.incarnation), lambda outcome: None)
 
-    # --- Its program -------------------------------------------------------------------------------------------------
+    # --- The program -------------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
         if self.crashed:
@@ -202,7 +239,7 @@ class SimMember:
             self._commit(dict(self.positions), lambda: None)
 
     def _reconcile(self) -> None:
-        """As `GroupConsumer._reconcile`."""
+        """Follow the group's assignment, as `GroupConsumer._reconcile` does."""
         member = self.member
         if member.session != self._session:
             self._session = member.session
@@ -229,61 +266,52 @@ class SimMember:
         self._busy = True
         session = self._session
 
-        def ask(node: GroupSimNode, answer: Answer) -> None:
-            def caught_up(well: bool) -> None:
-                answer(*(("", dict(node.view.groups.offsets(GROUP))) if well else ("quorum_unavailable", None)))
-
-            node.catch_up(caught_up)
-
-        def found(code: str, offsets: Any) -> None:
+        def found(outcome: GroupOffsetsResponse | RaftlogError) -> None:
             self._busy = False
-            if code or self.member.session != session:
+            if isinstance(outcome, RaftlogError) or self.member.session != session:
                 return
+            committed = {(one.topic_id, one.partition): one.offset for one in outcome.offsets}
             for one in new:
                 partition = _unnamed(one)
-                committed = offsets.get(partition)
-                start = 0 if committed is None else int(committed.offset)
+                start = committed.get((partition.topic_id, partition.partition), 0)
                 tenure = self._truth.tenure(partition, self.member_id, told.incarnation, told.generation)
                 self._truth.begins(partition, tenure, start)
                 self.positions[one] = start
                 self.reading[partition] = tenure
+                if (partition.topic_id, partition.partition) in committed:
+                    self._progress.committed[one] = start
+                self._progress.begin({one: start})
             self._truth.check(self)
 
-        self._ask(ask, found)
+        self._ask(GroupOffsetsRequest(0, GROUP), found)
 
     def _commit(self, ends: dict[GroupPartition, int], then: Callable[[], None], *, waits: bool = False) -> None:
-        """Perhaps twice, the second time late: a commit that was asked for again."""
+        """Commit these offsets, perhaps twice, the second time late. `waits`: the program waits for the outcome."""
         current = self.member.current
-        if current is None or self.member.session != self._session:
+        wanted = self._progress.uncommitted(ends)
+        if not wanted or current is None or self.member.session != self._session:
             then()
             return
         offsets = []
-        for one, offset in ends.items():
+        for one, offset in wanted.items():
             self._commits += 1
             token, partition = f"{self.member_id}/{self._commits}", _unnamed(one)
             self._truth.commits[token] = Commit(partition, offset, self.reading[partition])
-            offsets.append(OffsetToCommit(partition.topic_id, partition.partition, Offset(offset), -1, token))
-        change = CommitChange(GROUP, current.member_id, current.incarnation, self._generation, 0, tuple(offsets))
+            offsets.append(OffsetToCommit(partition.topic_id, partition.partition, offset, -1, token))
         self._busy = self._busy or waits
 
-        def done(code: str, found: Any) -> None:
+        def done(outcome: int | RaftlogError) -> None:
             if waits:
                 self._busy = False
+            if isinstance(outcome, int):
+                self._progress.committed.update(wanted)
             then()
 
-        def ask(node: GroupSimNode, answer: Answer) -> None:
-            asked = self._truth.index
-
-            def decided(code: str, index: Any) -> None:
-                if not code:
-                    self._truth.taken((one.metadata for one in offsets), asked, index)
-                answer(code, index)
-
-            node.change(change, decided)
-
-        self._ask(ask, done, again=0.4, late=COMMIT_COPY_SECONDS)
+        request = CommitOffsetsRequest(0, GROUP, current.member_id, current.incarnation, self._generation, offsets)
+        self._ask(request, done, again=0.4, late=COMMIT_COPY_SECONDS)
 
     def _stop(self, partitions: list[GroupPartition]) -> None:
+        self._progress.forget(partitions, self.positions)
         for one in partitions:
             del self.positions[one]
             del self.reading[_unnamed(one)]

@@ -1,12 +1,14 @@
-"""Consumer groups in the world of the quorum (`jepsen_like/simulator/quorum/run.py`): the same nodes, network, disks
-and faults, and a group whose members join, read, commit, hang, crash and are cut off meanwhile. Its topics are the
-registers that the quorum's clients make and delete, given more partitions.
+"""Consumer groups in the world of the quorum (`jepsen_like/simulator/quorum/run.py`).
 
-Safety is looked at whenever the quorum has decided something (`truth.py`). In the end (S10): within
-`LIVENESS_SECONDS` after everything healed every member that runs is in the group, the group is stable, every partition
-is read by its owner, and a commit of each member is carried out.
+Nodes, network, disks and faults are the quorum's. The members of a group join, read, commit, hang, crash and are
+isolated meanwhile. The group's topics are the registers that the quorum's clients create and delete, with more
+partitions.
 
-What happens to members is in the schedule's operations, so a failing schedule is made smaller and saved as others are.
+Safety is checked after every entry that the quorum has applied (`truth.py`). Progress is checked at the end (S10):
+within `LIVENESS_SECONDS` after the heal every running member is in the group, the group is stable, every partition is
+read by its owner, and a commit of each member is applied.
+
+The members' actions are operations of the schedule, so a failing schedule is shrunk and saved like others.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from .truth import GroupTruth
 LIVENESS_SECONDS = 40.0
 LOOK_EVERY = 0.5
 EXPIRY_SECONDS = 1.0
-"""Between two looks for offsets that have expired."""
+"""Seconds between two checks for expired offsets."""
 PARTITIONS_MAX = 4
 
 
@@ -47,14 +49,12 @@ class GroupWorld(QuorumWorld):
     def __init__(self, schedule: Schedule) -> None:
         self._rng = random.Random(f"{schedule.seed}/groups")
         self.members: dict[int, SimMember] = {}
-        """By place; a place is taken by one process after the other."""
+        """Place → the process that has it now; a crashed process is followed by another."""
         self.group = GroupTruth(GROUP, _Living(self.members))
         self._started = 0
         self._settings = MemberSettings(assignor=self._rng.choice(("uniform", "uniform", "range")))
         self._static = self._rng.random() < 0.3
         super().__init__(schedule)
-        for node in self.group_nodes:
-            node.others = self.group_nodes
 
     @property
     def group_nodes(self) -> list[GroupSimNode]:
@@ -93,7 +93,7 @@ class GroupWorld(QuorumWorld):
         self.members[place] = SimMember(name, instance, self._settings, self.heap, self.group_nodes, self.group, rng)
 
     def _grow(self, operation: Operation) -> None:
-        """Some topic gets another partition, as one node sees it."""
+        """Add a partition to some topic, by one node's view."""
         node = self.nodes[operation.node]
         if node.quorum is None or not node.quorum.image.topics:
             return
@@ -108,7 +108,7 @@ class GroupWorld(QuorumWorld):
     # --- Liveness ----------------------------------------------------------------------------------------------------
 
     def _require_progress(self, healed: float) -> None:
-        """First the group's, then, once its members are still, the quorum's."""
+        """Check the group's progress and, once its members have stopped, the quorum's."""
         for member in self.members.values():
             member.cut_off_until = member.hangs_until = 0.0
         at, carried_out = healed, self.group.carried_out
@@ -129,7 +129,7 @@ class GroupWorld(QuorumWorld):
         living = [member for member in self.members.values() if not member.crashed]
         leader = self.leader()
         if leader is None or leader.quorum is None:
-            return ["nobody leads"]
+            return ["no node leads"]
         image = leader.quorum.image
         group = image.groups.by_id.get(GROUP)
         if not living or group is None:
@@ -140,7 +140,7 @@ class GroupWorld(QuorumWorld):
         missing += [f"{name} is not in the group" for name in sorted(names - set(group.members))]
         wanted = {one for one in image.partitions if image.topics[one.topic_id].name.startswith("register-")}
         read = [one for member in living for one in member.reading]
-        missing += [f"nobody reads {one}" for one in sorted(wanted - set(read))]
+        missing += [f"no member reads {one}" for one in sorted(wanted - set(read))]
         if len(read) != len(set(read)):
             missing.append("two read one partition")
         if wanted and self.group.carried_out <= carried_out:
@@ -149,7 +149,7 @@ class GroupWorld(QuorumWorld):
 
 
 class _Living:
-    """The members that run, whenever they are looked at."""
+    """The running members, at the time of each iteration."""
 
     def __init__(self, members: dict[int, SimMember]) -> None:
         self._members = members
@@ -159,7 +159,7 @@ class _Living:
 
 
 def run_schedule(schedule: Schedule) -> QuorumVerdict:
-    """Run a schedule to its verdict. A crash of the product's own code is a violation, with its traceback."""
+    """Run a schedule. An exception in the product's code is a violation, with its traceback."""
     with small_limits(schedule.limits), mock.patch.object(coordinator, "EXPIRY_SECONDS", EXPIRY_SECONDS):
         world = GroupWorld(schedule)
         violation = ""
@@ -188,5 +188,5 @@ def run_schedule(schedule: Schedule) -> QuorumVerdict:
 
 
 def run_group_seed(seed: int, seconds: float, *, faulty: bool = True) -> QuorumVerdict:
-    """Draw a seed's schedule and run it."""
+    """Draw the schedule of a seed and run it."""
     return run_schedule(draw(seed, seconds, faulty=faulty))

@@ -1,5 +1,5 @@
-"""The schedule of a run with a consumer group: the quorum's of the same seed, with fewer deletions of topics, and with
-what happens to members, as operations among the others.
+"""The schedule of a run with a consumer group: the quorum's schedule of the same seed with fewer deletions of topics,
+and with operations on members.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEPT_DELETIONS = 0.2
 
 
 def draw(seed: int, seconds: float, *, faulty: bool = True) -> Schedule:
-    """The schedule of a seed."""
+    """Draw the schedule of a seed."""
     schedule = draw_quorum(seed, seconds, faulty=faulty)
     rng = random.Random(f"{seed}/groups/operations")
     operations = [one for one in schedule.operations if one.kind != "delete" or rng.random() < KEPT_DELETIONS]

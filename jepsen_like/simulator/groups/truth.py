@@ -1,15 +1,16 @@
-"""What must be true of consumer groups whenever the quorum has decided something: S8, and one reader at a time.
+"""Checks consumer groups (S8) after every entry that the quorum has applied: offsets, owners, and one reader at a time.
 
-Judged from outside: who owned what is read off the image after each entry and kept (a *tenure*: a member's life, from a
-grant on), and every commit carries a name by which it is known again in the image.
+The checks use only the image and the members' reports. The owners of partitions are taken from the image after each
+entry (a *tenure*: a member's life with a partition, from its assignment on), and every commit has a unique token by
+which it is found in the image.
 
-1. A committed offset is never lost nor lowered while its partition exists.
-2. A commit is taken (and carried out) only for a tenure that holds when it is: not for a former owner, nor for a former
-   tenure of the same member, whose position knows nothing of what others did in between.
-3. Whoever is a member reads only what is its own, in the tenure in which it began. So no two members read one
-   partition. (Who was removed and does not know it yet reads on, and can commit nothing.)
-4. A tenure begins to read exactly at the committed offset of that moment: nothing is skipped, and nothing that was
-   committed is read again.
+1. A committed offset is never lost or lowered while its partition exists.
+2. A commit is accepted, and applied, only in a present tenure: not from a former owner, nor in an earlier tenure of the
+   same member, whose position lacks what others did meanwhile.
+3. A present member reads only its own partitions, in the tenure in which it began. So no two members read one
+   partition. (A removed member that does not know this yet continues to read, but cannot commit.)
+4. A tenure begins to read exactly at the offset that is committed at that moment: no record is skipped, and no
+   committed record is read again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from raftlog.model import TopicPartition
 
 
 class Tenure(NamedTuple):
-    """A partition of a member, from a grant on."""
+    """One member's ownership of a partition, from its assignment on."""
 
     member_id: str
     incarnation: int
@@ -33,7 +34,7 @@ class Tenure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One offset that a member asked to be committed."""
+    """One offset of a member's commit request."""
 
     partition: TopicPartition
     offset: int
@@ -41,41 +42,41 @@ class Commit:
 
 
 class Reader(Protocol):
-    """A member as it is looked at."""
+    """The interface of a member for the checks."""
 
     @property
     def member_id(self) -> str: ...
     @property
     def reading(self) -> dict[TopicPartition, Tenure]:
-        """What it reads now."""
+        """The partitions that it reads now."""
         ...
 
 
 class GroupTruth:
-    """Of one group; raises `Violation`."""
+    """Checks one group; raises `Violation`."""
 
     def __init__(self, group_id: str, readers: Iterable[Reader]) -> None:
-        """`readers` may change; it is looked at whenever something was decided."""
+        """`readers` may change; it is iterated at each check."""
         self._group_id = group_id
         self._readers = readers
         self.index = 0
-        """Of the last entry that was looked at."""
+        """Index of the last checked entry."""
         self.owners: dict[TopicPartition, Tenure] = {}
         self.incarnations: dict[str, int] = {}
-        """Of the members of now."""
+        """Member id → incarnation, of the present members."""
         self.offsets: dict[TopicPartition, int] = {}
         self.commits: dict[str, Commit] = {}
-        """By name."""
+        """Token → commit."""
         self.carried_out = 0
         self.grants = 0
         self._tokens: dict[TopicPartition, str] = {}
         self._history: dict[TopicPartition, list[tuple[int, Tenure | None]]] = {}
-        """(entry, owner from then on)."""
+        """Partition → (entry, owner from then on)."""
         self._tenures: dict[tuple[TopicPartition, str, int], list[int]] = {}
-        """(partition, member, incarnation) → its grants."""
+        """(partition, member, incarnation) → the generations of its assignments."""
 
     def applied(self, index: int, image: ClusterImage) -> None:
-        """Some node's image is at this index."""
+        """A node's image is at this index."""
         if index <= self.index:
             return
         self.index = index
@@ -85,22 +86,23 @@ class GroupTruth:
                 self.check(reader)
 
     def tenure(self, partition: TopicPartition, member_id: str, incarnation: int, generation: int) -> Tenure:
-        """The one that a member means that knows this generation."""
+        """The tenure of a member that knows this generation."""
         grants = self._tenures.get((partition, member_id, incarnation), [])
         known = [granted for granted in grants if granted <= generation]
         if not known:
-            raise Violation(f"S8.3: {member_id} begins to read {partition}, which it was never given: {grants}")
+            raise Violation(f"S8.3: {member_id} begins to read {partition}, which it never owned: {grants}")
         return Tenure(member_id, incarnation, known[-1])
 
     def begins(self, partition: TopicPartition, tenure: Tenure, offset: int) -> None:
-        """A member has been told where to go on."""
+        """A member has received its start offset."""
         committed = self.offsets.get(partition, 0)
         if self.owners.get(partition) == tenure and offset != committed:
             raise Violation(f"S8.4: {tenure} begins {partition} at {offset}; committed is {committed}")
 
     def taken(self, tokens: Iterable[str], asked: int, index: int) -> None:
-        """2: a node that was asked when entry `asked` was the last says that this commit was taken, by `index`: which
-        may be the entry of a copy, after the one that was carried out."""
+        """2: a node accepted this commit. `asked`: the last entry when it was asked; `index`: the entry that it
+        reports, which may be that of a later copy of the commit.
+        """
         for token in tokens:
             commit = self.commits[token]
             history = self._history.get(commit.partition, [])
@@ -110,7 +112,7 @@ class GroupTruth:
                 raise Violation(f"S8.2: entry {index} takes {commit}, and {commit.partition} is that of {owners}")
 
     def check(self, reader: Reader) -> None:
-        """3."""
+        """3: check one reader."""
         for partition, tenure in reader.reading.items():
             present = self.incarnations.get(tenure.member_id) == tenure.incarnation
             owner = self.owners.get(partition)
@@ -132,7 +134,7 @@ class GroupTruth:
             self.offsets[partition] = committed.offset
 
     def _carried_out(self, index: int, partition: TopicPartition, token: str) -> None:
-        """2: by the owners of before this entry."""
+        """2: check against the owners before this entry."""
         commit = self.commits[token]
         owner = self.owners.get(partition)
         if owner != commit.tenure:

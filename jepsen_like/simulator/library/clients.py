@@ -1,7 +1,7 @@
-"""Applications of a simulated world: producers, readers and members of a group, which are the client library's own.
+"""Applications of a simulated world: producers, readers and group members that use the client library.
 
-Each is a process with an event loop on virtual time (`loop.py`). They know topics by name and are told nothing
-of what the world does to them. A process is stopped for a while, as others are, crashes, and closes in order.
+Each is a process with an event loop on virtual time (`loop.py`). Applications know topics by name only, and nothing of
+the world's faults. A process may be paused, crash, or close its clients and end.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jepsen_like.simulator.world.violation import Violation
 from raftlog.broker.requests import forwarding
 from raftlog.client.cluster import transport
 from raftlog.client.cluster.api import HttpApi
+from raftlog.client.consumer import Consumer
 from raftlog.client.consuming import fetcher
-from raftlog.client.consuming.consumer import Consumer
 from raftlog.client.consuming.records import ConsumerRecord
 from raftlog.client.groups import membership as group_membership
 from raftlog.client.groups.consumer import GroupConsumer
@@ -38,7 +38,7 @@ from .network import REACHES, Reach, connect, exchange
 from .topic_lives import LivesTruth
 
 WAITING_MAX = 30
-"""Records without an answer: a producer that nobody answers makes no more."""
+"""The most records without an answer; a producer sends no further ones."""
 DELIVERY_TIMEOUT_MS = 20_000
 REQUEST_TIMEOUT_MS = 2_000
 POLL_SECONDS = 0.5
@@ -65,7 +65,7 @@ class Application(ABC):
         self.life = Life(name)
         self.loop = VirtualLoop(heap, self.life, self.failed)  # type: ignore[abstract]
         self.stopping = False
-        """It makes nothing new."""
+        """The application starts nothing new."""
         REACHES[self.loop] = Reach(network, CLIENT)
 
     def start(self) -> None:
@@ -74,11 +74,11 @@ class Application(ABC):
 
     @property
     def missing(self) -> list[str]:
-        """What it waits for still."""
+        """The things that it still waits for."""
         return []
 
     def failed(self, error: BaseException) -> None:
-        """It is raised where no product code can catch it."""
+        """Raise the error outside all product code, so nothing catches it."""
 
         def raise_it() -> None:
             raise error
@@ -87,10 +87,10 @@ class Application(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """What it does, to its end. What this raises ends the world."""
+        """The application's whole work. An exception ends the world."""
 
     def member(self, group: str, topics: tuple[str, ...], **options: Any) -> GroupConsumer:
-        """One of a group, with timeouts that fit the length of a simulated run; `options` are `GroupConsumer`'s."""
+        """A group member with timeouts that suit the length of a simulated run; `options` are `GroupConsumer`'s."""
         return GroupConsumer(
             self.bootstrap,
             group,
@@ -104,7 +104,7 @@ class Application(ABC):
         )
 
     async def take(self, consumer: Consumer | GroupConsumer, most: int) -> list[ConsumerRecord]:
-        """The next records. Raises as `poll` does."""
+        """The next records. Raises what `poll` raises."""
         return await consumer.poll(most, POLL_SECONDS)
 
     async def _guarded(self) -> None:
@@ -117,7 +117,7 @@ class Application(ABC):
 
 
 class ProducerApplication(Application):
-    """Sends records, each with a value of its own, to topics by name."""
+    """Sends records with unique values to topics by name."""
 
     def __init__(self, *made: Any, topics: tuple[str, ...]) -> None:
         super().__init__(*made)
@@ -125,7 +125,7 @@ class ProducerApplication(Application):
         self._number = 0
         self.waiting = 0
         self.proved: set[tuple[str, int]] = set()
-        """Where it was acknowledged after everything had healed."""
+        """(topic, partition) with an acknowledged record after the heal."""
         self._linger_ms = self.rng.choice((0.0, 5.0))
         self._pause = self.rng.choice((0.1, 0.3))
 
@@ -154,7 +154,7 @@ class ProducerApplication(Application):
             await asyncio.sleep(AGAIN_SECONDS)
         try:
             await producer.close()
-        except RaftlogError as error:  # of a record, as it is told to `_hear`, too
+        except RaftlogError as error:  # a record's error, which `_hear` gets too
             self.truth.counts[f"close {error.code}"] += 1
 
     def _living(self) -> list[tuple[str, int]]:
@@ -167,11 +167,11 @@ class ProducerApplication(Application):
             return await producer.send_and_wait(topic, value, partition=partition)
         except RaftlogError as error:
             if error.code == "unknown_partition":
-                self.proved.add((topic, partition))  # it looks for new ones once a minute
+                self.proved.add((topic, partition))  # the producer looks for new partitions once a minute
             raise
 
     async def _prove(self, producer: Producer, topic: str, partition: int) -> None:
-        """That it can send there, now that all is well (S10)."""
+        """Prove that the producer can write there after the heal (S10)."""
         value = f"{self.name}:{self._number}".encode()
         self._number += 1
         self.waiting += 1
@@ -186,7 +186,7 @@ class ProducerApplication(Application):
         self.loop.create_task(self._hear(topic, value, producer.send_and_wait(topic, value)))
 
     async def _hear(self, topic: str, value: bytes, delivery: Any) -> bool:
-        """Whether it was delivered."""
+        """Whether the record was delivered."""
         try:
             told = await delivery
         except RaftlogError as error:
@@ -200,7 +200,7 @@ class ProducerApplication(Application):
 
 
 class ReaderApplication(Application):
-    """Reads a topic by name from its beginning, and when it is told that the topic is another one, the next."""
+    """Reads a topic by name from its beginning, and starts again if the topic was deleted or recreated."""
 
     def __init__(self, *made: Any, topic: str) -> None:
         super().__init__(*made)
@@ -209,7 +209,7 @@ class ReaderApplication(Application):
 
     @property
     def topic_id(self) -> bytes:
-        """Of the life that it reads; empty while it knows none."""
+        """Id of the topic that it reads; empty before it knows one."""
         reads = self._reads
         return b"" if reads is None or reads._fetcher is None else reads._fetcher.topic.topic_id
 
@@ -236,7 +236,7 @@ class ReaderApplication(Application):
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _read(self, reads: Consumer) -> None:
-        """Until it is told that the topic is not there."""
+        """Read until the topic is gone."""
         while True:
             try:
                 records = await self.take(reads, 100)
@@ -245,7 +245,7 @@ class ReaderApplication(Application):
                 if CODES[error.code].retriable:
                     continue
                 if error.code not in ("unknown_topic", "unknown_partition"):
-                    raise Violation(f"S10: reader {self.name} of {topic_id.hex()} stops for ever: {error}") from None
+                    raise Violation(f"S10: reader {self.name} of {topic_id.hex()} stops permanently: {error}") from None
                 if topic_id:
                     self.truth.told_gone(self.name, topic_id, str(error))
                 return
@@ -275,7 +275,7 @@ class MemberApplication(Application):
         except RaftlogError as error:
             self.truth.counts[f"poll {error.code}"] += 1
             if not CODES[error.code].retriable:
-                raise Violation(f"S10: member {self.name} stops for ever: {error}") from None
+                raise Violation(f"S10: member {self.name} stops permanently: {error}") from None
             await asyncio.sleep(AGAIN_SECONDS)
             return
         ids = {(one.topic, one.partition): one.topic_id for one in member.positions}
@@ -290,7 +290,7 @@ class MemberApplication(Application):
 
 @contextmanager
 def virtual_library(seed: int) -> Iterator[None]:
-    """The library's outside is the world's for as long as this lasts: its network, its clocks, and what it draws."""
+    """Replace the library's network, clocks and random sources by the world's, inside the `with` block."""
     draws = _Draws(seed)
     with ExitStack() as stack:
 
@@ -315,7 +315,7 @@ def virtual_library(seed: int) -> Iterator[None]:
 
 
 class _Draws:
-    """Stands for the modules `random` and `secrets`."""
+    """In place of the modules `random` and `secrets`."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(f"{seed}/clients/library")
@@ -334,12 +334,12 @@ class _Draws:
 
 
 def _now() -> float:
-    """Of the process that asks."""
+    """The time of the process that asks."""
     return asyncio.get_running_loop().time()
 
 
 class _Clock:
-    """Stands for the module `time`."""
+    """In place of the module `time`."""
 
     def time_ns(self) -> int:
         return FIRST_TIMESTAMP_MS * 1_000_000 + int(_now() * 1e9)

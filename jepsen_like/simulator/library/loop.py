@@ -1,11 +1,11 @@
 """An asyncio event loop on virtual time: coroutines of one simulated process run as events of the world's heap.
 
-The client library and the request side of a node are written for asyncio. Here they run as they are: a callback that
-is due becomes an event of the process's life, so it dies with a killed process, and comes late in a stopped one. Which
-callback is next depends on the heap alone; no real clock, thread or socket is involved.
+The client library and a node's request handlers are written for asyncio, and run here unchanged: a callback becomes an
+event of the process's life, so it dies with a killed process and is late in a paused one. Only the heap decides which
+callback is next; no real clock, thread or socket is involved.
 
-The loop runs while one of its process's events does (`entered`), whichever code scheduled that event: product code that
-asks for the running loop finds it.
+The loop is the running loop during every event of its process (`entered`), whichever code scheduled the event. So
+product code that asks for the running loop finds it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 from jepsen_like.simulator.world.heap import Event, EventHeap, Life
 
 TURN_SECONDS = 1e-6
-"""What a turn of a loop takes at least: who looks a rounding error too early, and asks to be called again, is not
-called at the same moment for ever."""
+"""Least duration of a turn of a loop. Code that wakes up too early by a rounding error and calls itself again would
+otherwise be called at the same moment without end.
+"""
 
 TASKS_MIN = 64
 
@@ -29,8 +30,9 @@ Ts = TypeVarTuple("Ts")
 
 
 class VirtualHandle(Event):
-    """A callback that is due, in the context of whoever asked for it: the event itself, and what asyncio's callers use
-    of a handle. Most events of a world with client libraries are these, so each is one object."""
+    """A callback in the context of its scheduler: both the heap's event and what asyncio's callers use of a handle.
+    Most events of a world with client libraries are such callbacks, so each is one object.
+    """
 
     __slots__ = ("_arguments", "_context", "_function", "loop")
 
@@ -49,7 +51,7 @@ class VirtualHandle(Event):
         self._context = contextvars.copy_context() if context is None else context
 
     def callback(self) -> None:
-        """As `asyncio.Handle` runs it. What it raises is heard by the loop."""
+        """Run the callback like `asyncio.Handle` does. The loop gets any exception."""
         assert self._function is not None
         try:
             self._context.run(self._function, *self._arguments)
@@ -64,26 +66,26 @@ class VirtualHandle(Event):
         self._arguments = ()
 
     def when(self) -> float:
-        """When it is due."""
+        """The time at which it is due."""
         return self.at
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """Of one life of one simulated process."""
+    """The loop of one life of one simulated process."""
 
     def __init__(self, heap: EventHeap, life: Life, failed: Callable[[BaseException], None]) -> None:
-        """`failed` is told what a callback raised; that is a bug of the product, or of the world."""
+        """`failed` gets each exception of a callback, which is a bug of the product or of the world."""
         self.heap = heap
         self.life = life
         self.failed = failed
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        """Those under way, in the order of their beginning: kept alive, and ended by `end`. Some are done."""
+        """The running tasks, in the order of their start, which keeps them alive until `end`. Some may be done."""
         self._tasks_max = TASKS_MIN
-        """When there are so many, those that are done are let go."""
+        """At this number of tasks, those that are done are dropped."""
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """This is the running loop meanwhile."""
+        """Inside the `with` block this is the running loop."""
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -92,7 +94,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(before)
 
     def end(self) -> None:
-        """Cancel what is under way: nothing may outlive its world half done."""
+        """Cancel all running tasks: no task may survive its world unfinished."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -155,7 +157,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return made
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """There are no threads: it happens now, and whoever waits is told in a later turn."""
+        """Run the function at once, as there are no threads; the future's callbacks run in a later turn."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -176,5 +178,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.call_exception_handler(context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """That a task's error was seen by nobody is told when it is collected, at any time or never, so a world does
-        not listen to that; and what a callback raised, the loop has heard."""
+        """Do nothing: asyncio reports an unretrieved exception of a task at its garbage collection, at any time or
+        never, so a world ignores it. The loop has already got the exceptions of callbacks.
+        """

@@ -1,8 +1,9 @@
-"""How asyncio code of a simulated process reaches nodes: HTTP/2 connections and API requests over the world's network.
+"""The simulated network of asyncio code: HTTP/2 connections to nodes, and API requests.
 
-A connection is one link, on which every message says for which path it is: in order, lost as a whole, as a TCP
-connection is. Behind a node's end stand the product's own acceptors (`raftlog/broker/requests/data_listener.py`). An
-API request has a link of its own: the request goes one way, the answer the other, and a broken link is a lost answer.
+A connection is one link, and each message on it names its path. Messages arrive in order, and a connection is lost as a
+whole, like a TCP connection. The node's end runs the product's own acceptors
+(`raftlog/broker/requests/data_listener.py`). An API request has its own link: the request goes one way and the answer
+the other, and a broken link is a lost answer.
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jepsen_like.simulator.world.network import SimLink, SimNetwork
-from raftlog.client.cluster.api import CONNECT_TIMEOUT, Call, HttpApi, NotSent
-from raftlog.errors import RetriableError
+from raftlog.client.cluster.any_node import NotSent
+from raftlog.client.cluster.api import CONNECT_TIMEOUT, Answer, Call, HttpApi
+from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Endpoint
 from raftlog.ports import Link, LinkHandler, Part
+from raftlog.security.secrets import Secret
 
 from .loop import VirtualLoop
 
 DATA = "data"
-"""The kind of link that is an HTTP/2 connection."""
+"""Kind of a link that is an HTTP/2 connection."""
 API = "api"
-"""The kind of link that is one request of the API."""
+"""Kind of a link that is one API request."""
 
 Acceptors = Mapping[str, Callable[[Any], Any]]
-"""Path → what makes the handler of a new stream, as `data_acceptors` has it."""
+"""Path → the acceptor that makes the handler of a new stream (`data_acceptors`)."""
 
 
 class ApiRequest(msgspec.Struct, frozen=True, array_like=True):
-    """As it travels."""
+    """A request as sent over the link."""
 
     method: str
     path: str
@@ -40,34 +43,39 @@ class ApiRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ApiAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """As it travels."""
+    """An answer as sent over the link."""
 
     status: int
     body: bytes
 
 
 class Reach(NamedTuple):
-    """From where a process speaks to nodes."""
+    """The network of a process, and its place in it."""
 
     network: SimNetwork
     owner: int
 
 
 REACHES: dict[VirtualLoop, Reach] = {}
-"""Of the loops of the world that runs: `connect` and `exchange` stand for module functions, and are given no world."""
+"""The reaches of the running world's loops: `connect` and `exchange` replace module functions, which get no world as an
+argument.
+"""
 
 
 def node_of(host: str) -> int:
-    """The node that a simulated host name is of."""
+    """Id of the node with this simulated host name."""
     return int(host.removeprefix("node-"))
 
 
 class VirtualStream:
-    """One path of a connection, at either end: what the product uses of an `Http2Stream`."""
+    """One path of a connection, at either end, with the interface of an `Http2Stream`."""
 
     def __init__(self, link: Callable[[], Link | None], path: str) -> None:
         self._link = link
         self.path = path
+        self.peer_host = "simulated"
+        self.status: int | None = None
+        self.refusal: RaftlogError | None = None
         self.closed = False
 
     def send(self, parts: Sequence[Part]) -> None:
@@ -83,7 +91,7 @@ class VirtualStream:
 
 
 class VirtualConnection(LinkHandler):
-    """The dialing end: what the product uses of an `Http2Connection`."""
+    """The dialing end, with the interface of an `Http2Connection`."""
 
     queued_bytes = 0
 
@@ -115,7 +123,7 @@ class VirtualConnection(LinkHandler):
     def on_opened(self, link: Link) -> None:
         self._link = link
         if self.ready.done():
-            link.close()  # whoever dialed has given up
+            link.close()  # the dialer has given up
         else:
             self.ready.set_result(None)
 
@@ -135,7 +143,7 @@ class VirtualConnection(LinkHandler):
             self._on_closed(self, self._reason)
 
     def failed(self) -> None:
-        """Nobody was reached."""
+        """The node was not reached."""
         if not self.ready.done():
             self.ready.set_exception(RetriableError("connection_lost", "cannot connect"))
 
@@ -173,7 +181,7 @@ async def connect(
     ssl: object = None,
     on_closed: Callable[[Any, str], None] | None = None,
 ) -> VirtualConnection:
-    """Stands for `raftlog.http2.dialer.connect`. Raises `RetriableError` (`connection_lost`)."""
+    """In place of `raftlog.http2.dialer.connect`. Raises `RetriableError` (`connection_lost`)."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     network, owner = REACHES[loop]
@@ -184,7 +192,7 @@ async def connect(
 
 
 class _Exchange(LinkHandler):
-    """The asking end of one API request."""
+    """The client's end of one API request."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request
@@ -210,14 +218,14 @@ class _Exchange(LinkHandler):
             self.answer.set_exception(NotSent("cannot connect"))
 
     def over(self) -> None:
-        """No answer is awaited any more."""
+        """The client has given up."""
         self.answer.cancel()
         if self._link is not None:
             self._link.close()
 
 
-async def exchange(api: HttpApi, node: Endpoint, call: Call) -> tuple[int, bytes]:
-    """Stands for `HttpApi._exchange`."""
+async def exchange(api: HttpApi, node: Endpoint, call: Call, credential: Secret | None) -> Answer:
+    """In place of `HttpApi._exchange`."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     network, owner = REACHES[loop]
@@ -234,7 +242,7 @@ async def exchange(api: HttpApi, node: Endpoint, call: Call) -> tuple[int, bytes
         raise RetriableError("connection_lost", f"{node}: no answer within {call.timeout:g} s") from None
     finally:
         asking.over()
-    return answer.status, answer.body
+    return Answer(answer.status, answer.body)
 
 
 class ApiListener(LinkHandler):
@@ -251,7 +259,7 @@ class ApiListener(LinkHandler):
         self._answer(request, lambda answer: link.send([msgspec.msgpack.encode(answer)]))
 
     def on_closed(self, link: Link) -> None:
-        """Whoever asked has the answer, or waits for it no more; what was asked goes on."""
+        """The client has the answer or has given up; the node continues to handle the request."""
 
 
 def _head(path: str) -> bytes:

@@ -1,9 +1,8 @@
-"""A simulated node that client libraries talk to: its HTTP/2 data listener and its API, as far as they are the
-product's.
+"""A simulated node for client libraries: the product's HTTP/2 data listener and API handlers on virtual time.
 
-Real are the router, consumer groups with their coordinator, transactions, the topics' administrator, the forwarder,
-every handler of the API and what is asked before one (`http_api/web/middleware.py`). Only aiohttp is missing, which
-would carry the same requests as bytes.
+The product's own code are the router, consumer groups with their coordinator, transactions, the topic administrator,
+the forwarder, every handler of the API and the checks before it (`http_api/web/middleware.py`). Only aiohttp is
+missing, which would carry the same requests as bytes.
 """
 
 from __future__ import annotations
@@ -22,15 +21,17 @@ from http_api.web.hosts import HostPolicy
 from http_api.web.limits import Limits
 from http_api.web.middleware import Handler, bounded
 from http_api.web.problems import problem
-from jepsen_like.simulator.brokers.node import SimNode, SimQuorum, TraceLogger
+from jepsen_like.simulator.brokers.node import SimQuorum, TraceLogger
+from jepsen_like.simulator.transactions.node import TransactionNode
 from jepsen_like.simulator.world.disk import SimulatedCrash
-from jepsen_like.simulator.world.heap import Life
+from jepsen_like.simulator.world.heap import Life, SimScheduler, SimWorker
 from jepsen_like.simulator.world.violation import Violation
 from raftlog.broker.changes.groups import Groups
-from raftlog.broker.changes.transactions import Transactions
 from raftlog.broker.requests.data_listener import data_acceptors
 from raftlog.broker.requests.forwarding import Forwarder
-from raftlog.broker.service import Router, groups_of, transactions_of
+from raftlog.broker.security.password_hashing import PasswordHashing
+from raftlog.broker.security.request_access import OpenAccess
+from raftlog.broker.service import Router, groups_of
 from raftlog.broker.wiring import Broker
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.model import BrokerId, Endpoint
@@ -41,55 +42,57 @@ from .network import API, DATA, REACHES, ApiAnswer, ApiListener, ApiRequest, Dat
 REQUEST_ID = "simulated"
 
 
-class LibraryNode(SimNode):
+class LibraryNode(TransactionNode):
     """See `SimNode`."""
 
     loop: VirtualLoop | None = None
     _groups: Groups | None = None
-    _transactions: Transactions | None = None
 
     def open_to_clients(self, life: Life, broker: Broker, quorum: SimQuorum) -> None:
         self.close_to_clients()
+        super().open_to_clients(life, broker, quorum)
         loop = self.loop = VirtualLoop(self.heap, life, self._callback_failed)  # type: ignore[abstract]
         REACHES[loop] = Reach(self.network, int(self.node_id))
         forwarder = Forwarder(self._data_address)
         log = TraceLogger(self._trace, int(self.node_id), self._on_violation)
+        scheduler = SimScheduler(self.heap, life)
+        worker = SimWorker(self.heap, life, self.random, lambda: self.random.uniform(0.0001, 0.003))
         with loop.entered():
-            self._groups = groups_of(broker, quorum, forwarder, self.clock, log)
-            self._transactions = transactions_of(broker, quorum, self.clock, self.random, log)
+            self._groups = groups_of(broker, quorum, forwarder, self.clock, scheduler, worker, log)
             router = Router(
                 broker,
                 quorum,
                 forwarder,
                 self.random,
-                groups=self._groups,
-                transactions=self._transactions,
+                self._groups,
+                self.transactions,
+                OpenAccess(),
+                PasswordHashing(worker).hash,
             )
             context = ApiContext(router, HostPolicy.of((), ()), Limits(), self.clock.wall_ms)
-        acceptors = data_acceptors(broker.local, lambda: not self.stopping, self._groups.hear)
+        acceptors = data_acceptors(broker.local, self._groups, self.transactions.ask, lambda: not self.stopping)
         self.network.listen(self.node_id, DATA, life, DataListener(acceptors))
         front = ApiFront(loop, context, self._callback_failed)
         self.network.listen(self.node_id, API, life, ApiListener(front.answer))
 
     def close_to_clients(self) -> None:
-        """The process is another one, or the world is over."""
+        """Called when the process is replaced or the world ends."""
         if self.loop is not None:
             REACHES.pop(self.loop, None)
 
     def quorum_led_by(self, leader: BrokerId) -> None:
-        if self.broker is None or self.loop is None or self._groups is None or self._transactions is None:
+        super().quorum_led_by(leader)
+        if self.broker is None or self.loop is None or self._groups is None:
             return
-        self.broker.view.controller = leader
         with self.loop.entered():
             self._groups.wake()
-            self._transactions.wake()
 
     def _data_address(self, peer: BrokerId) -> Endpoint | None:
         record = None if self.broker is None else self.broker.view.broker(peer)
         return None if record is None else record.data
 
     def _callback_failed(self, error: BaseException) -> None:
-        """It is raised where no product code can catch it."""
+        """Raise the error outside all product code, so nothing catches it."""
 
         def raise_it() -> None:
             raise error
@@ -98,7 +101,7 @@ class LibraryNode(SimNode):
 
 
 class ApiFront:
-    """Requests of the API to one process."""
+    """Answers API requests to one process."""
 
     def __init__(self, loop: VirtualLoop, context: ApiContext, failed: Callable[[BaseException], None]) -> None:
         self._loop = loop
@@ -107,7 +110,7 @@ class ApiFront:
         self._failed = failed
 
     def answer(self, asked: ApiRequest, tell: Callable[[ApiAnswer], None]) -> None:
-        """`tell` follows, some time."""
+        """Answer the request through `tell` at some later time."""
         self._loop.create_task(self._answer(asked, tell))
 
     async def _answer(self, asked: ApiRequest, tell: Callable[[ApiAnswer], None]) -> None:
@@ -130,12 +133,12 @@ class ApiFront:
 
 
 def _told(response: Any) -> ApiAnswer:
-    """An answer that is whole, as all are that the library asks for."""
+    """A response with its whole body; the library requests no streamed ones."""
     return ApiAnswer(response.status, response.body or b"")
 
 
 class _Content:
-    """A body that came with its head."""
+    """A body that came with its headers."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -151,10 +154,11 @@ class _Content:
 
 
 class VirtualRequest(dict[Any, Any]):
-    """What the API's handlers use of an aiohttp request."""
+    """A request with the part of aiohttp's interface that the API's handlers use."""
 
     charset = None
-    remote = "simulated"
+    remote = "127.0.0.1"
+    transport = None
     keep_alive = True
 
     def __init__(self, asked: ApiRequest, app: dict[Any, Any]) -> None:

@@ -1,9 +1,10 @@
-"""The client library in the world of clusters (`jepsen_like/simulator/cluster/run.py`): the same brokers, quorum,
-network, disks and faults, and applications that use the library's producers, consumers and groups, while topics are
-deleted and made again under their names (`topic_lives.py`).
+"""The client library in a simulated cluster (`jepsen_like/simulator/cluster/run.py`).
 
-In the end (S10): every record is delivered or failed, every reader of a topic that is there has read all of it, and
-all that is committed in the topics that are there was handed to a member of the group.
+Brokers, quorum, network, disks and faults are those of a simulated cluster. Applications use the library's producers,
+consumers and groups, while topics are deleted and recreated under the same names (`topic_lives.py`).
+
+At the end (S10) every record is delivered or failed, every reader of an existing topic has read it to its end, and
+every committed record of the existing topics was returned to a member of the group.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ BEGIN_AT = 2.0
 PRODUCERS = 2
 MEMBERS = 3
 TRANSFORMERS = ("transformer", None)
-"""Transactional ids of those that transform in transactions, in odd seeds."""
+"""Transactional ids of the transformers, in odd seeds."""
 LOOK_SECONDS = 0.25
 CLIENTS_LIVENESS_SECONDS = 2 * LIVENESS_SECONDS
-"""Records may be delivered or given up, and lost members' sessions ended, only some time after the cluster is well."""
+"""Records are delivered or given up, and sessions of lost members expire, only some time after the cluster's heal."""
 MEMBER_BACK_SECONDS = (0.1, 3.0)
 HANG_SECONDS = (0.2, 8.0)
 END_ROUNDS = 3
-"""What a cancelled task waits for as it ends is cancelled, too."""
+"""A task that is cancelled may wait for another, which must be cancelled too."""
 END_SECONDS = 0.001
 
 
@@ -78,7 +79,7 @@ class ClientWorld(SimulatedWorld):
                 for n, name in enumerate(TRANSFORMERS)
             ]
         self.members = [self._make(kind, name, **more) for kind, name, more in self._places]
-        """Whoever is in a group, by its place."""
+        """The group members, by place."""
         for application in list(self._applications):
             self.heap.schedule(BEGIN_AT + 0.1 * self._begun, application.start)
         self._look_later()
@@ -104,12 +105,12 @@ class ClientWorld(SimulatedWorld):
         if loop is None:
             super()._run_event(event)
             return
-        asyncio._set_running_loop(loop)  # as `entered`, for most of all events
+        asyncio._set_running_loop(loop)  # like `entered`; most events come here
         try:
             if event.life in self._by_life:
                 super()._run_event(event)
             else:
-                event.callback()  # an application's: no node changes before another event
+                event.callback()  # an application's event: no node changes before the next event
         finally:
             asyncio._set_running_loop(None)
 
@@ -121,7 +122,7 @@ class ClientWorld(SimulatedWorld):
     # --- Processes ---------------------------------------------------------------------------------------------------
 
     def carry_out(self, operation: Operation) -> None:
-        """Also what is done to processes that use the library."""
+        """Also carries out operations on processes that use the library."""
         if operation.kind not in MEMBER_OPERATIONS:
             super().carry_out(operation)
             return
@@ -157,7 +158,7 @@ class ClientWorld(SimulatedWorld):
             self._end()
 
     def _end(self) -> None:
-        """What is half done is cancelled, also in processes that crashed; nothing of the world is left behind."""
+        """Cancel all unfinished tasks, also in crashed processes, so nothing of the world survives."""
         for _ in range(END_ROUNDS):
             for loop in self._loops.values():
                 loop.life.alive, loop.life.paused_until = True, 0.0
@@ -168,7 +169,7 @@ class ClientWorld(SimulatedWorld):
             node.close_to_clients()
 
     def _run_last(self, event: Event) -> None:
-        """Only what ends tasks: the verdict is known."""
+        """Run only callbacks that end tasks: the verdict is known."""
         loop = self._loops.get(event.life)
         if loop is not None and loop.calls(event):
             with loop.entered():
@@ -176,11 +177,13 @@ class ClientWorld(SimulatedWorld):
 
     def _require_progress(self, healed: float) -> None:
         for application in self._applications:
-            application.life.paused_until = 0.0
-        if OUTPUT in self.operations.names:  # else transformers have nowhere to write, and stay where they are
+            self.heap.resume(application.life)
+        if (
+            OUTPUT in self.operations.names
+        ):  # without the output topic, transformers could not write, and would make no progress
             self.operations.have(random.Random(f"{self.seed}/clients/output"), OUTPUT)
         super()._require_progress(healed)
-        for producer in self.producers:  # what is to be there is there by now
+        for producer in self.producers:  # all topics that the schedule makes exist now
             producer.stopping = True
         at = self.heap.now
         while True:
@@ -205,11 +208,11 @@ class ClientWorld(SimulatedWorld):
 
 
 def run_schedule(schedule: ClusterSchedule) -> Verdict:
-    """Run a schedule to its verdict."""
+    """Run a schedule."""
     with virtual_library(schedule.seed):
         return run_world(ClientWorld, schedule)
 
 
 def run_client_seed(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
-    """Draw a seed's schedule and run it."""
+    """Draw the schedule of a seed and run it."""
     return run_schedule(draw(seed, seconds, faulty=faulty))

@@ -1,11 +1,11 @@
-"""What is decided before a run with the library's clients: a cluster's schedule, other operations, and two stories.
+"""The schedule of a run with the library's clients: a cluster's faults with other operations and directed scenarios.
 
-Faults are a cluster's, apart from those that take a part of a disk. Topics are deleted and made again under their names
-far more often than any user does it, members crash, leave and hang. In two of three schedules a story is told again
-and again: a node is cut off from the others, but not from clients, a topic becomes another one meanwhile, and answers
-of some leader get lost, so that clients ask for descriptions and may ask the node that is behind.
+The faults are a cluster's except those that damage or fill a disk. Topics are deleted and recreated under the same
+names far more often than by any user; members crash, leave and hang. In two of three schedules a scenario is repeated:
+a node is isolated from the other nodes but not from clients, meanwhile a topic is recreated, and answers of some leader
+are lost, so clients ask for descriptions and may ask the isolated node, which is behind.
 
-In odd seeds there is a third name, and members that transform records in transactions.
+In odd seeds there is a third topic name, and members that transform records in transactions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STORIES_FROM = 8.0
 
 
 def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
-    """The schedule of a seed."""
+    """Draw the schedule of a seed."""
     base = cluster_schedule.draw(seed, seconds, faulty=faulty)
     rng = random.Random(f"{seed}/clients/schedule")
     operations = _operations(rng, seconds, 3 if seed % 2 else 2)
@@ -32,7 +32,7 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
     if faulty and rng.random() < 2 / 3:
         told_faults, told_operations = _stories(rng, base, seconds)
         if rng.random() < 0.5:
-            faults = []  # the story alone
+            faults = []  # only the scenario
         faults += told_faults
         operations += told_operations
     return replace(
@@ -53,7 +53,7 @@ def _operations(rng: random.Random, seconds: float, names: int) -> list[Operatio
             if at >= seconds:
                 break
             operations.append(Operation(round(at, 4), rng.choice(kinds), rng.randrange(1 << 30)))
-    # A name that nobody has is made again, so that clients have something to do.
+    # Create a topic again under any name that has none, so that clients always have work.
     operations += [Operation(at, "create", rng.randrange(1 << 30)) for at in range(8, int(seconds), 8)]
     return operations
 

@@ -1,15 +1,15 @@
-"""Topics under names that mean one topic after another, and what must be true of each life of a name.
+"""Topics that are deleted and recreated under the same names, and the properties of each life of a name.
 
-A topic is deleted and made again under its name while producers, readers and members of a group go on using the name.
-A life is one topic id; nothing of one life may show, count or be missing in another:
+A topic is deleted and recreated under its name while producers, readers and group members continue to use the name. A
+life of a name is one topic id; records and offsets of one life must not appear or be missing in another:
 
-* S1 an acknowledged record is committed in a life of its name, where the acknowledgement says; within a life each
-     record is committed at most once (`jepsen_like/simulator/truth/committed_log.py`), and each producer's in the order
-     of its sends.
-* S3 a reader is shown only what is committed in the life that it reads.
-* S8 a member is handed only what is committed in the life that it was assigned; and in the end everything that is
-     committed in a life that lives was handed to some member: a position that moved by another life's records skips.
-* S10 a reader is told that its topic was deleted only if it was.
+* S1 an acknowledged record is committed in a life of its name, at the acknowledged offset; within a life each record is
+  committed at most once (`jepsen_like/simulator/truth/committed_log.py`), and each producer's records in the order of
+  its sends.
+* S3 a reader gets only committed records of the life that it reads.
+* S8 a member gets only committed records of the life that it was assigned; at the end, every committed record of an
+  existing life was returned to some member: a position taken over from another life would skip records.
+* S10 a reader gets "topic deleted" only if its topic was deleted.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ NOBODY = ProducerPlan(in_flight=1, pause=1.0, careless=False, acks=-1, keys=0)
 
 
 class TopicLives(ClusterOperations):
-    """Operations on topics whose clients are the library's: they know names, and need nobody to tell them of a life."""
+    """Operations on topics whose clients are the library's: these know only names, so nothing informs them of a new
+    life.
+    """
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.names: tuple[str, ...] = INPUTS
         self.made: dict[TopicId, str] = {}
-        """Every life by its name, also of those that nobody saw alive for long."""
+        """Every life → its name, deleted lives included."""
 
     def _make(self, *given: Any) -> LiveTopic:
         topic = super()._make(*given)
@@ -57,7 +59,7 @@ class TopicLives(ClusterOperations):
         return bool(free)
 
     def have(self, rng: random.Random, name: str) -> None:
-        """Make a topic of this name, unless there is one."""
+        """Make a topic of this name if there is none."""
         if all(topic.name != name for topic in self.topics.values()):
             self._make_named(rng, name)
 
@@ -66,7 +68,7 @@ class TopicLives(ClusterOperations):
         self._make(rng, name, NOBODY, min(3, len(self._nodes)), configs, rng.choice(PARTITIONS))
 
     def _recreate(self, rng: random.Random) -> bool:
-        """As any cluster's, with as many partitions as chance says."""
+        """Like a cluster's, but with a random number of partitions."""
         topic = self._any_topic(rng)
         if topic is None or topic.may_come_again:
             return False
@@ -75,12 +77,12 @@ class TopicLives(ClusterOperations):
         return True
 
     def _employ(self, topic: LiveTopic) -> None:
-        """The library's clients find it by its name."""
+        """Do nothing: the library's clients find the topic by its name."""
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What a producer was told of one record."""
+    """The acknowledgement of one record."""
 
     topic: str
     partition: int
@@ -90,7 +92,7 @@ class Acknowledged:
 
 @dataclass(slots=True)
 class LivesTruth:
-    """What clients were told, held against each life's truth. Raises `Violation`."""
+    """Compares the clients' results with the truth of each life. Raises `Violation`."""
 
     truth: Truth
     made: Mapping[TopicId, str]
@@ -99,56 +101,56 @@ class LivesTruth:
     _lives: dict[str, list[TopicId]] = field(default_factory=dict)
     _names: dict[TopicId, str] = field(default_factory=dict)
     _handed_out: dict[TopicPartition, set[int]] = field(default_factory=dict)
-    """To members of the group."""
+    """Offsets returned to members of the group."""
     _acknowledged: list[Acknowledged] = field(default_factory=list)
-    """Not held against the truth yet."""
+    """Acknowledgements that are not checked yet."""
     _ordered: dict[TopicPartition, int] = field(default_factory=dict)
-    """Up to where the order of a log was looked at."""
+    """The offset up to which the order of a log was checked."""
     _last: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
-    """The number of a producer's last record there."""
+    """The number of a producer's last record in a log."""
 
     committed_shown: Callable[[TopicPartition, int, bytes | None], None] | None = None
-    """Is told what readers of the output are shown."""
+    """Is notified of each record that a reader of the output got."""
 
-    # --- What clients say --------------------------------------------------------------------------------------------
+    # --- Results of clients -------------------------------------------------------------------------------------------
 
     def acknowledged(self, topic: str, partition: int, offset: int, value: bytes) -> None:
         self.counts["acknowledged"] += 1
         self._acknowledged.append(Acknowledged(topic, partition, offset, value))
 
     def shown(self, reader: str, topic_id: bytes, partition: int, offset: int, value: bytes | None) -> None:
-        """A reader that reads this life was shown this record (S3)."""
+        """A reader of this life got this record (S3)."""
         self.counts["shown"] += 1
         self._check("S3", f"reader {reader} was shown", topic_id, partition, offset, value)
         if self.committed_shown is not None and self.made[TopicId(topic_id)] == OUTPUT:
             self.committed_shown(TopicPartition(TopicId(topic_id), partition), offset, value)
 
     def handed_out(self, member: str, topic_id: bytes, partition: int, offset: int, value: bytes | None) -> None:
-        """A member to which this life is assigned was handed this record (S8)."""
+        """A member with this life in its assignment got this record (S8)."""
         self.counts["handed out"] += 1
         self._check("S8", f"member {member} was handed", topic_id, partition, offset, value)
         self._handed_out.setdefault(TopicPartition(TopicId(topic_id), partition), set()).add(offset)
 
     def told_gone(self, reader: str, topic_id: bytes, why: str) -> None:
-        """A reader was told that its topic is there no more, or another one by now (S10)."""
+        """A reader got an error that its topic was deleted or recreated (S10)."""
         self.counts["told gone"] += 1
         self.learn()
         if TopicId(topic_id) in self.truth.rules.topics:
             name = self._names.get(TopicId(topic_id), "?")
-            raise Violation(f"S10: reader {reader} of {name} {topic_id.hex()}, which is there, stops for ever: {why}")
+            raise Violation(f"S10: reader {reader} of {name} {topic_id.hex()}, which exists, stops permanently: {why}")
 
     def living(self) -> list[tuple[str, int]]:
-        """Names that mean a topic now, and how many partitions it has."""
+        """(name, partition count) of the existing topics."""
         return sorted((record.name, record.partition_count) for record in self.truth.rules.topics.values())
 
     def is_there(self, topic_id: bytes) -> bool:
-        """This life lives, as far as any node has heard."""
+        """Whether this life exists, by the newest entry that any node has applied."""
         return TopicId(topic_id) in self.truth.rules.topics
 
     # --- Checks ------------------------------------------------------------------------------------------------------
 
     def learn(self) -> None:
-        """Lives that were made since the last call."""
+        """Take over the lives that were made since the last call."""
         for topic_id, name in self.made.items():
             if topic_id not in self._names:
                 self._names[topic_id] = name
@@ -156,7 +158,7 @@ class LivesTruth:
                 self.counts["lives"] += 1
 
     def look(self) -> None:
-        """Acknowledgements and orders since the last call."""
+        """Check the acknowledgements and orders since the last call."""
         self.learn()
         waiting, self._acknowledged = self._acknowledged, []
         for one in waiting:
@@ -165,7 +167,7 @@ class LivesTruth:
             self._check_order(topic_partition, known.log.end_offset)
 
     def missing(self) -> list[str]:
-        """What of the lives that live no member was handed (S8, S10)."""
+        """The committed records of existing lives that no member got (S8, S10)."""
         self.learn()
         found = []
         for topic_partition, known in self.truth.partitions.items():
@@ -176,7 +178,7 @@ class LivesTruth:
             lacking = [offset for offset in known.log.records if offset not in had]
             if lacking:
                 name = self._names.get(topic_partition.topic_id, "?")
-                found.append(f"no member was handed offsets {lacking[:3]} of {name} {topic_partition}")
+                found.append(f"no member got offsets {lacking[:3]} of {name} {topic_partition}")
         return found
 
     def _check(self, law: str, told: str, topic_id: bytes, partition: int, offset: int, value: bytes | None) -> None:
@@ -190,8 +192,9 @@ class LivesTruth:
             )
 
     def _check_acknowledged(self, one: Acknowledged) -> None:
-        """Whichever life took it: a producer is told names. One that was deleted is not looked at any more by
-        everybody who would know, so what it acknowledged at its end may be unseen."""
+        """Check an acknowledgement in every life of the name, as producers know only names. The nodes stop reporting on
+        a deleted life, so its last acknowledged records may be unknown here.
+        """
         lives = self._lives.get(one.topic, [])
         logs = [self.truth.of(TopicPartition(topic_id, one.partition)).log for topic_id in lives]
         if any(log.holds(one.offset, one.value) for log in logs):

@@ -1,16 +1,16 @@
-"""What must be true of transactions that turn records of some topics into records of another one (S13), while all of
-these topics are deleted and made again under their names.
+"""Checks transactions that transform records of some topics into records of another (S13), while all of these topics
+are deleted and recreated under the same names.
 
-An *attempt* is one transaction of one application: what it was handed out, how far its group's offsets are to move, and
-what it wrote. What was decided is learned from the metadata log's events, at whatever node applies an entry first.
+An *attempt* is one transaction of one application: the records that it got, the moves of its group's offsets, and the
+records that it wrote. The decisions are known from the metadata log's events, at the first node that applies an entry.
 
-* An attempt is committed whole: its offsets move in the entry that commits its outputs, and each record that was
-  acknowledged to it lies below a committed end, in a life of the topic that has the record there.
-* The group's offsets move by attempts alone, each from where the last one ended, and over exactly those records that
-  were handed out to it: in each life every record is transformed once.
-* Who was told of a refusal is never committed.
-* A reader of what is committed is shown no record of an attempt that is not; and in the end (S10) all that committed
-  attempts wrote in lives that live, while all that is committed in the lives of the input is transformed.
+* An attempt is committed atomically: its offsets move in the entry that commits its outputs, and each record that was
+  acknowledged to it is below a committed end, in a life of the topic that has the record at that offset.
+* The group's offsets move only by attempts, each from the last attempt's end, and over exactly the records that the
+  attempt got: in each life every record is transformed once.
+* An attempt that was refused is never committed.
+* A read_committed reader gets no record of an attempt that is not committed; at the end (S10) it got all records that
+  committed attempts wrote into existing lives, and all committed records in the lives of the input are transformed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Attempt:
 
     key: TransactionKey
     taken: dict[TopicPartition, set[int]]
-    """What was handed out, by offset."""
+    """The records that it got, by offset."""
     moves: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """Of the group: from (-1: nothing was committed) and to."""
+    """The moves of the group's offsets, from (-1: nothing was committed) and to."""
     written: list[Acknowledged] = field(default_factory=list)
     committed_at: int = -1
-    """The index of the entry."""
+    """Index of the entry that committed it."""
     refused: str = ""
 
 
@@ -53,40 +53,40 @@ class TransformedTruth:
         self._output = output
         self._index = 0
         self._attempts: dict[TransactionKey, Attempt] = {}
-        """Those whose commit was asked for."""
+        """The attempts that have begun to commit."""
         self._wrote: dict[bytes, Attempt] = {}
         self._ends: dict[TransactionKey, dict[TopicPartition, int]] = {}
         self._offsets: dict[TopicPartition, int] = {}
         self._unsettled: list[Attempt] = []
-        """Committed, and not looked for in the logs yet."""
+        """Committed attempts whose records were not looked up in the logs yet."""
         self._settled: list[tuple[TopicPartition, int]] = []
-        """What committed attempts wrote, and where."""
+        """The places of the records that committed attempts wrote."""
         self._shown: set[tuple[TopicPartition, int]] = set()
 
-    # --- What applications say ---------------------------------------------------------------------------------------
+    # --- Results of applications -------------------------------------------------------------------------------------
 
     def writes(self, attempt: Attempt, value: bytes) -> None:
-        """Before it is sent."""
+        """Called before the record is sent."""
         self._wrote[value] = attempt
 
     def attempted(self, attempt: Attempt) -> None:
-        """Before the commit is asked for."""
+        """Called before the commit request."""
         self._attempts[attempt.key] = attempt
 
     def told_committed(self, attempt: Attempt) -> None:
         self._lives.counts["transactions committed"] += 1
         if attempt.committed_at < 0:
-            raise Violation(f"S13: {attempt} was said to be committed, and is not")
+            raise Violation(f"S13: {attempt} was reported as committed, and is not")
 
     def told_refused(self, attempt: Attempt, code: str) -> None:
-        """It can never be committed."""
+        """The attempt can never be committed."""
         self._lives.counts[f"transactions {code}"] += 1
         attempt.refused = code
         if attempt.committed_at >= 0:
             raise Violation(f"S13: {attempt} is committed, and was refused as {code}")
 
     def shown(self, topic_partition: TopicPartition, offset: int, value: bytes | None) -> None:
-        """To a reader of what is committed."""
+        """A read_committed reader got this record."""
         attempt = None if value is None else self._wrote.get(value)
         if attempt is None or attempt.committed_at < 0:
             raise Violation(
@@ -94,10 +94,10 @@ class TransformedTruth:
             )
         self._shown.add((topic_partition, offset))
 
-    # --- What the quorum decides -------------------------------------------------------------------------------------
+    # --- Decisions of the quorum -------------------------------------------------------------------------------------
 
     def applied(self, index: int, events: Sequence[MetadataEvent]) -> None:
-        """Some node shows this entry now; whoever is first is heard."""
+        """A node has applied this entry; only the first node's call counts."""
         if index <= self._index:
             return
         self._index = index
@@ -121,7 +121,7 @@ class TransformedTruth:
     def _carried_out(self, key: TransactionKey, index: int, moved: dict[TopicPartition, list[int]]) -> None:
         attempt = self._attempts.get(key)
         if attempt is None:
-            raise Violation(f"S13: {key} is committed at {index}, and nobody asked for that")
+            raise Violation(f"S13: {key} is committed at {index}, without a request")
         if attempt.refused:
             raise Violation(f"S13: {attempt} was refused, and is committed")
         attempt.committed_at = index
@@ -145,7 +145,7 @@ class TransformedTruth:
     # --- Checks ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """At what committed attempts wrote."""
+        """Look up the records of committed attempts."""
         unsettled, self._unsettled = self._unsettled, []
         for attempt in unsettled:
             places = [self._place(attempt, one) for one in attempt.written]
@@ -155,7 +155,7 @@ class TransformedTruth:
                 self._settled += [place for place in places if place is not None]
 
     def _place(self, attempt: Attempt, one: Acknowledged) -> tuple[TopicPartition, int] | None:
-        """Where it is; None where nobody has seen that yet."""
+        """The place of a record; None if no node has reported it yet."""
         unseen = False
         for topic_partition, end in self._ends[attempt.key].items():
             if topic_partition.partition != one.partition or end <= one.offset:
@@ -169,7 +169,7 @@ class TransformedTruth:
         return None
 
     def missing(self) -> list[str]:
-        """What of the lives that live is not transformed, or not shown (S10)."""
+        """The records of existing lives that are not transformed, or not read (S10)."""
         found = []
         for topic_partition, known in self._lives.truth.partitions.items():
             if not self._lives.is_there(topic_partition.topic_id) or self._is_output(topic_partition):
@@ -179,10 +179,10 @@ class TransformedTruth:
                 found.append(f"{TRANSFORMERS} are at {offset} of {known.log.end_offset} in {topic_partition}")
         for place in self._settled:
             if place not in self._shown and self._lives.is_there(place[0].topic_id):
-                found.append(f"no reader was shown offset {place[1]} of {place[0]}, which is committed")
+                found.append(f"no reader got offset {place[1]} of {place[0]}, which is committed")
         for attempt in self._unsettled:
             lives = [one for one in self._ends[attempt.key] if self._lives.is_there(one.topic_id)]
-            found += [f"nobody has seen what {attempt} wrote in {one}" for one in lives]
+            found += [f"no node has reported what {attempt} wrote in {one}" for one in lives]
         return found
 
     def _is_output(self, topic_partition: TopicPartition) -> bool:

@@ -1,5 +1,5 @@
-"""Applications that consume, transform and produce in transactions, by the client library (S13): each record of the
-input becomes one of the output, and the group's offsets move with it.
+"""Applications that consume, transform and produce in transactions, with the client library (S13): each record of the
+input becomes one record of the output, and the transaction also moves the group's offsets.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .transformed_truth import TRANSFORMERS, Attempt, TransformedTruth
 TRANSACTION_MS = 8_000
 DECISION_SECONDS = 6.0
 RECORDS_MAX = 10
-"""A transaction."""
+"""The most records of one transaction."""
 LASTS_SECONDS = (0.0, 0.0, 0.2, 1.0)
-"""From half of a transaction to the other, and to its commit."""
+"""Seconds between the two halves of a transaction, and before its commit."""
 
 
 class TransformerApplication(Application):
@@ -45,7 +45,7 @@ class TransformerApplication(Application):
         self._transformed = transformed
         self._number = 0
         self._taken: dict[TopicPartition, set[int]] = {}
-        """What was handed out since the last commit, by offset."""
+        """The records received since the last commit, by offset."""
         self.leaves = False
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class TransformerApplication(Application):
         except RaftlogError as error:
             self.truth.counts[f"poll {error.code}"] += 1
             if not CODES[error.code].retriable:
-                raise Violation(f"S10: member {self.name} stops for ever: {error}") from None
+                raise Violation(f"S10: member {self.name} stops permanently: {error}") from None
             await asyncio.sleep(AGAIN_SECONDS)
             return []
         ids = {(one.topic, one.partition): one.topic_id for one in member.positions}
@@ -86,7 +86,7 @@ class TransformerApplication(Application):
         return records
 
     async def _transform(self, producer: Producer, member: GroupConsumer, records: list[ConsumerRecord]) -> bool:
-        """Whether this process goes on: not where another one has its name."""
+        """Returns whether this process continues: it ends if another process uses its transactional id."""
         transaction, attempt, code = producer.transaction(timeout=DECISION_SECONDS), None, ""
         try:
             async with transaction:
@@ -120,7 +120,7 @@ class TransformerApplication(Application):
         return True
 
     async def _write(self, transaction: Transaction, attempt: Attempt, count: int) -> None:
-        """Raises as `send_and_wait`."""
+        """Raises what `send_and_wait` raises."""
         values = [f"{self.name}:{self._number + number}".encode() for number in range(count)]
         self._number += count
         for value in values:
@@ -133,7 +133,7 @@ class TransformerApplication(Application):
             await asyncio.sleep(self.rng.choice(LASTS_SECONDS))
 
     async def _go_back(self, member: GroupConsumer) -> None:
-        """To what the group has committed, as soon as somebody says what that is."""
+        """Seek to the group's committed offsets, as soon as a coordinator answers."""
         while True:
             try:
                 await member.seek_to_committed()

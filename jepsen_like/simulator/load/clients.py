@@ -1,7 +1,7 @@
-"""What simulated producers and consumers share: the public request path (`LocalRequests`) behind a network that loses
-requests and answers.
+"""The common part of simulated producers and consumers: the public request path (`LocalRequests`) behind a network that
+loses requests and answers.
 
-A client asks the node that some node's view, chosen at random and perhaps out of date, names as the leader.
+A client asks the leader that is named by the view of a random node, which may be stale.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from raftlog.records.batch import RecordBatch, check_crc, split_batches
 REQUEST_TIMEOUT = 1.0
 
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
-"""Of virtual time 0."""
+"""Wall-clock time at virtual time 0."""
 
 
 @dataclass(slots=True)
 class Clients:
-    """The world as clients see it."""
+    """The world from the clients' side."""
 
     heap: EventHeap
     nodes: list[SimNode]
@@ -39,13 +39,13 @@ class Clients:
     producers_expire: bool = False
     """Brokers may forget a producer within a run."""
     exceptions: bool = False
-    """Nodes meet some that nobody foresaw, and say so; what became of a batch is unknown then."""
+    """Nodes may answer `internal_error` after an unexpected exception; the fate of a batch is unknown then."""
 
     def latency(self) -> float:
         return self.rng.uniform(0.0002, 0.003)
 
     def wall_ms(self) -> int:
-        """Producers' clocks are right."""
+        """Producers have correct clocks."""
         return FIRST_TIMESTAMP_MS + int(self.heap.now * 1000)
 
     def leader_of(self, topic_partition: TopicPartition) -> SimNode | None:
@@ -57,7 +57,7 @@ class Clients:
         return next((node for node in self.nodes if node.node_id == record.leader), None)
 
     def record_of(self, topic_partition: TopicPartition) -> PartitionRecord | None:
-        """As one node chosen at random sees it, which may be out of date."""
+        """The record in the view of a random node, which may be stale."""
         running = [node for node in self.nodes if node.running and node.broker is not None]
         if not running:
             return None
@@ -65,7 +65,7 @@ class Clients:
         return asked.broker.view.partition(topic_partition) if asked.broker else None
 
     def send(self, target: SimNode, deliver: Callable[[], None]) -> None:
-        """A request is on its way: it arrives if the node still is the same process, and may be reached."""
+        """Send a request: it arrives if the node is still the same process, and reachable."""
 
         def arrive() -> None:
             if target.running and target.broker is not None and (CLIENT, int(target.node_id)) not in self.cuts:
@@ -74,12 +74,14 @@ class Clients:
         self.heap.schedule(self.latency(), arrive, target.life)
 
     def answer(self, target: SimNode, hear: Callable[[], None]) -> None:
-        """An answer is on its way: whether it arrives or not, what was asked for is done."""
+        """Send an answer. The node has handled the request even if the answer is lost."""
         if (int(target.node_id), CLIENT) not in self.cuts:
             self.heap.schedule(self.latency(), hear)
 
     def sound_batches(self, body: bytes) -> Iterator[RecordBatch]:
-        """Of an answer, up to the first that is damaged, as any client takes them: that one is asked for again (S3)."""
+        """The batches of an answer up to the first damaged one, at which every client stops; the client fetches that
+        one again (S3).
+        """
         try:
             for view in split_batches(body):
                 check_crc(view)

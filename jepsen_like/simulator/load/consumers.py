@@ -1,7 +1,6 @@
-"""Simulated consumers: each reads one partition, batch after batch, wherever it is led, and sometimes goes elsewhere.
+"""Simulated consumers: each reads one partition batch after batch from its leader, and sometimes seeks.
 
-It looks for an offset by a timestamp and goes on from there; where its position was deleted it goes on where the log
-begins.
+A seek looks for an offset by a timestamp. If a consumer's position was deleted, it continues at the log start.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ WAIT_MS = 200
 
 
 class SimConsumer:
-    """Reads one partition from its start on, again and again."""
+    """Reads one partition from its start, repeatedly."""
 
     def __init__(self, number: int, topic_partition: TopicPartition, clients: Clients) -> None:
         self.number = number
@@ -41,10 +40,12 @@ class SimConsumer:
         self.stopped = False
         self._clients = clients
         self._leader_epoch = 0
-        """The newest that was heard of: an older leader must not be believed about what there is (KIP-320)."""
+        """The newest known leader epoch: a client must not believe an older leader about the end of the log
+        (KIP-320).
+        """
 
     def poll(self, then: Callable[[], None]) -> None:
-        """One fetch; `then` when it is over, however it ended."""
+        """Fetch once; `then` is called at the end, whatever the result."""
         clients, tp, position = self._clients, self.topic_partition, self.position
         target = self._leader()
         over = False
@@ -79,7 +80,7 @@ class SimConsumer:
         clients.send(target, deliver)
 
     def seek(self, timestamp_ms: int) -> None:
-        """Go on with the first record at or after this time, if there is one."""
+        """Continue with the first record at or after this time, if there is one."""
         clients, tp = self._clients, self.topic_partition
         target = self._leader()
         if target is None:
@@ -111,7 +112,7 @@ class SimConsumer:
                 continue
             rows = zip(batch.offsets(), batch.values(), strict=True)
             records += [(offset, value) for offset, value in rows if offset >= position]
-            # Compaction may have left nothing of a batch but its place.
+            # Compaction may have left an empty batch.
             self.position = max(self.position, batch.header.end_offset)
         if records:
             now, marks = self._clients.heap.now, (answer.high_watermark, position)
@@ -120,7 +121,7 @@ class SimConsumer:
             self._out_of_range(answer)
 
     def _out_of_range(self, answer: FetchedPartition) -> None:
-        """Its position was deleted, or lost as `flush=os` allows; nothing else makes it wrong (S3)."""
+        """The position was deleted, or lost in a way that `flush=os` allows; it is wrong for no other reason (S3)."""
         if self.position < answer.log_start_offset:
             self.position = answer.log_start_offset
         elif self.position > answer.high_watermark and self._clients.truth.of(self.topic_partition).may_lose:
@@ -129,7 +130,7 @@ class SimConsumer:
             raise Violation(f"S3: consumer {self.number} at {self.position} of {self.topic_partition}: {answer}")
 
     def _found(self, found: FoundOffset, timestamp_ms: int) -> None:
-        """S3: what a search by time finds is committed, late enough, and nothing that is there comes before it."""
+        """S3: a record that a search by time finds is committed and not too early, and no earlier record qualifies."""
         if found.error or found.offset < 0:
             return
         partition = self._clients.truth.of(self.topic_partition)

@@ -1,11 +1,12 @@
-"""Crowds of short-lived producers: hundreds that write one or two batches to a partition and are gone.
+"""Crowds of short-lived producers: hundreds of producers, each of which writes one or two batches to a partition and
+ends.
 
-Programs that make a producer for each call do that (a function, a command line). What a partition remembers of its
-producers is full then, or its time is over, while some of them still have batches of which they know nothing: a process
-that was stopped after it sent goes on later, and sends again. None of those may be in the log twice (S1).
+Programs that make a producer for each call behave like this (a serverless function, a command line). The partition's
+producer state then overflows or expires, while some of the producers still have batches of unknown outcome: a process
+that was paused after a send continues later, and resends. No batch may be in the log twice (S1).
 
-A member is the product's own `Sequencer` with a name from a counter, behind the simulated network: what it sends,
-marks, sends again under another name or gives up is the client's decision.
+A member is the product's own `Sequencer` with a producer id from a counter, behind the simulated network: the client's
+code decides what to send, to mark, to resend under another producer id or to give up.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from raftlog.wire import ProducedPartition, ProducePartition, ProduceRequest, Pr
 from .clients import REQUEST_TIMEOUT, Clients
 
 FIRST_ID = 1_000_000
-"""Above those of producers that stay."""
+"""Greater than the ids of all other producers."""
 DELIVERY_TIMEOUT = 12.0
 PRODUCE_TIMEOUT_MS = 800
 LOOK_SECONDS = 0.15
 NAME = "crowded"
-"""The topic's, to the sequencer: its one partition is number 0."""
+"""The topic's name in the sequencer; its one partition is number 0."""
 REQUEST_BYTES = 1 << 20
 
 
@@ -40,8 +41,9 @@ class CrowdMember:
     def __init__(
         self, number: int, topic_partition: TopicPartition, keys: int, clients: Clients, ids: Iterator[int], stop: float
     ) -> None:
-        """`keys`: so many different ones; 0: none. `stop`: seconds for which the process stands still after it sent its
-        first batch, hearing nothing; 0: it does not."""
+        """`keys`: the number of different keys; 0: none. `stop`: seconds for which the process is paused after it sent
+        its first batch, and receives nothing; 0: it is not.
+        """
         self._number = number
         self._partition = topic_partition
         self._keys = keys
@@ -51,7 +53,7 @@ class CrowdMember:
         self._stopped_until = 0.0
         self._rng = random.Random(f"{number}/crowd")
         self._open: dict[int, tuple[Batch[Send], int]] = {}
-        """Attempts without an answer, by their numbers."""
+        """Unanswered attempts by number."""
         self._attempts = 0
         self._sequencer: Sequencer[Send] = Sequencer(
             idempotent=True, delivery_timeout=DELIVERY_TIMEOUT, random=self._rng
@@ -59,7 +61,7 @@ class CrowdMember:
         self._sequencer.grant_identity(next(ids), 0)
 
     def begin(self) -> None:
-        """Write what there is to be written."""
+        """Write this member's batches."""
         for _ in range(self._rng.choice((1, 1, 2))):
             self._sequencer.enqueue(self._batch())
         self._look()
@@ -78,7 +80,7 @@ class CrowdMember:
     # --- Time --------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """What is due, again and again until everything is decided."""
+        """Send what is due, again and again until every batch has an outcome."""
         clients, now = self._clients, self._clients.heap.now
         if now >= self._stopped_until:
             if self._stopped_until:
@@ -175,7 +177,7 @@ def gather(
     numbers: Iterator[int],
     wanted: Callable[[], bool],
 ) -> None:
-    """A crowd comes to this partition within some seconds, as long as it is `wanted`."""
+    """Start a crowd's producers on this partition at random times within seconds, while `wanted`."""
     seconds = rng.choice((0.5, 2.0))
     for _ in range(rng.choice((30, 100, 300))):
         stop = rng.uniform(0.5, 8.0) if rng.random() < 0.1 else 0.0

@@ -1,4 +1,4 @@
-"""A topic that exists in a simulated cluster, with the producers and consumers that use it."""
+"""A topic in a simulated cluster, with its producers and consumers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .consumers import SimConsumer
 from .producers import ProducerPlan, SimProducer
 
 Asked: TypeAlias = Callable[[], Callable[[Outcome], None]]
-"""Called for each proposal of the same; gives who is to be told its outcome."""
+"""Called for each copy of one proposal; returns the function that gets the copy's outcome."""
 
 
 def unheard() -> Callable[[Outcome], None]:
-    """Nobody."""
+    """Ignore all outcomes."""
     return lambda outcome: None
 
 
 @dataclass(slots=True)
 class LiveTopic:
-    """A topic that is to be there, and whoever uses it."""
+    """A topic that should exist, with its clients."""
 
     topic_id: TopicId
     name: str
@@ -32,13 +32,13 @@ class LiveTopic:
     factor: int
     configs: tuple[tuple[str, str], ...]
     producers: dict[int, SimProducer] = field(default_factory=dict)
-    """By partition."""
+    """Partition → its producer or consumer."""
     consumers: dict[int, SimConsumer] = field(default_factory=dict)
     beside: bool = False
-    """Made beside what the schedule makes, and in the way of none of it."""
+    """An additional topic that does not belong to the schedule, and is not in its way."""
     _made: bool = False
     _creations_open: int = 0
-    """Proposals to make it of which nobody knows what became of them."""
+    """Proposals of its creation with an unknown outcome."""
 
     @property
     def compacts(self) -> bool:
@@ -46,8 +46,9 @@ class LiveTopic:
 
     @property
     def may_come_again(self) -> bool:
-        """Whether one more of the proposals to make it may be carried out: it must not be deleted before. (A broker
-        proposes a topic of one id once; here it is asked for until it is there.)"""
+        """Whether one more of the proposals to create the topic may still be applied: the topic must not be deleted
+        before. (A broker proposes one topic id once; here it is proposed until the topic exists.)
+        """
         return self._creations_open > (0 if self._made else 1)
 
     def creation_asked(self) -> Callable[[Outcome], None]:

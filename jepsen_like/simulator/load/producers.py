@@ -1,10 +1,10 @@
-"""Simulated producers of one partition: an idempotent one, which sends again until it is told, and a careless one.
+"""Simulated producers of one partition: an idempotent one that resends, and a careless one that does not.
 
-The idempotent producer numbers its batches, has a few in flight, asks for `acks=all`, and sends all that is open again,
-in order, whenever an answer is an error or does not come. Now and then it sends what was acknowledged once more.
+The idempotent producer numbers its batches, has a few in flight, and uses `acks=all`. After an error or a missing
+answer it resends all open batches in order. Now and then it resends a batch that was acknowledged.
 
-The careless producer sends each batch once, with `acks` of 1 or all. An error that says so means that nothing was
-appended; silence means nothing at all.
+The careless producer sends each batch once, with `acks` of 1 or all. An error with `applied` "no" means that nothing
+was appended; a missing answer tells nothing.
 """
 
 from __future__ import annotations
@@ -24,31 +24,33 @@ from .clients import REQUEST_TIMEOUT, Clients
 
 PRODUCE_TIMEOUT_MS = 800
 WAITING_MAX = 20
-"""Batches without an answer: a producer that nobody answers makes no more."""
+"""The most batches without an answer; a producer sends no further ones."""
 
 REFUSALS_MAX = 6
-"""So often a broker that may have forgotten a producer refuses its oldest batch, until the producer gives up."""
+"""Number of refusals of its oldest batch after which a producer gives up, if a broker may have forgotten it."""
 
 FORGETS_MAX = 40
-"""So often may a broker refuse that must not have forgotten it: who was deposed may not know yet what others have."""
+"""Number of refusals that are a violation if no broker may have forgotten the producer: a deposed leader may not have
+what the others have.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerPlan:
-    """How a topic's producers are."""
+    """How a topic's producers behave."""
 
     in_flight: int
     pause: float
     """Mean seconds between batches."""
     careless: bool
     acks: int
-    """Of a careless one; -1 is all."""
+    """`acks` of a careless producer; -1 is all."""
     keys: int
-    """So many different keys; 0: none."""
+    """The number of different keys; 0: none."""
 
 
 class SimProducer:
-    """Makes batches and asks for them to be appended; see the two kinds."""
+    """Makes batches and sends produce requests; see the two kinds."""
 
     def __init__(self, number: int, topic_partition: TopicPartition, clients: Clients, plan: ProducerPlan) -> None:
         self.number = number
@@ -60,15 +62,15 @@ class SimProducer:
 
     @property
     def waiting(self) -> int:
-        """Batches that have no answer yet."""
+        """Batches without an answer."""
         raise NotImplementedError
 
     def produce(self) -> None:
-        """Make one more batch and send what may be sent."""
+        """Make one more batch, and send the batches that may be sent."""
         raise NotImplementedError
 
     def send_again(self) -> None:
-        """Send once more what was acknowledged last; who does not number batches has no business to."""
+        """Resend the batch that was acknowledged last. Only an idempotent producer does."""
 
     def _batch(self, *, producer_id: int = -1, sequence: int = -1) -> tuple[Send, bytes]:
         rng = self._clients.rng
@@ -100,7 +102,7 @@ class SimProducer:
         *,
         resent: bool = False,
     ) -> None:
-        """Ask for it to be appended; `hear` is told if an answer arrives."""
+        """Send a produce request; `hear` is called if an answer arrives."""
         clients, tp = self._clients, self.topic_partition
         part = ProducePartition(tp.topic_id, tp.partition, len(batch), resent)
         request = ProduceRequest(1, send.acks, PRODUCE_TIMEOUT_MS, [part])
@@ -121,29 +123,30 @@ class SimProducer:
 class IdempotentProducer(SimProducer):
     """See the module.
 
-    Invariant: batches are sent and sent again in the order of `_queue`.
-    Invariant: none is sent that is `in_flight` or more after the oldest without an answer: a leader remembers only the
-    last five batches of a producer, and must still know the oldest when it is sent again.
+    Invariant: batches are sent and resent in the order of `_queue`.
+
+    Invariant: no batch is sent that is `in_flight` or more after the oldest open one: a leader remembers only the last
+    five batches of a producer, and must still know the oldest when it is resent.
     """
 
     def __init__(self, number: int, topic_partition: TopicPartition, clients: Clients, plan: ProducerPlan) -> None:
         super().__init__(number, topic_partition, clients, plan)
         self._producer_id = 1_000 + number
         self._queue: list[tuple[int, Send, bytes]] = []
-        """Not yet answered, in order; each with its number."""
+        """Open batches in order, each with its number."""
         self._batches = 0
         self._tried = 0
         """Number of the first batch that was never sent."""
         self._sent = 0
-        """So many of the queue are on their way."""
+        """Number of batches at the head of the queue that are in flight."""
         self._round = 0
-        """What is heard of an earlier round is late: what it was about was sent again since."""
+        """An answer of an earlier round is late: its batch was resent since."""
         self._sequence = 0
         self._refusals = 0
         self._target: SimNode | None = None
         self._target_starts = 0
         self._last: tuple[Send, bytes] | None = None
-        """Acknowledged last."""
+        """The batch that was acknowledged last."""
 
     @property
     def waiting(self) -> int:
@@ -159,7 +162,7 @@ class IdempotentProducer(SimProducer):
         self._pump()
 
     def send_again(self) -> None:
-        """S1: it gets the same offset again, or an error; it is not appended twice."""
+        """S1: a resent batch gets the same offset again, or an error; it is not appended twice."""
         target = self._clients.leader_of(self.topic_partition)
         if self._last is None or target is None:
             return
@@ -171,8 +174,8 @@ class IdempotentProducer(SimProducer):
                 self._clients.history.duplicates += 1
                 if answer.base_offset != first.base_offset:
                     raise Violation(
-                        f"S1: producer {self.number} was told offset {first.base_offset} for a batch of "
-                        f"{self.topic_partition}, and {answer.base_offset} when it sent it again"
+                        f"S1: producer {self.number} got offset {first.base_offset} for a batch of "
+                        f"{self.topic_partition}, and {answer.base_offset} when it resent it"
                     )
 
         self._request(target, copy, batch, hear, resent=True)
@@ -203,14 +206,15 @@ class IdempotentProducer(SimProducer):
         if send.fate is not None:
             return
         if not answer.error:
-            # Late or not: it is acknowledged.
+            # A late answer acknowledges the batch too.
             send.fate, send.base_offset = Fate.OK, answer.base_offset
             self._refusals = 0
             self._forget(send)
             return
-        # A broker that is behind does not know the topic yet; one sequence out of order follows another's loss.
+        # A broker that is behind does not know the topic yet; a sequence out of order follows the loss of another
+        # batch.
         forgotten = answer.error in ("out_of_order_sequence", "unknown_producer_id")
-        # Also where another batch's refusal, which came first, began the next round.
+        # It also counts if the refusal of another batch came first, and began the next round.
         self._refusals += forgotten and send is self._queue[0][1]
         if sent_in != self._round or self.stopped:
             return
@@ -224,14 +228,14 @@ class IdempotentProducer(SimProducer):
         self._again()
 
     def _may_be_forgotten(self, answer: ProducedPartition) -> bool:
-        """A broker knows a producer by its batches: where those may be deleted, it may be unknown (KIP-360)."""
+        """A broker knows a producer by its batches: if these may be deleted, it may not know the producer (KIP-360)."""
         deletes = self._clients.truth.of(self.topic_partition).start_offset > 0 or self._clients.producers_expire
         if answer.error == "unknown_producer_id" and not deletes and self._refusals > FORGETS_MAX:
             raise Violation(f"S1: producer {self.number} was forgotten by {self.topic_partition}: {answer.detail}")
         return deletes and self._refusals > REFUSALS_MAX
 
     def _begin_anew(self) -> None:
-        """Nobody can tell what became of the open batches. What comes next is another producer's."""
+        """The outcome of the open batches is unknown. The next batches have another producer id."""
         for _, send, _ in self._queue:
             send.fate = Fate.INFO
         self._queue.clear()
@@ -241,7 +245,7 @@ class IdempotentProducer(SimProducer):
         self._producer_id += 1_000
 
     def _again(self) -> None:
-        """Forget who was asked and send everything again, in order."""
+        """Forget the target, and resend all open batches in order."""
         self._round += 1
         self._sent = 0
         self._target = None

@@ -1,1 +1,1 @@
-"""Simulated quorums."""
+"""Simulated metadata quorums."""

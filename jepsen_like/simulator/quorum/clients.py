@@ -1,12 +1,13 @@
-"""Clients of the simulated quorum, and the linearizability of what they are told (S7).
+"""Clients of the simulated quorum, and the check that their answers are linearizable (S7).
 
-Each operation is one call at one voter, as the broker beside it makes it: a block of ids granted, a register created
-where it is empty (compare-and-set from nothing), deleted by its id (compare-and-set to nothing), written, or read after
-a read barrier. The voter brings it to the leader, again where an attempt was lost, under its session.
+Each operation is one call at one voter, made in the way the voter's own broker makes it: grant a block of producer ids,
+create a register that is empty (compare-and-set from nothing), delete one by its id (compare-and-set to nothing), write
+one, or read one after a read barrier. The voter forwards a command to the leader under its session, and sends it again
+after a lost attempt.
 
-The witness of linearizability is the log itself: an operation's place is the index of its first copy. It is right if
-that place is after every index that had been answered when the operation began, and the answer is what the model says
-of that place. A read's place is its barrier.
+The log itself is the witness of linearizability: an operation's place is the index of its first copy. The operation is
+correct if this place is after every index that had been answered when the operation began, and if the answer is what
+the model computes at that place. A read's place is its barrier.
 """
 
 from __future__ import annotations
@@ -29,28 +30,30 @@ from .schedule import Operation
 from .truth import QuorumTruth
 
 TIMEOUT = 2.0
-"""Seconds an operation may take, by its node's clock..."""
+"""Timeout of an operation in seconds, by its node's clock..."""
 PATIENCE = 6.0
-"""...and by ours, while the node's process lives and is not stopped."""
+"""...and by virtual time, as long as the node's process lives and is not stopped."""
 
 
 @dataclass(slots=True)
 class Call:
-    """An operation under way at one life of a node."""
+    """An open operation, made in one life of a node."""
 
     operation: Operation
     life: Life
     began: float
     answered_before: int
-    """The greatest index in any answer when it began."""
+    """The greatest index in any answer at the time the operation began."""
     command: Command | None = None
     timed: bool = True
-    """No outcome came yet. (A read then waits for its node's image, which takes as long as the node is cut off.)"""
+    """No outcome has arrived yet. (After its barrier a read waits for its node's image, for which no limit is known
+    while the node is isolated.)
+    """
     over: bool = False
 
 
 class QuorumClients:
-    """All of them."""
+    """All clients of one run."""
 
     def __init__(self, heap: EventHeap, nodes: list[QuorumSimNode], truth: QuorumTruth, rng: random.Random) -> None:
         self._heap = heap
@@ -62,20 +65,22 @@ class QuorumClients:
         self._open: list[Call] = []
         self._refused: list[Command] = []
         self._reads: dict[int, list[tuple[Call, int]]] = {}
-        """By node: reads whose barrier is known, and the index that the image must come to."""
+        """Node → the reads with a known barrier, each with the index that the node's image must reach."""
         self.counts = {"applied": 0, "refused": 0, "unknown": 0, "reads": 0}
 
     # --- Calling -----------------------------------------------------------------------------------------------------
 
     def begin(self, operation: Operation, node: QuorumSimNode) -> Call:
-        """A call at a process that runs: it must be over in time, for which its caller sets `over`."""
+        """Record a call at a running process. It must end in time; the caller then sets `over`."""
         assert node.life is not None
         call = Call(operation, node.life, self._heap.now, self._answered)
         self._open.append(call)
         return call
 
     def call(self, operation: Operation, *, then: Callable[[bool], None] = lambda applied: None) -> bool:
-        """Begin an operation; False where there is nobody to ask. `then` learns whether it was applied."""
+        """Begin an operation; returns False if the node cannot be asked. `then` is called with whether it was
+        applied.
+        """
         node = self._nodes[operation.node]
         if not node.running or node.quorum is None:
             return False
@@ -92,7 +97,7 @@ class QuorumClients:
         return True
 
     def _command(self, node: QuorumSimNode, operation: Operation) -> Command | None:
-        """What is proposed, by what this node believes. Every command is unique by its content."""
+        """The command to propose, from this node's view. Every command has unique content."""
         assert node.quorum is not None
         self._number += 1
         name = REGISTERS[operation.subject]
@@ -133,7 +138,7 @@ class QuorumClients:
             wrong = (outcome.result.first, fact.changed) != (fact.granted, True)
         else:
             wrong = isinstance(outcome.result, Done) is not fact.changed
-        # Two clients may delete one topic, in one command by content: the second is refused, and rightly.
+        # Two clients may delete one topic by commands of the same content: the refusal of the second is correct.
         if wrong and not isinstance(call.command, DeleteTopic):
             raise Violation(f"S7.9: {told}; the log has {fact}")
 
@@ -152,7 +157,7 @@ class QuorumClients:
         return True
 
     def applied(self, node: QuorumSimNode) -> None:
-        """The node's image moved: reads that waited for it are answered. That it is right, `QuorumTruth` saw."""
+        """The node's image changed: answer the reads that waited for it. `QuorumTruth` checks the image itself."""
         waiting = self._reads.get(int(node.node_id))
         if not waiting or node.quorum is None:
             return
@@ -163,27 +168,30 @@ class QuorumClients:
                 self._answered = max(self._answered, node.quorum.image.index)
         self._reads[int(node.node_id)] = [(call, index) for call, index in waiting if not call.over]
 
-    # --- What must come of it ----------------------------------------------------------------------------------------
+    # --- At the end
+    # ----------------------------------------------------------------------------------------------------
 
     def check_patience(self, stopped: Callable[[int], bool]) -> None:
-        """10: every call is answered, or its process died. `stopped(node)`: it was halted or slowed in between."""
+        """S10: every call is answered, or its process died. `stopped(node)`: the node was halted or slowed
+        meanwhile.
+        """
         now = self._heap.now
         still: list[Call] = []
         for call in self._open:
             if call.over or not call.life.alive:
                 continue
             if call.timed and now - call.began > PATIENCE and not stopped(call.operation.node):
-                raise Violation(f"S10: {call.command or call.operation} at node {call.operation.node} gets no answer")
+                raise Violation(f"S10: {call.command or call.operation} at node {call.operation.node} is not answered")
             still.append(call)
         self._open = still
 
     @property
     def waiting(self) -> int:
-        """Calls without an answer at processes that live."""
+        """Unanswered calls at living processes."""
         return sum(1 for call in self._open if not call.over and call.life.alive)
 
     def check_refused(self) -> None:
-        """9: what was refused for certain is nowhere in the log."""
+        """S7.9: a command with a definite refusal is not in the log."""
         for command in self._refused:
             fact = self._truth.model.facts.get(command)
             if fact is not None and not isinstance(command, DeleteTopic):

@@ -1,31 +1,33 @@
-"""The links of a simulated node's quorum: to whom the product's own `WhomToDial` says, by the numbers of nodes."""
+"""The links of a simulated node's quorum. The product's `Peers` decides which nodes to dial; here nodes have numbers,
+not addresses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from jepsen_like.simulator.world.dialing import Dialing
-from metadata.quorum.peers import WhomToDial
+from metadata.quorum.peers import Peers
 from metadata.voters.configuration import Configuration
 from raftlog.model import BrokerId, Endpoint
 
 
 def endpoint_of(node: BrokerId) -> Endpoint:
-    """Where a simulated node says that it listens."""
+    """The endpoint that a simulated node advertises."""
     return Endpoint(f"node-{node}", 1)
 
 
 class QuorumDialing:
-    """One life's."""
+    """The links of one life of a node."""
 
     def __init__(self, own: BrokerId, initial: Iterable[BrokerId]) -> None:
-        """`initial`: the voters that the folder was prepared with, dialed until the log says more."""
-        self._whom = WhomToDial(own, {voter: endpoint_of(voter) for voter in initial if voter != own})
+        """`initial`: the voters that the folder was prepared with; they are dialed until the log names others."""
+        self._whom = Peers(own, {voter: endpoint_of(voter) for voter in initial if voter != own})
         self._dialed: set[BrokerId] = set()
         self._dialing: Dialing | None = None
 
     def begin(self, dialing: Dialing) -> None:
-        """Links may be made now."""
+        """From now on links may be made."""
         self._dialing = dialing
         self._reconcile()
 
@@ -34,23 +36,23 @@ class QuorumDialing:
         self._whom.on_configuration(configuration)
         self._reconcile()
 
-    def on_heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
-        """A peer dialed us."""
-        self._whom.on_heard(peer, endpoint)
+    def on_heard(self, peer: BrokerId, endpoint: Endpoint | None, *, proven: bool) -> None:
+        """A peer dialed this node."""
+        self._whom.on_heard(peer, endpoint, proven=proven)
         self._reconcile()
 
     def on_gone(self, peer: BrokerId) -> None:
-        """Its link to us is over."""
+        """The peer's link to this node has ended."""
         self._whom.on_gone(peer)
         self._reconcile()
 
     def on_told(self, peer: BrokerId, voters: Mapping[BrokerId, Endpoint]) -> None:
-        """Whom a peer calls voters."""
+        """A peer has sent its list of voters."""
         if self._whom.on_told(peer, voters):
             self._reconcile()
 
     def set_lost(self, lost: bool) -> None:
-        """Whether this node reaches no leader."""
+        """`lost`: this node reaches no leader."""
         if self._whom.set_lost(lost):
             self._reconcile()
 

@@ -1,15 +1,17 @@
-"""Aimed faults: short stories in which a known kind of bug shows, told beside the swarm's in a third of the seeds.
+"""Directed scenarios: short sequences of faults that trigger known kinds of bugs. Half of the seeds have one.
 
-A swarm meets nearly everything, but not five things in one order. Each story here is such an order, told at random
-moments of a run, with what else is drawn at random left as it is; the swarm's own faults give way to it for its time.
+The random faults of `schedule.py` cover nearly everything, but rarely five events in one particular order. Each
+scenario here is such an order, placed at random moments of a run. Everything else stays as drawn, but the random faults
+pause during a scenario.
 
-* *squall*: elections while every other message is lost and most come twice, so that votes are few and come again.
-* *strand*: a leader of five goes on with one follower, is deposed, and leads again while what that follower told it in
-  its first term comes once more; the follower hears nothing of the second.
-* *maroon*: a leader that nobody hears changes the voters, is deposed, and follows; then half of the voters are cut off
-  with it, which by the voters that it had named would be enough.
-* *rot_snapshot*: a bit flips where a stored snapshot says of which entry it is.
-* *full_disk*: disks are full for a while, of a few nodes or of all.
+* *squall*: elections while every second message is lost and most messages are duplicated, so votes are few and arrive
+  twice.
+* *strand*: a leader of five nodes continues with one follower, is deposed, and leads again. Meanwhile duplicates of the
+  follower's acknowledgements from the first term arrive; the follower receives nothing from the second term.
+* *maroon*: an isolated leader changes the voters, is deposed and becomes a follower. Then it is isolated together with
+  half of the voters, which would be a majority of the voters that it had named.
+* *rot_snapshot*: a bit flips in the part of a stored snapshot that names its last entry.
+* *full_disk*: the disks of some or all nodes are full for a while.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ from dataclasses import dataclass, field, replace
 from .schedule import LEADER, Fault, Operation, Schedule
 
 FIRST_AT = (4.0, 6.0)
-"""Seconds into the run, from and to, of the first story..."""
+"""Earliest and latest start of the first scenario, in seconds of the run..."""
 EVERY = 9.0
-"""...and between two of them."""
+"""...and least time between two starts."""
 BEFORE, LASTS = 2.5, 6.0
-"""Seconds before a story and of it, in which the swarm rests."""
+"""Seconds before a scenario's start and after it in which there are no random faults."""
 ONE_IN = 2
-"""So many seeds have one told, where it fits their world."""
+"""One in this number of seeds has a scenario, if it fits the run's size."""
 FOR_GOOD = ("rot", "lose_end", "rewind", "rot_snapshot", "replace_disk")
-"""Faults of which a run has one: with the other voters there is a majority."""
+"""Faults of which a run has at most one, so the other voters keep a majority."""
 
 
 @dataclass(slots=True)
 class _Story:
-    """What is told in one run."""
+    """The faults and operations that the scenarios add to one run."""
 
     rng: random.Random
     schedule: Schedule
@@ -61,7 +63,7 @@ def _squall(story: _Story, at: float) -> None:
 
 
 def _strand(story: _Story, at: float) -> None:
-    if story.schedule.voters > 3:  # of three a leader with one follower is a majority
+    if story.schedule.voters > 3:  # of three nodes, a leader with one follower is a majority
         seconds = story.rng.uniform(0.7, 1.0)
         story.fault(at, "strand", story.rng.randrange(story.schedule.nodes), seconds)
         story.grants(at + 0.1, 6, 0.03)
@@ -69,7 +71,7 @@ def _strand(story: _Story, at: float) -> None:
 
 
 def _maroon(story: _Story, at: float) -> None:
-    """From an even number of voters: a majority of one voter less is then only half of them."""
+    """An even number of voters is needed: then half of them is a majority of one voter fewer."""
     nodes = story.schedule.nodes
     if nodes > 3:
         for node in range(nodes):
@@ -103,7 +105,7 @@ STORIES: Mapping[str, Callable[[_Story, float], None]] = {
 
 
 def direct(schedule: Schedule) -> Schedule:
-    """The schedule, with the stories of its seed. One without faults stays without."""
+    """The schedule with the scenario of its seed. A schedule without faults is unchanged."""
     rng = random.Random(f"{schedule.seed}/quorum/directed")
     if not schedule.faults or rng.randrange(ONE_IN):
         return schedule

@@ -1,12 +1,11 @@
-"""What the quorum's commands must come to, told once more and independently: the sequential model of the clients' part.
+"""A sequential model of the client commands: an independent implementation of what the quorum must do.
 
-The clients use registers (a topic's name holds a topic id, and that topic a value) and one counter (blocks of producer
-ids). Every command is unique by its content, so that *exactly once* needs no session to be judged: a command that comes
-a second time in the log changes nothing, whatever it carries.
+The clients use registers (a topic's name holds a topic id, and that topic holds a value) and one counter (blocks of
+producer ids). Every command has unique content, so *exactly once* can be checked without sessions: the second copy of a
+command in the log changes nothing, whatever envelope it has.
 
-`Model.step` is given the state before and after one entry, as the first node that applied it has them, and raises
-`Violation` where no reading of the command leads from one to the other. Every other node must then have the same state
-at that index.
+`Model.step` takes the state before and after one entry from the first node that applied it, and raises `Violation` if
+the command cannot lead from one to the other. Every other node must then have the same state at that index.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ VALUE = "retention.ms"
 
 
 class State(NamedTuple):
-    """What clients can see."""
+    """The state that clients can observe."""
 
     granted: int
-    """Producer ids below this were granted."""
+    """All producer ids below this one are granted."""
     registers: tuple[tuple[bytes, str] | None, ...]
-    """(topic id, value) by register; None where it is empty."""
+    """(topic id, value) of each register; None if it is empty."""
 
 
 EMPTY = State(0, (None,) * len(REGISTERS))
 
 
 def state_of(image: ClusterImage) -> State:
-    """As one node has it."""
+    """The state in one node's image."""
     registers: list[tuple[bytes, str] | None] = []
     for name in REGISTERS:
         topic_id = image.topic_ids.get(name)
@@ -49,30 +48,30 @@ def state_of(image: ClusterImage) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What became of a command at its first place in the log."""
+    """The effect of a command at its first place in the log."""
 
     index: int
     changed: bool
     granted: int = -1
-    """The first producer id, where some were granted."""
+    """The first producer id of a granted block."""
 
 
 class Model:
-    """All clients' commands so far."""
+    """The commands of all clients so far."""
 
     def __init__(self) -> None:
         self.facts: dict[Command, Fact] = {}
-        """By content: what became of the first copy, and so of all."""
+        """Command → the effect of its first copy, which is the effect of all its copies."""
 
     def step(self, index: int, term: int, envelope: Envelope, before: State, after: State) -> None:
-        """One entry was applied. Raises `Violation`."""
+        """Check one entry that was applied. Raises `Violation`."""
         command = envelope.command
         if not isinstance(command, CreateTopic | DeleteTopic | AlterTopic | GrantProducerIds):
             if after != before:
                 raise Violation(f"S7: entry {index} ({command}) turns {before} into {after}")
             return
         known = self.facts.get(command)
-        # Two clients may delete one topic, by the same content: not known any more to one, it may be to the other.
+        # Two clients may delete one topic by commands of the same content: the first may be refused and the second not.
         if known is not None and (known.changed or not isinstance(command, DeleteTopic)):
             if after != before:
                 raise Violation(f"S7: entry {index} carries out {command}, of which {known} had been answered")
@@ -87,7 +86,7 @@ class Model:
 
 
 def _carried_out(command: Command, before: State) -> State:
-    """The state after, if the command is not refused."""
+    """The state after the command, if it is not refused."""
     registers = list(before.registers)
     if isinstance(command, GrantProducerIds):
         return before._replace(granted=before.granted + command.count)

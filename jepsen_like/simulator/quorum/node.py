@@ -1,16 +1,15 @@
 """One simulated node of the quorum: the product's `QuorumNode` on simulated ports, started and killed like a process.
 
-The first nodes are voters at first, the others observers; the log says who is what from then on. There is no broker.
-Beside the quorum it is a mere registration here, so that commands which name an incarnation have one to name, and so
-that the controller has somebody to fence. Disk and clock outlive a process.
+At first the lowest-numbered nodes are voters and the rest observers; later the log decides. There is no broker, only
+its registration. Commands that name an incarnation then have one to name, and the controller has a broker to fence.
+Disk and clock outlive a process.
 
-A slow disk does not stop virtual time: the process is at its fsync for so long, sends nothing meanwhile and hears
-nothing (`SlowDisk`).
+A slow disk does not stop virtual time: the process is inside its fsync for that duration, and neither sends nor
+receives (`SlowDisk`).
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -41,21 +40,21 @@ from .schedule import Schedule
 
 
 class JumpingClock(SimClock):
-    """A monotonic clock that may leap ahead, as after a virtual machine's suspension; it never goes back."""
+    """A monotonic clock that may leap forward, as after a virtual machine's suspension; it never goes back."""
 
     leapt = 0.0
-    """Seconds."""
+    """Seconds that the clock has leapt in total."""
 
     def monotonic(self) -> float:
         return self._heap.now * self._drift + self.leapt
 
 
 class SlowDisk(SimDisk):
-    """Tells how long each fsync takes, and can fail where files are replaced, which is rare."""
+    """A disk that reports the duration of each fsync, and can fail inside a replacement of a file, which is rare."""
 
     fsync_seconds = 0.0
     crash_after_name_change = 0
-    """So many operations into the next change of a name, the process dies; 0: it does not."""
+    """The process dies after this number of disk operations within the next change of a name; 0: it does not."""
 
     def __init__(self, waited: Callable[[float], None]) -> None:
         super().__init__()
@@ -73,16 +72,16 @@ class SlowDisk(SimDisk):
 
 
 class Watcher(Protocol):
-    """Who is told what a node applies."""
+    """Is notified of the entries that a node applies."""
 
     def applied(self, node: QuorumSimNode, index: int) -> None: ...
 
 
 class QuorumSimNode:
-    """A node: its disk for ever, its process from `start` to `kill`."""
+    """A node. Its disk lives as long as the world, its process from `start` to `kill`."""
 
     feature_level = 1
-    """That its broker understands: here nobody looks at more."""
+    """The feature level of its broker; the quorum needs nothing else of a broker."""
 
     def __init__(
         self, node_id: int, schedule: Schedule, *, heap: EventHeap, network: UnkindNetwork, trace: Trace
@@ -100,20 +99,20 @@ class QuorumSimNode:
         self.quorum: QuorumNode | None = None
         self.starts = 0
         self.incarnation: Incarnation = NO_INCARNATION
-        """Of the running process's broker, once it is registered."""
+        """Incarnation of the running process's broker, once registered."""
         self.damaged = False
-        """Its disk was tampered with: it may refuse to start, for good."""
+        """Its disk was damaged: it may refuse to start, permanently."""
         self.must_refuse = False
-        """So that it has to."""
+        """Its disk was damaged in a way that must make it refuse to start."""
         self.rewound = False
-        """It forgot what it had promised, and its disk does not tell."""
+        """It forgot its promises, and its disk does not reveal that."""
         self.refused = ""
-        """Why it does not start."""
+        """The reason why it does not start."""
         self.disk_failing = False
-        """The next fsync fails: the process is to stop itself."""
+        """The next fsync fails, and the process must stop itself."""
         self._beats: Beats
         self._dialing: QuorumDialing
-        """Of the running process."""
+        """The links of the running process."""
         self.disks = 0
         self.disk: SlowDisk
         self.new_disk(range(schedule.voters))
@@ -123,7 +122,7 @@ class QuorumSimNode:
         return self.life is not None and self.life.alive
 
     def new_disk(self, voters: Iterable[int]) -> None:
-        """An empty disk, prepared as `raftlog server init` does by an operator who knows these voters."""
+        """Give the node an empty disk, prepared by `raftlog server init` with these voters."""
         self.disk = SlowDisk(self._wait_for_disk)
         self.disks += 1
         directory = DirectoryId(bytes([int(self.node_id), self.disks] * 8))
@@ -132,7 +131,7 @@ class QuorumSimNode:
         prepare_journal(self.disk, self.identity)
 
     def start(self) -> None:
-        """A new process. Raises what the product raises; the disk is left as it is."""
+        """Start a new process. Raises what the product raises; the disk stays as it is then."""
         assert not self.running
         self.starts += 1
         life = self.life = Life(f"node-{self.node_id}.{self.starts}")
@@ -141,7 +140,7 @@ class QuorumSimNode:
         dialing = self._dialing = QuorumDialing(self.node_id, self.identity.voters)
         links = QuorumLinks(
             self.identity,
-            on_dropped=self._dropped,
+            on_dropped=self._fault,
             on_heard=dialing.on_heard,
             on_gone=dialing.on_gone,
             on_told=dialing.on_told,
@@ -154,15 +153,35 @@ class QuorumSimNode:
             timing=timing,
             send=links.send,
             on_events=self._on_events,
-            on_leader=links.set_leader,
+            on_leader=lambda leader: self._led_by(links, leader),
             on_configuration=lambda configuration: self._configured(links, configuration),
+            on_fault=self._fault,
             limits=QuorumLimits(snapshot_entries=self._schedule.limits.snapshot_entries),
         )
         links.attach(self.quorum)
         wake, alone = self._schedule.wake_seconds, self._schedule.tick_seconds
-        self._beats = Beats(self, self.heap, life, self.clock, timing, wake_seconds=wake, alone_seconds=alone)
+        self._beats = Beats(
+            self.quorum,
+            self.tick,
+            self.heap,
+            life,
+            self.clock,
+            timing,
+            wake_seconds=wake,
+            alone_seconds=alone,
+        )
         self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, self.tick_soon))
-        dialing.begin(Dialing(self, life, QUORUM, TickingHandler(links.dialed, self.tick_soon)))
+        dialing.begin(
+            Dialing(
+                self.node_id,
+                life,
+                QUORUM,
+                TickingHandler(links.dialed, self.tick_soon),
+                heap=self.heap,
+                network=self.network,
+                rng=self.random,
+            )
+        )
         self.quorum.register(self._registration(), lambda outcome: self._registered(life, outcome))
         self._beats.begin()
         self._trace.note(int(self.node_id), f"start {self.starts}")
@@ -186,7 +205,7 @@ class QuorumSimNode:
             self.incarnation = outcome.result.incarnation
 
     def kill(self, *, power_loss: random.Random | None = None) -> None:
-        """SIGKILL, or with a generator the loss of power."""
+        """End the process by SIGKILL or, with a generator, by a power loss."""
         if self.life is not None and self.life.alive:
             self.life.alive = False
             self.network.node_died(self.node_id, silently=power_loss is not None)
@@ -200,26 +219,14 @@ class QuorumSimNode:
 
     # --- Time ---
 
-    @property
-    def reaches_leader(self) -> bool:
-        return self.quorum is not None and self.quorum.reaches_leader
-
-    @property
-    def next_heartbeat(self) -> float:
-        return math.inf if self.quorum is None else self.quorum.next_heartbeat
-
-    @property
-    def next_look(self) -> float:
-        return math.inf if self.quorum is None else self.quorum.next_look
-
     def tick(self) -> None:
-        """As its thread would."""
+        """Tick the quorum, which the product's quorum thread does."""
         assert self.quorum is not None
         self.quorum.tick()
         self._dialing.set_lost(not self.quorum.reaches_leader)
 
     def tick_soon(self) -> None:
-        """After the present input, if there is anything to be done about it: as the thread does."""
+        """Tick after the current input if the quorum wants it, which the product's quorum thread does."""
         if self.quorum is None or self.quorum.wants_tick:
             self._beats.soon()
 
@@ -227,9 +234,12 @@ class QuorumSimNode:
         links.set_voters(configuration)
         self._dialing.on_configuration(configuration)
 
-    def _dropped(self, error: RemoteProtocolError) -> None:
-        """Nobody here breaks the protocol, whatever became of what was said."""
-        raise Violation(f"S11: node {self.node_id} drops a link for its peer's fault: {error.detail}")
+    def _led_by(self, links: QuorumLinks, leader: BrokerId) -> None:
+        links.set_leader(leader)
+
+    def _fault(self, peer: BrokerId, error: RemoteProtocolError) -> None:
+        """No simulated node breaks the protocol, whatever the network does to its messages."""
+        raise Violation(f"S11: node {self.node_id} finds a fault of node {peer}: {error.detail}")
 
     def _wait_for_disk(self, seconds: float) -> None:
         if self.life is not None and self.life.alive:

@@ -1,8 +1,8 @@
-"""The operator of the simulated quorum: adds voters and removes them, by the requests of `raftlog quorum`.
+"""The operator of the simulated quorum: adds and removes voters with the requests of `raftlog quorum`.
 
-Nobody is removed or added where the voters afterwards would need one that may be lost for good (`Prudence`): a quorum
-that stops for that reason was broken by its operator. Apart from this the operator is careless: asks at any node, while
-others are asked, for what is so already, and for what the leader must refuse.
+The operator makes no change after which the quorum would depend on a voter that may be lost permanently (`Prudence`): a
+quorum that stops for this reason was broken by its operator. Otherwise the operator is careless: asks any node, during
+other changes, for changes that are already made, and for changes that the leader must refuse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .voters_truth import VotersTruth
 
 ACTIONS = {"add_voter": Action.ADD, "remove_voter": Action.REMOVE}
 TIMEOUT = 3.0
-"""Seconds, by the asked node's clock."""
+"""Seconds, by the clock of the node that is asked."""
 
 
 class QuorumOperator:
@@ -29,16 +29,16 @@ class QuorumOperator:
     def __init__(
         self, nodes: list[QuorumSimNode], clients: QuorumClients, voters: VotersTruth, *, unreliable: int
     ) -> None:
-        """`unreliable`: the node that may be lost for good."""
+        """`unreliable`: the node that may be lost permanently."""
         self._nodes = nodes
         self._clients = clients
         self._voters = voters
         self._unreliable = unreliable
         self.counts: dict[str, int] = {}
-        """Answer → how often: applied, or the code of a refusal."""
+        """Answer → count: applied, or the code of a refusal."""
 
     def call(self, operation: Operation) -> None:
-        """Ask for a change at a node, unless it is down or the change imprudent."""
+        """Ask a node for a change, unless the node is down or the change imprudent."""
         node = self._nodes[operation.node]
         action = ACTIONS[operation.kind]
         if not node.running or node.quorum is None or not self._is_prudent(action, operation.subject):
@@ -61,7 +61,7 @@ class QuorumOperator:
         return len(after - {self._unreliable}) >= majority(len(after))
 
     def _check_applied(self, action: Action, subject: int, answer: VotersChanged) -> None:
-        """9: an applied change is a committed entry, and does what was asked for."""
+        """S7.9: an applied change is a committed entry, and has the requested effect."""
         found: Configuration | None = dict(self._voters.committed).get(answer.index)
         if found is None or (found.voter(subject) is not None) is not (action is Action.ADD):
             raise Violation(f"S7.9: {action.value} voter {subject} was answered with {answer}; the log has {found}")

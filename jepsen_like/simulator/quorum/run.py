@@ -1,12 +1,12 @@
-"""One schedule: nodes, their clients, their operator and their faults; then everything heals, and the quorum must work.
+"""Runs one schedule: nodes with clients, an operator and faults; then everything heals, and the quorum must work.
 
 The world is the quorum alone: `QuorumNode` with its engine, journal, sessions and image, on the same heap, disks,
-network and trace as whole clusters have (`jepsen_like/simulator/cluster/run.py`), and several times faster than they
-are. Safety is looked at after every event (`truth.py`, `voters_truth.py`, `clients.py`). At the end (S10): within
-`LIVENESS_SECONDS` one leader is known to all, a new operation is applied at every node, nothing waits, and all images
-are the same bytes.
+network and trace as in a simulated cluster (`jepsen_like/simulator/cluster/run.py`), but several times faster. Safety
+is checked after every event (`truth.py`, `voters_truth.py`, `clients.py`). Progress is checked at the end (S10): within
+`LIVENESS_SECONDS` all nodes know one leader, a new operation is applied at every node, no call is unanswered, and all
+images have the same bytes.
 
-`run_schedule` gives a `QuorumVerdict` with the trace's hash: one schedule and one code give one hash.
+`run_schedule` returns a `QuorumVerdict` with the trace's hash: the same schedule and code give the same hash.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from .directed import direct
 from .faults import RESTART_AFTER_FAILURE, QuorumFaults
 from .node import QuorumSimNode
 from .operator import ACTIONS, QuorumOperator
-from .probe import configuration_of, mark_of, waiting_in_lanes
 from .schedule import LEADER, Limits, Operation, Schedule, draw
 from .truth import QuorumTruth
 
@@ -48,7 +47,7 @@ CHECK_EVERY = 0.5
 
 @dataclass(slots=True)
 class QuorumVerdict:
-    """How a run ended. `violation` is empty when every property held."""
+    """The result of a run. `violation` is empty if every property held."""
 
     seed: int
     seconds: float
@@ -103,12 +102,23 @@ class QuorumWorld:
         self.clients = QuorumClients(
             self.heap, self.nodes, self.truth, random.Random(f"{schedule.seed}/quorum/clients")
         )
-        unreliable = schedule.voters - 1  # what is lost for good, is that node's (`schedule.py`)
+        unreliable = schedule.voters - 1  # only this node's disk may be lost permanently (`schedule.py`)
         self.operator = QuorumOperator(self.nodes, self.clients, self.truth.voters, unreliable=unreliable)
-        self.faults = QuorumFaults(self)
+        self.faults = QuorumFaults(
+            self.seed,
+            self.heap,
+            self.network,
+            self.nodes,
+            self.trace,
+            self.truth,
+            kill=self.kill,
+            replace_disk=self.replace_disk,
+            halted=self.halted,
+            leader=self.leader,
+        )
         self._by_life: dict[str, QuorumSimNode] = {}
         self._halted: dict[int, float] = {}
-        """Node → until when it was stopped or slow: its calls are not timed."""
+        """Node → end of its halt or slowness; until then calls to it are not timed."""
         for node in self.nodes:
             node.watcher = self
             self.start(node)
@@ -118,7 +128,7 @@ class QuorumWorld:
             self.heap.schedule(operation.at, lambda operation=operation: self._call(operation))  # type: ignore[misc]
 
     def applied(self, node: QuorumSimNode, index: int) -> None:
-        """A node's image moved."""
+        """A node's image changed."""
         self.truth.applied(node, index)
         self.clients.applied(node)
 
@@ -134,15 +144,17 @@ class QuorumWorld:
             self.clients.call(operation)
 
     def leader(self) -> QuorumSimNode | None:
-        """Who leads the latest term, if anybody who runs does."""
-        marks = [(mark_of(node.quorum), node) for node in self.nodes if node.quorum is not None]
+        """The running node that leads the latest term, if there is one."""
+        marks = [(node.quorum.engine.voter_facts(), node) for node in self.nodes if node.quorum is not None]
         leading = [(mark.term, node.node_id, node) for mark, node in marks if mark.leads]
         return max(leading)[2] if leading else None
 
     # --- Lives -------------------------------------------------------------------------------------------------------
 
     def start(self, node: QuorumSimNode) -> None:
-        """Start a node's process, unless it runs or refuses to. One that dies while it starts is started again."""
+        """Start a node's process, unless it runs or refuses to start. If it dies while it starts, it is
+        started again.
+        """
         if node.running or node.refused:
             return
         try:
@@ -173,8 +185,8 @@ class QuorumWorld:
         node.disk_failing = False
         self.heap.schedule(restart_after, lambda: self.start(node))
 
-    def replace_disk(self, node: QuorumSimNode, *, restart_after: float) -> None:
-        """The disk is gone; an operator prepares another under the old number."""
+    def replace_disk(self, node: QuorumSimNode, restart_after: float) -> None:
+        """Replace the node's disk by an empty one, prepared by an operator under the same node id."""
         self.kill(node, power_loss=None, restart_after=restart_after)
         node.new_disk(self.truth.voters.committed[-1][1].node_ids)
         self.truth.disk_replaced(node)
@@ -191,7 +203,7 @@ class QuorumWorld:
     # --- Running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Safety mode, then liveness mode. Raises `Violation`."""
+        """Run with faults, then heal and check progress. Raises `Violation`."""
         at = 0.0
         while at < self.schedule.seconds:
             at = min(at + CHECK_EVERY, self.schedule.seconds)
@@ -252,10 +264,11 @@ class QuorumWorld:
                 node.quorum.check_invariants()
 
     def _has_majority(self) -> bool:
-        """Whatever any log says of the voters, enough of them can start, on the disks that they are named with. (A
-        change of unknown outcome that came late, and a voter that is lost for good, may leave too few.)"""
+        """In every configuration that a log names, a majority of the voters can start, on the disks that it names. (A
+        late change of unknown outcome, together with a voter that is permanently lost, may leave too few.)
+        """
         able = [int(node.node_id) for node in self.nodes if not node.refused and not self.truth.forgot(node)]
-        latest = [configuration_of(node.quorum) for node in self.nodes if node.quorum is not None]
+        latest = [node.quorum.engine.journal.configurations[-1][1] for node in self.nodes if node.quorum is not None]
         latest.append(self.truth.voters.committed[-1][1])
         return all(self.truth.voters.have_majority(configuration, able) for configuration in latest)
 
@@ -287,8 +300,8 @@ class QuorumWorld:
             if node.quorum is not None:
                 if node.quorum.status().applied_index < self.truth.commit_index:
                     missing.append(f"node {node.node_id} is at {node.quorum.status().applied_index}")
-                if not missing and waiting_in_lanes(node.quorum):
-                    missing.append(f"{waiting_in_lanes(node.quorum)} proposals wait at node {node.node_id} for good")
+                if not missing and node.quorum.facts().undecided:
+                    missing.append(f"{node.quorum.facts().undecided} proposals wait at node {node.node_id} for good")
         if self.clients.waiting:
             missing.append(f"{self.clients.waiting} calls wait")
         return missing
@@ -296,7 +309,7 @@ class QuorumWorld:
 
 @contextmanager
 def small_limits(limits: Limits) -> Iterator[None]:
-    """Make the product's sizes small while a world runs. A name that is gone is an error, loudly."""
+    """Make the product's limits small during a run. An unknown name is an error."""
     sizes: list[tuple[ModuleType, str, int]] = [
         (pysyncobj_engine, "TRAILING_ENTRIES", limits.trailing_entries),
         (quorum_replication, "MAX_APPEND_ENTRIES", limits.append_entries),
@@ -310,7 +323,7 @@ def small_limits(limits: Limits) -> Iterator[None]:
 
 
 def run_schedule(schedule: Schedule) -> QuorumVerdict:
-    """Run a schedule to its verdict. A crash of the product's own code is a violation, with its traceback."""
+    """Run a schedule. An exception in the product's code is a violation, with its traceback."""
     with small_limits(schedule.limits), seldom_collected():
         world = QuorumWorld(schedule)
         violation = ""
@@ -338,5 +351,5 @@ def run_schedule(schedule: Schedule) -> QuorumVerdict:
 
 
 def run_quorum_seed(seed: int, seconds: float, *, faulty: bool = True) -> QuorumVerdict:
-    """Draw a seed's schedule and run it."""
+    """Draw the schedule of a seed and run it."""
     return run_schedule(direct(draw(seed, seconds, faulty=faulty)))

@@ -1,12 +1,13 @@
-"""Everything that is decided before a quorum run: its shape, its faults and its clients' operations, as plain data.
+"""The schedule of a quorum run: its shape, its faults and its clients' operations, as plain data.
 
-A schedule is drawn from a seed once (`draw`), and a run is a function of the schedule and the code. So a failing run
-can be made smaller by deleting from its schedule, written to a file, and replayed from it long after the drawing has
-changed. What a schedule does *not* hold is each message's latency and each node's election timers: they come from
-generators named by the seed, one a purpose, so that deleting one fault leaves the other draws as they are.
+`draw` draws a schedule once from a seed, and a run is a function of the schedule and the code. So a failing run can be
+shrunk by deletions from its schedule, saved to a file, and replayed long after `draw` has changed. A schedule does
+*not* hold the latency of each message and the election timers of each node: these come from generators seeded by the
+run's seed, one for each purpose, so the deletion of one fault leaves the other draws unchanged.
 
-A swarm: each seed switches each kind of fault on or off, and draws the choice again every `PHASE_SECONDS`, a quarter of
-the phases without any. So rare combinations come up, and no cluster is held down for a whole run.
+Faults are drawn as a swarm: each seed switches each kind of fault on or off, and draws the switches again every
+`PHASE_SECONDS`; a quarter of the phases have no faults. So rare combinations occur, and no quorum is unavailable for a
+whole run.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from typing import Any
 
 FORMAT_VERSION = 2
 LEADER = -1
-"""In an operation's place for a node: whoever leads then."""
+"""In place of an operation's node: the node that leads at that time."""
 PHASE_SECONDS = 10.0
 ROTS = ("rot", "rot", "lose_end", "rewind")
-"""What may become of a disk that rots."""
+"""The kinds of damage to a disk."""
 SETTLE_SECONDS = 1.5
-"""Before the first fault, so that there is something to break."""
+"""Seconds before the first fault, so that the faults meet a working quorum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: what, when (virtual seconds), to which node, for how long (seconds), and a number for the rest."""
+    """One fault: time (virtual seconds), kind, node, duration (seconds), and a number with any further parameter."""
 
     at: float
     kind: str
@@ -41,19 +42,20 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call at a node: a register to write, create, delete or read, a block of ids to be granted, or a node to be
-    made a voter or none."""
+    """One call at a node: write, create, delete or read a register, grant a block of ids, or add or remove a voter."""
 
     at: float
     kind: str
     node: int
     subject: int = 0
-    """Which register, or which node."""
+    """The register's or the node's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes of the product that are made small, so that what is rare happens: snapshots, windows, pieces."""
+    """Limits of the product that a run makes small, so that rare events occur: compactions, full windows, snapshots in
+    pieces.
+    """
 
     snapshot_entries: int = 40
     trailing_entries: int = 8
@@ -64,26 +66,28 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A run before it is run."""
+    """The full description of a run."""
 
     seed: int
     voters: int
     seconds: float
-    """Of faults; then everything heals, and must work."""
+    """Duration of the part with faults; afterwards everything heals, and the quorum must work."""
     slow_probability: float
     slow_max: float
-    """A slow message's greatest latency, in seconds."""
+    """The greatest latency of a slow message, in seconds."""
     tick_seconds: float
-    """A node that knows of no leader is ticked so often..."""
+    """Period in which a node without a leader is ticked..."""
     wake_seconds: float
-    """...and so long after an input: what comes meanwhile shares the tick, as it does where a thread must wake up."""
+    """...and the delay of a tick after an input. Inputs that arrive within the delay share the tick, as in a thread
+    that must wake up.
+    """
     limits: Limits
     faults: tuple[Fault, ...]
     operations: tuple[Operation, ...]
     planted: str = ""
-    """The planted bug that a saved schedule is known to find."""
+    """The planted bug that a saved schedule detects."""
     observers: int = 0
-    """Nodes besides the first voters; their numbers follow."""
+    """The number of nodes that are no voters at first; their numbers follow the voters'."""
 
     @property
     def nodes(self) -> int:
@@ -93,7 +97,7 @@ class Schedule:
         return replace(self, faults=())
 
     def to_json(self) -> str:
-        """One line a fault and an operation, so that a change is read in a diff."""
+        """One line for each fault and each operation, so diffs are readable."""
         rows = [f'"{name}": {json.dumps(value)}' for name, value in self._head().items()]
         for name, items in (("faults", self.faults), ("operations", self.operations)):
             lines = ",\n    ".join(json.dumps(_row(item)) for item in items)
@@ -117,7 +121,7 @@ class Schedule:
 
     @staticmethod
     def from_json(text: str) -> Schedule:
-        """Raises `ValueError` for another version or a file that is no schedule."""
+        """Raises `ValueError` if the text is no schedule or one of another version."""
         held = json.loads(text)
         if not isinstance(held, dict) or held.pop("version", None) != FORMAT_VERSION:
             raise ValueError(f"not a schedule of version {FORMAT_VERSION}")
@@ -142,7 +146,7 @@ class _Draw:
     voters: int
     nodes: int
     replaceable: int
-    """So many voters may still lose what they cannot replace: with the others there is a majority."""
+    """The number of voters that may still suffer permanent loss: the other voters keep a majority."""
     faults: list[Fault] = field(default_factory=list)
 
     def down_for(self) -> float:
@@ -164,7 +168,7 @@ class _Draw:
 
 
 def _one(kind: str) -> Callable[[_Draw, float], None]:
-    """A fault of one node for a while."""
+    """A temporary fault of one node."""
     return lambda draw, at: draw.add(at, kind, draw.node(), seconds=draw.down_for())
 
 
@@ -182,7 +186,7 @@ def _cut_one_way(draw: _Draw, at: float) -> None:
 
 
 def _amnesia(draw: _Draw, at: float) -> None:
-    """A minority is cut off, a third voter loses power, and then meets only those who had been away."""
+    """A minority is isolated, a third voter loses power, and then reaches only the nodes that had been isolated."""
     lonely, dark = draw.pair_of_voters()
     away = draw.rng.uniform(0.5, 2.0)
     rest = [node for node in range(draw.voters) if node not in (lonely, dark)]
@@ -193,7 +197,7 @@ def _amnesia(draw: _Draw, at: float) -> None:
 
 
 def _lag(draw: _Draw, at: float) -> None:
-    """A follower is away for so long that the others drop what it needs; it comes back while they fail."""
+    """A follower is isolated until the others have compacted the entries it needs; it returns while the others fail."""
     lonely, other = draw.pair()
     away = draw.rng.uniform(2.0, 6.0)
     draw.add(at, "isolate", lonely, seconds=away)
@@ -202,7 +206,9 @@ def _lag(draw: _Draw, at: float) -> None:
 
 
 def _duel(draw: _Draw, at: float) -> None:
-    """Every voter's timer runs out at one instant, while votes come twice: several campaign. Often one is away."""
+    """All voters' election timers expire at one instant while votes are duplicated, so several campaign. Often one
+    voter is isolated.
+    """
     if draw.rng.random() < 0.7:
         draw.add(at, "duplicate", seconds=1.5, number=draw.rng.choice((0.3, 0.9)))
     for node in range(draw.nodes):
@@ -212,7 +218,7 @@ def _duel(draw: _Draw, at: float) -> None:
 
 
 def _strand(draw: _Draw, at: float) -> None:
-    """Of three voters a leader with one follower is a majority, and not stranded."""
+    """Of three voters, a leader with one follower is a majority, and not stranded."""
     if draw.voters > 3:
         draw.add(at, "strand", draw.node(), seconds=draw.rng.uniform(0.7, 1.2))
 
@@ -240,7 +246,7 @@ def _clock(kind: str, least: float, most: float) -> Callable[[_Draw, float], Non
 
 
 def _for_good(kind: str) -> Callable[[_Draw, float], None]:
-    """What a voter does not come back from as the one that it was: never to a majority."""
+    """A fault after which a voter never returns with its earlier state: it never affects a majority."""
 
     def once(draw: _Draw, at: float) -> None:
         if draw.replaceable:
@@ -252,7 +258,9 @@ def _for_good(kind: str) -> Callable[[_Draw, float], None]:
 
 
 def _rot(draw: _Draw, at: float) -> None:
-    """A disk goes wrong while its node is down: bits flip, the journal's end is gone, or all goes back in time."""
+    """A disk is damaged while its node is down: bits flip, the journal's end is lost, or the disk returns to an earlier
+    state.
+    """
     before = len(draw.faults)
     _for_good("rot")(draw, at)
     for position, fault in enumerate(draw.faults[before:], before):
@@ -285,14 +293,14 @@ KINDS: Mapping[str, Callable[[_Draw, float], None]] = {
     "rot": _rot,
     "replace_disk": _for_good("replace_disk"),
 }
-"""Kind of a draw → how it is drawn. One draw may be several faults."""
+"""Kind → the function that draws it. One draw may make several faults."""
 
 OPERATIONS = ("grant", "grant", "write", "write", "create", "delete", "read", "read")
 CHANGES = ("add_voter", "add_voter", "remove_voter")
 
 
 def draw(seed: int, seconds: float, *, faulty: bool = True) -> Schedule:
-    """The schedule of a seed."""
+    """Draw the schedule of a seed."""
     rng = random.Random(f"{seed}/quorum/shape")
     voters, observers = rng.choice((3, 3, 3, 5)), rng.choice((0, 0, 1, 2))
     operations = _operations(random.Random(f"{seed}/quorum/operations"), voters + observers, seconds)
@@ -337,8 +345,9 @@ def _operations(rng: random.Random, nodes: int, seconds: float) -> tuple[Operati
 
 
 def _changes(rng: random.Random, nodes: int, seconds: float, faults: tuple[Fault, ...]) -> tuple[Operation, ...]:
-    """Voters come and go: rarely, often or never; and where a disk was replaced, its voter goes out and comes in. A
-    leader that is stranded appends what nobody will agree to, voters and all."""
+    """Changes of the voters: rarely, often or never. After a disk was replaced, its voter is removed and added again. A
+    stranded leader appends entries that no majority accepts, changes of the voters included.
+    """
     changes: list[Operation] = []
 
     def change(at: float, kind: str, subject: int, node: int | None = None) -> None:

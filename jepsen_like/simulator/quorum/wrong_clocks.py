@@ -1,8 +1,8 @@
-"""Wall clocks that are wrong by days: which nodes have one, and when they leap. Faults of a schedule, so that a failing
-one is made smaller.
+"""Wall clocks that are wrong by days: which nodes have one, and when they jump. The jumps are faults of a schedule, so
+a failing schedule can be shrunk.
 
-A minority of the voters is wrong from before the first start, and so may be whoever does not vote: all that expires
-does so by a time on which the majority agrees, and everything that a run makes is young.
+A minority of the voters is wrong from before the first start, and any node that does not vote may be: expiry goes by a
+time that a majority agrees on, and everything that a run makes is too young to expire.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import random
 from .schedule import Fault
 
 OFTEN = 0.6
-"""Of all schedules."""
+"""Share of the schedules with wrong clocks."""
 
 DAY_SECONDS = 86_400.0
 
 
 def draw_wrong_clocks(rng: random.Random, voters: int, nodes: int, seconds: float) -> tuple[Fault, ...]:
-    """Voters are the first so many of the nodes."""
+    """`voters`: the number of voters; they have the lowest node numbers."""
     if rng.random() >= OFTEN:
         return ()
     wrong = rng.sample(range(voters), (voters - 1) // 2)

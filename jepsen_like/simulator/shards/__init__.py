@@ -1,1 +1,1 @@
-"""Long ranges of seeds: running, keeping, comparing, shrinking."""
+"""Long ranges of seeds: running, keeping, comparing and shrinking them."""

@@ -1,4 +1,4 @@
-"""Schedules of either kind of world behind one face: drawn from a seed, read from a file, run, shrunk."""
+"""Schedules of every kind of world behind one interface: drawn from a seed, read from a file, run, shrunk."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from jepsen_like.simulator.quorum import schedule as quorum_schedule
 from jepsen_like.simulator.quorum.directed import direct
 from jepsen_like.simulator.quorum.run import run_schedule as run_quorum
 from jepsen_like.simulator.quorum.schedule import Schedule
+from jepsen_like.simulator.security import schedule as security_schedule
 
 from .seeds import Verdict
 from .shrink import Shrinker
@@ -23,21 +24,24 @@ AnySchedule: TypeAlias = Schedule | ClusterSchedule
 
 
 def draw(kind: str, seed: int, seconds: float) -> AnySchedule:
-    """The schedule of a seed in this kind of world: `quorum`, `groups`, `cluster`, `transactions` or
-    `clients`."""
+    """Return the schedule of a seed for this kind of world: `quorum`, `groups`, `security`, `cluster`, `transactions`
+    or `clients`.
+    """
     if kind == "transactions":
         return replace(direct_cluster(cluster_schedule.draw(seed, seconds)), transactions=True)
     if kind == "clients":
         return client_schedule.draw(seed, seconds)
     if kind == "groups":
         return group_schedule.draw(seed, seconds)
+    if kind == "security":
+        return security_schedule.draw(seed, seconds)
     if kind == "cluster":
         return direct_cluster(cluster_schedule.draw(seed, seconds))
     return direct(quorum_schedule.draw(seed, seconds))
 
 
 def from_json(text: str) -> AnySchedule:
-    """A saved schedule, of whichever world. Raises `ValueError` for what is none."""
+    """Return a saved schedule of any kind. Raises `ValueError` for another file."""
     held = json.loads(text)
     if isinstance(held, dict) and held.get("world") == cluster_schedule.WORLD:
         return ClusterSchedule.from_json(text)
@@ -45,14 +49,18 @@ def from_json(text: str) -> AnySchedule:
 
 
 def run(schedule: AnySchedule) -> Verdict:
-    """Run it to its verdict."""
+    """Run a schedule to its verdict."""
     if isinstance(schedule, Schedule):
         if any(one.kind in group_schedule.MEMBER_OPERATIONS for one in schedule.operations):
             from jepsen_like.simulator.groups.run import run_schedule as run_groups
 
             return run_groups(schedule)
+        if any(one.kind in security_schedule.SECURITY_OPERATIONS for one in schedule.operations):
+            from jepsen_like.simulator.security.run import run_schedule as run_security
+
+            return run_security(schedule)
         return run_quorum(schedule)
-    # Whole brokers are imported by those who run them.
+    # Whole brokers are imported only when they run.
     if schedule.clients:
         from jepsen_like.simulator.library.run import run_schedule as run_clients
 
@@ -67,7 +75,7 @@ def run(schedule: AnySchedule) -> Verdict:
 
 
 def shrink(shrinker: Shrinker, schedule: AnySchedule) -> AnySchedule:
-    """The smallest that fails alike; see `Shrinker.shrink`."""
+    """Return the smallest schedule that fails in the same way; see `Shrinker.shrink`."""
     if isinstance(schedule, Schedule):
         return shrinker.shrink(schedule)
     return shrinker.shrink(schedule)

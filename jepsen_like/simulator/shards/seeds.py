@@ -1,7 +1,8 @@
-"""Five kinds of worlds behind one face: the quorum alone or with a consumer group; clusters alone, with transactions,
-or with the client library.
+"""Six kinds of worlds behind one interface: the quorum alone, with a consumer group, or with changes of security;
+clusters alone, with transactions, or with the client library.
 
-`run_one` runs a seed of either kind; the command line, the shards and the tests know no more of the difference.
+`RUNNERS` has a function for each kind that runs a seed; the command line, the shards and the tests need to know nothing
+more of the differences.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from jepsen_like.simulator.quorum.run import run_quorum_seed
 
 
 class Verdict(Protocol):
-    """How a run ended, whatever ran."""
+    """The outcome of a run of any kind."""
 
     @property
     def seed(self) -> int: ...
     @property
     def seconds(self) -> float:
-        """Virtual."""
+        """Virtual seconds."""
         ...
 
     @property
@@ -37,7 +38,7 @@ class Runner(Protocol):
 
 
 def _cluster(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
-    # Whole brokers are imported by those who run them.
+    # Whole brokers are imported only when they run.
     from jepsen_like.simulator.cluster.run import run_seed
 
     return run_seed(seed, seconds, faulty=faulty)
@@ -51,6 +52,12 @@ def _groups(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
     from jepsen_like.simulator.groups.run import run_group_seed
 
     return run_group_seed(seed, seconds, faulty=faulty)
+
+
+def _security(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
+    from jepsen_like.simulator.security.run import run_security_seed
+
+    return run_security_seed(seed, seconds, faulty=faulty)
 
 
 def _transactions(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
@@ -69,9 +76,10 @@ RUNNERS: Mapping[str, Runner] = {
     "cluster": _cluster,
     "quorum": _quorum,
     "groups": _groups,
+    "security": _security,
     "transactions": _transactions,
     "clients": _clients,
 }
-"""Kind → how a seed of it is run."""
+"""Kind → the function that runs a seed."""
 
 Report = Callable[[Verdict], None]

@@ -1,10 +1,9 @@
-"""A long range of seeds, run piece by piece over many sittings: the results file says what was run, and by which code.
+"""A long range of seeds, run in pieces: the results file records what was run, and by which code.
 
-The file is JSON lines, only ever appended to. Each line is one chunk: commit, kind, first and last seed, virtual
-seconds a seed and of all, seconds it took, and the violations (none is the rule). A shard of a range that was begun
-goes on with the first seed which no line of the same kind, code and length covers; other code begins anew, for its
-seeds are other runs. A line that is half written, because the machine stopped in it, is no line: its seeds are run
-again. `summarize` adds up what the files of several shards have.
+The file is JSON lines, only appended to. Each line is one chunk: commit, kind, first and last seed, virtual seconds per
+seed and in total, real seconds, and the violations (usually none). An interrupted shard resumes with the first seed
+that no line of the same kind, code and length covers; other code starts over, because its seeds are other runs. A torn
+line, after the machine stopped, is ignored: its seeds are run again. `summarize` adds up the files of several shards.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 from .seeds import RUNNERS, Verdict
 
 CHUNK_SEEDS = 50
-"""Seeds a line: what is lost by a stop."""
+"""Seeds per line: an interruption loses at most these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +29,14 @@ class Shard:
     first: int
     last: int
     seconds: float
-    """Virtual, of faults, a seed."""
+    """Virtual seconds of faults per seed."""
     commit: str
 
     def __post_init__(self) -> None:
         if self.kind not in RUNNERS:
-            raise ValueError(f"kind {self.kind!r} is none of {', '.join(RUNNERS)}")
+            raise ValueError(f"unknown kind {self.kind!r}; kinds: {', '.join(RUNNERS)}")
         if not 0 <= self.first <= self.last:
-            raise ValueError(f"from {self.first} to {self.last} are no seeds")
+            raise ValueError(f"{self.first} to {self.last} is not a range of seeds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +48,19 @@ class Chunk:
     first: int
     last: int
     seconds_each: float
-    """Virtual, of faults, a seed; a run has a little more."""
+    """Virtual seconds of faults per seed; a run has a little more."""
     virtual_seconds: float
     seconds: float
-    """Of the real clock."""
+    """Real seconds."""
     violations: tuple[Mapping[str, object], ...]
 
 
 def read_chunks(path: str) -> Iterator[Chunk]:
-    """All lines. Raises `ValueError` where the file is something else, `OSError` where there is none."""
+    """Yield all lines. Raises `ValueError` if the file holds anything else, `OSError` if it does not exist."""
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             if not line.rstrip("\n").endswith("}"):
-                continue  # empty, or torn by a stop: its seeds are run again
+                continue  # empty, or torn by an interruption: its seeds are run again
             try:
                 yield _chunk(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
@@ -84,8 +83,10 @@ def _chunk(held: Mapping[str, Any]) -> Chunk:
 
 
 def covered(path: str, shard: Shard, same_code: Callable[[str, bool], bool] | None = None) -> list[tuple[int, int]]:
-    """The ranges that the file has for this shard, by its commit or one that `same_code` takes for it. Raises
-    `ValueError` where the file is something else."""
+    """Return the ranges that the file has for this shard, by its commit or one that `same_code` accepts.
+
+    Raises `ValueError` if the file holds anything else.
+    """
     if not os.path.exists(path):
         return []
     return [
@@ -97,7 +98,7 @@ def covered(path: str, shard: Shard, same_code: Callable[[str, bool], bool] | No
 
 
 def chunks(shard: Shard, done: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left to run, in pieces."""
+    """Return the remaining ranges, in pieces."""
     left: list[tuple[int, int]] = []
     seed = shard.first
     while seed <= shard.last:
@@ -120,10 +121,10 @@ def run_shard(
     report: Callable[[Verdict], None] = lambda verdict: None,
     same_code: Callable[[str, bool], bool] | None = None,
 ) -> int:
-    """Run what is left, appending a line a chunk. Returns how many violations were found in this sitting.
+    """Run the remaining seeds, appending one line per chunk; return the number of violations found now.
 
-    `budget`: stop after so many seconds of the real clock; 0: never. `same_code(commit, clean)`: of which other
-    commits a result counts as this one's.
+    `budget`: stop after this many real seconds; 0: never. `same_code(commit, clean)`: whether another commit's result
+    counts for this one.
     """
     began = time.monotonic()
     found = 0
@@ -157,7 +158,7 @@ def append(
     seconds: float,
     violations: list[dict[str, object]],
 ) -> None:
-    """One line, in one write."""
+    """Append one line, in one write."""
     line = {
         "commit": shard.commit,
         "kind": shard.kind,
@@ -172,7 +173,7 @@ def append(
         file.seek(0, os.SEEK_END)
         if file.tell():
             file.seek(-1, os.SEEK_END)
-            # A torn last line stays as it is, and ends here.
+            # A torn last line stays, and ends here.
             if file.read(1) != b"\n":
                 file.write(b"\n")
         file.write(json.dumps(line).encode() + b"\n")
@@ -180,7 +181,7 @@ def append(
 
 @dataclass(slots=True)
 class Summary:
-    """What was run of one kind of world, at one length, and still counts."""
+    """The valid results of one kind of world, at one length."""
 
     kind: str
     seconds_each: float
@@ -188,9 +189,9 @@ class Summary:
     virtual_seconds: float = 0.0
     seconds: float = 0.0
     violations: dict[int, str] = field(default_factory=dict)
-    """Seed → what it found."""
+    """Seed → its violation."""
     outdated: int = 0
-    """Seeds that other code ran."""
+    """Number of seeds that other code ran."""
 
     def __str__(self) -> str:
         speed = self.virtual_seconds / self.seconds if self.seconds else 0.0
@@ -202,8 +203,11 @@ class Summary:
 
 
 def summarize(paths: Iterable[str], same_code: Callable[[str, str, bool], bool]) -> list[Summary]:
-    """Add up, a kind and a length at a time. `same_code(kind, commit, clean)`: whether the commit's results count. A
-    seed that was run twice counts once. Raises `ValueError` and `OSError` as `read_chunks`."""
+    """Add up results by kind and length; a seed that was run twice counts once.
+
+    `same_code(kind, commit, clean)`: whether the commit's results count. Raises `ValueError` and `OSError` as
+    `read_chunks`.
+    """
     found: dict[tuple[str, float], Summary] = {}
     for path in paths:
         for chunk in read_chunks(path):

@@ -1,8 +1,8 @@
-"""Which results of simulated worlds still count: those that were run by the code that is here now.
+"""The validity of simulated results: those count that were made by the present code.
 
-A commit's code is that of a kind of world if none of the files that such a world runs differs from it. Those are found
-by following imports from the file that runs it; left out is what it names and never calls. So what only documents,
-tests, or works elsewhere, does not void a night of seeds.
+A commit has the code of a kind of world if none of the files that such a world runs differs from it. These are found by
+following imports from the file that runs the world, leaving out files that are imported but never called. So changes of
+documents, tests, or unrelated code do not void a night of seeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from jepsen_like.provenance.same_code import SameCode, commit_of
 
 CARRIER = ("raftlog/http2/",)
-"""The worlds have a network of their own."""
+"""The worlds have their own network."""
 
 TRANSACTIONS = (
     "metadata/commands/transactions.py",
@@ -23,11 +23,12 @@ TRANSACTIONS = (
     "metadata/image/transaction_ends.py",
     "metadata/controller/transaction_expiry.py",
 )
-"""Nobody begins one in these worlds."""
+"""These worlds never begin a transaction."""
 
 ROOTS: Mapping[str, str] = {
     "quorum": "jepsen_like/simulator/quorum/run.py",
     "groups": "jepsen_like/simulator/groups/run.py",
+    "security": "jepsen_like/simulator/security/run.py",
     "cluster": "jepsen_like/simulator/cluster/run.py",
     "transactions": "jepsen_like/simulator/transactions/run.py",
     "clients": "jepsen_like/simulator/library/run.py",
@@ -37,23 +38,25 @@ ROOTS: Mapping[str, str] = {
 NEVER_CALLED: Mapping[str, tuple[str, ...]] = {
     "quorum": CARRIER + TRANSACTIONS,
     "groups": CARRIER + TRANSACTIONS,
+    "security": CARRIER + TRANSACTIONS,
     "cluster": CARRIER,
     "transactions": CARRIER,
     "clients": (),
 }
-"""Beginnings of paths. A test runs worlds and looks that nothing in these files is called."""
+"""Prefixes of paths. A test runs worlds and checks that nothing in these files is called."""
 
 TOP = Path(__file__).resolve().parents[3]
 
 
 def commit_of_this_tree(kind: str) -> str:
-    """The code that runs; with a plus sign where the world's files differ from the commit. `unknown` outside a
-    repository."""
+    """Return the commit of the running code, with a plus sign if the world's files differ from it; `unknown` outside a
+    repository.
+    """
     return commit_of(TOP, _paths(kind))
 
 
 def same_code(kind: str) -> SameCode:
-    """Whether a shard's result was made by the code that is here."""
+    """Return the test whether a shard's result was made by the present code."""
     return SameCode(TOP, kind, lambda: _paths(kind))
 
 
@@ -63,7 +66,7 @@ def _paths(kind: str) -> list[str]:
 
 @functools.cache
 def files(kind: str) -> tuple[str, ...]:
-    """What a world of this kind runs, as paths below the repository's top."""
+    """Return the files that a world of this kind runs, as paths below the repository's top."""
     found: set[Path] = set()
     to_read = [TOP / ROOTS[kind]]
     while to_read:
@@ -77,7 +80,9 @@ def files(kind: str) -> tuple[str, ...]:
 
 
 def _imports(file: Path) -> Iterator[tuple[str, ...]]:
-    """Modules that a file names, in functions as well. A package on the way to a module is not named by it."""
+    """Yield the modules that a file imports, in functions as well. A package is not counted for an import of its
+    module.
+    """
     here = file.parent.relative_to(TOP).parts
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
@@ -90,7 +95,7 @@ def _imports(file: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _file(module: tuple[str, ...]) -> Path | None:
-    """None for what is not ours, and for what is no module."""
+    """Return the file of a module, or None if it is not ours or not a module."""
     path = TOP.joinpath(*module)
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if module and file.is_file():

@@ -1,12 +1,12 @@
-"""A failing schedule made small: what can be left out, so that the violation is still found, is left out.
+"""Shrinking of a failing schedule: every part that the failure does not need is left out.
 
 Delta debugging (Zeller and Hildebrandt, ddmin): chunks of the list are deleted, halves first, then ever smaller pieces,
-until no single item can go. First what comes after the failure, then faults, operations, and the time after the last of
-them; twice, since fewer operations may make a fault superfluous. Only the same law counts as the same failure
-(`law_of`): a schedule does not wander off to another bug.
+until no single item can be deleted. First the time after the failure is cut, then faults, operations, and the time
+after the last of them; twice, since fewer operations may make a fault superfluous. Only a violation of the same
+guarantee counts as the same failure (`law_of`), so that the schedule does not drift to another bug.
 
-A run is a function of its schedule, so shrinking is deterministic. It is bounded by `tries`, each a whole run; what is
-small after that is returned, and still fails.
+A run is a function of its schedule, so shrinking is deterministic. It is bounded by `tries`, each a whole run; the
+schedule reached by then is returned, and still fails.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ EARLIER = (0.1, 0.2, 0.35, 0.5, 0.75)
 
 
 def law_of(violation: str) -> str:
-    """What names a failure: `S7.2`, or the exception's class."""
+    """Return the name of a failure: `S7.2`, or the exception's class."""
     return violation.partition(":")[0]
 
 
 class Shrinker:
-    """Shrinks schedules whose failure is found by `run`."""
+    """Shrinks schedules whose failure `run` detects."""
 
     def __init__(self, run: Callable[[Any], str], *, tries: int = 400) -> None:
-        """`run(schedule)` returns the violation, or nothing. `tries`: runs at most."""
+        """`run(schedule)` returns the violation, or an empty text. `tries`: maximum number of runs."""
         self._run = run
         self._tries = tries
         self._law = ""
@@ -45,7 +45,7 @@ class Shrinker:
         return self._tries
 
     def shrink(self, schedule: AnySchedule) -> AnySchedule:
-        """The smallest that was found. Raises `ValueError` where the schedule does not fail."""
+        """Return the smallest schedule found. Raises `ValueError` if the schedule does not fail."""
         self._law = law_of(self._run(schedule))
         if not self._law:
             raise ValueError(f"the schedule of seed {schedule.seed} does not fail: there is nothing to shrink")
@@ -66,7 +66,7 @@ class Shrinker:
         return law_of(self._run(schedule)) == self._law
 
     def _earlier(self, schedule: AnySchedule) -> AnySchedule:
-        """What lies behind the failure is cut off first: every later run is shorter for it."""
+        """Cut the time after the failure first, which shortens every later run."""
         for part in EARLIER:
             end = round(schedule.seconds * part, 1)
             cut = replace(
@@ -99,7 +99,7 @@ class Shrinker:
 
 
 def minimize(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
-    """ddmin: a sublist that still fails and from which no single item can be deleted (as far as `fails` says)."""
+    """ddmin: return a sublist that still fails and from which no single item can be deleted (according to `fails`)."""
     kept = list(items)
     if kept and fails([]):
         return []

@@ -1,7 +1,7 @@
-"""The trace hashes of a range of seeds, kept in a file and compared with another's.
+"""The trace hashes of a range of seeds, kept in a file and compared with another.
 
-The same seed and the same code give the same hash, so a change that moves or merges code without changing what it does
-leaves every hash as it was. The file is JSON lines, one a seed; a range that was begun goes on after the last one.
+The same seed and the same code give the same hash, so a change that moves or merges code without changing its behaviour
+leaves every hash as it was. The file is JSON lines, one per seed; an interrupted range resumes after the last one.
 """
 
 from __future__ import annotations

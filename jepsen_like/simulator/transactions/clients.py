@@ -1,76 +1,68 @@
 """Simulated applications that write transactions.
 
 An application begins a transaction, writes to some partitions, and ends it: by a commit of what was acknowledged, alone
-or together with a group's offsets, a position, or another producer's output; by an abort; or not at all. It asks again
-where an answer does not come. Carelessly, it sends once more what it had sent, also after the end; has it that a
-request to begin comes again when it is long at work; writes behind the
-end that it names; goes on beside a successor of its name that has fenced it; and starts from offsets that it read
-before it began. None of that may break anything.
+or together with a group's offsets, a position or another producer's output; by an abort; or not at all. It retries if
+an answer does not come. It is also careless, and none of that may break anything: it resends what it had sent, even
+after the end; lets a late copy of its initialization arrive when it has long begun; writes behind the end that it
+names; continues beside a successor of its name that has fenced it; and starts from offsets that it read before it
+began.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jepsen_like.simulator.brokers.history import Fate, Send
 from jepsen_like.simulator.brokers.node import SimNode
 from jepsen_like.simulator.load.clients import REQUEST_TIMEOUT, Clients
-from metadata.commands.results import TransactionAnswer
-from metadata.commands.transactions import (
-    Abort,
-    Commit,
-    GroupMoves,
-    Initialize,
-    Key,
-    Move,
-    OpenBlock,
-    Output,
-    Position,
-    TopicEnds,
-    pack_keys,
-)
-from metadata.records.transactions import ATTEMPT_BYTES
+from metadata.view import ClusterView
+from raftlog.client.transactions.api import ABORTED_BY_REFUSAL
 from raftlog.errors import CODES
-from raftlog.model import ProducerEpoch, ProducerId, TopicPartition
+from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.records.batch import encode
-from raftlog.transactions import TransactionKey
+from raftlog.transactions import ATTEMPT_BYTES, TransactionKey
 from raftlog.wire import (
+    AbortRequest,
+    CommitRequest,
+    GroupMoves,
+    InitializeRequest,
+    OffsetMove,
+    OpenBlockRequest,
+    PositionMove,
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    TransactionOutput,
+    TransactionResponse,
 )
 
-from .quorum import Quorum
+from .requests import Outcome, TransactionRequests
 from .truth import GROUP, POSITION, Attempt, TransactionTruth
 
 PRODUCE_TIMEOUT_MS = 800
 TRIES_MAX = 12
 BLOCK_IDS = 20
-
-FORGET = "producer_fenced"
-"""Whoever is told this knows nothing of the outcome."""
-NO_OUTCOME = (FORGET, "outcome_unknown", "producer_ids_expired", "overloaded", "unknown_transaction", "invalid_request")
-"""Refusals of a commit after which it may be committed, or may have been."""
+VISIBLE_WITHIN_MS = 2_000
 
 
 @dataclass(slots=True)
 class Written:
-    """One producer's part of a transaction."""
+    """One producer's part of a commit."""
 
     key: TransactionKey
     sequences: dict[TopicPartition, int] = field(default_factory=dict)
-    ends: dict[TopicPartition, int] = field(default_factory=dict)
-    """Acknowledged, and to be named."""
+    ends: dict[TopicPartition, Offset] = field(default_factory=dict)
+    """The end of what was acknowledged, which the commit names."""
     waiting: int = 0
     failed: bool = False
     copies: list[tuple[TopicPartition, bytes, Send]] = field(default_factory=list)
 
 
 class SimApplication:
-    """One process after the other under one name, or without; see the module."""
+    """Processes, one after the other, under one transactional id or without one."""
 
     def __init__(
         self,
@@ -81,38 +73,38 @@ class SimApplication:
         partitions: Callable[[], list[TopicPartition]],
         rng: random.Random,
     ) -> None:
-        """`name` empty: ids come from blocks. `partitions`: where it may write now."""
+        """`name` empty: producer ids come from blocks. `partitions` returns where it may write now."""
         self.number = number
         self.stopped = False
         self.busy = False
-        """In a transaction."""
+        """Whether it is in a transaction."""
         self.ended = 0
         self._name = name
         self._clients = clients
         self._truth = truth
         self._partitions = partitions
         self._rng = rng
-        self._quorum = Quorum(clients, rng)
+        self._requests = TransactionRequests(clients, rng)
         self._keys: list[TransactionKey] = []
-        """To be used for the next transactions."""
+        """Keys for the next transactions."""
         self._attempt: bytes | None = None
-        """Of the initialisation that has no answer yet."""
+        """The id of the initialization that has no answer yet."""
         self._last: TransactionKey | None = None
-        """Of a named process: of its last transaction, whatever became of that."""
+        """The key of a named process's last transaction, whatever its outcome."""
         self._values = 0
         self._timeout_ms = rng.choice((1_000, 3_000, 10_000))
         self._starts: dict[TopicPartition, int] = {}
-        """Of the group, as it was read last; perhaps before somebody else moved on."""
+        """The group's offsets as it read them last, perhaps before another application moved them."""
         self._stale = rng.random() < 0.3
 
     def run(self) -> None:
-        """One transaction after the other, until it is stopped."""
+        """Write one transaction after the other, until it is stopped."""
         if self.stopped:
             self.busy = False
             return
         self.busy = True
         if self._rng.random() < 0.1 and self._name:
-            self._begin_anew()
+            self._restart()
         wanted = 2 if not self._name and self._rng.random() < 0.3 else 1
         if self._stale:
             self._read_starts()
@@ -121,43 +113,42 @@ class SimApplication:
         elif self._name:
             self._initialize()
         else:
-            self._quorum.ask(OpenBlock("", BLOCK_IDS, self._timeout_ms), self._got_block)
+            self._requests.ask(OpenBlockRequest(0, "", BLOCK_IDS, self._timeout_ms), self._got_block)
 
     def _later(self, seconds: float) -> None:
         self._clients.heap.schedule(self._rng.uniform(0.2, 1.0) * seconds, self.run)
 
-    def _begin_anew(self) -> None:
-        """Another process of this name: it has nothing of what the one before had."""
+    def _restart(self) -> None:
+        """Become another process of this name, which has no state of the one before."""
         self._keys.clear()
         self._attempt = self._last = None
 
     def _initialize(self) -> None:
-        """Until there is an answer, for the same attempt; some of these come again, long after that."""
+        """Retry one initialization until it is answered; a copy of some requests arrives long after that."""
         if self._attempt is None:
             self._attempt = self._rng.randbytes(ATTEMPT_BYTES)
-        after = Key(*self._last) if self._last is not None else None
-        change = Initialize(self._name, self._timeout_ms, self._clients.wall_ms(), self._attempt, after)
-        self._quorum.ask(change, self._got_keys)
+        request = InitializeRequest(0, self._name, self._timeout_ms, self._attempt, self._last)
+        self._requests.ask(request, self._got_keys)
         if self._rng.random() < 0.3:
             late = self._rng.uniform(0.1, 6.0)
-            self._clients.heap.schedule(late, lambda: self._quorum.ask(change, self._truth.told_again))
+            self._clients.heap.schedule(late, lambda: self._requests.ask(request, self._truth.told_again))
 
-    def _got_keys(self, answer: TransactionAnswer | None) -> None:
-        if answer is not None and answer.code == FORGET:
-            self._begin_anew()  # somebody else has the name by now, and this process is over
-        if answer is None or answer.code:
+    def _got_keys(self, outcome: Outcome | None) -> None:
+        if isinstance(outcome, TransactionResponse):
+            self._keys = list(outcome.keys)
+            self._attempt = None
+            self._write()
+            return
+        if outcome is not None and outcome.code == "producer_fenced":
+            self._restart()  # another process has the name, so this one ends
+        self._later(1.0)
+
+    def _got_block(self, outcome: Outcome | None) -> None:
+        if not isinstance(outcome, TransactionResponse):
             self._later(1.0)
             return
-        self._keys = [packed.key for packed in answer.keys]
-        self._attempt = None
-        self._write()
-
-    def _got_block(self, answer: TransactionAnswer | None) -> None:
-        if answer is None or answer.code:
-            self._later(1.0)
-            return
-        first = answer.keys[0].producer_id
-        self._keys = [TransactionKey(ProducerId(first + i), ProducerEpoch(0)) for i in range(answer.count)]
+        first = outcome.keys[0].producer_id
+        self._keys = [TransactionKey(ProducerId(first + i), ProducerEpoch(0)) for i in range(outcome.count)]
         self._write()
 
     # --- Writing -----------------------------------------------------------------------------------------------------
@@ -170,7 +161,7 @@ class SimApplication:
         else:
             del self._keys[:together]
         if not self._stale:
-            self._read_starts()  # after the initialisation: nobody of an earlier epoch moves them any more (R5)
+            self._read_starts()  # after the initialization: no earlier epoch moves them any more (R5)
         where = self._partitions()
         if not where:
             self._later(2.0)
@@ -183,7 +174,7 @@ class SimApplication:
         self._wait(parts, 0)
 
     def _wait(self, parts: list[Written], looks: int) -> None:
-        """Until all is acknowledged; for some, not so long."""
+        """Wait until everything is acknowledged; some applications wait less."""
         if any(written.failed for written in parts) or looks > 40 or self._rng.random() < 0.01:
             self._abort(parts)
         elif any(written.waiting for written in parts):
@@ -196,7 +187,7 @@ class SimApplication:
             self._commit(parts)
 
     def _hang(self, parts: list[Written]) -> None:
-        """Its transaction is overdue; it may be back, and know nothing of that."""
+        """Let the transaction become overdue; the process may be back, and not know that."""
         if self._rng.random() < 0.5:
             self._clients.heap.schedule(
                 self._rng.uniform(0.5, 2.0) * self._timeout_ms / 1000, lambda: self._commit(parts)
@@ -226,7 +217,7 @@ class SimApplication:
         self._send(written, topic_partition, batch, send, 0 if not stray else TRIES_MAX)
 
     def _send(self, written: Written, topic_partition: TopicPartition, batch: bytes, send: Send, tries: int) -> None:
-        """Until it is acknowledged or refused for good."""
+        """Send a batch until it is acknowledged or finally refused."""
         target = self._clients.leader_of(topic_partition)
 
         def again() -> None:
@@ -244,14 +235,14 @@ class SimApplication:
                 send.fate, send.base_offset = Fate.OK, answer.base_offset
                 written.waiting -= counts
                 if counts:
-                    end = answer.base_offset + len(send.values)
-                    written.ends[topic_partition] = max(written.ends.get(topic_partition, 0), end)
+                    end = Offset(answer.base_offset + len(send.values))
+                    written.ends[topic_partition] = max(written.ends.get(topic_partition, end), end)
             elif not CODES[answer.error].retriable and answer.error not in ("unknown_topic", "unknown_partition"):
                 send.fate = send.fate or Fate.INFO
                 written.failed = True
 
         if target is not None:
-            # A stray one's only attempt is marked as well: to mark too much is safe.
+            # A stray batch's only attempt is marked as resent as well, which is safe.
             self._request(target, topic_partition, batch, send, hear, resent=tries > 0)
         self._clients.heap.schedule(REQUEST_TIMEOUT, again)
 
@@ -290,48 +281,59 @@ class SimApplication:
         moves, position = {}, None
         if self._rng.random() < 0.5 and self._starts:
             one = self._rng.choice(list(self._starts))
-            moves = {one: (self._starts[one], self._starts[one] + self._rng.randrange(1, 4))}
-            moves[one] = (moves[one][0], max(moves[one][1], 0))
+            start = self._starts[one]
+            moves = {one: (start, max(start + self._rng.randrange(1, 4), 0))}
         if self._rng.random() < 0.3:
             position = (self._position, self._position + 1)
         attempt = Attempt({written.key: dict(written.ends) for written in parts}, moves, position)
         self._truth.attempted(attempt)
-        change = Commit(
-            tuple(Output(*key, _packed(ends)) for key, ends in attempt.outputs.items()),
-            (GroupMoves(GROUP, "", 0, 0, _moves(moves)),) if moves else (),
-            (Position(POSITION, *position),) if position is not None else (),
-            "",
-            self._clients.wall_ms(),
+        moved = tuple(
+            OffsetMove(one.topic_id, one.partition, start, Offset(end)) for one, (start, end) in moves.items()
+        )
+        within_ms = VISIBLE_WITHIN_MS if self._rng.random() < 0.3 else 0
+        request = CommitRequest(
+            0,
+            tuple(TransactionOutput.of(written.key, written.ends) for written in parts),
+            (GroupMoves(GROUP, "", 0, 0, moved),) if moved else (),
+            (PositionMove(POSITION, *position),) if position is not None else (),
+            visible_within_ms=within_ms,
         )
 
-        def hear(answer: TransactionAnswer | None) -> None:
-            if answer is not None and not answer.code:
-                self._truth.told_committed(attempt)
-            elif answer is not None and answer.code not in NO_OUTCOME and answer.code != "position_taken":
-                self._truth.told_refused(attempt, answer.code)
-            self._over(parts, answer)
+        def check(response: TransactionResponse, view: ClusterView) -> None:
+            if response.visible:
+                there = [one for ends in attempt.outputs.values() for one in ends if view.partition(one) is not None]
+                self._truth.told_visible(attempt, {one: self._clients.truth.of(one).log for one in there})
 
-        self._quorum.ask(change, hear)
-        if self._rng.random() < 0.1:  # and a second copy of it, which comes whenever it comes
-            self._clients.heap.schedule(self._rng.uniform(0.1, 6.0), lambda: self._quorum.ask(change, lambda _: None))
+        def hear(outcome: Outcome | None) -> None:
+            if isinstance(outcome, TransactionResponse):
+                self._truth.told_committed(attempt)
+            elif outcome is not None and outcome.code in ABORTED_BY_REFUSAL and outcome.code != "position_taken":
+                self._truth.told_refused(attempt, outcome.code)
+            self._over(parts, outcome)
+
+        self._requests.ask(request, hear, check=check, patience=within_ms / 1000)
+        if self._rng.random() < 0.1:  # a second copy, which arrives at any time
+            late = self._rng.uniform(0.1, 6.0)
+            self._clients.heap.schedule(late, lambda: self._requests.ask(request, lambda _: None))
 
     def _abort(self, parts: list[Written]) -> None:
-        keys = [written.key for written in parts]
+        keys = tuple(written.key for written in parts)
 
-        def hear(answer: TransactionAnswer | None) -> None:
-            if answer is not None and not answer.code:
+        def hear(outcome: Outcome | None) -> None:
+            if isinstance(outcome, TransactionResponse):
                 self._truth.told_aborted(keys)
-            self._over(parts, answer)
+            self._over(parts, outcome)
 
-        self._quorum.ask(Abort(pack_keys(keys), self._clients.wall_ms()), hear)
+        self._requests.ask(AbortRequest(0, keys), hear)
 
-    def _over(self, parts: list[Written], answer: TransactionAnswer | None) -> None:
+    def _over(self, parts: list[Written], outcome: Outcome | None) -> None:
         self.ended += 1
         if self._name:
-            self._keys = _goes_on_with(answer, parts[0].key)
+            # A process that does not know how its transaction ended initializes again.
+            self._keys = list(outcome.keys) if isinstance(outcome, TransactionResponse) else []
         for written in parts:
             for topic_partition, batch, send in written.copies:
-                if self._rng.random() < 0.1:  # what was on its way for long
+                if self._rng.random() < 0.1:  # a copy that was long in flight
                     self._clients.heap.schedule(
                         self._rng.uniform(0.0, 5.0),
                         lambda tp=topic_partition, b=batch, s=send: self._send_late(tp, b, s),  # type: ignore[misc]
@@ -344,7 +346,7 @@ class SimApplication:
             self._request(target, topic_partition, batch, send, lambda answer: None, resent=True)
 
     def _read_starts(self) -> None:
-        """Of the group and the position: from a node that has applied what it was told to, or from any."""
+        """Read the group's offsets and the position at any node, whose view may lag."""
         running = [node.broker for node in self._clients.nodes if node.running and node.broker is not None]
         if not running:
             return
@@ -354,26 +356,3 @@ class SimApplication:
         self._position = view.transactions.position(POSITION)
 
     _position = -1
-
-
-def _goes_on_with(answer: TransactionAnswer | None, ended: TransactionKey) -> list[TransactionKey]:
-    """What a named process is told, which is the next epoch where nothing is said. Whoever does not know how its
-    transaction ended begins anew."""
-    if answer is None or answer.code:
-        return []
-    next_epoch = TransactionKey(ended.producer_id, ProducerEpoch(ended.producer_epoch + 1))
-    return [packed.key for packed in answer.keys] or [next_epoch]
-
-
-def _packed(ends: Mapping[TopicPartition, int]) -> tuple[TopicEnds, ...]:
-    by_topic: dict[bytes, list[tuple[int, int]]] = {}
-    for topic_partition, end in ends.items():
-        by_topic.setdefault(topic_partition.topic_id, []).append((topic_partition.partition, end))
-    return tuple(
-        TopicEnds(topic_id, tuple(p for p, _ in sorted(found)), tuple(e for _, e in sorted(found)))  # type: ignore[arg-type,misc]
-        for topic_id, found in by_topic.items()
-    )
-
-
-def _moves(moves: dict[TopicPartition, tuple[int, int]]) -> tuple[Move, ...]:
-    return tuple(Move(one.topic_id, one.partition, start, end) for one, (start, end) in moves.items())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Simulated readers of what is committed (`read_committed`)."""
+"""Simulated consumers with `read_committed`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_MS = 200
 
 
 class CommittedReader:
-    """Reads one partition from its start on with `read_committed`, batch after batch, wherever it is led."""
+    """Reads one partition from its start with `read_committed`, batch after batch from its leader."""
 
     def __init__(self, topic_partition: TopicPartition, clients: Clients, truth: TransactionTruth) -> None:
         self.topic_partition = topic_partition
@@ -28,7 +28,7 @@ class CommittedReader:
         self._leader_epoch = 0
 
     def poll(self, then: Callable[[], None]) -> None:
-        """One fetch; `then` when it is over."""
+        """Fetch once; `then` is called at the end."""
         clients, tp, position = self._clients, self.topic_partition, self.position
         record = clients.record_of(tp)
         over = False

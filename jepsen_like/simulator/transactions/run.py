@@ -1,16 +1,19 @@
-"""Transactions in the world of clusters (`jepsen_like/simulator/cluster/run.py`): the same brokers, quorum, network,
-disks, faults and topics, the same other producers and consumers, and applications that write transactions and read what
-is committed (S13). All that is asked of a cluster is asked of such a world: a seed that passes here has run a whole
-cluster besides.
+"""Transactions in a simulated cluster (`jepsen_like/simulator/cluster/run.py`).
 
-In the end (S10): what is open is decided, everything committed is marked, and readers of what is committed come to the
-high watermark of every partition.
+Brokers, quorum, network, disks, faults, topics, and other producers and consumers are those of a cluster. Applications
+write transactions, and readers read with read_committed (S13). Every invariant of a cluster is checked too: a seed that
+passes here has also run a whole cluster.
+
+At the end (S10) every open transaction is decided, every committed one has its markers, and read_committed readers
+reach the high watermark of every partition.
 """
 
 from __future__ import annotations
 
 import random
+from contextlib import ExitStack
 from dataclasses import replace
+from unittest import mock
 
 from jepsen_like.simulator.brokers.node import SimNode
 from jepsen_like.simulator.cluster.directed import direct
@@ -19,28 +22,29 @@ from jepsen_like.simulator.cluster.run import LOOK_EVERY, SimulatedWorld, Verdic
 from jepsen_like.simulator.cluster.schedule import CREATE_AT, ClusterSchedule, draw
 from jepsen_like.simulator.load.live_topic import LiveTopic
 from jepsen_like.simulator.world.violation import Violation
-from metadata.commands.transactions import TRANSACTIONS_FEATURE_LEVEL, ChangeTransactions
-from metadata.controller.transaction_expiry import TransactionExpiry
+from raftlog.broker.changes import transaction_pieces, transactions
 from raftlog.model import TopicPartition
 
 from .clients import SimApplication
+from .node import TransactionNode
 from .readers import CommittedReader
 from .truth import TransactionTruth
 
 APPLICATIONS = 4
 READ_PAUSE_SECONDS = 0.15
-EXPIRY_SECONDS = 0.5
 TOPIC_SECONDS = 0.5
-UNUSED_MS = 60_000
+STAGED_BYTES = 128
+"""The size of a part in some seeds, in bytes: one output, or the offsets of one group."""
 
 
 class TransactionWorld(SimulatedWorld):
-    """Everything of one run."""
+    """The world of one run."""
+
+    node_kind = TransactionNode
 
     def __init__(self, schedule: ClusterSchedule) -> None:
         self.transactions = TransactionTruth()
         self.readers: dict[TopicPartition, CommittedReader] = {}
-        self._expiry: dict[int, TransactionExpiry] = {}
         super().__init__(schedule)
         rng = random.Random(f"{schedule.seed}/transactions")
         names = ["", "", *(f"application-{rng.randrange(2)}" for _ in range(APPLICATIONS - 2))]
@@ -57,7 +61,6 @@ class TransactionWorld(SimulatedWorld):
         ]
         for application in self.applications:
             self.heap.schedule(2.0 + rng.random(), application.run)
-        self.heap.schedule(EXPIRY_SECONDS, self._expire)
         self.heap.schedule(CREATE_AT + TOPIC_SECONDS, self._have_a_topic)
 
     def start(self, node: SimNode) -> None:
@@ -99,24 +102,6 @@ class TransactionWorld(SimulatedWorld):
 
         self.heap.schedule(READ_PAUSE_SECONDS, consume)
 
-    def _expire(self) -> None:
-        """As the node beside the quorum's leader does."""
-        self.heap.schedule(EXPIRY_SECONDS, self._expire)
-        for node in self.nodes:
-            if not node.running or node.broker is None or node.quorum is None:
-                continue
-            status = node.quorum.node.status()
-            view = node.broker.view
-            if status.leader != node.node_id or view.feature_level < TRANSACTIONS_FEATURE_LEVEL:
-                continue
-            expiry = self._expiry.get(int(node.node_id))
-            if expiry is None or expiry.term != status.term:
-                expiry = TransactionExpiry(view.transactions, status.term, unused_ms=UNUSED_MS)
-                self._expiry[int(node.node_id)] = expiry
-            change = expiry.decide(self.heap.now, view.time)
-            if change is not None:
-                node.quorum.propose(ChangeTransactions((change,)), lambda outcome: None, timeout=1.0)
-
     # --- Liveness ----------------------------------------------------------------------------------------------------
 
     def _require_progress(self, healed: float) -> None:
@@ -154,10 +139,14 @@ def _keeps_everything(topic: LiveTopic) -> bool:
 
 
 def run_schedule(schedule: ClusterSchedule) -> Verdict:
-    """Run a schedule to its verdict."""
-    return run_world(TransactionWorld, schedule)
+    """Run a schedule. In every other seed small commits are divided and staged like large ones."""
+    with ExitStack() as stack:
+        if schedule.seed % 2:
+            stack.enter_context(mock.patch.object(transaction_pieces, "MAX_CHANGE_BYTES", STAGED_BYTES))
+            stack.enter_context(mock.patch.object(transactions, "INLINE_OFFSETS", 0))
+        return run_world(TransactionWorld, schedule)
 
 
 def run_transaction_seed(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
-    """Draw a seed's schedule and run it."""
+    """Draw the schedule of a seed and run it."""
     return run_schedule(replace(direct(draw(seed, seconds, faulty=faulty)), transactions=True))

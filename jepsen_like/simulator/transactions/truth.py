@@ -1,17 +1,17 @@
-"""What must be true of transactions in a simulated cluster (S13), told independently of the code that makes them.
+"""Checks transactions in a simulated cluster (S13), independently of the code that implements them.
 
-An *attempt* is one commit as its client named it: outputs of one or several producers, offsets of a group, a position.
-What was decided is learned from the events of the metadata log, at whatever node applies an entry first.
+An *attempt* is one commit request: outputs of one or several producers, offsets of a group, a position. The decisions
+are known from the events of the metadata log, at the first node that applies an entry.
 
-* An attempt is committed whole: all its outputs in one entry, with the ends that it named, and its moves and its
-  position with them. Each move starts where the last one ended; a position only goes up (exactly once).
-* What was decided stays so: committed is never aborted afterwards, nor the other way round, and who was told of a
-  refusal that aborts is never committed.
-* A name is begun anew once for each process that asks for it, however often the request comes: it would fence the
-  very process that it was made for.
-* A `read_committed` reader is shown every record of a committed transaction below the end that was named for its
-  partition, and none that is aborted, undecided or behind that end. It goes from batch to batch without a gap, so that
-  what it was not shown, it was told to skip.
+* An attempt is committed atomically: all its outputs with their ends, its offsets and its position are in one entry.
+  Each move of an offset starts at the end of the last one; a position only rises (exactly once).
+* A decision is final: a committed transaction is never aborted later, nor the other way round, and an attempt with a
+  final refusal is never committed.
+* A transactional id is initialized once for each process that requests it, however often the request arrives: a second
+  initialization would fence the very process that it was made for.
+* A `read_committed` reader gets every record of a committed transaction below the partition's end in the commit, and
+  none that is aborted, undecided or after that end. It advances from batch to batch without a gap, so a record that it
+  did not get was skipped because of an aborted range.
 """
 
 from __future__ import annotations
@@ -19,43 +19,50 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jepsen_like.simulator.truth.committed_log import CommittedLog
 from jepsen_like.simulator.world.violation import Violation
-from metadata.commands.results import TransactionAnswer
 from metadata.records.events import (
     BlockChanged,
     EndsCommitted,
     OffsetsCommitted,
+    PartsStaged,
     PositionMoved,
     ProducerChanged,
     ProducerRemoved,
 )
-from metadata.records.transactions import ATTEMPT_BYTES, NamedProducer, Standing
+from metadata.records.transactions import NamedProducer, Standing
 from metadata.view import ClusterView, MetadataEvent
+from raftlog.errors import RaftlogError
 from raftlog.model import TopicPartition
 from raftlog.records.batch import BatchHeader
-from raftlog.transactions import TransactionKey
-from raftlog.wire import AbortedRange
+from raftlog.transactions import ATTEMPT_BYTES, TransactionKey
+from raftlog.wire import AbortedRange, TransactionResponse
 
 GROUP = "transformers"
 POSITION = "published"
 
-COUNTED = ("committed", "aborted", "together", "moved", "shown", "skipped", "behind", "begun", "begun again")
-"""What may become of transactions and of what they wrote; names that were begun, and requests that came twice."""
+COUNTED = (
+    "committed", "aborted", "together", "moved", "shown", "skipped", "behind", "begun", "begun again", "visible",
+    "staged",
+)  # fmt: skip
+"""Outcomes of transactions and of their records; initializations, and repeated ones; answers that all markers are
+written; parts of commits.
+"""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A commit, as its client named it."""
+    """A commit request."""
 
     outputs: Mapping[TransactionKey, Mapping[TopicPartition, int]]
-    """The ends (exclusive) of what was acknowledged."""
+    """The ends (exclusive) of the acknowledged records."""
     moves: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    """Of the group: from, to."""
+    """The moves of the group's offsets: from, to."""
     position: tuple[int, int] | None = None
     committed_at: int = -1
-    """The index of the entry."""
+    """Index of the entry that committed it."""
     refused: str = ""
-    """A refusal that its client was told, after which it can never be committed."""
+    """A refusal that its client got, after which it can never be committed."""
 
 
 class TransactionTruth:
@@ -63,11 +70,11 @@ class TransactionTruth:
 
     def __init__(self) -> None:
         self.ends: dict[tuple[TransactionKey, TopicPartition], int] = {}
-        """Of what is committed."""
+        """The ends of committed transactions."""
         self.standings: dict[TransactionKey, Standing] = {}
-        """Of what somebody tried to end, as soon as it was decided."""
+        """The decided transactions among those that a client tried to end."""
         self.offsets: dict[TopicPartition, int] = {}
-        """Of the group."""
+        """The group's offsets."""
         self.position = -1
         self.index = 0
         self.counts = dict.fromkeys(COUNTED, 0)
@@ -75,43 +82,53 @@ class TransactionTruth:
         self._began: dict[TransactionKey, None] = {}
         self._names: dict[str, NamedProducer] = {}
 
-    # --- What clients say --------------------------------------------------------------------------------------------
+    # --- Results of clients -------------------------------------------------------------------------------------------
 
     def began(self, key: TransactionKey) -> None:
-        """Somebody writes in this transaction."""
+        """An application writes in this transaction."""
         self._began[key] = None
 
     def attempted(self, attempt: Attempt) -> None:
-        """Before it is asked for."""
+        """Called before the request is sent."""
         for key in attempt.outputs:
             self._attempts.setdefault(key, []).append(attempt)
 
     def told_committed(self, attempt: Attempt) -> None:
-        """A client was told so."""
+        """A client got the answer that the attempt is committed."""
         if attempt.committed_at < 0:
-            raise Violation(f"S13: {attempt} was said to be committed, and is not")
+            raise Violation(f"S13: {attempt} was reported as committed, and is not")
 
     def told_aborted(self, keys: Sequence[TransactionKey]) -> None:
-        """A client was told so."""
+        """A client got the answer that the transactions are aborted."""
         for key in keys:
             if self.standings.get(key) is Standing.COMMITTED:
-                raise Violation(f"S13: {key} was said to be aborted, and is committed")
+                raise Violation(f"S13: {key} was reported as aborted, and is committed")
             self.standings[key] = Standing.ABORTED
 
-    def told_again(self, answer: TransactionAnswer | None) -> None:
-        """A request to begin a name came once more, long after its first answer: this is its second."""
-        self.counts["begun again"] += answer is not None and answer.code in ("", "producer_fenced")
+    def told_visible(self, attempt: Attempt, logs: Mapping[TopicPartition, CommittedLog]) -> None:
+        """A client got the answer that every partition has its marker. `logs`: those that still exist."""
+        self.counts["visible"] += 1
+        for ends in attempt.outputs.values():
+            for topic_partition, end in ends.items():
+                log = logs.get(topic_partition)
+                if log is not None and not any(marker >= end for marker in log.controls):
+                    raise Violation(f"S13: {attempt} was reported as visible, and has no marker in {topic_partition}")
+
+    def told_again(self, outcome: TransactionResponse | RaftlogError | None) -> None:
+        """Record the second answer to an initialization, whose copy came long after the first answer."""
+        fenced = isinstance(outcome, RaftlogError) and outcome.code == "producer_fenced"
+        self.counts["begun again"] += fenced or isinstance(outcome, TransactionResponse)
 
     def told_refused(self, attempt: Attempt, code: str) -> None:
-        """A client was told that it cannot be committed."""
+        """A client got a final refusal of the attempt."""
         if attempt.committed_at >= 0:
             raise Violation(f"S13: {attempt} is committed, and was refused as {code}")
         attempt.refused = code
 
-    # --- What the quorum decides -------------------------------------------------------------------------------------
+    # --- Decisions of the quorum -------------------------------------------------------------------------------------
 
     def applied(self, index: int, events: Sequence[MetadataEvent], view: ClusterView) -> None:
-        """One node's view shows these entries now; whoever is first is heard."""
+        """A node's view has reached this entry; only the first node's call counts."""
         if index <= self.index:
             return
         self.index = index
@@ -123,6 +140,8 @@ class TransactionTruth:
                         self._committed(key, topic_partition, end, fresh)
             elif isinstance(event, ProducerChanged):
                 self._changed(event.record)
+            elif isinstance(event, PartsStaged):
+                self.counts["staged"] += event.count > 0
             elif isinstance(event, ProducerRemoved):
                 self._names.pop(event.transactional_id, None)
         for attempt in fresh.values():
@@ -143,7 +162,7 @@ class TransactionTruth:
                 if attempt.committed_at < 0:
                     fresh[id(attempt)] = attempt
                 return
-        raise Violation(f"S13: {key} is committed in {topic_partition} up to {end}, which nobody asked for")
+        raise Violation(f"S13: {key} is committed in {topic_partition} up to {end}, without a request")
 
     def _carried_out(self, attempt: Attempt, index: int) -> None:
         attempt.committed_at = index
@@ -170,7 +189,7 @@ class TransactionTruth:
             self.position = new
 
     def _note_standings(self, view: ClusterView) -> None:
-        """What is decided stays so, as far as it is remembered."""
+        """A decision is final, as long as it is remembered."""
         for key in self._began:
             now, before = view.transactions.standing(key), self.standings.get(key)
             if now not in (Standing.COMMITTED, Standing.ABORTED):
@@ -184,11 +203,15 @@ class TransactionTruth:
             del self._began[key]
 
     def _is_settled(self, key: TransactionKey, view: ClusterView) -> bool:
-        """Its producer is two transactions further, or its block is gone: nothing of it is remembered."""
+        """Whether the transaction is no longer remembered: its producer is two transactions further, or its block has
+        expired.
+        """
         return view.transactions.standing(key) in (Standing.FENCED, Standing.EXPIRED)
 
     def _changed(self, record: NamedProducer) -> None:
-        """A name was begun, or ended a transaction. Its own list of who began it says which, and who."""
+        """A transactional id was initialized, or ended a transaction. Its record's list of initializations
+        tells which.
+        """
         before, self._names[record.transactional_id] = self._names.get(record.transactional_id), record
         if before is None or record.attempts == before.attempts:
             return
@@ -198,7 +221,7 @@ class TransactionTruth:
             raise Violation(f"S13: {record} was begun by a request that had begun it before: {before}")
 
     def _check_places(self, view: ClusterView) -> None:
-        """Offsets and position of the view are what the committed attempts made them."""
+        """The view's offsets and position are those of the committed attempts."""
         if view.transactions.position(POSITION) != self.position:
             raise Violation(f"S13: the position is {view.transactions.position(POSITION)}, not {self.position}")
         shown = {one: committed.offset for one, committed in view.groups.offsets(GROUP).items()}
@@ -206,10 +229,10 @@ class TransactionTruth:
             if view.partition(topic_partition) is not None and shown.get(topic_partition) != offset:
                 raise Violation(f"S13: the group is at {shown.get(topic_partition)} of {topic_partition}, not {offset}")
 
-    # --- What readers see --------------------------------------------------------------------------------------------
+    # --- Results of readers -------------------------------------------------------------------------------------------
 
     def shown(self, topic_partition: TopicPartition, header: BatchHeader, ranges: Sequence[AbortedRange]) -> None:
-        """A `read_committed` reader comes to this batch of users' records, with these ranges to skip."""
+        """A `read_committed` reader reaches this batch of records, with these aborted ranges to skip."""
         if not header.is_transactional:
             return
         key = TransactionKey(header.producer_id, header.producer_epoch)  # type: ignore[arg-type]
@@ -229,5 +252,5 @@ class TransactionTruth:
 
 
 def _begun_by(record: NamedProducer) -> list[bytes]:
-    """The requests that began the name and are remembered, the last one first."""
+    """The remembered initializations of the id, the last one first."""
     return [record.attempts[at : at + ATTEMPT_BYTES] for at in range(0, len(record.attempts), ATTEMPT_BYTES)]

@@ -1,1 +1,1 @@
-"""The truth about simulated clusters: invariants and what they are judged by."""
+"""The truth about simulated clusters: invariants, and the knowledge against which they are checked."""

@@ -1,4 +1,4 @@
-"""What clients were told, held against what is committed: acknowledgements (S1) and reads (S3)."""
+"""The clients' answers against the committed log: acknowledgements (S1) and reads (S3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ClientTruth:
     """Checks a history as it grows; raises `Violation`."""
 
     def __init__(self, history: History, of: Callable[[TopicPartition], PartitionTruth]) -> None:
-        """`of` knows each partition."""
+        """`of` returns the truth of a partition."""
         self._history = history
         self._of = of
         self._open: list[Send] = []
@@ -23,7 +23,7 @@ class ClientTruth:
         self._reads_seen = 0
 
     def check(self) -> None:
-        """Acknowledgements and reads since the last call."""
+        """Check the acknowledgements and reads since the last call."""
         self._open += self._history.sends[self._sends_seen :]
         self._sends_seen = len(self._history.sends)
         for send in self._open:
@@ -35,7 +35,7 @@ class ClientTruth:
         self._reads_seen = len(self._history.reads)
 
     def check_refused(self) -> None:
-        """S1: what a producer was told to be refused is nowhere."""
+        """S1: a batch that was refused is nowhere."""
         for send in self._history.sends:
             log = self._of(send.topic_partition).log
             if send.fate is Fate.FAIL and any(value in log.offsets for value in send.values if value is not None):

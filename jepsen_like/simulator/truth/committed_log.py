@@ -1,7 +1,7 @@
-"""The truth of one partition: what was ever committed, as the world has seen it.
+"""The truth of one partition: everything that was ever committed, as observed by the world.
 
-`CommittedLog` grows with whatever any leader ever had below its high watermark or acknowledged. Nothing takes from it,
-with one exception: records of a topic with `flush=os`, when all who had them lost power (`lose_from`).
+`CommittedLog` grows with every record that any leader ever had below its high watermark or acknowledged. Nothing is
+removed, with one exception: records of a topic with `flush=os`, if all replicas that had them lost power (`lose_from`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from raftlog.records.batch import BatchHeader, RecordBatch, check_crc, split_bat
 
 READ_BYTES = 1 << 20
 SOUND_BATCHES = 512
-"""So many are remembered: of those that replicas are getting now."""
+"""Number of cached batches: those that replicas are receiving now."""
 
 
 class Batch(NamedTuple):
-    """What identifies a committed batch."""
+    """The identity of a committed batch."""
 
     base_offset: int
     end_offset: int
     leader_epoch: int
     crc: int
-    """0 where compaction may write the batch anew."""
+    """0 if compaction may rewrite the batch."""
     hole: bool = False
-    """Compaction left nothing of one batch, or of several: only their offsets."""
+    """Whether compaction removed every record of one batch, or of several, so that only the offsets remain."""
 
     @classmethod
     def of(cls, header: BatchHeader, *, compacts: bool) -> Batch:
@@ -42,8 +42,10 @@ class Batch(NamedTuple):
 
 @lru_cache(maxsize=SOUND_BATCHES)
 def sound_batch(content: bytes, compacts: bool) -> Batch:
-    """Of a whole batch. Raises `CorruptBatch` where it is damaged. The same bytes, which every replica of a partition
-    has, and has on disk, are looked at once."""
+    """Return the identity of a whole batch. Raises `CorruptBatch` if it is damaged.
+
+    The result is cached, since every replica of a partition has the same bytes, in memory and on disk.
+    """
     return Batch.of(check_crc(content), compacts=compacts)
 
 
@@ -57,24 +59,24 @@ class CommittedRecord:
 
 
 class CommittedLog:
-    """What was committed in one partition, in order."""
+    """The committed records of one partition, in order."""
 
     def __init__(self, *, compacts: bool = False) -> None:
         self.compacts = compacts
         self.batches: list[Batch] = []
         self.by_base: dict[int, Batch] = {}
         self.records: dict[int, CommittedRecord] = {}
-        """By offset."""
+        """Offset → record."""
         self.controls: set[int] = set()
-        """Offsets that markers of transactions take: no reader is shown them."""
+        """Offsets of transaction markers, which no reader sees."""
         self.offsets: dict[bytes, int] = {}
         """Value → offset: values are unique, so a second one is a duplicate."""
         self.lost: set[tuple[int, bytes | None]] = set()
-        """(offset, value) of what was committed once and lost, as `flush=os` allows."""
+        """(offset, value) of records that were committed and lost, as `flush=os` allows."""
         self._overwritten: dict[bytes, int] = {}
-        """Key → where the log was cut when a record of it was lost: compaction may have dropped those before."""
+        """Key → the end of the log after a loss of a record with this key: compaction may have dropped earlier ones."""
         self._floor = 0
-        """Where the log went on after a loss, if that is beyond all that is left."""
+        """The offset at which the log continued after a loss, if it is beyond the remaining batches."""
         self._producers: dict[int, tuple[int, int]] = {}
         """Producer id → (epoch, next sequence)."""
 
@@ -83,7 +85,7 @@ class CommittedLog:
         return max(self._floor, self.batches[-1].end_offset if self.batches else 0)
 
     def extend(self, view: memoryview) -> None:
-        """The next committed batch. Raises `Violation` of S1 and S2."""
+        """Append the next committed batch. Raises `Violation` of S1 and S2."""
         batch = RecordBatch(view)
         header = batch.header
         if header.base_offset != self.end_offset:
@@ -106,18 +108,21 @@ class CommittedLog:
             self.records[offset] = CommittedRecord(value, key, timestamp)
 
     def holds(self, offset: int, value: bytes | None) -> bool:
-        """Whether this was committed at this offset; also if it was lost since, as `flush=os` allows."""
+        """Return whether this was committed at this offset, even if it was lost since, as `flush=os` allows."""
         record = self.records.get(offset)
         return (record is not None and record.value == value) or (offset, value) in self.lost
 
     def told(self, offset: int) -> str:
-        """What is committed there, for people."""
+        """Return the committed value at an offset, as text."""
         record = self.records.get(offset)
         return "nothing" if record is None else repr(record.value)
 
     def lose_from(self, end_offset: int, start_offset: int) -> int:
-        """Everything from here on was lost, as `flush=os` allows, by a log that begins at `start_offset`: which may lie
-        beyond its last batch, where what was deleted is known and what followed is not. How many records that is."""
+        """Drop everything from here on as lost, as `flush=os` allows, and return the number of records.
+
+        The surviving log begins at `start_offset`, which may lie beyond its last batch: then the deletion is known, but
+        not the records after it.
+        """
         count, self._floor = 0, start_offset
         self._overwritten = {key: min(end_offset, cut) for key, cut in self._overwritten.items()}
         while self.batches and self.batches[-1].end_offset > end_offset:
@@ -136,16 +141,20 @@ class CommittedLog:
         return count
 
     def latest_of_keys(self) -> dict[bytes, int]:
-        """Key → offset of its last record, where compaction must leave that: it need not have left what a record had
-        overwritten that is lost (`docs/guarantees.md`)."""
+        """Return key → offset of its last record, if compaction must have kept it.
+
+        Compaction need not have kept a record that was overwritten by one that is lost (`docs/guarantees.md`).
+        """
         last = {record.key: offset for offset, record in sorted(self.records.items()) if record.key is not None}
         return {key: offset for key, offset in last.items() if offset >= self._overwritten.get(key, 0)}
 
     def _check_sequence(self, header: BatchHeader) -> None:
-        """S1: each producer's records are committed in order, without gap, and never of an epoch that is over."""
+        """S1: each producer's records are committed in order, without gaps, and never in an old epoch."""
         if header.producer_id < 0:
             return
-        first = header.base_sequence if self.lost else 0  # Of whom nothing is left one cannot tell.
+        first = (
+            header.base_sequence if self.lost else 0
+        )  # After a loss, the first sequence of a producer without remaining records is unknown.
         epoch, expected = self._producers.get(header.producer_id, (header.producer_epoch, first))
         if header.producer_epoch > epoch:
             epoch, expected = header.producer_epoch, 0
@@ -158,7 +167,7 @@ class CommittedLog:
 
 
 def batches_of(driver: PartitionDriver, start: int, end: int) -> Iterator[memoryview]:
-    """Whole batches of a replica's log from `start`, none beyond `end`."""
+    """Yield whole batches of a replica's log from `start`, none beyond `end`."""
     while start < end:
         found = driver.log.read(Offset(start), Offset(end), READ_BYTES)
         if found.load is not None:

@@ -1,13 +1,13 @@
-"""What a replica calls stable is on its disk (S1): asked of the simulated disk, not of the replica.
+"""Durability (S1): what a replica calls stable is on its disk, according to the simulated disk and not to the replica.
 
-All else that is promised rests on `stable_end_offset`: acknowledgements, the high watermark, who may be elected. It is
-compared here with what a loss of power at this very moment would leave: durable files under durable names, holding
-batch after batch, each of the leader epoch that the log says is there. So an fsync that is left out, one that counts
-for what was written after it, and a name that nobody synced show at once, not only where power fails in time.
+All other promises rest on `stable_end_offset`: acknowledgements, the high watermark, eligibility for elections. It is
+compared here with what a power failure at this moment would leave: durable files under durable names, with batch after
+batch, each of the leader epoch that the log claims. So a missing fsync, an fsync that counts for later writes, and an
+unsynced name show at once, and not only if the power fails in time.
 
-Work is proportional to what became stable: a `DurableMark` remembers how far a log was found, and in which file. As
-long as that file is there under its name the look goes on in it. Topics with `flush=os` promise nothing, and are not
-asked.
+The work is proportional to what became stable: a `DurableMark` remembers how far a log was checked, and in which file.
+As long as that file exists under its name, the check continues in it. Topics with `flush=os` promise nothing, and are
+not checked.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from raftlog.model import Offset
 from raftlog.records.batch import HEADER_BYTES, parse_header
 
 HEADERS = 512
-"""So many are remembered: of those batches that replicas are getting now."""
+"""Number of cached headers: those of batches that replicas are receiving now."""
 
 
 @dataclass(slots=True)
 class DurableMark:
-    """Up to where one log was found: the batch that begins at `offset` begins at `position` of this file."""
+    """The point up to which a log was checked: the batch at `offset` begins at `position` of this file."""
 
     inode: Inode | None = None
     path: str = ""
-    """Of the file."""
+    """The file's path."""
     position: int = 0
     offset: int = -1
 
@@ -41,7 +41,7 @@ class DurableMark:
 def missing_on_disk(
     disk: SimDisk, folder: str, start: Offset, end: Offset, epochs: LeaderEpochHistory, mark: DurableMark
 ) -> str:
-    """What of `[start, end)` a loss of power would take, for people; empty where nothing. Moves the mark."""
+    """Return which part of `[start, end)` a power failure would take, as text; empty if none. Moves the mark."""
     if not start <= mark.offset <= end:
         mark.inode = None
     elif mark.inode is not None and _goes_on(disk, folder, end, epochs, mark):
@@ -60,7 +60,8 @@ def missing_on_disk(
             mark.inode, mark.path, mark.position, mark.offset = inode, path, 0, base
         wrong = _walk(inode, offset, end, epochs, mark)
         if wrong:
-            # The log was cut, and grew, between two looks: the mark says nothing. Once more from the file's start.
+            # The log was truncated, and grew, between two checks: the mark is invalid. Check again from the file's
+            # start.
             mark.inode, mark.path, mark.position, mark.offset = inode, path, 0, base
             wrong = _walk(inode, offset, end, epochs, mark)
         if wrong or mark.offset <= offset:
@@ -71,8 +72,10 @@ def missing_on_disk(
 
 
 def _goes_on(disk: SimDisk, folder: str, end: Offset, epochs: LeaderEpochHistory, mark: DurableMark) -> bool:
-    """Whether all is there up to `end`, in the file of the mark and in the next one: nearly always. What is wrong, if
-    anything, is told by who looks at the whole folder."""
+    """Return whether everything up to `end` is in the mark's file and the next ones, which is nearly always so.
+
+    If not, the check of the whole folder names the problem.
+    """
     while mark.offset < end:
         inode, before = mark.inode, mark.offset
         if inode is None or disk.durable_file(mark.path) is not inode or _walk(inode, before, end, epochs, mark):
@@ -89,7 +92,7 @@ def _goes_on(disk: SimDisk, folder: str, end: Offset, epochs: LeaderEpochHistory
 
 
 def _segments(disk: SimDisk, folder: str) -> list[tuple[int, str, Inode]]:
-    """Segments that a loss of power leaves, by their base offsets."""
+    """Return the segments that a power failure would leave, by base offset."""
     before = len(folder) + 1
     found = []
     for path, inode in disk.durable_files(folder):
@@ -100,7 +103,9 @@ def _segments(disk: SimDisk, folder: str) -> list[tuple[int, str, Inode]]:
 
 
 def _walk(inode: Inode, offset: int, end: int, epochs: LeaderEpochHistory, mark: DurableMark) -> str:
-    """From the mark on to `end` or the end of what is durable. What is wrong with a batch from `offset` on."""
+    """Walk from the mark to `end` or the end of the durable bytes; return what is wrong with a batch from
+    `offset` on.
+    """
     durable = inode.durable
     while mark.offset < end and mark.position < len(durable):
         try:
@@ -108,9 +113,9 @@ def _walk(inode: Inode, offset: int, end: int, epochs: LeaderEpochHistory, mark:
         except CorruptBatch as error:
             return f"at offset {mark.offset} there is no batch: {error.detail}"
         if base != mark.offset:
-            return f"where offset {mark.offset} should be there is {base}"
+            return f"the batch at offset {mark.offset} claims offset {base}"
         if mark.position + total > len(durable):
-            return f"the batch at offset {mark.offset} is cut"
+            return f"the batch at offset {mark.offset} is truncated"
         if end_offset > offset and epoch != epochs.epoch_at(Offset(mark.offset)):
             return f"the batch at offset {mark.offset} is of epoch {epoch}"
         mark.position += total
@@ -120,7 +125,10 @@ def _walk(inode: Inode, offset: int, end: int, epochs: LeaderEpochHistory, mark:
 
 @lru_cache(maxsize=HEADERS)
 def _place(content: bytes) -> tuple[int, int, int, int]:
-    """Base and end offset, leader epoch and length in bytes of the batch that has this header. Raises `CorruptBatch`.
-    Every replica has the same ones."""
+    """Return base and end offset, leader epoch and length in bytes of the batch with this header. Raises
+    `CorruptBatch`.
+
+    Cached, since every replica has the same headers.
+    """
     header = parse_header(content)
     return header.base_offset, header.end_offset, header.leader_epoch, header.total_bytes

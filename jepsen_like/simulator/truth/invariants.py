@@ -1,24 +1,24 @@
-"""What must be true after every event, of everything that all nodes together know: S1-S7, S9.
+"""The invariants that must hold after every event, over all nodes: S1-S7, S9.
 
-The truth of a partition is what any leader ever had below its high watermark or acknowledged (`committed_log.py`).
-After each event the node that ran it is compared with the truth:
+The truth of a partition is every record that any leader ever had below its high watermark or acknowledged
+(`committed_log.py`). After each event the affected node is compared with the truth:
 
-* S1  an acknowledged batch is in the truth at its offset, once; each producer's in order and without gap. What a
-      replica calls stable is on its disk (`durable.py`). Who may lead has on disk that what was deleted is deleted.
-* S2  (offset, leader epoch) names one batch, for ever, committed or not; offsets are dense, epochs do not fall.
-* S3  a consumer saw only what is in the truth, in order, without holes; no leader exposes less than one before it did.
-* S4  whatever a replica has below its own high watermark is what the truth has there.
+* S1  an acknowledged batch is in the truth at its offset, once; each producer's batches are in order and without gaps.
+  What a replica calls stable is on its disk (`durable.py`). Eligible replicas have the promised log start on disk after
+  a deletion.
+* S2  (offset, leader epoch) identifies one batch permanently, committed or not; offsets are dense, epochs do not fall.
+* S3  a consumer saw only records of the truth, in order, without holes; no leader exposes less than an earlier one.
+* S4  below its own high watermark, a replica has what the truth has there.
 * S5  one (leader, incarnation) for each leader epoch; one quorum leader for each term.
-* S6  whoever the quorum has in the ISR is in the maximal ISR of its leader, which has nothing below its high watermark
-      that one of those lacks; every running, registered, eligible member of ISR (and of the commit set while the ISR is
-      below the minimum or nobody leads) has every record of the truth on its disk; so has each new leader; who joins
-      the ISR has its leader's epoch start; the high watermark stands still below `min.insync.replicas`.
-* S7  every node applies the same events at the same index of the metadata log; the image's and the engine's own
-      invariants hold (`agreement.py`); records by themselves are right (`record_rules.py`).
+* S6  every member of the quorum's ISR is in the maximal ISR of its leader, which has nothing below its high watermark
+  that a member lacks; every running, registered, eligible member of the ISR (and of the commit set while the ISR is
+  below the minimum or there is no leader) has every record of the truth on disk, and so has each new leader; a replica
+  that joins the ISR has its leader's epoch start; the high watermark does not advance below `min.insync.replicas`.
+* S7  every node applies the same events at the same index of the metadata log; the invariants of the image and of the
+  engine hold (`agreement.py`); each record is valid by itself (`record_rules.py`).
 
-Work is proportional to what changed: the quorum is looked at after its own events, brokers after all others and when
-the quorum told them something, a replica when its offsets moved, a partition's members when its record or the truth
-moved.
+The work is proportional to the changes: the quorum is checked after its own events, brokers after all others and after
+events from the quorum, a replica when its offsets changed, a partition's members when its record or the truth changed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .watched import WatchedDriver
 NOTHING_ROTS = nullcontext()
 
 LOOKS_AT_IMAGES = 4
-"""So many looks at everything go by from one look at every node's own image to the next: they are the same."""
+"""Number of full checks from one check of every node's own image to the next: the images are equal."""
 
 
 class Truth:
@@ -60,19 +60,19 @@ class Truth:
         self.rules = RecordRules()
         self.partitions: dict[TopicPartition, PartitionTruth] = {}
         self.checks: Counter[str] = Counter()
-        """How often each of the rarer checks had something to look at: one that never has shows nothing."""
+        """How often each of the rarer checks had something to check: a check that never has shows nothing."""
         self.lost = 0
-        """Records that `flush=os` lost when all who had them lost power."""
+        """Number of records of topics with `flush=os` that winners of recovery elections did not have stable."""
         self.agreement = Agreement()
         self._looks = 0
-        """At everything."""
+        """Number of full checks."""
         self._mirrors: dict[BrokerId, dict[PartitionDriver, Mirror]] = {node.node_id: {} for node in nodes}
-        """Of each node's present life."""
+        """The mirrors of each node's present life."""
         self._moved: dict[TopicPartition, None] = {}
-        """Partitions whose truth or record moved during this event."""
+        """Partitions whose truth or record changed during this event."""
         self._touched = WatchedDriver.touched
         self.rotting: list[SimDisk] = []
-        """Disks of which parts rotted under a running process."""
+        """Disks with damage under a running process."""
 
     # --- Hooks ---
 
@@ -94,7 +94,7 @@ class Truth:
         view.subscribe(applied)
 
     def after_event(self, node: SimNode | None) -> None:
-        """`node` has just handled something, or the world has."""
+        """Check after an event of `node`, or of the world."""
         if node is not None:
             quorum = node.quorum
             if quorum is not None and quorum.ran:
@@ -122,7 +122,7 @@ class Truth:
             self._check_members(self.partitions[topic_partition])
 
     def look_around(self) -> None:
-        """At everything, as if all of it had changed: nothing changes without being looked at soon."""
+        """Check everything, as if all of it had changed, so that no change escapes for long."""
         own_images = not self._looks % LOOKS_AT_IMAGES
         self._looks += 1
         with self.as_written():
@@ -137,11 +137,13 @@ class Truth:
             self._look_at_moved()
 
     def as_written(self) -> AbstractContextManager[object]:
-        """Meanwhile no disk shows what rotted on it: who has lost a record to rot has it until somebody notices."""
+        """Show damaged disks in their original state meanwhile: a replica has a damaged record until the damage is
+        found.
+        """
         return _turned(self.rotting) if self.rotting else NOTHING_ROTS
 
     def acknowledged(self, node: SimNode, topic_partition: TopicPartition, end_offset: int) -> None:
-        """The node acknowledges everything below this offset now, whatever becomes of its leadership next."""
+        """Record that the node acknowledges everything below this offset, whatever happens to its leadership next."""
         if node.broker is not None:
             driver = node.broker.manager.drivers.get(topic_partition)
             if driver is None:
@@ -150,7 +152,7 @@ class Truth:
                 self._extend(self.of(topic_partition), driver, end_offset)
 
     def deleted(self, node: SimNode, topic_partition: TopicPartition, start_offset: int) -> None:
-        """The node says that everything below this offset is deleted."""
+        """Record that the node reports everything below this offset as deleted."""
         driver = node.broker.manager.drivers.get(topic_partition) if node.broker is not None else None
         if driver is None:
             raise Violation(f"S1: node {node.node_id} deletes of {topic_partition}, which it does not have")
@@ -158,7 +160,7 @@ class Truth:
         self._moved[topic_partition] = None
 
     def of(self, topic_partition: TopicPartition) -> PartitionTruth:
-        """What is known of the partition."""
+        """Return the truth of the partition."""
         known = self.partitions.get(topic_partition)
         if known is None:
             topic = self.rules.topics.get(topic_partition.topic_id)
@@ -171,7 +173,7 @@ class Truth:
     # --- The quorum's word ---
 
     def _first_heard(self, index: int, events: Sequence[MetadataEvent]) -> None:
-        """An entry, at whatever node it was applied first."""
+        """Record an entry when the first node applies it."""
         for recovered in self.rules.applied(index, events):
             self.checks["recovery elections"] += 1
             partition = self.of(recovered.record.topic_partition)
@@ -181,12 +183,12 @@ class Truth:
     def _learn(self, view: ClusterView, events: Sequence[MetadataEvent]) -> None:
         for event in events:
             if isinstance(event, BrokerChanged):
-                self._moved |= dict.fromkeys(self.partitions)  # Who counts may be another process by now.
+                self._moved |= dict.fromkeys(self.partitions)  # A member may be another process now.
                 continue
             record = getattr(event, "record", None)
             if isinstance(record, PartitionRecord):
                 if record.topic_partition.topic_id in self.rules.removed:
-                    continue  # A node that is behind hears what was, of a topic that is no more.
+                    continue  # A lagging node reports the past of a deleted topic.
                 partition = self.of(record.topic_partition)
                 if partition.record is None or record.partition_epoch > partition.record.partition_epoch:
                     if partition.record is not None:
@@ -201,7 +203,7 @@ class Truth:
     # --- Replicas ---
 
     def _look_at(self, node: SimNode, driver: PartitionDriver) -> None:
-        """At one replica, as far as it is not what it was."""
+        """Check one replica, as far as it has changed."""
         log, replica = driver.log, driver.replica
         leader, record = replica.leader, replica.record
         version = -1 if record is None else record.partition_epoch
@@ -235,7 +237,7 @@ class Truth:
         return mirror
 
     def _check_durable(self, node: SimNode, driver: PartitionDriver, mirror: Mirror) -> None:
-        """S1: a replica acknowledges, and is counted, by what it calls stable."""
+        """S1: acknowledgements and elections count what a replica calls stable."""
         log = driver.log
         start, end = log.log_start_offset, log.stable_end_offset
         wrong = missing_on_disk(node.disk, log.path, start, end, log.epochs, mirror.durable)
@@ -253,7 +255,8 @@ class Truth:
         newest = partition.led_by(epoch, (record.leader, record.leader_incarnation))
         if before is None or before.leader is not leader:
             if partition.losing is not None and epoch >= partition.losing:
-                self.lost += partition.lose(mirror)
+                self.lost += partition.lose(mirror, driver.log.stable_end_offset)
+                self._compare_anew(partition)
             if newest and partition.losing is None:
                 self.checks["elected"] += bool(partition.log.batches)
                 wrong = mirror.compare(partition.log, partition.log.end_offset)
@@ -271,6 +274,13 @@ class Truth:
             self._check_counted(node, partition, leader)
             self._extend(partition, driver, leader.high_watermark)
 
+    def _compare_anew(self, partition: PartitionTruth) -> None:
+        """Compare every replica again from where the truth ends after a loss: other records may be committed there."""
+        for mirrors in self._mirrors.values():
+            for driver, mirror in mirrors.items():
+                if driver.topic_partition == partition.topic_partition:
+                    mirror.compare_anew_from(partition.log.end_offset)
+
     def _extend(self, partition: PartitionTruth, driver: PartitionDriver, end_offset: int) -> None:
         truth = partition.log
         if end_offset > truth.end_offset:
@@ -283,7 +293,7 @@ class Truth:
     # --- Members ---
 
     def _counts(self, viewer: SimNode, member: BrokerId, topic_partition: TopicPartition) -> PartitionDriver | None:
-        """A member's replica, if it runs as the incarnation that the viewer's view shows."""
+        """Return a member's replica, if it runs as the incarnation that the viewer's view shows."""
         node = self._nodes[member]
         if not node.running or node.broker is None or viewer.broker is None:
             return None
@@ -294,11 +304,12 @@ class Truth:
         return None if driver.replica.offline or driver.log.failed is not None else driver
 
     def _check_counted(self, node: SimNode, partition: PartitionTruth, leader: Leader) -> None:
-        """S6: what is below the high watermark is on the disk of everybody who is, or may be, in the ISR; and nobody
-        counts in an epoch of which it has not heard."""
+        """S6: records below the high watermark are on the disk of every replica that is, or may be, in the ISR; and no
+        replica counts in an epoch that it does not know.
+        """
         for member in leader.maximal_isr:
             if leader._followers.stable_end_of(member) is None:
-                continue  # Whatever it said was in an earlier life: it does not count until it is heard in this one.
+                continue  # Its reports are from an earlier life: it does not count before a report of this one.
             driver = self._counts(node, member, partition.topic_partition)
             if driver is None or driver.leader_epoch > leader.leader_epoch:
                 continue
@@ -315,7 +326,7 @@ class Truth:
                 )
 
     def _check_joined(self, before: PartitionRecord, record: PartitionRecord) -> None:
-        """S6: who is taken into the ISR has everything that its leader had when it began."""
+        """S6: a replica that joins the ISR has everything that its leader had at the beginning of the epoch."""
         leading = self._nodes.get(record.leader)
         if record.leader_epoch != before.leader_epoch or leading is None:
             return
@@ -328,7 +339,7 @@ class Truth:
             if joined is None:
                 continue
             if leader._followers.stable_end_of(member) is None:
-                raise Violation(f"S6: node {member} joined the ISR of {record}, and was not heard in this life")
+                raise Violation(f"S6: node {member} joined the ISR of {record}, and was not in contact in this life")
             if joined.leader_epoch != record.leader_epoch:
                 continue
             self.checks["joined"] += leader.epoch_start_offset > 0
@@ -336,7 +347,7 @@ class Truth:
                 raise Violation(f"S6: node {member} joined the ISR of {record} without the start of {leader}")
 
     def _check_members(self, partition: PartitionTruth) -> None:
-        """S6: whoever may be elected has every committed record on disk."""
+        """S6: every replica that may be elected has every committed record on disk."""
         record, truth = partition.record, partition.log
         if record is None:
             return
@@ -359,7 +370,7 @@ class Truth:
             if driver.log.stable_start_offset < partition.promised_start:
                 raise Violation(
                     f"S1: node {member} may be elected by {record}, and would begin at "
-                    f"{driver.log.stable_start_offset}: all below {partition.promised_start} was said to be deleted"
+                    f"{driver.log.stable_start_offset}: all below {partition.promised_start} was reported as deleted"
                 )
             mirror = self._mirror_of(member, driver)
             mirror.refresh(driver, partition.name, compacts=truth.compacts)
@@ -368,7 +379,7 @@ class Truth:
                 raise Violation(f"S6: node {member} may be elected by {record}, and {wrong}")
 
     def _check_maximal_isr(self, partition: PartitionTruth, record: PartitionRecord) -> None:
-        """S6: a leader that has not been deposed counts on everybody whom the quorum takes to be in sync."""
+        """S6: a leader that is not deposed counts every member of the quorum's ISR."""
         node = self._nodes.get(record.leader)
         driver = (
             node.broker.manager.drivers.get(record.topic_partition) if node and node.running and node.broker else None

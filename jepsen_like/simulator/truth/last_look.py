@@ -1,10 +1,10 @@
-"""At the end of a run, when all is well: every replica is read once more from its disk, whole.
+"""The final check of a run, after recovery: every replica is read again from its disk, completely.
 
-Below the high watermark each replica is what was committed, batch by batch. Where compaction wrote batches anew it is
-looked at by record: what is there is what was committed; the last record of each key is there, unless it is a
-tombstone whose time is over; what is missing was overwritten by a later record of its key, or was such a tombstone
-(S2, S4). A replica that was away for longer than `delete.retention.ms` may keep what a tombstone deleted that it never
-saw, and one may lack what a record had overwritten that is lost, as `flush=os` allows (`docs/log-format.md`).
+Below the high watermark each replica equals the committed log, batch by batch. Batches that compaction rewrote are
+checked by record: a record that exists was committed; the last record of each key exists, unless it is an expired
+tombstone; a missing record was overwritten by a later one of its key, or was such a tombstone (S2, S4). A replica that
+was down for longer than `delete.retention.ms` may keep records whose tombstone it never saw, and one may lack a record
+that was overwritten by one that is lost, as `flush=os` allows (`docs/log-format.md`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 
 def look_at_everything(truth: Truth, nodes: Sequence[SimNode]) -> None:
-    """Raises `Violation`."""
+    """Check every replica. Raises `Violation`."""
     found = [
         (node, topic_partition, driver)
         for node in nodes
@@ -53,7 +53,7 @@ def _look_at(truth: Truth, node: SimNode, partition: PartitionTruth, driver: Par
 
 
 def _compacted(truth: CommittedLog, driver: PartitionDriver, end: int, *, keeps_tombstones: bool) -> str:
-    """What is wrong with a log of which compaction may have taken records."""
+    """Return what is wrong with a compacted log."""
     start = driver.log.log_start_offset
     found: set[int] = set()
     for view in batches_of(driver, start, end):

@@ -1,7 +1,7 @@
-"""What was last seen of one replica, beside what was ever committed.
+"""The last known state of one replica, compared with the committed log.
 
-A `Mirror` has a replica's log batch by batch, read from its real bytes; each batch is read once a life. Truncations,
-moved starts and emptied logs are followed, so that comparing costs what changed and no more.
+A `Mirror` has a replica's log batch by batch, read from its real bytes; each batch is read once in a life. Truncations,
+moved starts and emptied logs are followed, so that a comparison costs only what changed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class Shape(NamedTuple):
     stable_end_offset: int
     high_watermark: int
     partition_epoch: int
-    """Of the record that it was told; -1: of none."""
+    """The epoch of its record; -1 if it has none."""
     leader: Leader | None
-    """While it leads."""
+    """Set while it leads."""
 
     def covers_other_than(self, before: Shape) -> bool:
-        """It has other batches."""
+        """Return whether it has other batches."""
         return self.end_offset != before.end_offset or self.start_offset != before.start_offset
 
     def promises_other_than(self, before: Shape) -> bool:
-        """Other batches are said to be on disk."""
+        """Return whether it claims other batches to be on disk."""
         return self.stable_end_offset != before.stable_end_offset or self.start_offset != before.start_offset
 
     def may_lack(self, before: Shape) -> bool:
-        """It may have less than it had, or other duties: what more there is on its disk harms nobody."""
+        """Return whether it may have less than before, or other duties; additional batches on its disk do no harm."""
         return (
             self.stable_end_offset < before.stable_end_offset
             or self.start_offset != before.start_offset
@@ -50,7 +50,7 @@ class Shape(NamedTuple):
 
 
 class LeaderMark(NamedTuple):
-    """How far a leadership was when it was last seen."""
+    """The last known progress of a leadership."""
 
     leader: Leader
     high_watermark: int
@@ -61,7 +61,7 @@ class LeaderMark(NamedTuple):
 class Mirror:
     """One replica's log as it was last seen.
 
-    Invariant: `batches` follow one another; the first `verified` of them are what was committed.
+    Invariant: `batches` are consecutive; the first `verified` of them equal the committed ones.
     """
 
     driver: PartitionDriver | None = None
@@ -71,7 +71,7 @@ class Mirror:
     batches: list[Batch] = field(default_factory=list)
     verified: int = 0
     durable: DurableMark = field(default_factory=DurableMark)
-    """How far its disk was looked at."""
+    """How far its disk was checked."""
 
     @property
     def end_offset(self) -> int:
@@ -82,7 +82,7 @@ class Mirror:
         return self.batches[self.verified - 1].end_offset if self.verified else self.start_offset
 
     def refresh(self, driver: PartitionDriver, seen: Callable[[Batch], None], *, compacts: bool) -> None:
-        """Follow the log to where it is now. `seen` is told of each batch that is new here."""
+        """Follow the log to its present state. `seen` is called with each new batch."""
         log = driver.log
         start, end = log.log_start_offset, log.log_end_offset
         if self.driver is not driver or start > self.end_offset or start < self.start_offset:
@@ -109,8 +109,13 @@ class Mirror:
             self.batches.append(batch)
             seen(batch)
 
+    def compare_anew_from(self, end_offset: int) -> None:
+        """Forget the comparison of batches that reach beyond `end_offset`: the truth has no such batches any more."""
+        while self.verified and self.batches[self.verified - 1].end_offset > end_offset:
+            self.verified -= 1
+
     def compare(self, truth: CommittedLog, end_offset: int) -> str:
-        """Compare with the truth up to there. Returns what is wrong, or nothing."""
+        """Compare with the truth up to an offset. Returns what is wrong, or an empty text."""
         while self.verified < len(self.batches) and self.batches[self.verified].end_offset <= end_offset:
             mine = self.batches[self.verified]
             committed = truth.by_base.get(mine.base_offset)

@@ -1,7 +1,7 @@
-"""What the world knows of one partition over all nodes and lives, and the checks that need nothing else.
+"""The knowledge about one partition over all nodes and lives, and the checks that need nothing else.
 
-Each record of an epoch has one name, (offset, leader epoch), for ever (S2); one life of one broker leads an epoch (S5);
-what consumers are shown moves forward only (S3); what was deleted stays deleted (S1).
+An offset and a leader epoch identify one record permanently (S2); one life of one broker leads an epoch (S5); the high
+watermark shown to consumers only advances (S3); deleted records stay deleted (S1).
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from .mirror import LeaderMark, Mirror
 
 @dataclass(slots=True)
 class PartitionTruth:
-    """See the module. All checks raise `Violation`."""
+    """The truth of one partition. All checks raise `Violation`."""
 
     topic_partition: TopicPartition
     log: CommittedLog
     may_lose: bool
-    """The topic has `flush=os`: a recovery election may lose what was committed."""
+    """The topic has `flush=os`: a recovery election may lose committed records."""
     record: PartitionRecord | None = None
-    """The newest that any node has seen: the quorum's word."""
+    """The newest record of the quorum that any node has seen."""
     losing: LeaderEpoch | None = None
-    """A recovery election began this epoch: what its leader lacks is lost, as soon as it is seen to lead."""
+    """A recovery election began this epoch: records that its leader does not have stable are lost once it is seen to
+    lead.
+    """
     start_offset: int = 0
-    """The greatest log start that any leader had."""
+    """The greatest log start of any leader."""
     shortened: bool = False
-    """Somebody asked for records to be deleted, or their number is bounded: the log may begin anywhere."""
+    """Records were deleted, or their size is bounded: the log may begin anywhere."""
     _named: dict[tuple[int, int], Batch] = field(default_factory=dict)
     _leaders: dict[LeaderEpoch, tuple[BrokerId, Incarnation]] = field(default_factory=dict)
     _exposed: dict[LeaderEpoch, tuple[int, int]] = field(default_factory=dict)
-    """For each leader epoch the first and the last high watermark that its leader exposed."""
+    """Leader epoch → the first and the last high watermark that its leader exposed."""
     _deleted: tuple[LeaderEpoch, int] = (LeaderEpoch(-1), 0)
-    """The epoch in which `delete-records` was answered last, and the start that was promised."""
+    """The epoch in which `delete-records` was last answered, and the promised start."""
 
     def name(self, batch: Batch) -> None:
-        """Some replica holds this batch. A hole has no name: it may stand for several."""
+        """Record that a replica has this batch. A hole has no identity: it may stand for several batches."""
         if batch.hole:
             return
         known = self._named.setdefault((batch.base_offset, batch.leader_epoch), batch)
@@ -51,15 +53,17 @@ class PartitionTruth:
             )
 
     def led_by(self, epoch: LeaderEpoch, holder: tuple[BrokerId, Incarnation]) -> bool:
-        """This life of this broker leads. Whether nobody was seen to lead a later epoch."""
+        """Record that this life of this broker leads; return whether no later epoch was seen."""
         first = self._leaders.setdefault(epoch, holder)
         if first != holder:
             raise Violation(f"S5: {self.topic_partition} epoch {epoch} is led by {first} and by {holder}")
         return epoch == max(self._leaders)
 
     def exposes(self, epoch: LeaderEpoch, exposed: int) -> None:
-        """The high watermark that consumers see falls neither within an epoch nor from one to the next, whoever of two
-        leaders has not heard yet that it is deposed."""
+        """Check that the exposed high watermark never falls, within an epoch or from one to the next.
+
+        A deposed leader that does not know it yet must not contradict its successor either.
+        """
         first, last = self._exposed.get(epoch, (exposed, -1))
         if exposed == last:
             return
@@ -73,41 +77,51 @@ class PartitionTruth:
             )
 
     def begins_at(self, epoch: LeaderEpoch, start_offset: int) -> None:
-        """A leader that may be read from begins its log here."""
+        """Record the log start of a readable leader."""
         self.start_offset = max(self.start_offset, start_offset)
         if start_offset > 0 and not self.shortened and not self.may_lose:
             raise Violation(
-                f"S1: {self.topic_partition} begins at {start_offset}: nobody deleted what was before, and a run "
-                "is too short for anything to be old"
+                f"S1: {self.topic_partition} begins at {start_offset}: no earlier record was deleted, and a run "
+                "is too short for retention"
             )
         promised_in, promised = self._deleted
         if epoch >= promised_in and start_offset < promised and not self.may_lose:
             raise Violation(
                 f"S1: {self.topic_partition} begins at {start_offset} in epoch {epoch}: in epoch {promised_in} all "
-                f"below {promised} was said to be deleted"
+                f"below {promised} was reported as deleted"
             )
 
     @property
     def promised_start(self) -> int:
-        """All below was said to be deleted."""
+        """Everything below was promised to be deleted."""
         return 0 if self.may_lose else self._deleted[1]
 
     def deleted(self, epoch: LeaderEpoch, start_offset: int) -> None:
-        """A leader of this epoch answered `delete-records`."""
+        """Record that a leader of this epoch answered `delete-records`."""
         if start_offset > self._deleted[1]:
             self._deleted = epoch, start_offset
 
-    def lose(self, mirror: Mirror) -> int:
-        """The winner of a recovery election leads: what it lacks is lost. How many records that is."""
+    def lose(self, mirror: Mirror, stable_end_offset: int) -> int:
+        """Drop the records that the winner of a recovery election does not have stable, and return their number.
+
+        The election compares what is stable. Records that the winner has only in memory are not committed any more:
+        like all others above a new leader's high watermark, they are committed once that has passed them.
+        """
         self.losing = None
-        if mirror.start_offset <= self.log.end_offset and not mirror.compare(self.log, self.log.end_offset):
+        end = self.log.end_offset
+        has_all = mirror.start_offset <= end and not mirror.compare(self.log, end)
+        if has_all and stable_end_offset >= end:
             return 0
         self._exposed.clear()
-        return self.log.lose_from(mirror.verified_end, mirror.start_offset)
+        return self.log.lose_from(min(mirror.verified_end, stable_end_offset), mirror.start_offset)
 
     def check_floor(self, leader: Leader, before: LeaderMark) -> bool:
-        """S6: the high watermark stands still below `min.insync.replicas`. `before`: as it was before this event. An
-        event may bring several records: then it is not known under which of them it moved. Whether it is below."""
+        """S6: check that the high watermark does not advance below `min.insync.replicas`; return whether the ISR is
+        below.
+
+        `before`: the state before this event. An event may bring several records; then it is unknown under which of
+        them the high watermark advanced, and nothing is checked.
+        """
         record = leader.record
         short = len(record.isr) < record.min_insync_replicas
         moved = leader.high_watermark > before.high_watermark and record.partition_epoch == before.partition_epoch

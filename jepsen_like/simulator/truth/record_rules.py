@@ -1,14 +1,15 @@
-"""What must be true of the quorum's records of brokers and partitions, told independently of the code that makes them.
+"""Rules for the quorum's records of brokers and partitions, written independently of the code that makes them.
 
-Fed with the events of each entry of the metadata log once, whichever node applies it first; what a node only has from
-a snapshot is not looked at. Names of the invariants, as everywhere: S5 one leader an epoch; S6 who may be elected has
-everything; S9 who lost data neither leads nor counts.
+The events of each entry of the metadata log are checked once, at the first node that applies it; records that a node
+has only from a snapshot are not checked. Names as everywhere: S5 one leader per epoch; S6 electable replicas are
+complete; S9 a replica that lost data neither leads nor counts.
 
-* S6 leader, ISR and commit set belong together; while the ISR is full the commit set is the ISR.
-* S5 epochs of a partition only rise, one by one; another leader or incarnation is another leader epoch.
-* S6 who is elected was in the ISR or the commit set. A recovery election has `min.insync.replicas` participants, and
-     the greatest log of them wins.
-* S9 a broker that registers with a replica which it cannot vouch for is no eligible member from that very command on.
+* S6 leader, ISR and commit set are consistent; while the ISR is full, the commit set equals the ISR.
+* S5 a partition's epochs only rise, one by one; another leader or incarnation means another leader epoch.
+* S6 an elected leader was in the ISR or the commit set. A recovery election has `min.insync.replicas` participants, and
+  the greatest of their logs wins.
+* S9 a broker that registers with a replica for which it cannot vouch is not an eligible member, from that very command
+  on.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from raftlog.model import BrokerId, BrokerRecord, PartitionRecord, TopicId, Topi
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A recovery election was decided: who won it, in which leader epoch."""
+    """A decided recovery election: its winner and leader epoch."""
 
     record: PartitionRecord
 
 
 class RecordRules:
-    """Checks what the quorum decides; raises `Violation`."""
+    """Checks the quorum's decisions; raises `Violation`."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
@@ -42,23 +43,23 @@ class RecordRules:
         """Topics that ever had `retention.bytes`."""
         self.brokers: dict[BrokerId, BrokerRecord] = {}
         self._reports: dict[tuple[BrokerId, int], dict[TopicPartition, Report]] = {}
-        """By broker and start."""
+        """(broker, start) → its reports."""
         self._tickets: dict[TopicPartition, tuple[RecoveryTicket, ...]] = {}
         self._index = 0
         self.losses_reported = 0
-        """Of replicas, by brokers that registered."""
+        """Losses of replicas, reported by registering brokers."""
 
     def registering(self, command: RegisterBroker) -> None:
-        """A process says what it found on its disk."""
+        """Record what a process found on its disk."""
         reports = {TopicPartition(report.topic_id, report.partition): report for report in command.reports}
         self._reports[command.broker_id, command.start_number] = reports
 
     def applied(self, index: int, events: Sequence[MetadataEvent]) -> list[Recovered]:
-        """An entry of the log was applied for the first time anywhere."""
+        """Check an entry of the log when the first node applies it."""
         if index <= self._index:
             return []
         if index != self._index + 1:
-            # What nobody applied entry by entry is not known here: records are learned anew.
+            # Entries that no node applied one by one are unknown here: start over.
             self.partitions.clear()
             self._tickets.clear()
         self._index = index
@@ -112,7 +113,7 @@ class RecordRules:
         full = record.has_leader and len(isr) >= record.min_insync_replicas
         wrong = (
             ("the ISR is empty", not isr),
-            ("a member is no replica", not (isr | set(record.commit_set)) <= replicas),
+            ("a member is not a replica", not (isr | set(record.commit_set)) <= replicas),
             ("the leader is not in the ISR", record.has_leader and record.leader not in isr),
             ("the leader may not lead", record.has_leader and record.leader in record.not_eligible),
             ("the commit set is not the full ISR", full and set(record.commit_set) != isr),
@@ -128,7 +129,7 @@ class RecordRules:
             raise Violation(f"S5: two leaders of one epoch, or a fallen one: {before}, then {record}")
         in_force = record.has_leader and len(record.isr) >= record.min_insync_replicas
         if not in_force and record.commit_set != before.commit_set and record.replicas == before.replicas:
-            raise Violation(f"S6: the commit set changed while nobody could commit: {before}, then {record}")
+            raise Violation(f"S6: the commit set changed while no leader could commit: {before}, then {record}")
 
     def _check_recovery(self, before: PartitionRecord, record: PartitionRecord) -> None:
         tickets = self._tickets.get(record.topic_partition, ())
@@ -137,15 +138,17 @@ class RecordRules:
             raise Violation(f"S6: a recovery election among {sorted(ends)} only: {before}, then {record}")
         known = {member: end for member, end in ends.items() if end is not None}
         if record.leader in known and known[record.leader] < max(known.values()):
-            raise Violation(f"S6: a smaller log was recovered than there was, {known}: {record}")
+            raise Violation(f"S6: a recovery election chose a smaller log, {known}: {record}")
 
     def _live(self, broker_id: BrokerId) -> bool:
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.fenced
 
     def _end_of(self, ticket: RecoveryTicket, record: PartitionRecord) -> tuple[int, int] | None:
-        """(last epoch, end) by the registration of this life; None where the world did not hear it. Damage that was
-        reported since counts as an empty log."""
+        """Return (last epoch, end) from the registration of this life, or None if the world did not see it.
+
+        Damage that was reported since counts as an empty log.
+        """
         if not ticket.stable_end_offset:
             return ticket.last_epoch, 0
         broker = self.brokers[ticket.broker_id]

@@ -1,6 +1,6 @@
-"""Drivers that say when something happens to them: whoever checks a world looks at those alone.
+"""Drivers that report their changes, so that a checker looks only at those.
 
-Whatever changes a replica, its role or its log comes through `_run`, or is followed by it in the same event.
+Every change of a replica, its role or its log goes through `_run`, or is followed by it in the same event.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from raftlog.model import BrokerId
 
 
 class WatchedDriver(PartitionDriver):
-    """See the module."""
+    """A driver that reports its changes."""
 
     touched: ClassVar[list[WatchedDriver]] = []
-    """All of a world, since somebody looked, each once."""
+    """All drivers of a world with changes since the last look, each once."""
     _is_touched = False
 
     @property
     def node_id(self) -> BrokerId:
-        """Whose it is."""
-        return self._around.node_id
+        """The node of the driver."""
+        return self._ports.node_id
 
     def _run(self, event: Callable[[], list[effects.Effect]]) -> None:
         if not self._is_touched:
@@ -36,7 +36,7 @@ class WatchedDriver(PartitionDriver):
 
     @classmethod
     def take_touched(cls) -> list[WatchedDriver]:
-        """Those that are to be looked at now, in the order in which something happened to them."""
+        """Return the changed drivers, in the order of their first changes, and reset the list."""
         taken = cls.touched[:]
         cls.touched.clear()
         for driver in taken:
@@ -46,7 +46,7 @@ class WatchedDriver(PartitionDriver):
 
 @contextmanager
 def watched_drivers() -> Iterator[None]:
-    """All drivers that are made meanwhile are watched. One world at a time."""
+    """Watch all drivers that are created meanwhile. One world at a time."""
     WatchedDriver.touched.clear()
     with mock.patch.object(manager, "PartitionDriver", WatchedDriver):
         yield

@@ -1,1 +1,1 @@
-"""The simulated world: virtual time, network, disk, clocks."""
+"""The simulated world: virtual time, network, disks, clocks."""

@@ -1,13 +1,14 @@
-"""When a simulated node's quorum is ticked: as its thread ticks it in production (`metadata/quorum_thread/thread.py`).
+"""The ticks of a simulated node's quorum, at the times of its thread in production
+(`metadata/quorum_thread/thread.py`).
 
-Soon after each input; else some time after the last tick. That time is short while no leader is at hand. With one, the
-leader is ticked when its heartbeat is due, and a follower is woken by the heartbeats: only when one is late does it
-look for itself.
+A tick follows soon after each input, otherwise some time after the last tick. That time is short while no leader is
+known. With a leader, the leader ticks when its heartbeat is due; a follower is woken by the heartbeats, and ticks by
+itself only when one is late.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from metadata.quorum.pace import TICK_SECONDS, Paced, pause_after_tick
 from raftlog.config import TimingConfig
@@ -19,18 +20,13 @@ ROUNDING = 1e-9
 """Seconds: sums of times are not exact."""
 
 
-class Ticked(Paced, Protocol):
-    """What is ticked."""
-
-    def tick(self) -> None: ...
-
-
 class Beats:
-    """The ticks of one life of one node."""
+    """The ticks of one life of a node."""
 
     def __init__(
         self,
-        node: Ticked,
+        quorum: Paced,
+        tick: Callable[[], None],
         heap: EventHeap,
         life: Life,
         clock: Clock,
@@ -39,9 +35,11 @@ class Beats:
         wake_seconds: float = 0.0,
         alone_seconds: float = TICK_SECONDS,
     ) -> None:
-        """`wake_seconds`: how long after an input the tick comes, which it then shares with what came meanwhile.
-        `alone_seconds`: between two ticks while no leader is at hand. Nothing is ticked before `begin`."""
-        self._node = node
+        """`wake_seconds`: delay of the tick after an input, which later inputs share. `alone_seconds`: time between two
+        ticks while no leader is known. No tick comes before `begin`.
+        """
+        self._quorum = quorum
+        self._tick_node = tick
         self._heap = heap
         self._life = life
         self._clock = clock
@@ -54,11 +52,11 @@ class Beats:
         self._next: Event | None = None
 
     def begin(self) -> None:
-        """The first tick is now."""
+        """Start ticking, with the first tick now."""
         self._beat()
 
     def soon(self) -> None:
-        """After the present input."""
+        """Tick after the current input."""
         if not self._due:
             self._due = True
             self._heap.schedule(self._wake, self._tick, self._life)
@@ -72,9 +70,9 @@ class Beats:
     def _tick(self) -> None:
         self._due = False
         self._ticked_at = self._heap.now
-        self._node.tick()
+        self._tick_node()
         before = self._pause
-        self._pause = pause_after_tick(self._node, self._clock.monotonic(), self._heartbeat, self._alone)
+        self._pause = pause_after_tick(self._quorum, self._clock.monotonic(), self._heartbeat, self._alone)
         if self._pause < before and self._next is not None:
             self._next.cancel()
             self._wait()

@@ -1,7 +1,7 @@
-"""Exceptions that nobody foresaw, out of the ports of a node's partitions: the disk, the clock, messages that come.
+"""Unforeseen exceptions from the ports of a node's partitions: the disk, the clock, incoming messages.
 
-While the fault is on, a call raises now and then, before or after it did its work. The product cannot know the class.
-What comes out of an event all the same is heard by the loop, as in production: the rest of that event did not happen.
+While the fault lasts, a call sometimes raises, before or after it did its work. The product cannot know the exception's
+class. If it escapes from an event, the loop logs it, as in production: the rest of that event did not happen.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 from raftlog.ports import Clock, Link, LinkHandler
 
 LASTING = ("close", "fileno", "lose", "syncs_all", "exists")
-"""Calls of a disk and of its files that never raise what nobody foresaw."""
+"""Calls of a disk and its files that never raise unforeseen exceptions."""
 
 
 class InjectedError(Exception):
-    """No code of the product catches it by its name."""
+    """The injected exception, which no code of the product catches by name."""
 
 
 class Breaks:
-    """Those of one node."""
+    """The injected exceptions of one node."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.probability = 0.0
-        """Of a call."""
+        """Probability for a call."""
         self.broke = 0
 
     def call(self, name: str, work: Callable[[], Any]) -> Any:
-        """The work, unless it breaks."""
+        """Do the work, or raise before or after it."""
         if not self.probability or self._rng.random() >= self.probability:
             return work()
         self.broke += 1
@@ -40,7 +40,7 @@ class Breaks:
 
 
 class BreakingPort:
-    """A disk, or one of its files, whose calls break."""
+    """A disk, or one of its files, whose calls may raise."""
 
     def __init__(self, inner: Any, breaks: Breaks) -> None:
         self._inner = inner
@@ -57,12 +57,12 @@ class BreakingPort:
         return call
 
     def open(self, path: str, **options: Any) -> BreakingPort:
-        """A file that breaks as well."""
+        """Return a file whose calls may raise as well."""
         return BreakingPort(self._breaks.call("open", lambda: self._inner.open(path, **options)), self._breaks)
 
 
 class BreakingClock:
-    """The time of day cannot be told now and then."""
+    """A clock whose wall time sometimes cannot be read."""
 
     def __init__(self, inner: Clock, breaks: Breaks) -> None:
         self._inner = inner
@@ -76,7 +76,7 @@ class BreakingClock:
 
 
 class BreakingHandler:
-    """A link's owner that breaks at a message. The link goes with it, as a connection does whose handler failed."""
+    """A handler of a link that may raise at a message. The link closes then, like a connection whose handler failed."""
 
     def __init__(self, inner: LinkHandler, breaks: Breaks, heard: Callable[[InjectedError], None]) -> None:
         self._inner = inner

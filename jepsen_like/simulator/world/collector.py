@@ -1,9 +1,10 @@
-"""The garbage collector while a world runs: seldom, and only at what the world made.
+"""The garbage collector during a run: rare collections, of the world's objects only.
 
-A world makes objects by the million and throws nearly all of them away without help. Left alone, the collector looks at
-the young ones thousands of times a run and at all of them dozens of times, the imported modules' included, and finds
-next to nothing. So what is there when a run begins is put out of its sight, and it looks when many more have been made;
-what a world leaves behind (its nodes know one another) is collected when the next one begins.
+A world creates objects by the million, nearly all of which are freed by reference counting. With default settings the
+collector examines young objects thousands of times in a run and all objects dozens of times, including those of the
+imported modules, and finds next to nothing. So the objects that exist at the beginning of a run are frozen, and
+collections are rare; the garbage that a world leaves (its nodes reference each other) is collected when the next one
+begins. All of it must be collected before the freeze, which would keep the rest until the process ends.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 YOUNG_OBJECTS = 50_000
-"""Made and not thrown away, before the collector looks at them: it bounds what a run may hold in vain."""
+"""New objects that survive before a collection: this bounds the garbage of a run."""
+MOST_COLLECTIONS = 20
+"""Bound on the collections before a run, should finalizers create garbage without end."""
 
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """For the length of a run."""
+    """Collect rarely for the duration of a run."""
     before = gc.get_threshold()
-    gc.collect()
+    _collect_all()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, *before[1:])
     try:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def _collect_all() -> None:
+    """Collect until nothing is found: a collection that runs finalizers, those of coroutines for example, leaves what
+    they have touched to the next one.
+    """
+    for _ in range(MOST_COLLECTIONS):
+        if not gc.collect():
+            return

@@ -1,12 +1,9 @@
-"""A simulated node's links to its peers: dialed again after every loss, the quorum ticked after each of their
-events.
-"""
+"""A simulated node's links to its peers: redialed after every loss, with a tick of the quorum after each event."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol
 
 from raftlog.model import BrokerId
 from raftlog.ports import Link, LinkHandler
@@ -20,29 +17,29 @@ QUORUM = "quorum"
 REDIAL_SECONDS = (0.1, 0.4)
 
 
-class DialingNode(Protocol):
-    """What dialing needs of a node."""
-
-    @property
-    def node_id(self) -> BrokerId: ...
-    @property
-    def heap(self) -> EventHeap: ...
-    @property
-    def network(self) -> SimNetwork: ...
-    @property
-    def random(self) -> random.Random: ...
-
-
 class Dialing:
-    """Keeps links of one kind to peers, again after every loss: what the product's asyncio dialers do."""
+    """Keeps links of one kind to peers, redialing after every loss, as the product's asyncio dialers do."""
 
-    def __init__(self, node: DialingNode, life: Life, kind: str, handler: LinkHandler) -> None:
-        self._node = node
+    def __init__(
+        self,
+        own: BrokerId,
+        life: Life,
+        kind: str,
+        handler: LinkHandler,
+        *,
+        heap: EventHeap,
+        network: SimNetwork,
+        rng: random.Random,
+    ) -> None:
+        self._own = own
         self._life = life
         self._kind = kind
         self._handler = handler
+        self._heap = heap
+        self._network = network
+        self._rng = rng
         self._links: dict[int, Link | None] = {}
-        """Wanted peers; None while there is no link."""
+        """Peer → link, or None while there is none."""
 
     def connect(self, peer: BrokerId) -> None:
         if peer not in self._links:
@@ -56,12 +53,11 @@ class Dialing:
 
     def _dial(self, peer: int) -> None:
         if peer in self._links and self._links[peer] is None:
-            node = self._node
-            node.network.dial(node.node_id, peer, self._kind, self._life, self, lambda: self._again(peer))
+            self._network.dial(self._own, peer, self._kind, self._life, self, lambda: self._again(peer))
 
     def _again(self, peer: int) -> None:
-        delay = self._node.random.uniform(*REDIAL_SECONDS)
-        self._node.heap.schedule(delay, lambda: self._dial(peer), self._life)
+        delay = self._rng.uniform(*REDIAL_SECONDS)
+        self._heap.schedule(delay, lambda: self._dial(peer), self._life)
 
     def on_opened(self, link: Link) -> None:
         if link.peer not in self._links or self._links[link.peer] is not None:
@@ -81,7 +77,7 @@ class Dialing:
 
 
 class TickingHandler:
-    """Hands a link's events on, and has the quorum ticked after each."""
+    """Passes a link's events on, and ticks the quorum after each."""
 
     def __init__(self, handler: LinkHandler, tick_soon: Callable[[], None]) -> None:
         self._handler = handler

@@ -1,21 +1,20 @@
-"""A disk that forgets what nobody fsynced.
+"""A disk that forgets what was not fsynced.
 
-Each file is an inode with a durable content and the operations since its last fsync (`inode.py`); names live in folders
-whose changes are durable only after `fsync_directory` (`disk_names.py`); `sync_all` is both for all of them. A process
-crash keeps everything (the page cache outlives it). A power loss keeps, of every un-fsynced write, all, nothing or a
-prefix torn at 512 bytes, independently of the others (write-back has no order), and of the un-fsynced name changes a
-prefix in the order they were made (a journalled file system's metadata has one). Everything drawn comes from the
-generator given to `power_loss`.
+Each file is an inode with durable content and the operations since its last fsync (`inode.py`); names are in folders
+whose changes are durable only after `fsync_directory` (`disk_names.py`); `sync_all` does both for all files. A process
+crash keeps everything (the page cache survives it). A power failure keeps, of every unsynced write, all, nothing or a
+prefix torn at 512 bytes, independently of the others (write-back has no order), and of the unsynced name changes a
+prefix in their order (the metadata of a journalled file system is ordered). All random choices come from the generator
+passed to `power_loss`.
 
-A disk has `total_bytes` of room, in blocks; `occupy` takes what is left, as somebody else's files would, and from then
-on each file has the blocks that it has, and what is removed or cut is free again.
+A disk has `total_bytes` of space, in blocks; `occupy` takes the rest, as foreign files would: from then on each file
+keeps its blocks, and removed or truncated ones are free again.
 
-Faults that a test or a nemesis switches on: `full`, `full_below` (ENOSPC), `no_descriptors` (EMFILE for whatever has to
-open something, before it does anything), `fail_fsync` (EIO once; the data is dropped
-and marked clean, as Linux does), `flip` (bits rot in place), `rot` (the same, and who checks the world can look at what
-was written all the same).
+Faults that a test or a nemesis switches on: `full`, `full_below` (ENOSPC), `no_descriptors` (EMFILE for every call that
+has to open something, before it does anything), `fail_fsync` (EIO once; the data is dropped and marked clean, as Linux
+does), `flip` (bits are damaged in place), `rot` (the same, and the checker can still see the original content).
 
-Paths and semantics are those of `raftlog.ports.Disk`; the same contract test runs on this and on the real one.
+Paths and semantics are those of `raftlog.ports.Disk`; the same contract test runs on this disk and on the real one.
 """
 
 from __future__ import annotations
@@ -35,42 +34,42 @@ __all__ = ["Inode", "SimDisk", "SimFile", "SimulatedCrash"]
 
 
 class SimulatedCrash(BaseException):
-    """The process died in the middle of a disk operation. Nothing in the product may catch it."""
+    """The process died in the middle of a disk operation. The product must not catch it."""
 
 
 class SimDisk:
-    """One node's data folder. Not the property of a life: it survives crashes."""
+    """One node's data folder. It belongs to no life: it survives crashes."""
 
     def __init__(self, total_bytes: int = 1 << 30) -> None:
         self._names = Names({})
         """Path → inode; None is a folder."""
         self._durable_names = Names({})
         self._name_changes: list[tuple[str, dict[str, Inode | None], tuple[str, ...]]] = []
-        """(folder, names added, names removed), in the order they were made."""
+        """(folder, names added, names removed), in the order of the changes."""
         self.rotten: list[Inode] = []
-        """Files that rotted while somebody may have had them open, and perhaps are no more."""
+        """Files that were damaged while they may have been open; some may have been removed since."""
         self.full = False
         self.full_below = ""
-        """Files whose paths begin so get no more bytes; empty: all do."""
+        """Files whose paths begin with this cannot grow; empty: all can."""
         self.no_descriptors = False
-        """The process has as many files open as it may."""
+        """The process has reached its limit of open files."""
         self.refused_opens = 0
-        """Calls that found none."""
+        """Calls that were refused for lack of a descriptor."""
         self.descriptors_left: int | None = None
-        """So many more calls find one, then none does; None: this fault is off."""
+        """Number of further calls that get a descriptor; None: this fault is off."""
         self.total_bytes = total_bytes
         self._free_blocks: int | None = None
-        """None: nobody counts them, and there are enough."""
+        """None: free blocks are not counted, and never run out."""
         self.fail_fsync = 0
-        """So many of the next fsyncs fail."""
+        """Number of the next fsyncs that fail."""
         self.fsyncs = 0
         self.sync_alls = 0
-        """Of these."""
+        """Number of `sync_all` calls."""
         self.one_call = True
-        """`sync_all` covers everything; else nothing, as where there is no such call."""
+        """Whether `sync_all` covers everything; if not it does nothing, as on systems without such a call."""
         self._written_last: Inode | None = None
         self.crash_countdown = 0
-        """The process dies in the n-th operation from now that changes anything; 0: it does not."""
+        """The process dies in the n-th changing operation from now; 0: it does not."""
 
     # --- The port ---
 
@@ -167,13 +166,13 @@ class SimDisk:
         return self.one_call
 
     def sync_all(self) -> None:
-        assert self.one_call, "nobody asked"
+        assert self.one_call, "`syncs_all` was not called"
         self.sync_alls += 1
         try:
             self._fsync_fault()
         except DiskFailed:
-            # One file's data is dropped and marked clean, and nobody says which; the others' fate is open. Who has any
-            # of them open has lost it.
+            # One file's data is dropped and marked clean, without naming it; the others' fate is open. Every open file
+            # has lost its data.
             for inode in self._names.values():
                 if inode is not None and inode.pending:
                     inode.losses += 1
@@ -190,7 +189,7 @@ class SimDisk:
     # --- Room ---
 
     def occupy(self, left_blocks: int = 0) -> None:
-        """Everything but so many blocks is somebody else's now."""
+        """Leave this many blocks free and give all others to foreign files."""
         self._free_blocks = left_blocks
 
     @property
@@ -198,11 +197,11 @@ class SimDisk:
         return self._free_blocks is not None
 
     def vacate(self) -> None:
-        """There is room for everything, and nobody counts it."""
+        """Make space unlimited again."""
         self._free_blocks = None
 
     def take_room(self, inode: Inode, end: int) -> None:
-        """The file is about to reach `end`. Raises `DiskFull`, and nothing was taken then."""
+        """Take the blocks for growth to `end`. Raises `DiskFull` without taking any."""
         if self._free_blocks is None:
             return
         needed = _blocks(end) - _blocks(len(inode.current))
@@ -211,7 +210,7 @@ class SimDisk:
         self._free_blocks -= max(needed, 0)
 
     def give_room(self, inode: Inode, length: int) -> None:
-        """The file is about to be cut to `length`."""
+        """Release the blocks of a truncation to `length`."""
         if self._free_blocks is not None:
             self._free_blocks += max(0, _blocks(len(inode.current)) - _blocks(length))
 
@@ -225,7 +224,7 @@ class SimDisk:
     # --- Faults ---
 
     def power_loss(self, rng: random.Random) -> None:
-        """All un-fsynced writes and names meet their drawn fate."""
+        """Draw the fate of all unsynced writes and names."""
         used = self._used_blocks()
         inodes: dict[int, Inode] = {}
         for names in (self._names, self._durable_names):
@@ -238,55 +237,55 @@ class SimDisk:
         for _, added, removed in self._name_changes[: rng.randrange(0, len(self._name_changes) + 1)]:
             self._durable_names.change(added, removed)
         self._name_changes.clear()
-        # A name whose folder did not survive is gone with it.
+        # A name whose folder did not survive is lost with it.
         kept = {name: inode for name, inode in self._durable_names.items() if _has_parents(name, self._durable_names)}
         self._durable_names, self._names = Names(kept), Names(kept)
         if self._free_blocks is not None:
             self._free_blocks = max(0, self._free_blocks + used - self._used_blocks())
 
     def flip(self, path: str, position: int, mask: int) -> None:
-        """Bits rot: in the page cache and on the medium alike."""
-        self._inode_at(path).flip(position, mask)
+        """Flip bits, in the page cache and on the medium."""
+        self.inode_of(path).flip(position, mask)
 
     def rot(self, path: str, position: int, mask: int) -> None:
-        """As `flip`; `turn` shows what was written, and hides it again."""
-        inode = self._inode_at(path)
+        """Flip bits as `flip` does, but remember them: `turn` shows the original content, and hides it again."""
+        inode = self.inode_of(path)
         inode.rots(position, mask)
         if inode not in self.rotten:
             self.rotten.append(inode)
 
     def turn(self) -> None:
-        """What rotted is as it was written, or rotten again."""
+        """Switch all damaged files between their original and their damaged content."""
         for inode in self.rotten:
             inode.turn()
 
     def rotten_files(self) -> Sequence[str]:
-        """Those that are still there."""
+        """Return the damaged files that still exist."""
         rotten = [inode for inode in self.rotten if inode.rot]
         return sorted(name for name, inode in self._names.items() if inode is not None and inode in rotten)
 
     def is_durable(self, path: str) -> bool:
-        """Whether a power loss now would leave the file as it is, under this name."""
+        """Return whether the file would survive a power failure now, unchanged under this name."""
         inode = self._names.get(path)
         return inode is not None and not inode.pending and self._durable_names.get(path) is inode
 
     def durable_file(self, path: str) -> Inode | None:
-        """The file that a power loss now would leave under this name, with the content that is durable in it."""
+        """Return the file that would survive a power failure now under this name, with its durable content."""
         return self._durable_names.get(path)
 
     def durable_files(self, folder: str) -> Sequence[tuple[str, Inode]]:
-        """The same for all files in a folder, by their paths."""
+        """Return the same for all files in a folder, with their paths."""
         names = self._durable_names
         return [(path, inode) for path in names.inside(folder) if (inode := names[path]) is not None]
 
     def files(self) -> dict[str, int]:
-        """Path → size, for tests and nemeses."""
+        """Return path → size, for tests and nemeses."""
         return {name: len(inode.current) for name, inode in sorted(self._names.items()) if inode is not None}
 
     # --- Inside ---
 
     def _take_descriptor(self) -> None:
-        """For a moment, or for a file that stays open."""
+        """Take a descriptor, for a moment or for a file that stays open."""
         if self.descriptors_left:
             self.descriptors_left -= 1
         elif self.no_descriptors or self.descriptors_left is not None:
@@ -294,13 +293,14 @@ class SimDisk:
             raise ResourceShortage("simulated: too many open files")
 
     def operation(self) -> None:
-        """Something is about to change on disk: the place where a process may die."""
+        """Mark a change on disk: the place where a process may die."""
         if self.crash_countdown:
             self.crash_countdown -= 1
             if not self.crash_countdown:
                 raise SimulatedCrash
 
-    def _inode_at(self, path: str) -> Inode:
+    def inode_of(self, path: str) -> Inode:
+        """Return the content of the file that has this name now."""
         inode = self._names[path]
         assert inode is not None, f"{path} is a folder"
         return inode
@@ -318,7 +318,7 @@ class SimDisk:
             raise DiskFailed("simulated fsync failure")
 
     def wrote(self, inode: Inode) -> None:
-        """The last write was to this file."""
+        """Record that the last write was to this file."""
         self._written_last = inode
 
     def fsync_last_write(self, inode: Inode) -> None:
@@ -352,43 +352,43 @@ def _has_parents(path: str, names: Mapping[str, Inode | None]) -> bool:
 
 
 class SimFile:
-    """An open file; outlives the removal of its name, as on any POSIX system."""
+    """An open file; it survives the removal of its name, as on any POSIX system."""
 
     def __init__(self, disk: SimDisk, inode: Inode, path: str) -> None:
         self._disk = disk
-        self._path = path
-        """Under which it was opened."""
-        self._inode = inode
+        self.path = path
+        """The path under which it was opened."""
+        self.inode = inode
         self._losses = inode.losses
         self._closed = False
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         self._check_open()
         disk = self._disk
-        if disk.full or (disk.full_below and self._path.startswith(disk.full_below)):
+        if disk.full or (disk.full_below and self.path.startswith(disk.full_below)):
             raise DiskFull("simulated: no space left on device")
         data = b"".join(buffers)
-        disk.take_room(self._inode, max(position + len(data), len(self._inode.current)))
+        disk.take_room(self.inode, max(position + len(data), len(self.inode.current)))
         disk.operation()
-        self._inode.write(position, data)
-        disk.wrote(self._inode)
+        self.inode.write(position, data)
+        disk.wrote(self.inode)
         return len(data)
 
     def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
         written = self.pwritev(buffers, position)
-        self._disk.fsync_last_write(self._inode)
+        self._disk.fsync_last_write(self.inode)
         return written
 
     def pread(self, length: int, position: int) -> bytes:
         self._check_open()
-        return bytes(self._inode.current[position : position + length])
+        return bytes(self.inode.current[position : position + length])
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
         return self.pread(length, position)
 
     def size(self) -> int:
         self._check_open()
-        return len(self._inode.current)
+        return len(self.inode.current)
 
     def allocate(self, length: int) -> None:
         have = self.size()
@@ -398,18 +398,18 @@ class SimFile:
     def truncate(self, length: int) -> None:
         self._check_open()
         self._disk.operation()
-        if length < len(self._inode.current):
-            self._disk.give_room(self._inode, length)
+        if length < len(self.inode.current):
+            self._disk.give_room(self.inode, length)
         else:
-            self._disk.take_room(self._inode, length)
-        self._inode.truncate(length)
+            self._disk.take_room(self.inode, length)
+        self.inode.truncate(length)
 
     def fsync(self) -> None:
         self._check_open()
-        self._disk.fsync_inode(self._inode)
+        self._disk.fsync_inode(self.inode)
 
     def lose(self, why: str) -> None:
-        """What the page cache had of it is gone already, and the disk knows who had it open."""
+        """Do nothing: the page cache has dropped its data already, and the disk knows the open files."""
 
     def fileno(self) -> int:
         return -1
@@ -419,5 +419,5 @@ class SimFile:
 
     def _check_open(self) -> None:
         assert not self._closed, "use after close"
-        if self._inode.losses != self._losses:
-            raise DiskFailed(f"simulated: {self._path} may have lost what was written")
+        if self.inode.losses != self._losses:
+            raise DiskFailed(f"simulated: {self.path} may have lost what was written")

@@ -1,7 +1,7 @@
-"""The names of a simulated disk: path → what it names, with each folder's contents at hand.
+"""The names of a simulated disk: path → inode, with an index of each folder.
 
-A disk has two of these, what the page cache shows and what is durable, and a folder is listed far more often than a
-name changes.
+A disk has two of these, for the page cache and for the durable state, and folders are listed far more often than names
+change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .inode import Inode
 
 
 class Names(Mapping[str, Inode | None]):
-    """None names a folder; the root is the folder `""`, which is always there.
+    """A map from paths to inodes. None is a folder; the root is the folder `""`, which always exists.
 
     Invariant: `_inside` has each path under its folder, and nothing else.
     """
@@ -35,11 +35,11 @@ class Names(Mapping[str, Inode | None]):
         return path in self._named
 
     def get(self, path: str, default: Inode | None = None) -> Inode | None:  # type: ignore[override]
-        """None for a folder, and where there is nothing."""
+        """Return the inode; None for a folder or an unknown path."""
         return self._named.get(path, default)
 
     def change(self, added: Mapping[str, Inode | None], removed: Iterable[str]) -> None:
-        """These are gone, whether or not they were there; then these are there, in place of others of their paths."""
+        """Remove these names, whether they exist or not; then add these, replacing others with the same paths."""
         for path in removed:
             if path in self._named:
                 del self._named[path]
@@ -50,11 +50,11 @@ class Names(Mapping[str, Inode | None]):
                 self._inside.setdefault(path.rpartition("/")[0], {})[path] = None
 
     def inside(self, folder: str) -> Iterable[str]:
-        """The paths in a folder, without those in folders of its."""
+        """Return the paths in a folder, without those in its subfolders."""
         return self._inside.get(folder, ())
 
     def below(self, folder: str) -> list[str]:
-        """All paths below a folder, in order."""
+        """Return all paths below a folder, sorted."""
         found = []
         for path in self.inside(folder):
             found += [path, *self.below(path)]

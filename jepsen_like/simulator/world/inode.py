@@ -1,7 +1,7 @@
-"""A file of a simulated disk: what is durable, what the page cache shows, the operations between the two, and rot.
+"""A file of a simulated disk: durable content, page cache, the operations between the two, and damage.
 
-A power loss keeps, of every write that was not fsynced, all, nothing or a prefix torn at 512 bytes. Everything drawn
-comes from the generator given.
+A power failure keeps, of every unsynced write, all, nothing or a prefix torn at 512 bytes. All random choices come from
+the given generator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SECTOR = 512
 class Inode:
     """A file's content.
 
-    Invariant: without `pending` operations both contents are the same.
+    Invariant: without `pending` operations both contents are equal.
     """
 
     durable: bytearray = field(default_factory=bytearray)
@@ -24,9 +24,9 @@ class Inode:
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     """(position, bytes) for a write, (length, None) for a truncation."""
     losses: int = 0
-    """So often a call that was to make everything durable failed while something was pending."""
+    """Number of failed `sync_all` calls while operations were pending."""
     rot: dict[int, int] = field(default_factory=dict)
-    """Position → bits that rotted there, in both contents."""
+    """Position → bits that were flipped there, in both contents."""
 
     def write(self, position: int, data: bytes) -> None:
         _write(self.current, position, data)
@@ -49,8 +49,11 @@ class Inode:
         self.pending.clear()
 
     def fsync_last_write(self) -> None:
-        """What was written before stays as it is: at a power loss it may go, and leave a hole. Where the file was cut
-        before, it is cut for good: its length is in the journal, which has an order."""
+        """Make the last write durable.
+
+        Earlier writes stay pending: a power failure may drop them and leave a hole. Earlier truncations become durable:
+        the file's length is in the journal, which is ordered.
+        """
         position, data = self.pending.pop()
         assert data is not None
         pending, self.pending = self.pending, []
@@ -64,7 +67,9 @@ class Inode:
         _write(self.durable, position, data)
 
     def _keep_pending(self, start: int, end: int | None) -> None:
-        """Only what lies outside of `[start, end)`, or before `start`: the rest is no longer what the file has."""
+        """Keep only the pending parts outside of `[start, end)`, or before `start`: the rest is no longer in
+        the file.
+        """
         kept: list[tuple[int, bytes | None]] = []
         for position, written in self.pending:
             assert written is not None
@@ -75,7 +80,7 @@ class Inode:
         self.pending = kept
 
     def forget(self) -> None:
-        """An fsync failed: the pages are marked clean, and what they held is gone."""
+        """Drop pending data, as after a failed fsync: the pages are marked clean, and their data is lost."""
         self.pending.clear()
         self.current = bytearray(self.durable)
 
@@ -97,25 +102,25 @@ class Inode:
     # --- Rot ---
 
     def flip(self, position: int, mask: int) -> None:
-        """In the page cache and on the medium alike; what was pending is durable first."""
+        """Flip bits in the page cache and on the medium; pending operations become durable first."""
         self.fsync()
         self.current[position] ^= mask
         self.durable[position] ^= mask
 
     def rots(self, position: int, mask: int) -> None:
-        """As `flip`, and remembered: `turn` shows the file as it was."""
+        """Flip bits as `flip` does, and remember them: `turn` shows the original file."""
         self.flip(position, mask)
         self.rot[position] = self.rot.get(position, 0) ^ mask
 
     def turn(self) -> None:
-        """Sound if it was rotten, rotten if it was sound."""
+        """Switch between the original and the damaged content."""
         for position, mask in self.rot.items():
             for content in (self.current, self.durable):
                 if position < len(content):
                     content[position] ^= mask
 
     def _rot_goes(self, start: int, end: int) -> None:
-        """What is written anew, or cut off, is what was written."""
+        """Forget the damage in a range that is overwritten or cut off."""
         for position in [position for position in self.rot if start <= position < end]:
             mask = self.rot.pop(position)
             if position < len(self.durable):

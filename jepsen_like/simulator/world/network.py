@@ -1,13 +1,13 @@
 """Connections between simulated nodes: ordered, at most once, lost as a whole.
 
-A `SimLink` is one end of a connection, as the product's `Link` port wants it. Messages take a drawn time and never
-overtake one another on one connection. A directed cut holds back what is sent (TCP would retransmit) until the cut
-heals or the silence outlasts `dead_after`, when both ends are told that the connection closed and what was in flight is
-lost. A process that dies resets its connections; the other end learns it after one latency, or after `dead_after` when
-the machine lost power or the way back is cut. Dialling through a cut, or to a node that is down, fails after a while.
-Connections of one kind may stall alone, while all others between the two nodes go on.
+A `SimLink` is one end of a connection, as the product's `Link` port requires. Messages take a random time and never
+overtake one another on one connection. A directed cut holds messages back (TCP would retransmit) until the cut heals or
+the silence exceeds `dead_after`; then both ends see the connection close, and messages in flight are lost. A process
+that dies resets its connections; the other end sees it after one latency, or after `dead_after` if the machine lost
+power or the way back is cut. Dialing through a cut, or to a node that is down, fails after a while. Connections of one
+kind may stall alone, while all others between the two nodes continue.
 
-Bytes, not objects, are carried: parts are joined where they are sent, so nobody sees a buffer that changes later.
+Bytes are carried, not objects: parts are joined when they are sent, so later changes of a buffer have no effect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Way: TypeAlias = tuple[int, int] | tuple[int, int, str]
 
 @dataclass(slots=True)
 class NetworkShape:
-    """How the network behaves; drawn for each seed."""
+    """The behaviour of the network, drawn for each seed."""
 
     latency_min: float = 0.0001
     latency_max: float = 0.002
@@ -41,7 +41,7 @@ class NetworkShape:
 
 @dataclass(slots=True)
 class Listener:
-    """Who takes connections of one kind at one node."""
+    """The handler that accepts connections of one kind at one node."""
 
     life: Life
     handler: LinkHandler
@@ -60,11 +60,11 @@ class SimLink:
         self.other: SimLink
         self.open = True
         self.arrival = 0.0
-        """When the last message sent from here will arrive: the next arrives later."""
+        """Arrival time of the last message sent from here; later messages arrive later."""
         self.held: list[bytes] = []
-        """Sent into a cut, in order."""
+        """Messages sent into a cut, in order."""
         self.carried = 0
-        """Messages that left: the first is a handshake."""
+        """Number of messages sent: the first is a handshake."""
 
     @property
     def peer(self) -> int:
@@ -80,7 +80,7 @@ class SimLink:
 
 
 def bytes_of(part: Part) -> bytes:
-    """A part as bytes; a file region is read and released."""
+    """Return a part as bytes; a file region is read and released."""
     return bytes(_buffer_of(part))
 
 
@@ -99,7 +99,7 @@ class SimNetwork:
     def __init__(
         self, heap: EventHeap, rng: random.Random, shape: NetworkShape, sent: Callable[[int, int, bytes], None]
     ) -> None:
-        """`sent` is told of every message: from whom, to whom, what."""
+        """`sent` is called with the sender, the receiver and the content of every message."""
         self._heap = heap
         self._sent = sent
         self._rng = rng
@@ -107,9 +107,9 @@ class SimNetwork:
         self.cuts: set[tuple[int, int]] = set()
         """Directed: (from, to) carries nothing."""
         self.stalled: set[tuple[int, int, str]] = set()
-        """(From, to, kind): connections of this kind alone carry nothing that way, while all others do."""
+        """(From, to, kind): only connections of this kind carry nothing in this direction."""
         self.refusing: set[int] = set()
-        """Nodes without a descriptor for another connection: those that are there stay."""
+        """Nodes without a descriptor for another connection; existing ones stay."""
         self._listeners: dict[tuple[int, str], Listener] = {}
         self._links: list[SimLink] = []
         self.messages = 0
@@ -122,7 +122,7 @@ class SimNetwork:
     def dial(
         self, node: int, peer: int, kind: str, life: Life, handler: LinkHandler, failed: Callable[[], None]
     ) -> None:
-        """Connect; `handler.on_opened` follows at both ends, or `failed` here."""
+        """Connect; afterwards `handler.on_opened` is called at both ends, or `failed` here."""
 
         def arrive() -> None:
             listener = self._listeners.get((peer, kind))
@@ -156,7 +156,7 @@ class SimNetwork:
         self._deliver_later(link, message)
 
     def close(self, link: SimLink) -> None:
-        """`link`'s owner drops the connection: both handlers are told, each on its own time."""
+        """Close the connection for the link's owner; both handlers are notified, each at its own time."""
         if link.open:
             self._end(link, 0.0)
             self._end(link.other, self._latency())
@@ -164,28 +164,28 @@ class SimNetwork:
     # --- For nemeses and the cluster ---
 
     def heal(self) -> None:
-        """All cuts end; what was held flows on."""
+        """End all cuts, and deliver the messages that they held."""
         self.cuts.clear()
         self.stalled.clear()
         self.refusing.clear()
         self.flow()
 
     def cut(self, way: Way) -> None:
-        """Nothing is carried this way."""
+        """Stop carrying messages this way."""
         if len(way) == 2:
             self.cuts.add(way)
         else:
             self.stalled.add(way)
 
     def mend(self, way: Way) -> None:
-        """The end of a `cut`; what it held waits for `flow`."""
+        """End a `cut`; the messages that it held wait for `flow`."""
         if len(way) == 2:
             self.cuts.discard(way)
         else:
             self.stalled.discard(way)
 
     def flow(self) -> None:
-        """Some cuts have ended: what was held by them flows on."""
+        """Deliver the messages held by cuts that have ended."""
         for link in list(self._links):
             if link.held and not self._is_cut(link.owner, link.peer, link.kind):
                 held, link.held = link.held, []
@@ -193,7 +193,7 @@ class SimNetwork:
                     self._deliver_later(link, message)
 
     def node_died(self, node: int, *, silently: bool) -> None:
-        """Every connection of the node is gone; the peers learn it at once, or (power loss) after a silence."""
+        """Drop every connection of a dead node; peers notice at once, or after a silence if the power failed."""
         for kind in sorted(kind for owner, kind in self._listeners if owner == node):
             del self._listeners[(node, kind)]
         for link in [link for link in self._links if link.owner == node]:
@@ -203,7 +203,7 @@ class SimNetwork:
         self._links = [link for link in self._links if link.owner != node]
 
     def reset_some(self, probability: float) -> int:
-        """Drop connections at random, with what is in flight."""
+        """Close random connections, with the messages in flight."""
         chosen = [link for link in self._links if link.open and self._rng.random() < probability]
         for link in chosen:
             self.close(link)

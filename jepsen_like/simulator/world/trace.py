@@ -1,7 +1,7 @@
-"""What happened, as one hash (every line, and every message with its time) and as its last lines.
+"""The trace of a run: one hash (over every line, and every message with its time) and the last lines.
 
-The same seed and code give the same hash, in any process. Messages are most of what happens, so each goes into a
-running sum of its checksum: what must be found is that two runs differ, not who forged one.
+The same seed and code give the same hash, in any process. Messages are most of what happens, so each is added to a
+running checksum: the hash has to detect that two runs differ, not forgery.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ class Trace:
         self._now = now
         self._lines = hashlib.blake2b(digest_size=8)
         self._messages = 0
-        """Of numbers alone: Python's hash of those is the same in every process."""
+        """A hash of numbers only: Python's hash of numbers is the same in every process."""
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
         self.logged: Counter[str] = Counter()
-        """What the product logged, by event."""
+        """Number of the product's log lines by event."""
 
     def note(self, node: int, text: str) -> None:
-        """`node` is -1 for the world."""
+        """Add a line; `node` is -1 for the world."""
         line = f"{self._now():10.4f} {'world' if node < 0 else f'node-{node}'} {text}"
         self._lines.update(line.encode())
         self.lines.append(line)
 
     def log(self, node: int, event: str, fields: Mapping[str, object]) -> None:
-        """A log line of the product."""
+        """Add a log line of the product."""
         self.logged[event] += 1
         self.note(node, f"{event} {fields}")
 
     def message(self, sender: int, receiver: int, content: bytes) -> None:
-        """A message is part of the hash and not of the lines."""
+        """Add a message to the hash, but not to the lines."""
         self._messages = hash((self._messages, self._now(), sender, receiver, crc32(content)))
 
     def digest(self) -> str:
-        """Of everything noted so far."""
+        """Return the hash of everything so far."""
         whole = self._lines.copy()
         whole.update(b"%d" % self._messages)
         return whole.hexdigest()

@@ -1,9 +1,9 @@
-"""A network that is worse than TCP: on an open connection messages are lost, come twice, or come late.
+"""A network worse than TCP: on an open connection messages are lost, duplicated, or delayed.
 
-The quorum's engine promises to be safe whatever becomes of its messages, and to make progress once the network is kind
-again; here that is asked of it. Handshakes are spared: a connection whose first message vanished, and which still stays
-open, exists in no network. `departs_at` holds back what a process sends until its slow disk is done: the process is at
-its fsync and has not sent yet.
+The quorum's engine promises safety regardless of what happens to its messages, and progress once the network is
+reliable again; this network tests that. Handshakes are spared: no real network has a connection whose first message
+vanished and which stays open. `departs_at` holds back a process's messages until its slow disk is done: the process is
+still in its fsync and has not sent yet.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from .network import NetworkShape, SimLink, SimNetwork
 
 HANDSHAKE_MESSAGES = 1
 LATEST_COPY = 3.0
-"""Seconds after the first, at most, that a message comes a second time..."""
+"""Maximum delay, in seconds, of a duplicate after the original..."""
 SOON = 0.002
-"""...and every other one so soon that what it answers is still asked."""
+"""...and of every other duplicate, which arrives so soon that its answer still counts."""
 
 
 class UnkindNetwork(SimNetwork):
-    """Connections with weather. All three are kinds of luck of a single message."""
+    """Connections with random faults of single messages."""
 
     def __init__(
         self, heap: EventHeap, rng: random.Random, shape: NetworkShape, sent: Callable[[int, int, bytes], None]
     ) -> None:
         super().__init__(heap, rng, shape, sent)
         self.drop = 0.0
-        """Probability of a message being lost."""
+        """Probability that a message is lost."""
         self.duplicate = 0.0
-        """Probability of its coming a second time, up to `LATEST_COPY` seconds later."""
+        """Probability that a message is duplicated, up to `LATEST_COPY` seconds later."""
         self.delay = 0.0
-        """Seconds that every message may take longer, in order."""
+        """Maximum additional delay of every message in seconds, in order."""
         self.echoes: dict[tuple[int, int], float] = {}
-        """(From, to) → seconds after which all that is sent this way comes again."""
+        """(From, to) → seconds after which every message sent this way is repeated."""
         self.departs_at: dict[int, float] = {}
-        """Node → when what it sends now leaves."""
+        """Node → the time when messages that it sends now depart."""
 
     def clear_up(self) -> None:
-        """Kind again."""
+        """Make the network reliable again."""
         self.drop = self.duplicate = self.delay = 0.0
         self.echoes.clear()
 

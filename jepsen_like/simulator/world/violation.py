@@ -1,4 +1,4 @@
-"""The one exception by which every checker of the simulator speaks."""
+"""The exception that every checker of the simulator raises."""
 
 from __future__ import annotations
 

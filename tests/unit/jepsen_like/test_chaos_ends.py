@@ -1,5 +1,7 @@
-"""How far a run's partitions are committed in the end, and whether all replicas have that (S4): a node that was cut off
-a moment ago tells of an ISR that is no more, so its word alone is not taken."""
+"""The final committed ends of a run's partitions, and whether all replicas have reached them (S4).
+
+A node that was cut off a moment ago may report a former ISR, so its answer alone does not count.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from jepsen_like.chaos.running import what_was_found
 from jepsen_like.run_records import RunFolder
 from jepsen_like.workloads import workload
 from jepsen_like.workloads.workload import in_sync_everywhere
-from raftlog.client.cluster.metadata import PartitionInfo, TopicDescription
+from raftlog.api.topics import PartitionInfo, TopicDescription
 
 NODES = ("one:1", "two:1", "three:1")
 
 
 def described(isr: Sequence[int], *, epoch: int = 1, leader: int | None = 1) -> TopicDescription:
     partition = PartitionInfo(0, leader, partition_epoch=epoch, replicas=[0, 1, 2], isr=list(isr))
-    return TopicDescription("log", "0" * 32, partition_count=1, replication_factor=3, partitions=[partition])
+    return TopicDescription(name="log", id="0" * 32, partition_count=1, replication_factor=3, partitions=[partition])
 
 
 ALL = described([0, 1, 2], epoch=3)
@@ -33,7 +35,7 @@ PATIENCE_S = 20.0
 
 
 async def seen(monkeypatch: pytest.MonkeyPatch, *rounds: Sequence[TopicDescription | None], wait_s: float) -> bool:
-    """What comes of nodes that tell this, round after round, the last one for ever."""
+    """The result for nodes that report this, round after round, the last one repeatedly."""
     asked = dict.fromkeys(NODES, 0)
 
     async def told(node: str, name: str) -> TopicDescription | None:
@@ -56,18 +58,18 @@ async def seen(monkeypatch: pytest.MonkeyPatch, *rounds: Sequence[TopicDescripti
         ((described([0, 1, 2], leader=None),) * 3, False),
     ],
 )
-async def test_all_nodes_have_to_tell_the_same(
+async def test_all_nodes_must_report_the_same(
     monkeypatch: pytest.MonkeyPatch, last: Sequence[TopicDescription | None], expected: bool
 ) -> None:
     assert await seen(monkeypatch, last, wait_s=PATIENCE_S if expected else 0.02) is expected
 
 
-async def test_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agreement_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = [(BEFORE, WITHOUT, WITHOUT), (WITHOUT, WITHOUT, None), (WITHOUT, ALL, ALL), (ALL, ALL, ALL)]
     assert await seen(monkeypatch, *rounds, wait_s=PATIENCE_S)
 
 
-def test_what_was_found_is_told_in_lines(tmp_path: Path) -> None:
+def test_the_result_is_reported_in_lines(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     lost = [{"node": "n1", "end": number, "committed": 9} for number in range(7)]
     verdicts = {"replicas": {"valid": False, "anomalies": {"lost-on-node": lost}}, "logs": {"anomalies": {}}}

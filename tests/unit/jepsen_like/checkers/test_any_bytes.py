@@ -59,9 +59,9 @@ def case(**more: Any) -> bytes:
         ("kafka", "json", case(rebalance_log=[{"keys": [[]]}]), "operation 0: a rebalance's keys"),
         ("kafka", "json", case(value=[["poll", {"0": 5}]]), "a list of offsets and values"),
         ("kafka", "json", b'{"options":{"ww_deps":"no"},"history":[]}', "neither true nor false"),
-        ("kafka", "edn", edn_pair("send", "[[:send [{}] 1]]", "[[:send [{}] 1]]"), "for a key"),
+        ("kafka", "edn", edn_pair("send", "[[:send [{}] 1]]", "[[:send [{}] 1]]"), "as a key"),
         ("kafka", "edn", edn_pair("send", "[[:send 1 [1 [{}]]]]", "nil"), "an offset and a value"),
-        ("kafka", "jsonl", line_pair("acquire", None, None), "no send, poll, txn in it, but acquire"),
+        ("kafka", "jsonl", line_pair("acquire", None, None), "history has no send, poll, txn, but acquire"),
         (
             "kafka",
             "jsonl",
@@ -73,21 +73,21 @@ def case(**more: Any) -> bytes:
         ("mutex", "edn", b"{:process 0 :type [] :f :acquire}", "operation 0: its type or its f"),
         ("mutex", "edn", b'"\\ud800"', "half a character"),
         ("cas-register", "jsonl", line_pair("write", {"a": 1}, None), "operation 0, a write"),
-        ("cas-register", "jsonl", line_pair("cas", "ab", None), "does not cas 'ab'"),
+        ("cas-register", "jsonl", line_pair("cas", "ab", None), "does not support cas 'ab'"),
         ("cas-register", "edn", edn_pair("read", "nil", "{:a 1}"), "operation 0, a read"),
         ("set", "jsonl", line_pair("add", {}, None), "operation 0, a add"),
-        ("set", "jsonl", line_pair("read", None, "abc"), "a set does not read"),
+        ("set", "jsonl", line_pair("read", None, "abc"), "a set does not support read"),
         ("multi-register", "jsonl", line_pair("write", {"x": {}}, None), "operation 0, a write"),
-        ("multi-register", "jsonl", line_pair("txn", [[{}, "x", 1]], None), "a multi-register does not txn"),
+        ("multi-register", "jsonl", line_pair("txn", [[{}, "x", 1]], None), "a multi-register does not support txn"),
         ("multi-register", "jsonl", line_pair("txn", [["write", {}, 1]], None), "operation 0, a txn"),
         ("kv", "kv-edn", b'{:process 0 :type :invoke :f :put :key {} :value "v"}', "operation 0, a put"),
-        ("kv", "kv-edn", b"{:process 0 :type :invoke :f :get}{:process 0 :type :ok :f :get :value 5}", "a get was"),
+        ("kv", "kv-edn", b"{:process 0 :type :invoke :f :get}{:process 0 :type :ok :f :get :value 5}", "get returned"),
         ("cas-register", "etcd-log", b"INFO  jepsen.util - " + b"1" * 5000 + b"\t:invoke\t:read\tnil", "5000 digits"),
         ("cas-register", "etcd-log", b"\nINFO  jepsen.util - 1\t:invoke\t:read\t{:a", "line 2, in its value"),
-        ("cas-register", "etcd-log", b"hello world", "no operation in it, read as etcd-log"),
+        ("cas-register", "etcd-log", b"hello world", "file has no operation, read as etcd-log"),
     ],
 )  # fmt: skip
-def test_what_is_malformed_is_named(model: str, kind: str, raw: bytes, why: str) -> None:
+def test_a_malformed_file_is_named(model: str, kind: str, raw: bytes, why: str) -> None:
     code, told = judged(raw, model, kind)
     assert code == 3
     assert why in told["error"]
@@ -95,19 +95,19 @@ def test_what_is_malformed_is_named(model: str, kind: str, raw: bytes, why: str)
 
 @pytest.mark.parametrize("kind", ["jsonl", "edn", "kv-edn", "etcd-log"])
 @pytest.mark.parametrize("model", ALL_MODELS)
-def test_of_nothing_nothing_is_said(model: str, kind: str) -> None:
+def test_an_empty_history_gives_no_verdict(model: str, kind: str) -> None:
     for raw in (b"", b"\n\n"):
         code, told = judged(raw, model, kind)
         assert code == 3 and "no operation" in told["error"]
 
 
-def test_a_history_of_faults_alone_is_one_that_a_correct_system_may_have() -> None:
+def test_a_history_of_faults_alone_is_possible_for_a_correct_system() -> None:
     faults = b"{:process :nemesis :type :info :f :kill}"
     assert judged(faults, "cas-register", "edn")[0] == 0
     assert judged(faults, "kafka", "edn")[0] == 3
 
 
-def test_lists_are_values_whichever_format_they_come_in() -> None:
+def test_lists_are_values_in_every_format() -> None:
     history = line_pair("write", [1, [2]], None) + b"\n" + line_pair("read", None, [1, [2]])
     assert judged(history, "cas-register", "jsonl")[0] == 0
     assert judged(history.replace(b'"ok", "f": "read", "value": [1, [2]]', b'"ok", "f": "read", "value": [1, [3]]'),
@@ -115,7 +115,7 @@ def test_lists_are_values_whichever_format_they_come_in() -> None:
 
 
 @pytest.mark.parametrize("value", ["9" * 40, "[1e400]", "#{1}", '"\\ud83d\\ude00"'])
-def test_an_anomaly_is_shown_whatever_value_it_is_about(value: str) -> None:
+def test_an_anomaly_is_shown_whatever_its_value(value: str) -> None:
     code, told = judged(edn_pair("read", "nil", value), "cas-register", "edn")
     assert code == 1 and told["anomalies"]["nonlinearizable"]
 
@@ -125,7 +125,7 @@ def test_an_operation_with_a_map_of_any_keys_is_shown() -> None:
     assert judged(history, "multi-register", "edn")[0] == 1
 
 
-def test_a_checker_that_crashes_says_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checker_that_crashes_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: Any, **__: Any) -> None:
         raise KeyError("a bug")
 
@@ -134,7 +134,7 @@ def test_a_checker_that_crashes_says_unknown(monkeypatch: pytest.MonkeyPatch) ->
     assert code == 2 and "KeyError('a bug')" in told["error"]
 
 
-def test_a_reader_that_crashes_has_judged_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_crashes_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: Any, **__: Any) -> None:
         raise KeyError("a bug")
 
@@ -143,7 +143,7 @@ def test_a_reader_that_crashes_has_judged_nothing(monkeypatch: pytest.MonkeyPatc
     assert code == 3 and "KeyError('a bug')" in told["error"]
 
 
-# --- Whatever there may be --------------------------------------------------------------------------------------------
+# --- Arbitrary input --------------------------------------------------------------------------------------------------
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from([2**70, 1e300, "", "x", "ab", "send", "poll"])
@@ -173,7 +173,7 @@ ODD = st.dictionaries(
 
 @st.composite
 def operations(draw: st.DrawFn) -> list[Any]:
-    """Mostly calls with both ends, so that the checkers are reached; odd members, and what is no operation at all."""
+    """Mostly calls with both ends, so that the checkers are reached; odd members, and values that are no operations."""
     found: list[Any] = []
     for _ in range(draw(st.integers(0, 3))):
         f, process = draw(NAMES), draw(st.integers(0, 2))
@@ -217,8 +217,8 @@ def in_format(kind: str, found: list[Any]) -> bytes:
 def answered_well(raw: bytes, model: str, kind: str) -> None:
     code, told = judged(raw, model, kind)
     assert code in {0, 1, 2, 3}
-    assert ("error" in told) == (code == 3), told  # what is malformed is no crash of the checker
-    assert "cannot be read as" not in told.get("error", ""), told  # and refused by who knows what is wrong with it
+    assert ("error" in told) == (code == 3), told  # malformed input is no crash of the checker
+    assert "cannot be read as" not in told.get("error", ""), told  # and is refused with the reason
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -1,4 +1,4 @@
-"""Where a log begins: for those who read it last, on disks, and where retention may have taken something."""
+"""The beginning of a log: for its last readers, on disks, and if retention may have removed records."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def judged(*parts: list[Operation], keeps_s: float | None = math.inf, transactio
 # --- Readers ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_read_once_is_missed_by_those_who_read_last_s1() -> None:
+def test_a_record_that_was_read_once_must_be_there_for_the_last_readers_s1() -> None:
     assert judged(BEFORE, HEALED, last_reader(0, 1, 2, 3), last_reader(0, 1, 2, 3, process=2)).valid
     verdict = judged(BEFORE, HEALED, last_reader(0, 1, 2, 3), last_reader(2, 3, process=2))
     assert verdict.valid is False and list(verdict.anomalies) == ["lost-beginning"]
@@ -76,7 +76,7 @@ def test_what_was_read_once_is_missed_by_those_who_read_last_s1() -> None:
     assert (found["key"], found["offset"], found["expected"], found["reader"]["process"]) == (KEY, 2, 0, 2)
 
 
-def test_histories_of_others_are_not_held_to_it() -> None:
+def test_histories_of_other_systems_are_not_checked_for_it() -> None:
     assert judged(BEFORE, HEALED, last_reader(2, 3), keeps_s=None).valid
 
 
@@ -89,11 +89,11 @@ def test_histories_of_others_are_not_held_to_it() -> None:
     ],
     ids=["before all was healed", "without letting go before", "a second poll"],
 )
-def test_who_does_not_read_from_the_beginning_misses_nothing(parts: tuple[list[Operation], ...]) -> None:
+def test_a_reader_that_does_not_start_at_the_beginning_misses_nothing(parts: tuple[list[Operation], ...]) -> None:
     assert "lost-beginning" not in judged(*parts).anomalies
 
 
-def test_an_offset_that_nobody_saw_is_missed_too_but_where_transactions_leave_marks() -> None:
+def test_an_offset_that_was_never_seen_is_missed_too_except_where_transactions_have_markers() -> None:
     parts = [sent(1), sent(2), HEALED, last_reader(1, 2)]
     assert "lost-beginning" in judged(*parts).anomalies
     assert judged(*parts, transactional=True).valid
@@ -101,7 +101,7 @@ def test_an_offset_that_nobody_saw_is_missed_too_but_where_transactions_leave_ma
     assert "lost-beginning" in judged(*lost, transactional=True).anomalies
 
 
-def test_with_retention_only_what_is_young_is_missed() -> None:
+def test_with_retention_only_young_records_are_missed() -> None:
     assert judged(BEFORE, HEALED, last_reader(2, 3, s=12), keeps_s=10).valid, "sent 11 s before"
     assert "lost-beginning" in judged(BEFORE, HEALED, last_reader(2, 3, s=12), keeps_s=12).anomalies
     assert "lost-beginning" not in judged(BEFORE, HEALED, last_reader(3, s=12), keeps_s=10).anomalies
@@ -133,7 +133,7 @@ def segment(folder: Path, base: int, *values: bytes) -> Path:
     return path
 
 
-def test_a_log_begins_at_its_first_batch_or_where_that_cannot_be_read_at_its_first_segment(tmp_path: Path) -> None:
+def test_a_log_begins_at_its_first_batch_or_if_unreadable_at_its_first_segment(tmp_path: Path) -> None:
     first = segment(tmp_path / "replica", 0, b"a", b"b")
     segment(tmp_path / "replica", 2, b"c")
     assert read_log(tmp_path / "replica").log_start_offset == 0
@@ -149,7 +149,7 @@ def ends(history: list[Operation], keeps_s: float | None) -> int | None:
     return judging.committed_ends([*history, note], keeps_s)[TOPIC, 0].start_max
 
 
-def test_how_far_a_replica_may_begin_follows_from_what_is_young() -> None:
+def test_the_permitted_start_of_a_replica_follows_from_the_young_records() -> None:
     assert ends(BEFORE, math.inf) == 0
     assert ends(BEFORE, None) is None
     until_stopped = judging.STOPPED_SECONDS + 20
@@ -170,14 +170,14 @@ def retention_ms(one: RunPlan) -> int:
     return parse_topic_config(topic.configs).retention_ms
 
 
-def test_topics_keep_all_or_for_longer_than_the_run() -> None:
+def test_topics_keep_everything_or_for_longer_than_the_run() -> None:
     assert retention_ms(plan()) == -1 and keeps_seconds(plan()) == math.inf
     kept = plan(retention_past_s=120)
     assert retention_ms(kept) == 220_000 and keeps_seconds(kept) == 160
     assert workload_of(kept).keeps_s is keeps_seconds
 
 
-def test_the_largest_leap_in_the_cell_of_clocks_is_longer_than_what_its_topics_keep_past_the_run() -> None:
+def test_the_largest_leap_in_the_clock_cell_exceeds_the_retention_beyond_the_run() -> None:
     for seconds in (60, 120, 600):
         one = CELLS["R8"].plan(seed=1, seconds=seconds)
         past_s = retention_ms(one) / 1000 - seconds

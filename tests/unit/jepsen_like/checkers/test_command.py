@@ -38,7 +38,7 @@ def test_a_verdict_is_one_line_and_an_exit_code(run: Any) -> None:
     assert (code, told["valid"], list(told["anomalies"])) == (1, False, ["nonlinearizable"])
 
 
-def test_a_checker_that_gives_up_has_passed_nothing(run: Any) -> None:
+def test_a_checker_that_gives_up_has_no_verdict(run: Any) -> None:
     code, told, _ = run(GOOD, "--model", "cas-register", "--steps", "0")
     assert (code, told["valid"]) == (2, "unknown")
 
@@ -46,21 +46,21 @@ def test_a_checker_that_gives_up_has_passed_nothing(run: Any) -> None:
 @pytest.mark.parametrize(
     ("raw", "arguments", "told"),
     [
-        (b"{", ("--model", "kafka"), "line 1 is no operation"),
+        (b"{", ("--model", "kafka"), "line 1 is not an operation"),
         (GOOD, ("--model", "mutex"), "a mutex does not"),
         (GOOD, ("--model", "wings"), "invalid choice"),
         (GOOD, (), "--model"),
-        (GOOD, ("--model", "kafka", "--format", "json"), "it is no JSON"),
+        (GOOD, ("--model", "kafka", "--format", "json"), "the file is not JSON"),
     ],
 )
-def test_what_makes_no_sense_is_told(run: Any, raw: bytes, arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_arguments_are_reported(run: Any, raw: bytes, arguments: tuple[str, ...], told: str) -> None:
     code, shown, err = run(raw, *arguments)
     assert code == 3
     assert shown is None or ((shown["valid"], shown["anomalies"]) == ("unknown", {}) and told in shown["error"])
     assert told in err and "Traceback" not in err
 
 
-def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "/nowhere/at/all", "--model", "kafka"]) == 3
     assert "No such file" in capsys.readouterr().err
 

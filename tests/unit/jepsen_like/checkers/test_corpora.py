@@ -1,4 +1,6 @@
-"""Histories of other projects with known verdicts, in the folder that `RAFTLOG_CORPORA` names: no part of this one."""
+"""Histories of other projects with known verdicts, in the folder that `RAFTLOG_CORPORA` names; they are not part of
+this project.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def known(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("folder", SETS)
-def test_every_history_is_judged_rightly(folder: str) -> None:
+def test_every_history_gets_its_known_verdict(folder: str) -> None:
     expected = known(folder)
     wrong = {}
     for name, case in expected["cases"].items():

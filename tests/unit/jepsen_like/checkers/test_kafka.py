@@ -1,4 +1,4 @@
-"""The checker of a log: each anomaly where it is, none where it is not, and what is allowed."""
+"""The checker of a log: each anomaly in its place, none elsewhere, and the permitted histories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = "p0"
 
 
 def done(process: int, kind: Kind, f: str, *micro: Any) -> list[Operation]:
-    """Invoked, and at once completed."""
+    """An operation that is invoked and completes at once."""
     asked = [[*one[:2], one[2][1]] if one[0] == "send" else ["poll"] for one in micro] if f != "assign" else micro
     value = list(micro)
     return [
@@ -50,7 +50,7 @@ def names(*parts: list[Operation], **options: Any) -> set[str]:
     return set(check(numbered(*parts), **options).anomalies)
 
 
-def test_what_was_sent_is_read_in_order() -> None:
+def test_records_are_read_in_the_order_of_the_sends() -> None:
     history = numbered(
         sent(0, (0, "a"), (1, "b")), polled(1, (0, "a")), sent(0, (2, "c")), polled(1, (1, "b"), (2, "c"))
     )
@@ -91,7 +91,7 @@ def test_each_anomaly_is_found(name: str, parts: list[list[Operation]]) -> None:
     ("absent", "parts"),
     [
         ("duplicate", [sent(0, (0, "a")), polled(1, (0, "a")), polled(1, (0, "a"))]),
-        # One that failed, or that nobody knows of and nobody saw, was perhaps never written.
+        # A send that failed, or has an unknown outcome and was never read, may not have been written.
         ("lost-write", [sent(0, (None, "a"), kind="info"), sent(1, (1, "b")), polled(2, (1, "b"))]),
         ("duplicate", [sent(0, (0, "a"), kind="fail"), polled(1, (3, "a"), kind="fail")]),
         ("lost-write", [sent(0, (0, "a")), polled(2, (0, "a")), sent(1, (1, "b"))]),
@@ -100,18 +100,18 @@ def test_each_anomaly_is_found(name: str, parts: list[list[Operation]]) -> None:
             "poll-skip",
             [sent(0, (0, "a"), (1, "b")), polled(1, (0, "a")), polled(1, (1, "b"), kind="fail"), polled(1, (1, "b"))],
         ),
-        # Positions go with assignments.
+        # Positions belong to assignments.
         ("poll-skip", [ABC, polled(1, (0, "a")), done(1, "ok", "assign", "p9"), polled(1, (2, "c"))]),
         ("nonmonotonic-poll", [ABC, polled(1, (0, "a")), done(1, "info", "assign", "p9"), polled(1, (0, "a"))]),
         ("int-send-skip", [sent(0, (0, "a"), (None, "c"), kind="info"), polled(1, (0, "a"))]),
     ],
 )  # fmt: skip
-def test_what_is_none_is_not_told(absent: str, parts: list[list[Operation]]) -> None:
+def test_permitted_histories_have_no_anomaly(absent: str, parts: list[list[Operation]]) -> None:
     assert absent not in names(*parts)
 
 
-def test_one_send_that_was_seen_proves_the_others_of_its_operation() -> None:
-    """Of a transaction that nobody knows the end of; without the poll nothing is lost."""
+def test_one_send_that_was_read_proves_the_others_of_its_operation() -> None:
+    """A transaction with an unknown outcome; without the poll nothing is lost."""
     both = done(0, "info", "txn", ["send", "p0", [0, "a"]], ["send", "p1", [None, "b"]])
     later = sent(1, (1, "c"))
     assert "lost-write" not in names(both, later, polled(2, (1, "c")))
@@ -119,7 +119,7 @@ def test_one_send_that_was_seen_proves_the_others_of_its_operation() -> None:
                                  polled(2, (1, "c")), polled(4, (0, "d"), (1, "b"), key="p1"))  # fmt: skip
 
 
-def test_keys_that_a_group_moved_are_not_judged_within_the_operation() -> None:
+def test_keys_that_a_group_moved_are_not_checked_within_the_operation() -> None:
     skip = polled(1, (0, "a"), (2, "c"))
     moved = [skip[0], Operation(0, 1, "ok", "poll", skip[1].value, rebalanced=(KEY,))]
     rest = [sent(0, (0, "a"), (1, "b"), (2, "c")), polled(2, (1, "b"))]
@@ -128,7 +128,7 @@ def test_keys_that_a_group_moved_are_not_judged_within_the_operation() -> None:
 
 
 def test_numbers_and_text_are_the_same_key() -> None:
-    """In JSON what is polled has text for keys."""
+    """In JSON, polled records have text for keys."""
     send = [Operation(0, 0, "invoke", "send", [["send", 3, 7]]), Operation(0, 0, "ok", "send", [["send", 3, [0, 7]]])]
     assert names(send, polled(1, (0, 7), key="3")) == set()
 
@@ -144,17 +144,17 @@ CROSSED = [
 ]  # fmt: skip
 
 
-def test_writes_that_cross_are_a_cycle_where_they_are_asked_for() -> None:
+def test_crossing_writes_are_a_cycle_if_requested() -> None:
     verdict = check(numbered(*CROSSED), ww_deps=True, strict=False)
     (cycle,) = verdict.anomalies["G0"]
     assert cycle["cycle_indices"] == [3, 2, 3]
     assert [step["type"] for step in cycle["steps"]] == ["ww", "ww"]
-    assert verdict.valid  # Jepsen's measure allows it
+    assert verdict.valid  # Jepsen's measure permits it
     assert check(numbered(*CROSSED), ww_deps=True).valid is False
     assert "G0" not in names(*CROSSED)
 
 
-def test_reads_that_cross_are_a_cycle() -> None:
+def test_crossing_reads_are_a_cycle() -> None:
     parts = [
         [Operation(0, 0, "invoke", "txn", [["send", "x", 1], ["poll"]]),
          Operation(0, 1, "invoke", "txn", [["send", "y", 1], ["poll"]])],
@@ -173,7 +173,7 @@ def test_a_read_from_the_future_is_a_cycle_with_time() -> None:
 
 
 def knot(count: int) -> list[list[Operation]]:
-    """Each transaction polls what the next one sends, and the last what the first did; and many more of the others."""
+    """Each transaction polls the next one's sends, and the last the first one's; and many more of the others'."""
     begun = [Operation(0, one, "invoke", "txn", [["send", KEY, one], ["poll"]]) for one in range(count)]
     ended = [
         Operation(0, one, "ok", "txn", [["send", KEY, [one, one]], ["poll", {KEY: [[(one + 1) % count] * 2]}]])
@@ -182,7 +182,7 @@ def knot(count: int) -> list[list[Operation]]:
     return [begun, ended]
 
 
-def test_a_large_knot_takes_seconds_and_shows_one_cycle() -> None:
+def test_a_large_cycle_takes_seconds_and_shows_one_cycle() -> None:
     began = time.process_time()
     verdict = check(numbered(*knot(5_000)))
     assert time.process_time() - began < 10
@@ -190,8 +190,8 @@ def test_a_large_knot_takes_seconds_and_shows_one_cycle() -> None:
     assert len(cycle["cycle_indices"]) == 5_001 and verdict.valid is False
 
 
-def test_a_knot_with_many_short_ways_shows_a_short_cycle() -> None:
-    """Everybody reads of everybody: 5,000 transactions would be 25 million edges; 300 are 90,000."""
+def test_a_graph_with_many_short_paths_shows_a_short_cycle() -> None:
+    """All transactions read from all others: 5,000 transactions would be 25 million edges; 300 are 90,000."""
     count = 300
     begun, _ = knot(count)
     everything = [[one, one] for one in range(count)]
@@ -202,11 +202,11 @@ def test_a_knot_with_many_short_ways_shows_a_short_cycle() -> None:
     assert len(cycle["cycle_indices"]) == 3
 
 
-def test_a_search_that_is_given_up_is_no_pass() -> None:
+def test_an_abandoned_search_is_no_pass() -> None:
     sound = [sent(0, (0, "a"), (1, "b")), polled(1, (0, "a"), (1, "b"))]
     assert check(numbered(*sound)).valid
     verdict = check(numbered(*sound), steps=1)
-    assert verdict.valid is None and "given up" in verdict.measured["reason"]
+    assert verdict.valid is None and "abandoned" in verdict.measured["reason"]
     assert check(numbered(*sound, polled(2, (2, "x"))), steps=1).valid is False
 
 
@@ -220,7 +220,7 @@ def test_a_group_may_move_partitions() -> None:
     assert check(numbered(subscribed, *skip)).valid
 
 
-def test_jepsen_s_measure_lets_other_sends_come_between() -> None:
+def test_jepsens_measure_permits_other_sends_in_between() -> None:
     parts = [sent(0, (0, "a"), (2, "c")), sent(1, (1, "b")), polled(2, (0, "a"), (1, "b"), (2, "c"))]
     assert check(numbered(*parts), strict=False).valid
     assert check(numbered(*parts)).valid is False
@@ -234,6 +234,6 @@ def test_control_batches_leave_holes() -> None:
 @pytest.mark.parametrize(
     "value", [7, [7], [["send", KEY]], [["send", {}, 1]], [["send", KEY, [0, 1, 2]]], [["poll", 3]], [["fly"]], [[]]]
 )
-def test_what_is_no_such_history_is_refused(value: Any) -> None:
+def test_an_invalid_history_is_refused(value: Any) -> None:
     with pytest.raises(InvalidRequest):
         check(numbered([Operation(0, 0, "invoke", "txn", [["poll"]]), Operation(0, 0, "ok", "txn", value)]))

@@ -1,4 +1,4 @@
-"""Registers, committed offsets and topics by key: what is linearizable, and what is not (S7, S8)."""
+"""Registers, committed offsets and topics by key: linearizable histories, and others (S7, S8)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def numbered(*parts: list[Operation]) -> list[Operation]:
 
 
 def overlapping(*parts: list[Operation]) -> list[Operation]:
-    """All invoked, then all completed."""
+    """All are invoked, then all complete."""
     return [part[0] for part in parts] + [part[1] for part in parts]
 
 
@@ -89,7 +89,7 @@ def overlapping(*parts: list[Operation]) -> list[Operation]:
         ),
     ],
 )
-def test_each_object_keeps_its_word_or_does_not(
+def test_each_object_keeps_its_guarantee_or_violates_it(
     kind: str, good: list[list[Operation]], bad: list[list[Operation]]
 ) -> None:
     assert keyed.check(numbered(*good), kind).valid is True
@@ -98,7 +98,7 @@ def test_each_object_keeps_its_word_or_does_not(
     assert verdict.anomalies["nonlinearizable"][0]["key"] == bad[-1][0].value[0]
 
 
-def test_what_is_somebody_elses_is_passed_over() -> None:
+def test_other_operations_are_skipped() -> None:
     other = [
         Operation(0, 3, "invoke", "poll"),
         Operation(0, 3, "info", "poll"),
@@ -113,14 +113,14 @@ def test_a_value_without_a_key_is_refused(value: Any) -> None:
         keyed.check([Operation(0, 0, "invoke", "read", value), Operation(1, 0, "ok", "read", value)], "register")
 
 
-def test_a_budget_that_runs_out_is_no_pass() -> None:
+def test_an_exhausted_budget_is_no_pass() -> None:
     parts = [done("commit", "o", number, process=number) for number in range(12)]
     history = numbered(overlapping(*parts), done("read", "o", 3, process=20))
     assert keyed.check(history, "offset", steps=5).valid is None
 
 
 def explained(history: list[Operation]) -> bool:
-    """Every order of all calls is tried, with any of those that nobody knows the end of."""
+    """Every order of all calls is tried, with any subset of those with an unknown outcome."""
     found = [call for call in calls(history) if call.kind != "fail"]
     for order in permutations(found):
         if any(one.returned < other.called for at, other in enumerate(order) for one in order[at + 1 :]):
@@ -128,7 +128,7 @@ def explained(history: list[Operation]) -> bool:
         state: int | None = None
         for call in order:
             if call.invocation.f == "commit":
-                # Committing nothing is the same as committing what changes nothing: it may come last.
+                # Committing nothing is the same as a commit that changes nothing: it may come last.
                 state = max(call.invocation.value[1], -1 if state is None else state)
             elif call.kind == "ok" and call.completion is not None and call.completion.value[1] != state:
                 break

@@ -1,4 +1,4 @@
-"""The search for an order: what every model allows and refuses, calls that never ended, and budgets."""
+"""The search for an order: the histories that every model permits, calls that never ended, and budgets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def history(*lines: tuple[int, Kind, str, Any]) -> list[Operation]:
 
 
 def one_by_one(*lines: tuple[str, Any, Any]) -> list[Operation]:
-    """`f`, what was asked, what was answered: one process, one after the other."""
+    """`f`, request, answer: one process, one after the other."""
     found = []
     for f, asked, answered in lines:
         found += [(0, "invoke", f, asked), (0, "ok", f, answered)]
@@ -53,7 +53,7 @@ def one_by_one(*lines: tuple[str, Any, Any]) -> list[Operation]:
         ("set", [("add", 1, 1), ("read", None, [1]), ("add", 2, 2)], ("read", None, [1])),
     ],
 )  # fmt: skip
-def test_each_model_by_itself(name: str, good: list[tuple[str, Any, Any]], bad: tuple[str, Any, Any]) -> None:
+def test_each_model_alone(name: str, good: list[tuple[str, Any, Any]], bad: tuple[str, Any, Any]) -> None:
     assert check(one_by_one(*good), model(name)) == Verdict(True)
     refused = check(one_by_one(*good, bad), model(name))
     assert refused.valid is False
@@ -63,25 +63,25 @@ def test_each_model_by_itself(name: str, good: list[tuple[str, Any, Any]], bad: 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_says_what_it_does_not_do(name: str) -> None:
+def test_a_model_names_operations_that_it_does_not_have(name: str) -> None:
     with pytest.raises(InvalidRequest, match="fly"):
         check(one_by_one(("fly", None, None)), model(name))
 
 
-def test_etcd_begins_absent_and_says_so() -> None:
+def test_etcd_begins_absent() -> None:
     absent = one_by_one(("read", None, None), ("write", 1, 1))
     assert check(absent, model("cas-register", etcd=True)).valid
     again = one_by_one(("write", 1, 1), ("read", None, None))
     assert check(again, model("cas-register", etcd=True)).valid is False
-    assert check(again, model("cas-register")).valid  # there nil is what nobody wrote down
+    assert check(again, model("cas-register")).valid  # where nil means that nothing was written
 
 
-def test_a_compare_and_set_that_failed_has_compared() -> None:
+def test_a_failed_compare_and_set_has_compared() -> None:
     failed = one_by_one(("write", 1, 1), ("cas", (1, 2), ("failed", (1, 2))))
     assert check(failed, model("cas-register", etcd=True)).valid is False
 
 
-def test_what_overlaps_may_come_in_any_order() -> None:
+def test_overlapping_calls_may_come_in_any_order() -> None:
     overlapping = history(
         (0, "invoke", "write", 1), (1, "invoke", "write", 2), (0, "ok", "write", 1), (1, "ok", "write", 2),
         (2, "invoke", "read", None), (2, "ok", "read", 1), (2, "invoke", "read", None), (2, "ok", "read", 1),
@@ -91,21 +91,21 @@ def test_what_overlaps_may_come_in_any_order() -> None:
     assert check(torn, model("cas-register")).valid is False
 
 
-def test_real_time_binds() -> None:
+def test_real_time_order_is_required() -> None:
     stale = history((0, "invoke", "write", 1), (0, "ok", "write", 1), (1, "invoke", "read", None), (1, "ok", "read", 0))
     verdict = check(stale, model("cas-register"))
     assert verdict.anomalies["nonlinearizable"][0]["op"] == {"index": 3, "process": 1, "f": "read", "value": 0}
 
 
 @pytest.mark.parametrize("seen", [0, 5])
-def test_what_never_ended_may_have_happened_or_not(seen: int) -> None:
+def test_a_call_that_never_ended_may_have_happened_or_not(seen: int) -> None:
     crashed = history(
         (0, "invoke", "write", 5), (0, "info", "write", 5), (1, "invoke", "read", None), (1, "ok", "read", seen)
     )
     assert check(crashed, model("cas-register")).valid
 
 
-def test_what_never_ended_happens_once_and_not_before_it_began() -> None:
+def test_a_call_that_never_ended_happens_once_and_not_before_its_start() -> None:
     twice = history(
         (0, "invoke", "cas", (0, 1)), (0, "info", "cas", None), (1, "invoke", "write", 0), (1, "ok", "write", 0),
         (2, "invoke", "read", None), (2, "ok", "read", 1), (1, "invoke", "write", 0), (1, "ok", "write", 0),
@@ -119,15 +119,15 @@ def test_what_never_ended_happens_once_and_not_before_it_began() -> None:
     assert check(early, model("cas-register")).valid is False
 
 
-def test_what_failed_did_not_happen() -> None:
+def test_a_failed_call_did_not_happen() -> None:
     failed = history(
         (0, "invoke", "write", 5), (0, "fail", "write", 5), (1, "invoke", "read", None), (1, "ok", "read", 5)
     )
     assert check(failed, model("cas-register")).valid is False
 
 
-def test_hundreds_of_crashes_are_no_explosion() -> None:
-    """Identical ones count in the order in which they began; without that rule this is a search through all subsets."""
+def test_hundreds_of_crashes_do_not_explode_the_search() -> None:
+    """Identical ones count in the order of their start; without that rule this is a search through all subsets."""
     lines: list[tuple[int, Kind, str, Any]] = []
     for number in range(300):
         lines += [(number, "invoke", "cas", (number % 5, (number + 1) % 5)), (number, "info", "cas", None)]
@@ -136,7 +136,7 @@ def test_hundreds_of_crashes_are_no_explosion() -> None:
     assert verdict.valid is False
 
 
-def test_a_search_without_end_is_unknown_and_never_a_pass() -> None:
+def test_an_endless_search_is_unknown_and_never_a_pass() -> None:
     lines: list[tuple[int, Kind, str, Any]] = []
     for number in range(40):
         lines.append((number, "invoke", "append", ("k", f"{number};")))
@@ -147,8 +147,8 @@ def test_a_search_without_end_is_unknown_and_never_a_pass() -> None:
     assert verdict.shown["valid"] == "unknown"
 
 
-def test_one_part_that_is_refuted_is_enough() -> None:
-    """The other part alone would take for ever."""
+def test_one_refuted_part_is_enough() -> None:
+    """The other part alone would take forever."""
     lines: list[tuple[int, Kind, str, Any]] = []
     for number in range(40):
         lines.append((number, "invoke", "append", ("hard", f"{number % 7}")))

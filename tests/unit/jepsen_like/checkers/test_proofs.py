@@ -46,7 +46,7 @@ def recovery(history: Sequence[Operation]) -> Verdict:
 
 
 NOTHING = send(8, (0, 100)) + send(8, (1, 101))
-"""Two calls that are always there and prove nothing: positions of records must not be taken for them."""
+"""Two calls that are always there and prove nothing: positions of records must not be confused with them."""
 FIRST: list[Line] = [(9, "invoke", "crash", None), (9, "info", "crash", None)]
 
 
@@ -168,7 +168,7 @@ CASES: list[tuple[str, Check, list[Line], list[int]]] = [
 
 
 @pytest.mark.parametrize(("name", "check", "lines", "proving"), CASES, ids=[case[0] for case in CASES])
-def test_exactly_what_proves_an_anomaly_is_marked(
+def test_exactly_the_proof_of_an_anomaly_is_marked(
     name: str, check: Check, lines: list[Line], proving: list[int]
 ) -> None:
     history = [

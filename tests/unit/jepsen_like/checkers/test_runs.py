@@ -1,4 +1,4 @@
-"""What else is judged of a run: that it was one, that clients recovered, replicas' disks, nodes' logs."""
+"""The other checks of a run: that it was one, clients' recovery, replicas' disks, nodes' logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def line(
 # --- The run itself ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_in_which_something_never_succeeded_has_passed_nothing() -> None:
+def test_a_run_in_which_some_operation_never_succeeded_does_not_pass() -> None:
     sent = [line("invoke", "send"), line("ok", "send")]
     assert stats.check(sent).valid and stats.check(sent).measured == {"send": {"ok": 1, "fail": 0, "info": 0}}
     assert stats.check(sent, wanted=("poll",)).anomalies == {"never-ok": [{"f": "poll", "invoked": 0}]}
@@ -41,7 +41,7 @@ def test_a_run_in_which_something_never_succeeded_has_passed_nothing() -> None:
 
 
 @pytest.mark.parametrize(("key", "name"), [("exception", "client-exception"), ("client", "client-stuck")])
-def test_clients_that_hang_or_fail_in_ways_of_their_own_are_a_finding(key: str, name: str) -> None:
+def test_clients_that_hang_or_fail_unexpectedly_are_a_finding(key: str, name: str) -> None:
     sent = [line("invoke", "send"), line("ok", "send")]
     bad = [line("invoke", "send"), line("info", "send", error={key: "why"})]
     assert stats.check([*sent, *bad]).anomalies[name][0]["error"] == "why"
@@ -56,7 +56,7 @@ def recovery(*history: Operation) -> Verdict:
     return stats.recovery(history, parts=parts, writes=("write",))
 
 
-def test_recovery_is_from_the_last_heal_until_everything_was_written_to_s10() -> None:
+def test_recovery_lasts_from_the_last_heal_until_every_key_was_written_to_s10() -> None:
     healed = line("info", "healed", process="suite", s=10)
     before = [line("ok", "write", "a", s=1), line("ok", "write", "b", s=2)]
     after = [line("ok", "write", "a", s=11), line("ok", "write", "b", s=13.5), line("ok", "write", "a", s=20)]
@@ -71,7 +71,7 @@ def test_recovery_is_from_the_last_heal_until_everything_was_written_to_s10() ->
 
 
 def log(*batches: tuple[int, int, int], start: int = 0) -> StoredLog:
-    """Base offset, end offset, and what it holds."""
+    """Base offset, end offset, and content."""
     return StoredLog(start, [StoredBatch(base, end, 1, content) for base, end, content in batches])
 
 
@@ -82,7 +82,7 @@ def compared(end: int, *, in_sync: bool = True, **logs: StoredLog) -> Verdict:
 ABC = ((0, 2, 7), (2, 3, 8), (3, 6, 9))
 
 
-def test_replicas_that_agree_below_the_committed_end_are_sound_s4() -> None:
+def test_replicas_that_agree_below_the_committed_end_are_correct_s4() -> None:
     verdict = compared(6, n1=log(*ABC), n2=log(*ABC), n3=log(*ABC))
     assert verdict.valid
     assert verdict.measured == {"partitions": 1, "compared": 1, "batches": 9, "damaged": 0, "numbered": 0}
@@ -100,7 +100,7 @@ def test_replicas_that_agree_below_the_committed_end_are_sound_s4() -> None:
         ("gap", log(ABC[0], ABC[2])),
     ],
 )
-def test_a_replica_that_differs_lacks_or_skips_something_is_found_s4(name: str, other: StoredLog) -> None:
+def test_a_replica_that_differs_lacks_or_skips_records_is_found_s4(name: str, other: StoredLog) -> None:
     verdict = compared(6, n1=log(*ABC), n2=log(*ABC), n3=other)
     assert verdict.valid is False and name in verdict.anomalies
     assert "n3" in str(verdict.anomalies[name])
@@ -151,7 +151,7 @@ def test_a_replica_is_read_from_its_segments(tmp_path: Path) -> None:
     assert dict(stored_logs(tmp_path / "nothing")) == {}
 
 
-def test_replicas_on_disks_are_compared_where_the_end_is_known(tmp_path: Path) -> None:
+def test_replicas_on_disks_are_compared_if_the_end_is_known(tmp_path: Path) -> None:
     same, another = stored(b"a", base=0), stored(b"b", base=0)
     replica(tmp_path / "n1", (0, same))
     replica(tmp_path / "n2", (0, same))
@@ -178,7 +178,7 @@ def test_replicas_on_disks_are_compared_where_the_end_is_known(tmp_path: Path) -
         (b"", ""),
     ],
 )
-def test_what_a_node_says_of_itself_is_judged(text: bytes, name: str) -> None:
+def test_a_nodes_own_errors_are_found(text: bytes, name: str) -> None:
     fine = b'{"event": "started"}'
     verdict = node_logs.check({"n1": [fine], "n2": [fine, text + b"\n", fine]})
     assert verdict.valid is (not name) and list(verdict.anomalies) == ([name] if name else [])
@@ -186,7 +186,7 @@ def test_what_a_node_says_of_itself_is_judged(text: bytes, name: str) -> None:
         assert verdict.anomalies[name][0]["node"] == "n2" and verdict.anomalies[name][0]["line"] == 2
 
 
-def test_a_cluster_that_said_nothing_is_not_known_to_be_well(tmp_path: Path) -> None:
+def test_a_cluster_without_logs_is_not_known_to_be_healthy(tmp_path: Path) -> None:
     assert judging.judge_logs({"n1": tmp_path / "none"}).valid is None
     (tmp_path / "log").write_bytes(b'{"event": "x"}\n')
     assert judging.judge_logs({"n1": tmp_path / "log"}).valid is True
@@ -201,7 +201,7 @@ def plan(workload: str = "log", **options: Any) -> RunPlan:
     )
 
 
-def test_a_checker_that_crashes_says_unknown_and_the_others_go_on() -> None:
+def test_a_checker_that_crashes_is_unknown_and_the_others_continue() -> None:
     history = [line("invoke", "send", 7), line("ok", "send", [["send", "k", [0, 1]]])]
     verdicts = judging.judge_history(plan(), history)
     assert verdicts["kafka"].valid is None and "reason" in verdicts["kafka"].measured

@@ -1,4 +1,6 @@
-"""Producers' sequences on disks: once and in order, with markers, epochs and what is not known before."""
+"""Producers' sequences on disks: once and in order, with markers and epochs, and unknown before the
+start of the log.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ LAST = 2**31 - 1
 
 
 def data(producer: int, epoch: int, sequence: int, count: int = 1) -> StoredBatch:
-    """Its place is `log`'s matter."""
+    """The position is determined by `log`."""
     return StoredBatch(0, count, 1, 7, True, producer, epoch, sequence)
 
 
@@ -70,19 +72,19 @@ def test_sequences_begin_again_behind_the_highest() -> None:
     assert names(log(data(1, 0, LAST, 1), data(1, 0, 1), start=5)) == ["sequence-gap"]
 
 
-def test_what_was_before_is_not_known_where_the_log_begins_later_or_is_damaged() -> None:
+def test_earlier_batches_are_unknown_if_the_log_begins_later_or_is_damaged() -> None:
     assert names(log(data(1, 0, 7), data(1, 0, 8), start=5)) == []
     assert names(log(data(1, 0, 7), data(1, 0, 9), start=5)) == ["sequence-gap"]
     rotten = StoredBatch(0, 1, 1, 7, False, 99, 99, 99)
     assert names(log(data(1, 0, 0), rotten, data(1, 0, 2))) == []
 
 
-def test_above_what_is_committed_nothing_is_judged() -> None:
+def test_nothing_is_checked_above_the_committed_end() -> None:
     twice = log(data(1, 0, 0), data(1, 0, 0))
     assert names(twice, end=1) == [] and names(twice, end=2) == ["duplicate-sequence"]
 
 
-def test_an_anomaly_tells_where_and_what_was_expected() -> None:
+def test_an_anomaly_names_its_place_and_the_expected_value() -> None:
     one = log(data(1, 3, 0), data(1, 3, 2))
     verdict = replicas.check({PLACE: {"n1": one}}, {})
     (found,) = verdict.anomalies["sequence-gap"]

@@ -1,4 +1,4 @@
-"""The checker of sets that only grow: each anomaly, what is none, and a brute-force twin."""
+"""The checker of growing sets: each anomaly, permitted histories, and a brute-force comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(*values: int, process: int = 1) -> list[tuple[int, Kind, str, Any]]:
     return [(process, "invoke", "read", None), (process, "ok", "read", list(values))]
 
 
-def test_what_was_added_is_there_from_then_on() -> None:
+def test_an_added_element_is_there_from_then_on() -> None:
     verdict = set_full.check(history(*read(), *add(1), *read(1), *add(2), *read(1, 2)))
     assert verdict.valid and not verdict.anomalies
     assert verdict.measured["stable"] == 2 and verdict.measured["reads"] == 3
@@ -52,7 +52,7 @@ def test_each_anomaly_is_found_where_it_is(name: str, lines: list[tuple[int, Kin
     assert verdict.valid is False and set(verdict.anomalies) == {name}
 
 
-def test_times_tell_when_it_was_known_and_when_it_was_not_there() -> None:
+def test_the_times_when_an_element_was_known_and_when_it_was_absent() -> None:
     lost = set_full.check(history(*add(1), *read(1), *read())).anomalies["lost"]
     assert lost == [
         {"element": 1, "known_at": 1_000_000, "proof": [1, 2, 4], "last_present_at": 2_000_000, "absent_at": 4_000_000}
@@ -64,14 +64,14 @@ def test_times_tell_when_it_was_known_and_when_it_was_not_there() -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        [*add(1), *add(2, "info"), *read(1)],  # nobody knows of it
-        [*add(1), *add(2, "info"), *read(1), *read(1, 2)],  # it came late
+        [*add(1), *add(2, "info"), *read(1)],  # unknown outcome
+        [*add(1), *add(2, "info"), *read(1), *read(1, 2)],  # it appeared late
         [*add(1), *add(2, "fail"), *read(1)],
         [*add(1), (0, "invoke", "add", 2), *read(1), *read(1, 2), (0, "ok", "add", 2), *read(1, 2)],
         [*add(1), *read(1), *add(2)],  # never read
     ],
 )
-def test_what_nobody_can_know_is_no_anomaly(lines: list[tuple[int, Kind, str, Any]]) -> None:
+def test_an_unknowable_element_is_no_anomaly(lines: list[tuple[int, Kind, str, Any]]) -> None:
     verdict = set_full.check(history(*lines))
     assert verdict.valid and not verdict.anomalies
 
@@ -81,7 +81,7 @@ def test_a_set_that_may_lag_is_valid_with_stale_reads_and_nothing_else() -> None
     assert set_full.check(history(*add(1), *read(1), *read()), linearizable=False).valid is False
 
 
-def test_where_nothing_was_read_nothing_is_known() -> None:
+def test_without_reads_nothing_is_known() -> None:
     assert set_full.check(history(*add(1))).valid is None
     assert set_full.check([]).valid is None
     with pytest.raises(InvalidRequest):
@@ -89,7 +89,7 @@ def test_where_nothing_was_read_nothing_is_known() -> None:
 
 
 def drawn(chance: Random) -> list[Operation]:
-    """A short history of two elements, in any order, with answers that may be anything."""
+    """A short history of two elements, in any order, with arbitrary answers."""
     waiting: dict[int, tuple[str, Any]] = {}
     to_add = [0, 1]
     lines: list[tuple[int, Kind, str, Any]] = []

@@ -1,4 +1,6 @@
-"""Topics that are deleted and created again under a group: sound histories, and one for each anomaly (S1, S8)."""
+"""Topics that are deleted and re-created while a group reads them: correct histories, and one for each anomaly (S1,
+S8).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def call(process: int, f: str, asked: Any, answer: Any = None, kind: Kind = "ok"
 
 
 def send(process: int, value: int, offset: int | None, partition: int = 0, name: str = T) -> list[Operation]:
-    """`offset` None: nobody knows what became of it."""
+    """`offset` None: the outcome is unknown."""
     if offset is None:
         return call(process, "send", [name, value], [name, value], "info")
     return call(process, "send", [name, value], [name, value, partition, offset])
@@ -63,7 +65,7 @@ OLD_LIFE += [*committed(5, "commit", OLD, 2), *committed(6, "read", OLD, 2), *de
 """Values 1 and 2, which the group has read."""
 
 
-def test_what_a_deleted_life_had_is_gone_with_it() -> None:
+def test_a_deleted_lifes_records_are_gone_with_it() -> None:
     verdict = checked(
         OLD_LIFE, send(0, 3, 0), send(1, 4, 1), poll(5, NEW, (0, 3)), committed(5, "commit", NEW, 1),
         end((0, 3), (1, 4)), poll(5, NEW, (1, 4)), committed(6, "read", NEW, 1),
@@ -72,13 +74,13 @@ def test_what_a_deleted_life_had_is_gone_with_it() -> None:
     assert verdict.measured["lives"] == 2 and verdict.measured["judged"] == 2
 
 
-def test_a_record_that_was_sent_before_the_end_may_be_the_deleted_lifes() -> None:
-    """The deletion was decided, and a leader that had not heard of it acknowledged."""
+def test_a_record_sent_before_the_end_may_belong_to_the_deleted_life() -> None:
+    """The deletion was decided, and a leader that did not know acknowledged."""
     verdict = checked(OLD_LIFE, send(0, 3, 2), send(1, 4, 0), end((0, 4)), poll(5, NEW, (0, 4)))
     assert verdict.valid is True, verdict.anomalies
 
 
-def test_one_of_which_nobody_knows_may_be_there_or_not() -> None:
+def test_a_record_with_an_unknown_outcome_may_be_there_or_not() -> None:
     verdict = checked(OLD_LIFE, send(0, 3, None), send(1, 4, None), end((0, 4)), poll(5, NEW, (0, 4)))
     assert verdict.valid is True, verdict.anomalies
 
@@ -92,7 +94,7 @@ def test_a_value_that_was_sent_again_into_the_next_life_is_no_duplicate() -> Non
     assert verdict.valid is True, verdict.anomalies
 
 
-def test_what_two_lives_may_have_given_counts_for_either() -> None:
+def test_a_record_of_either_of_two_lives_counts_for_either() -> None:
     verdict = checked(
         OLD_LIFE, send(0, 3, 0), poll(5, NEW, (0, 3), kind="unclear"), poll(5, OLD, (0, 3), kind="unclear"),
         committed(5, "commit", NEW, 1), end((0, 3)),
@@ -133,8 +135,8 @@ def test_each_anomaly_is_found_with_its_proof(name: str, after: list[Operation])
     assert all(one["proof"] and set(one["proof"]) <= set(range(count)) for one in verdict.anomalies[name])
 
 
-def test_an_offset_of_the_old_life_that_is_committed_under_the_new_one_skips_its_records() -> None:
-    """S8: the group had read two records of the old life, and goes on behind two of the new one."""
+def test_an_offset_of_the_old_life_committed_under_the_new_one_skips_its_records() -> None:
+    """S8: the group had read two records of the old life, and continues behind two of the new one."""
     verdict = checked(
         OLD_LIFE, send(0, 3, 0), send(0, 4, 1), send(0, 5, 2), committed(6, "read", NEW, 2), poll(5, NEW, (2, 5)),
         end((0, 3), (1, 4), (2, 5)),
@@ -150,7 +152,7 @@ def test_a_member_that_fails_now_and_then_or_is_killed_has_not_stopped() -> None
     assert verdict.valid is True, verdict.anomalies
 
 
-def test_who_found_a_topic_there_did_not_begin_it() -> None:
+def test_a_client_that_found_a_topic_did_not_create_it() -> None:
     verdict = checked(OLD_LIFE, send(0, 3, 0), create(NEW, made=False), SOUND_END)
     assert verdict.valid is True, verdict.anomalies
 
@@ -160,7 +162,7 @@ def test_who_found_a_topic_there_did_not_begin_it() -> None:
     [[], [*OLD_LIFE, *send(0, 3, 0)], [*OLD_LIFE, *call(8, "settle", [T, 1], [T, 1, OLD]), *end((0, 3))[2:]]],
     ids=["empty", "without-a-dump", "another-life-than-was-settled"],
 )
-def test_without_a_life_that_stays_nothing_is_known(history: list[Operation]) -> None:
+def test_without_a_lasting_life_nothing_is_known(history: list[Operation]) -> None:
     sent = send(1, 3, None) if history else []
     verdict = checked(history, sent, poll(5, NEW, (0, 3)) if history else [])
     assert verdict.valid is None and verdict.measured["reason"], verdict.anomalies

@@ -1,4 +1,4 @@
-"""Transactions: torn ones, records consumed twice or by none; positions and their records; members that are fenced."""
+"""Transactions: torn ones, records consumed twice or never; positions and their records; fenced members."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def subscribed(process: int) -> list[Operation]:
     return [Operation(0, process, "invoke", "subscribe", [A, B]), Operation(0, process, "ok", "subscribe", [A, B])]
 
 
-# --- Whole or not at all ----------------------------------------------------------------------------------------------
+# --- Atomicity --------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_was_read_whole_or_not_at_all_is_sound_s13() -> None:
+def test_a_transaction_that_was_read_completely_or_not_at_all_is_correct_s13() -> None:
     whole = txn(0, send(A, 0, 1), send(B, 0, 1), kind="info")
     nothing = txn(1, send(A, 2, 2), send(B, 2, 2), kind="info")
     later = txn(2, send(A, 4, 9), send(B, 4, 9))
@@ -51,7 +51,7 @@ def test_a_transaction_that_was_read_whole_or_not_at_all_is_sound_s13() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ok", "info"])
-def test_a_transaction_of_which_a_part_was_read_is_torn_s13(kind: Kind) -> None:
+def test_a_partly_read_transaction_is_torn_s13(kind: Kind) -> None:
     torn = txn(0, send(A, None, 1), send(B, None, 1), kind=kind)
     later = txn(2, send(B, 4, 9))
     history = numbered(torn, later, txn(3, poll(a=[[0, 1]], b=[[4, 9]]), f="poll"))
@@ -78,7 +78,7 @@ def test_a_committed_record_is_consumed_once_s13() -> None:
     assert transactions.check(by_itself, consumes=True).valid, "who assigns keys to itself commits no offsets"
 
 
-def test_what_the_group_passed_over_was_moved_without_being_consumed_s13() -> None:
+def test_records_that_the_group_skipped_were_moved_over_without_being_consumed_s13() -> None:
     sends = txn(9, send(A, 0, 1), send(A, 1, 2), send(A, 2, 3))
     members = subscribed(0)
     history = numbered(sends, members, txn(0, poll(a=[[0, 1]])), txn(0, poll(a=[[2, 3]])))
@@ -130,7 +130,7 @@ def test_a_position_and_its_record_move_together_s13() -> None:
         ("broken-chain", [cas(1, None, 0), cas(2, 0, 1, "info"), position(0), records(1, 2)]),
     ],
 )
-def test_what_moved_without_the_other_is_found_s13(name: str, parts: list[list[Operation]]) -> None:
+def test_a_move_without_its_counterpart_is_found_s13(name: str, parts: list[list[Operation]]) -> None:
     verdict = positions.check(numbered(*parts))
     assert verdict.valid is False and set(verdict.anomalies) == {name}
 
@@ -153,7 +153,7 @@ def commit(process: int, key: str, offset: int, kind: Kind = "ok") -> list[Opera
     return [asked, Operation(0, process, kind, "commit", [key, offset])]
 
 
-def test_the_owner_commits_and_whoever_was_it_before_does_not_s8() -> None:
+def test_the_owner_commits_and_the_former_owner_does_not_s8() -> None:
     good = numbered(given(0, A), commit(0, A, 1), given(1, A), commit(1, A, 2), commit(0, A, 3, "info"))
     assert group_fencing.check(good).valid
     zombie = numbered(given(0, A), given(1, A, kind="fail"), commit(0, A, 3))
@@ -163,15 +163,15 @@ def test_the_owner_commits_and_whoever_was_it_before_does_not_s8() -> None:
     assert group_fencing.check(numbered(given(0, A), given(1, A), given(0, A), commit(0, A, 3))).valid
 
 
-def test_a_commit_of_what_was_committed_before_changes_nothing() -> None:
-    """The client knows, and does not ask: it is answered while all nodes stand still."""
+def test_a_repeated_commit_changes_nothing() -> None:
+    """The client knows it, and sends nothing: it is answered while all nodes are stopped."""
     again = numbered(given(0, A), commit(0, A, 3), given(1, A), commit(0, A, 3))
     assert group_fencing.check(again).valid
     lower = numbered(given(0, A), commit(0, A, 3), given(1, A), commit(0, A, 2))
     assert group_fencing.check(lower).valid is False
 
 
-def test_what_may_have_been_the_other_way_round_is_not_judged() -> None:
+def test_ambiguous_orders_are_not_checked() -> None:
     mine, others, begun = given(0, A), given(1, A), commit(0, A, 3)
     overlapping = numbered([others[0]], mine, [others[1]], begun)
     assert group_fencing.check(overlapping).valid, "the other's may have been before this one's"
@@ -181,10 +181,10 @@ def test_what_may_have_been_the_other_way_round_is_not_judged() -> None:
     assert group_fencing.check([]).valid is None
 
 
-# --- Rebalances, where every operation tells of them ------------------------------------------------------------------
+# --- Rebalances, if every operation contains them ---------------------------------------------------------------------
 
 
-def test_a_poll_goes_back_where_the_group_took_a_partition_and_nowhere_else() -> None:
+def test_a_poll_goes_back_only_if_the_group_took_the_partition() -> None:
     sends = txn(9, send(A, 0, 1), send(A, 1, 2), f="send")
     first, again = txn(0, poll(a=[[0, 1], [1, 2]]), f="poll"), txn(0, poll(a=[[0, 1], [1, 2]]), f="poll")
     parts = (sends, subscribed(0), first, again)
@@ -197,7 +197,7 @@ def test_a_poll_goes_back_where_the_group_took_a_partition_and_nowhere_else() ->
     assert not kafka.check(numbered(sends, subscribed(0), first, [again[0], other]), rebalances_told=True).valid
 
 
-def test_what_others_write_between_two_records_of_a_transaction_is_no_skip() -> None:
+def test_other_writers_records_between_two_of_a_transaction_are_no_skip() -> None:
     between = txn(1, send(A, 1, 5))
     torn = txn(0, send(A, 0, 1), send(A, 2, 2))
     reads = txn(3, poll(a=[[0, 1], [1, 5], [2, 2]]), f="poll")

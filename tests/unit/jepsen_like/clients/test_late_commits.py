@@ -1,9 +1,11 @@
-"""Commits that are long on their way: they say what a member was, and arrive when a partition is its own once more."""
+"""Commits that are in flight for long: they contain a member's former state, and arrive when it owns the partition
+again.
+"""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,8 +13,9 @@ from jepsen_like.clients import group_offsets
 from jepsen_like.clients.group_offsets import GroupOffsetsClient
 from jepsen_like.clients.messages import CertainlyNot, OutcomeUnknown
 from jepsen_like.clients.process import ClientSettings
+from raftlog.api.transactions import ConsumedOffsets
 from raftlog.client import GroupPartition
-from raftlog.client.transactions.api import ConsumedOffsets
+from raftlog.client.cluster.api import HttpApi
 from raftlog.errors import InvalidRequest
 
 OPTIONS = {"tag": "x", "topics": {"t": 1}, "late_every": 1}
@@ -20,7 +23,7 @@ ME, SOMEBODY = "me", "somebody"
 
 
 class Group:
-    """Tells whose the partition is, answer by answer, and takes commits or refuses them."""
+    """Reports the partition's owner, answer by answer, and accepts or refuses commits."""
 
     def __init__(self, *owners: str, refusal: str = "") -> None:
         self.owners, self.refusal = list(owners), refusal
@@ -37,7 +40,7 @@ class Group:
 
 
 class Consumer:
-    """Has the partition."""
+    """Owns the partition."""
 
     assignment = (GroupPartition("t", 0),)
     generation = 7
@@ -49,42 +52,53 @@ class Consumer:
         return ConsumedOffsets("group-x", (), ME, 3, self.generation)
 
 
+class Chosen:
+    """The group of the client under test, through its API."""
+
+    group: ClassVar[Group]
+
+    def __init__(self, api: HttpApi, name: str) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.group, name)
+
+
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> GroupOffsetsClient:
+    monkeypatch.setattr(group_offsets, "GroupApi", Chosen)
+    monkeypatch.setattr(group_offsets, "subscribed", lambda *where, **settings: Consumer())
     monkeypatch.setattr(group_offsets, "LATE_EVERY", 0.001)
     monkeypatch.setattr(group_offsets, "LATE_SECONDS", 0.05)
     return GroupOffsetsClient(ClientSettings(("127.0.0.1:1",), 0, 0, 1.0, OPTIONS))
 
 
 async def had(client: GroupOffsetsClient, group: Group) -> Any:
-    """A client whose member had the partition when it polled last."""
-    owned: Any = Consumer()
-    client._member = owned
+    """A client whose member owned the partition at its last poll."""
+    Chosen.group = group
     told = await client.invoke("poll", None, {})
     assert told.value["owned"] == ["t/0"]
-    client._groups[""] = group  # type: ignore[assignment]
     return await client.invoke("commit", ["t/0", 5], {"late": True})
 
 
-async def test_it_waits_for_the_partition_and_says_who_the_member_was(client: GroupOffsetsClient) -> None:
+async def test_it_waits_for_the_partition_and_names_the_former_member(client: GroupOffsetsClient) -> None:
     group = Group(SOMEBODY, SOMEBODY, ME)
     told = await had(client, group)
     assert (told.kind, told.value) == ("ok", ["t/0", 5])
     assert group.commits == [({GroupPartition("t", 0): 5}, ME, 3, 7)]
 
 
-async def test_where_the_partition_does_not_come_back_nothing_is_sent(client: GroupOffsetsClient) -> None:
+async def test_if_the_partition_does_not_return_nothing_is_sent(client: GroupOffsetsClient) -> None:
     group = Group(SOMEBODY)
     with pytest.raises(CertainlyNot):
         await had(client, group)
     assert not group.commits
 
 
-async def test_a_refusal_tells_nothing_of_earlier_copies(client: GroupOffsetsClient) -> None:
+async def test_a_refusal_does_not_determine_the_outcome_of_earlier_copies(client: GroupOffsetsClient) -> None:
     with pytest.raises(OutcomeUnknown, match="granted since"):
         await had(client, Group(ME, refusal="stale_generation"))
 
 
-async def test_what_it_never_had_is_no_late_commit(client: GroupOffsetsClient) -> None:
+async def test_a_partition_that_it_never_owned_gives_no_late_commit(client: GroupOffsetsClient) -> None:
     with pytest.raises(CertainlyNot):
         await client.invoke("commit", ["t/0", 5], {"late": True})

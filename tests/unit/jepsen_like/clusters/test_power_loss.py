@@ -1,6 +1,6 @@
-"""Cutting a disk's power: what it takes away, what it leaves, and that it says so when it did nothing.
+"""Cutting a disk's power: the lost and the kept data, and that a cut without effect is reported.
 
-Where this machine cannot mount images the tests are skipped, and the reason names what is missing.
+If this machine cannot mount images, the tests are skipped, with the missing ability as the reason.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pytest
 
 from jepsen_like.clusters import power_loss
 from jepsen_like.clusters.power_loss import FaultDidNotBite, Lost, PowerLossUnavailable, Survivors, Volume, Volumes
-from tests.support import power_rounds, result_lines, synced_writer
-from tests.support.power_rounds import (
+from tests.support.clusters import power_rounds, result_lines, synced_writer
+from tests.support.clusters.power_rounds import (
     Result,
     Void,
     go_through,
@@ -62,7 +62,7 @@ def contents(volume: Volume) -> dict[str, bytes]:
     return found
 
 
-def test_what_was_synced_stays_and_nothing_else_does(volume: Volume) -> None:
+def test_synced_data_stays_and_nothing_else_does(volume: Volume) -> None:
     write(volume, "synced", b"a" * 10_000, sync=True)
     write(volume, "synced", b"b" * 10_000, sync=False)
     write(volume, "unsynced", b"c" * 70_000, sync=False)
@@ -86,8 +86,8 @@ def test_a_cut_ends_every_write_at_once_and_a_mount_brings_them_back(volume: Vol
     assert contents(volume) == {"again": b"z"}
 
 
-def test_whoever_writes_when_power_is_cut_is_told_nothing_that_is_not_so(volume: Volume, tmp_path: Path) -> None:
-    """Where it goes on running, one round of twenty tells it that something was synced which is lost."""
+def test_a_writer_is_not_told_of_a_sync_that_did_not_happen(volume: Volume, tmp_path: Path) -> None:
+    """If it continues to run, one round of twenty tells it that lost data was synced."""
     writers = 4
     told = tmp_path / "told"
     rng = random.Random(5)
@@ -116,7 +116,7 @@ def test_whoever_writes_when_power_is_cut_is_told_nothing_that_is_not_so(volume:
             os.remove(os.path.join(volume.data, str(name)))
 
 
-def test_who_does_not_stop_voids_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_stop_voids_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "60"]) as one:
         try:
             with monkeypatch.context() as never:
@@ -137,8 +137,8 @@ def test_names_may_survive_without_their_data(volume: Volume) -> None:
     assert contents(volume)["unsynced"].count(b"c") == 0
 
 
-def test_parts_of_what_was_not_synced_may_survive_in_any_order(volume: Volume) -> None:
-    """Over some files: bytes that are there, although bytes before them are not."""
+def test_parts_of_unsynced_data_may_survive_in_any_order(volume: Volume) -> None:
+    """Over some files: bytes that are there, although earlier bytes are not."""
     for number in range(20):
         write(volume, str(number), b"c" * 100_000, sync=False)
     volume.cut(Survivors.PARTS, random.Random(3))
@@ -149,7 +149,7 @@ def test_parts_of_what_was_not_synced_may_survive_in_any_order(volume: Volume) -
     assert any(content.lstrip(b"\0") and content[0] == 0 for content in after.values() if content), "no hole"
 
 
-def test_a_cut_that_took_nothing_is_no_cut(volume: Volume) -> None:
+def test_a_cut_that_lost_nothing_is_no_cut(volume: Volume) -> None:
     with pytest.raises(FaultDidNotBite, match="was not cut"):
         volume.restore()
     volume.cut(Survivors.NOTHING, RNG)
@@ -167,12 +167,12 @@ def test_a_cut_that_took_nothing_is_no_cut(volume: Volume) -> None:
         volume.restore()
 
 
-def test_what_a_dead_process_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remains_of_a_dead_process_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     skip_unless_power_can_be_cut()
     abandoned = Volumes()
     volume = abandoned.add("disk", SMALL)
     assert os.path.ismount(volume.path)
-    # For all others, who may clean up just now, this process lives.
+    # For all others, which may clean up at this moment, this process is alive.
     monkeypatch.setattr(power_loss, "_is_alive", lambda pid: pid != os.getpid() and os.path.exists(f"/proc/{pid}"))
     with open(os.path.join(volume.data, "in use"), "wb"):
         power_loss.remove_leftovers()
@@ -181,20 +181,25 @@ def test_what_a_dead_process_left_is_removed(monkeypatch: pytest.MonkeyPatch) ->
     assert not os.path.exists(abandoned.folder)
 
 
-def test_a_missing_capability_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_capability_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert power_loss.missing_capability() == "mounting an image needs root"
     monkeypatch.undo()
-    with pytest.raises(PowerLossUnavailable, match=r"there is no mkfs\.nothing here"):
-        power_loss._run("mkfs.nothing")
-    with pytest.raises(PowerLossUnavailable, match="false"):
-        power_loss._run("false")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    volume = Volume(str(tmp_path / "image"), str(tmp_path / "disk"))
+    with pytest.raises(PowerLossUnavailable, match=r"mkfs\.ext4 is not installed"):
+        volume.make(SMALL)
+    program = tmp_path / "mkfs.ext4"
+    program.write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(PowerLossUnavailable, match=r"mkfs\.ext4 .*: no room"):
+        volume.make(SMALL)
 
 
 # --- The command ------------------------------------------------------------------------------------------------------
 
 
-def test_rounds_that_are_written_down_are_not_made_again(tmp_path: Path) -> None:
+def test_recorded_rounds_are_not_repeated(tmp_path: Path) -> None:
     results = str(tmp_path / "results.jsonl")
     assert seeds_to_do(results, 5, 3) == [5, 6, 7]
     result_lines.append(Result(1, 5, []), results)
@@ -206,7 +211,7 @@ def test_rounds_that_are_written_down_are_not_made_again(tmp_path: Path) -> None
     assert seeds_to_do(results, 5, 4) == [6, 8]
 
 
-def test_a_run_goes_on_where_it_ended_and_makes_void_rounds_again(
+def test_a_run_continues_where_it_ended_and_repeats_void_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = str(tmp_path / "results.jsonl")

@@ -1,4 +1,4 @@
-"""Fsyncs of a process that fail, and the proof of it: what strace told, also of a process that it ended of it."""
+"""Failing fsyncs of a process, and their proof: strace's report, also of a process that the failure ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from jepsen_like.clusters.capabilities import STRACE
 from jepsen_like.clusters.commands import CommandFailed
 from jepsen_like.clusters.system_calls import Injection
-from tests.support.nemeses import need
+from tests.support.clusters.nemeses import need
 
 PATIENCE_S = 30.0
 SYNCS_AT_A_LINE = "import os, sys\nfor line in sys.stdin:\n    os.fsync(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT))\n"
@@ -25,7 +25,7 @@ SYNCS_AT_A_LINE = "import os, sys\nfor line in sys.stdin:\n    os.fsync(os.open(
 
 @contextlib.contextmanager
 def failing(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Injection]]:
-    """A process whose fsyncs fail: it ends of the first, which it makes when it is told a line."""
+    """A process whose fsyncs fail: it ends at the first, which it makes when it gets a line."""
     need(STRACE)
     command = [sys.executable, "-c", SYNCS_AT_A_LINE, str(folder / "file")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -45,7 +45,7 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_process_that_ended_of_its_failed_fsync_is_proof(tmp_path: Path) -> None:
+def test_a_process_that_ended_by_its_failed_fsync_is_proof(tmp_path: Path) -> None:
     with failing(tmp_path) as (process, calls):
         assert calls.count() == 0
         assert process.stdin is not None
@@ -53,12 +53,12 @@ def test_a_process_that_ended_of_its_failed_fsync_is_proof(tmp_path: Path) -> No
         process.stdin.flush()
         assert process.wait(PATIENCE_S) == 1
         assert calls.count() == 1
-        # And when strace is gone as well.
+        # And after strace has ended as well.
         assert calls.end() == ""
         assert calls.count() == 1
 
 
-def test_a_strace_that_failed_is_none(tmp_path: Path) -> None:
+def test_a_strace_that_failed_is_no_proof(tmp_path: Path) -> None:
     with failing(tmp_path) as (process, calls):
         status = Path(f"/proc/{process.pid}/status")
         tracer = re.search(r"TracerPid:\t(\d+)", status.read_text())

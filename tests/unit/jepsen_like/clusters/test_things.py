@@ -1,6 +1,7 @@
-"""What this machine can do is tried and what it lacks is named; names tell whose things are; dead runs are cleaned up.
+"""The abilities of this machine are tried and missing ones named; names identify a resource's owner; dead runs are
+cleaned up.
 
-What needs root or a program that is not here is skipped by the name of what is missing.
+Tests that need root or a missing program are skipped, with its name.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from jepsen_like.clusters.power_loss import Volumes
 from raftlog.config import load_node_config
 from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint
-from tests.support.held_port import HOST, HeldPort
+from tests.support.clusters.held_port import HOST, HeldPort
 
 
 def need(*names: str) -> None:
-    """Skips the test that calls it, and says what is missing."""
+    """Skip the calling test, with the missing ability."""
     for name in names:
         if (why := lack(name)) is not None:
             pytest.skip(why)
 
 
-# --- What can be done -------------------------------------------------------------------------------------------------
+# --- Abilities --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_is_named_with_the_package_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ability_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(clocks, "_PLACES", ())
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -58,7 +59,7 @@ def test_what_is_missing_is_named_with_the_package_that_brings_it(monkeypatch: p
         lack.cache_clear()
     for name, package in {"namespaces": "iproute2", "nftables": "nftables", "faketime": "faketime"}.items():
         assert f"apt-get install {package}" in (told[name] or "")
-    assert "there is no strace here" in (told["strace"] or "")
+    assert "strace is not installed" in (told["strace"] or "")
     assert told["power-loss"] is not None and told["root"] is not None
 
 
@@ -83,10 +84,10 @@ def test_layouts_need_and_give_what_exists() -> None:
         assert some <= names
 
 
-# --- Whose is what ----------------------------------------------------------------------------------------------------
+# --- Ownership --------------------------------------------------------------------------------------------------------
 
 
-def test_names_carry_their_maker() -> None:
+def test_names_contain_their_owner() -> None:
     tag = Tag(4_194_304, 12)
     assert owner(tag.namespace("n1")) == owner(tag.interface("br")) == 4_194_304
     assert len(tag.interface("n1")) <= 15
@@ -109,23 +110,23 @@ def test_no_two_clusters_have_the_same_network() -> None:
     other.close()
 
 
-# --- What dead runs leave ---------------------------------------------------------------------------------------------
+# --- Remains of dead runs ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def dead(monkeypatch: pytest.MonkeyPatch) -> int:
-    """A process of which this one believes that it is gone. For all others, who may clean up just now, it lives."""
+    """A process that this one considers dead. For all others, which may clean up at this moment, it is alive."""
     monkeypatch.setattr(leftovers, "is_alive", lambda pid: pid != os.getpid() and ownership.is_alive(pid))
     return os.getpid()
 
 
-def test_processes_and_folders_of_a_dead_run_go_and_those_of_a_living_one_stay(dead: int) -> None:
+def test_processes_and_folders_of_a_dead_run_are_removed_and_those_of_a_living_one_stay(dead: int) -> None:
     abandoned = ownership.new_folder()
     kept = Path(tempfile.mkdtemp(prefix=f"{ownership.FOLDER_PREFIX}{os.getppid()}-"))
     sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
     with subprocess.Popen([*sleeper, str(abandoned)]) as orphan, subprocess.Popen([*sleeper, str(kept)]) as living:
         try:
-            orphan.send_signal(signal.SIGSTOP)  # a paused node does not hear that its parent is gone
+            orphan.send_signal(signal.SIGSTOP)  # a paused node does not notice that its parent is gone
             deadline = time.monotonic() + 20
             while orphan.pid not in leftovers.abandoned_processes():  # its program has begun
                 assert time.monotonic() < deadline
@@ -139,7 +140,7 @@ def test_processes_and_folders_of_a_dead_run_go_and_those_of_a_living_one_stay(d
     kept.rmdir()
 
 
-def test_networks_of_a_dead_run_go(dead: int) -> None:
+def test_networks_of_a_dead_run_are_removed(dead: int) -> None:
     need(capabilities.ROOT, capabilities.NAMESPACES)
     tag = Tag.new()
     name, outer = tag.namespace("n1"), tag.interface("n1")
@@ -151,7 +152,7 @@ def test_networks_of_a_dead_run_go(dead: int) -> None:
     leftovers.remove_interface(outer)
 
 
-def test_everything_of_a_killed_run_goes() -> None:
+def test_everything_of_a_killed_run_is_removed() -> None:
     need(capabilities.ROOT, capabilities.NAMESPACES)
     code = (
         "import os, signal\n"
@@ -167,7 +168,9 @@ def test_everything_of_a_killed_run_goes() -> None:
         assert not [name for name in os.listdir(folder) if owner(name) == killed.pid]
 
 
-def test_what_goes_by_itself_is_no_failure_and_what_stays_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resource_that_vanishes_by_itself_is_no_failure_and_one_that_stays_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(leftovers, "GONE_SECONDS", 0.05)
     leftovers._unless_gone(Path("/nowhere"), "false")
     with pytest.raises(CommandFailed):
@@ -177,7 +180,7 @@ def test_what_goes_by_itself_is_no_failure_and_what_stays_is(monkeypatch: pytest
 # --- Disks ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_refuses_and_takes_again_when_it_is_emptied() -> None:
+def test_a_full_disk_refuses_writes_until_it_is_emptied() -> None:
     need(capabilities.POWER_LOSS)
     with Volumes() as volumes:
         volume = volumes.add("disk", 8 * 1024 * 1024)
@@ -193,7 +196,7 @@ def test_a_full_disk_refuses_and_takes_again_when_it_is_emptied() -> None:
         disk_faults.device_of(volume)
 
 
-def test_a_read_only_disk_refuses_files_that_are_open_and_is_whole_after_its_repair() -> None:
+def test_a_read_only_disk_refuses_open_files_and_is_intact_after_its_repair() -> None:
     need(capabilities.READ_ONLY)
     with Volumes() as volumes:
         volume = volumes.add("disk", 8 * 1024 * 1024)
@@ -213,7 +216,7 @@ def test_a_read_only_disk_refuses_files_that_are_open_and_is_whole_after_its_rep
 # --- Nodes ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_nodes_settings_are_settings(tmp_path: Path) -> None:
+def test_a_nodes_settings_are_written_to_its_file(tmp_path: Path) -> None:
     node = NodeProcess(
         "n1",
         0,
@@ -239,7 +242,7 @@ def test_a_node_that_never_ran_is_no_process(tmp_path: Path) -> None:
     assert node.pid is None and node.reap() is None and node.stop() is None and node.log_tail() == ""
 
 
-def test_clocks_are_files_that_are_old_or_new(tmp_path: Path) -> None:
+def test_clock_files_are_replaced_atomically(tmp_path: Path) -> None:
     wall = clocks.Clocks(tmp_path / "clocks", ["n1", "n2"], "/lib/faketime.so")
     file = Path(wall.environment("n1")["FAKETIME_TIMESTAMP_FILE"])
     assert file.read_text() == "+0.000000\n"
@@ -250,7 +253,7 @@ def test_clocks_are_files_that_are_old_or_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [-288, 0, 3600])
-async def test_a_nodes_own_word_tells_its_clock(ahead: int) -> None:
+async def test_a_nodes_api_shows_its_clock(ahead: int) -> None:
     date = format_datetime(datetime.fromtimestamp(time.time() + ahead, UTC), usegmt=True)
     async with answering(f"HTTP/1.1 503 No\r\nDATE: {date}\r\nContent-Length: 0\r\n\r\n".encode()) as api:
         assert await clocks.offset_of(api) == pytest.approx(ahead, abs=3)
@@ -259,13 +262,13 @@ async def test_a_nodes_own_word_tells_its_clock(ahead: int) -> None:
 @pytest.mark.parametrize(
     "answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nDate: noon\r\n\r\n", b"x" * 100_000]
 )
-async def test_a_node_that_tells_no_time_is_no_proof(answer: bytes) -> None:
+async def test_a_node_without_a_date_is_no_proof(answer: bytes) -> None:
     async with answering(answer) as api:
         with pytest.raises(clocks.ClockUnreadable):
             await clocks.offset_of(api)
 
 
-async def test_a_node_that_is_down_tells_no_time(held: HeldPort) -> None:
+async def test_a_node_that_is_down_has_no_date(held: HeldPort) -> None:
     with pytest.raises(clocks.ClockUnreadable):
         await clocks.offset_of(Endpoint(HOST, held.number))
 
@@ -281,7 +284,7 @@ async def answering(content: bytes) -> AsyncIterator[Endpoint]:
         yield Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
-def test_the_memory_that_libfaketime_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shared_memory_of_libfaketime_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "SHARED_MEMORY", tmp_path)
     for name in ("faketime_shm_77", "sem.faketime_sem_77", "faketime_shm_777"):
         (tmp_path / name).touch()

@@ -34,19 +34,19 @@ def test_every_kind_of_value(text: str, values: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[1\n(2]", "line 2: ] closes nothing"),
-        ("1\n\n{:a", "line 3: { is never closed"),
+        ("[1\n(2]", "line 2: ] has no opening bracket"),
+        ("1\n\n{:a", "line 3: { is not closed"),
         ("{:a}", "a key without a value"),
-        ("{{} 1}", "a map is the key"),
-        ("#{[{}]}", "a map is the key"),
-        ('"never', "is no EDN"),
-        ("12ab", "is no number"),
+        ("{{} 1}", "a map cannot be a key"),
+        ("#{[{}]}", "a map cannot be a key"),
+        ('"never', "is not EDN"),
+        ("12ab", "is not a number"),
         ("#_", "ends in the middle"),
         ("[" * (NESTING_MAX + 1), "nested deeper"),
         ("9" * 100_000, "digits"),
     ],
 )
-def test_what_is_no_edn_is_named(text: str, told: str) -> None:
+def test_invalid_edn_is_named(text: str, told: str) -> None:
     with pytest.raises(InvalidRequest, match=r".*") as raised:
         read_all(text)
     assert told in raised.value.detail

@@ -11,7 +11,7 @@ from jepsen_like.histories.history import Operation, calls, read, write
 from raftlog.errors import InvalidRequest
 
 
-def test_what_was_written_is_read() -> None:
+def test_a_history_survives_writing_and_reading() -> None:
     operations = [
         Operation(0, 1, "invoke", "send", [["send", "0", 7]], time=5, node="n1"),
         Operation(1, "nemesis", "info", "kill", "n2", time=6),
@@ -38,7 +38,7 @@ def test_calls_have_both_ends() -> None:
         Operation(3, 1, "ok", "read", 3),
         Operation(4, 2, "info", "write", 3),
         Operation(5, 3, "invoke", "read"),
-        Operation(6, 3, "invoke", "read"),  # it crashed, and was started again
+        Operation(6, 3, "invoke", "read"),  # it crashed, and was restarted
         Operation(7, 3, "fail", "read"),
     ]
     found = [(call.called, call.returned, call.kind) for call in calls(history)]
@@ -115,6 +115,6 @@ def test_a_case_is_picked_by_its_id() -> None:
         (b"{:process 1 :type :done :f :x}", "edn", ""), (b"INFO  jepsen.util - 0\t:ok\t:read\t1 2", "etcd-log", ""),
     ],
 )  # fmt: skip
-def test_what_cannot_be_made_sense_of_is_refused(raw: bytes, kind: str, case: str) -> None:
+def test_an_inconsistent_history_is_refused(raw: bytes, kind: str, case: str) -> None:
     with pytest.raises(InvalidRequest):
         load(raw, kind, case)

@@ -1,4 +1,4 @@
-"""Processes that run out of descriptors, or are crowded: what proves it, and that they have all of them back."""
+"""Processes without descriptors, or with crowds of connections: the proof, and that they get all of them back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from jepsen_like.nemeses import descriptors, steps
 from jepsen_like.nemeses.descriptors import Crowding, LogsSince, RunningOut
 from jepsen_like.nemeses.injection import FaultNotMade
 from raftlog.model import Endpoint
-from tests.support.http_api_client import eventually
+from tests.support.http.api_client import eventually
+from tests.support.recorded import recorded
 
 PATIENCE_S = 30.0
 HOST = "127.0.0.1"
@@ -65,12 +66,12 @@ while True:
                 accepted.sendall(b"HTTP/1.1 503\\r\\n\\r\\noverloaded")
             accepted.close()
 """
-"""Keeps some connections at each of two ports, ends all others, and says so where it has no descriptor."""
+"""Keeps some connections at each of two ports, closes all others, and reports when it has no descriptor."""
 
 
 @dataclass
 class Node:
-    """One that runs."""
+    """A running node."""
 
     log: Path
     process: subprocess.Popen[str] | None = None
@@ -96,7 +97,7 @@ class Node:
 
 
 class Nodes:
-    """The one node, as nemeses know a cluster."""
+    """A cluster of the one node."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -131,13 +132,13 @@ def nodes(tmp_path: Path) -> Iterator[Any]:
 
 
 @given(st.sets(st.integers(0, 60)), st.integers(0, 20))
-def test_a_limit_leaves_what_it_says_and_takes_nothing_that_is_open(taken: set[int], spare: int) -> None:
+def test_a_limit_leaves_its_number_and_closes_nothing_that_is_open(taken: set[int], spare: int) -> None:
     limit = limit_leaving(spare, taken)
     assert free_below(limit, taken) == spare and limit not in taken
     assert sum(number not in taken for number in range(limit)) == spare
 
 
-def test_a_process_is_told_what_it_has() -> None:
+def test_a_processs_descriptors_are_counted() -> None:
     if (why := lack(DESCRIPTORS)) is not None:
         pytest.skip(why)
     pid = os.getpid()
@@ -169,7 +170,7 @@ async def test_a_running_process_has_none_left_and_then_as_many_as_before(nodes:
     await until_answered(nodes.node.api)
 
 
-async def test_one_that_has_some_left_proves_nothing(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_with_some_left_is_no_proof(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "TAKEN_SECONDS", 0.0)
     monkeypatch.setattr(descriptors, "MORE_THAN_SPARE", -3)
     fault = RunningOut(steps.FewDescriptors(("n1",), "one", 4), nodes)
@@ -182,7 +183,7 @@ async def test_one_that_has_some_left_proves_nothing(nodes: Any, monkeypatch: py
 
 
 @pytest.mark.parametrize("left", [1, 2, 5])
-async def test_the_last_ones_are_taken_away_where_no_connection_takes_them(
+async def test_a_lower_limit_takes_the_descriptors_that_connections_leave(
     nodes: Any, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     monkeypatch.setattr(descriptors, "LOOK_SECONDS", 0.05)
@@ -198,18 +199,18 @@ async def test_the_last_ones_are_taken_away_where_no_connection_takes_them(
     assert soft_limit(pid) == before
 
 
-async def test_one_whose_limit_somebody_gave_back_proves_nothing(nodes: Any) -> None:
+async def test_a_process_whose_limit_was_restored_is_no_proof(nodes: Any) -> None:
     fault = RunningOut(steps.FewDescriptors(("n1",), "one", 0), nodes)
     await fault.begin()
     try:
         set_soft_limit(nodes.pid("n1"), 512)
-        with pytest.raises(FaultNotMade, match="somebody set the limit of n1 to 512"):
+        with pytest.raises(FaultNotMade, match="another process set the limit of n1 to 512"):
             await fault.prove()
     finally:
         await fault.heal()
 
 
-async def test_one_that_ended_is_told_and_stays_away(nodes: Any) -> None:
+async def test_a_process_that_ended_is_reported_and_not_restarted(nodes: Any) -> None:
     fault = RunningOut(steps.FewDescriptors(("n1",), "one", 0), nodes)
     await fault.begin()
     nodes.node.kill()
@@ -245,7 +246,7 @@ async def test_a_process_starts_with_few_and_turns_connections_away(nodes: Any) 
     assert nodes.node.descriptors is None, "whoever starts it next"
 
 
-async def test_a_crowd_that_is_taken_in_proves_nothing(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crowd_that_is_accepted_is_no_proof(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "TAKEN_SECONDS", 0.2)
     fault = Crowding(steps.IdleConnections(("n1",), "one", limit=100, connections=1), nodes)
     await fault.begin()
@@ -256,7 +257,7 @@ async def test_a_crowd_that_is_taken_in_proves_nothing(nodes: Any, monkeypatch: 
         await fault.heal()
 
 
-async def test_a_node_that_we_killed_is_started_however_far_it_came(nodes: Any) -> None:
+async def test_a_killed_node_is_restarted_at_any_stage(nodes: Any) -> None:
     async def cancelled(names: tuple[str, ...]) -> None:
         raise asyncio.CancelledError
 
@@ -270,17 +271,19 @@ async def test_a_node_that_we_killed_is_started_however_far_it_came(nodes: Any) 
     assert nodes.pid("n1") is not None and soft_limit(nodes.pid("n1")) != 100
 
 
-async def test_connections_that_never_came_about_were_not_ended() -> None:
+async def test_connections_that_were_never_opened_were_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as closed:
         closed.bind((HOST, 0))
         nobody = Endpoint(HOST, closed.getsockname()[1])
         idle = IdleConnections((nobody,), 3)
+        dialled: list[socket.socket] = recorded(monkeypatch, socket, "socket")
         await idle.begin()
-        first = set(idle._open[nobody])
+        first = list(dialled)
+        assert len(first) == 3
 
         def all_are_dialled_again() -> bool:
             idle.look()
-            return first.isdisjoint(idle._open[nobody])
+            return all(one.fileno() < 0 for one in first) and len(dialled) >= 6
 
         await eventually(all_are_dialled_again)
         await idle.end()
@@ -288,22 +291,22 @@ async def test_connections_that_never_came_about_were_not_ended() -> None:
     assert idle.ended == {nobody: 0} and idle.overloaded == {nobody: 0}
 
 
-def test_both_leave_one_anothers_processes_and_clocks_alone() -> None:
+def test_the_two_nemeses_do_not_touch_each_others_processes_and_clocks() -> None:
     few, idle = steps.FewDescriptors(("n1",), "one", 0), steps.IdleConnections(("n1",), "one", 1024, 300)
     assert few.claims & idle.claims == {"process:n1"}
     assert few.claims & steps.Bump(("n1",), (9.0,)).claims == {"clock:n1"}
 
 
-# --- Help -------------------------------------------------------------------------------------------------------------
+# --- Helpers ----------------------------------------------------------------------------------------------------------
 
 
 async def until_said(nodes: Any) -> None:
-    """The process has said that it has none."""
+    """The process has reported that it has none."""
     await eventually(lambda: b"no descriptor" in nodes.node.log.read_bytes(), patience_s=PATIENCE_S)
 
 
 async def until_answered(endpoint: Endpoint) -> None:
-    """Behind the crowd, of which the process keeps as many as it can: so whoever comes next is turned away."""
+    """Behind the crowd, of which the process keeps as many as it can: the next connection is refused."""
     async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         with contextlib.closing(writer):

@@ -1,4 +1,4 @@
-"""Disks that are filled and left so: what is asked of a cluster before, and that nobody but the cluster heals them."""
+"""Disks that are filled and left full: the preconditions, and that only the cluster heals them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDED = 40 * MIB
 
 
 class World:
-    """Disks and a cluster that remember what is done to them, in order."""
+    """Disks and a cluster that record all actions, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[str] = []
@@ -97,49 +97,51 @@ async def test_a_full_disk_is_left_to_the_cluster(world: World) -> None:
     assert told["free"] == {"n1": 50 * MIB, "n3": 50 * MIB} and told["healed_s"] >= 0
 
 
-async def test_fillers_go_before_the_next_disks_are_filled_where_nobody_else_breaks_a_node(world: World) -> None:
+async def test_fillers_are_removed_before_the_next_disks_are_filled_if_no_other_fault_is_active(world: World) -> None:
     world.claimed.add("process:n2")
     await world.filling("n1").begin()
     assert world.done == ["empty n1", "empty n3", "write", "fill n1"]
 
 
-async def test_a_disk_that_nothing_would_heal_is_not_filled(world: World) -> None:
+async def test_a_disk_without_deletable_records_is_not_filled(world: World) -> None:
     world.removable = NEEDED - 1
     filling = world.filling("n2")
-    with pytest.raises(FaultNotMade, match=f"can remove {NEEDED - 1} bytes from n2's disk"):
+    with pytest.raises(FaultNotMade, match=f"can delete {NEEDED - 1} bytes from n2's disk"):
         await filling.begin()
     assert not world.full
     world.done.clear()
     assert await filling.heal() == {} and not world.done
 
 
-async def test_a_disk_without_room_before_proves_nothing(world: World) -> None:
+async def test_a_disk_that_was_full_before_is_no_proof(world: World) -> None:
     world.taken = 0
     filling = world.filling("n2")
     await filling.begin()
-    with pytest.raises(FaultNotMade, match="nothing of n2's disk was free"):
+    with pytest.raises(FaultNotMade, match="n2's disk had no free space"):
         await filling.prove()
 
 
-async def test_a_cluster_that_does_not_heal_is_stuck(world: World) -> None:
-    world.missing = "retention has made no room"
+async def test_a_cluster_that_does_not_recover_is_stuck(world: World) -> None:
+    world.missing = "retention has freed too little space"
     filling = world.filling("n2")
     await filling.begin()
-    with pytest.raises(Stuck, match="full disks of n2 did not heal by themselves: retention has made no room"):
+    with pytest.raises(
+        Stuck, match="full disks of n2 did not heal by themselves: retention has freed too little space"
+    ):
         await filling.heal()
 
 
 @pytest.mark.parametrize("missing", ["", "nodes [1] are not in sync"])
-async def test_no_node_may_end_of_a_full_disk(world: World, missing: str) -> None:
+async def test_no_node_may_end_because_of_a_full_disk(world: World, missing: str) -> None:
     world.missing = missing
     filling = world.filling("n1", "n2")
     await filling.begin()
     world.ended.add("n2")
-    with pytest.raises(Stuck, match="ended of a full disk: n2"):
+    with pytest.raises(Stuck, match="ended because of a full disk: n2"):
         await filling.heal()
 
 
-# --- When a full disk has healed --------------------------------------------------------------------------------------
+# --- Recovery of a full disk ------------------------------------------------------------------------------------------
 
 
 def volume(total: int, free: int, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -148,13 +150,13 @@ def volume(total: int, free: int, monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(path="/disk")
 
 
-def test_room_needed_is_more_than_ballast_and_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_needed_space_is_more_than_ballast_and_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sixteenth, and a twentieth with a quarter more."""
     total = 256 * MIB
     assert expendable.room_needed(volume(total, 0, monkeypatch)) > total / 16 + total / 20 * 1.25
 
 
-def test_segments_of_the_topic_alone_count(tmp_path: Path) -> None:
+def test_only_the_topics_segments_count(tmp_path: Path) -> None:
     for name, size in (("aa-0/1.log", 5), ("aa-1/1.log", 7), ("aa-1/1.index", 100), ("bb-0/1.log", 100)):
         path = tmp_path / "partitions" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,7 +165,7 @@ def test_segments_of_the_topic_alone_count(tmp_path: Path) -> None:
 
 
 class Answers:
-    """Stands for `Admin`: a node's health and the topic, each answer in turn, the last one for ever."""
+    """Stands for `Admin`: a node's health and the topic, each answer in turn, the last one repeatedly."""
 
     problems: list[list[str]]
     isr: list[list[int]]
@@ -198,7 +200,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> type[Answers]:
     return Answers
 
 
-async def test_it_is_waited_until_nobody_is_short_of_room_and_the_node_is_in_sync(
+async def test_it_waits_until_no_node_is_low_on_space_and_the_node_is_in_sync(
     answers: type[Answers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers.problems = [["node 1 is short of room on its disk"], ["the clocks do not agree"]]
@@ -210,12 +212,12 @@ async def test_it_is_waited_until_nobody_is_short_of_room_and_the_node_is_in_syn
 @pytest.mark.parametrize(
     ("free", "problems", "isr", "why"),
     [
-        (MIB, [], [0, 1, 2], "retention has made no room: 1048576 bytes of node 1's disk are free"),
+        (MIB, [], [0, 1, 2], "retention has freed too little space: 1048576 bytes of node 1's disk are free"),
         (30 * MIB, ["node 1 is short of room on its disk"], [0, 1, 2], "node 1 is short of room"),
         (30 * MIB, [], [0, 2], r"nodes \[1\] are not in sync"),
     ],
 )
-async def test_what_has_not_healed_is_named(
+async def test_the_unrecovered_parts_are_named(
     answers: type[Answers],
     monkeypatch: pytest.MonkeyPatch,
     free: int,

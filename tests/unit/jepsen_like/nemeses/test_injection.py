@@ -1,4 +1,4 @@
-"""A fault is healed and told whatever happens: refused, unproved, cancelled, or in somebody's way."""
+"""A fault is healed and recorded whatever happens: refused, without proof, cancelled, or in conflict with another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEP = steps.Kill(("n1",), "one")
 
 
 class NoLinks:
-    """A cluster's links that nobody touches."""
+    """A cluster's links, untouched."""
 
     async def cut(self, names: object) -> None:
         raise AssertionError("links were cut")
@@ -45,7 +45,7 @@ def cluster(*capabilities: str) -> NodeCluster:
 
 
 class Scripted:
-    """An injection that does as it is told, and remembers what was asked of it."""
+    """An injection that behaves as configured, and records its calls."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ async def made(injection: Scripted, hold: float = 0.0) -> Fault:
     return fault
 
 
-async def test_evidence_of_both_ends_is_told() -> None:
+async def test_evidence_of_both_ends_is_recorded() -> None:
     fault = await made(Scripted(prove={"state": "T"}, heal={"pid": 7}))
     assert fault.evidence == {"state": "T", "pid": 7} and fault.error == ""
 
@@ -98,20 +98,20 @@ async def test_evidence_of_both_ends_is_told() -> None:
     ("injection", "why"),
     [
         (Scripted(begin=FaultNotMade("nobody runs")), "nobody runs"),
-        (Scripted(begin=CommandFailed("there is no nft here")), "no nft"),
+        (Scripted(begin=CommandFailed("nft is not installed")), "nft is not installed"),
         (Scripted(begin=RetriableError("overloaded", "busy")), "busy"),
         (Scripted(prove=FaultNotMade("it goes on")), "it goes on"),
         (Scripted(prove={"state": "T"}, heal=FaultNotMade("the same process")), "the same process"),
-        (Scripted(), "nothing proves"),
+        (Scripted(), "there is no proof"),
     ],
 )
-async def test_a_fault_without_proof_is_void_and_says_why(injection: Scripted, why: str) -> None:
+async def test_a_fault_without_proof_is_void_with_the_reason(injection: Scripted, why: str) -> None:
     fault = await made(injection)
     assert fault.evidence == {} and why in fault.error
     assert injection.asked[-1] == "heal", "what was begun by half is healed, too"
 
 
-async def test_a_heal_that_fails_is_told_and_raised() -> None:
+async def test_a_failed_heal_is_recorded_and_raised() -> None:
     told: list[Fault] = []
     injection = Scripted(prove={"state": "T"}, heal=CommandFailed("umount: busy"))
     with pytest.raises(HealFailed, match="umount: busy"):
@@ -119,14 +119,14 @@ async def test_a_heal_that_fails_is_told_and_raised() -> None:
     assert told[0].evidence == {} and "could not be healed" in told[0].error
 
 
-async def test_a_mistake_of_ours_is_raised_after_the_heal() -> None:
+async def test_an_internal_error_is_raised_after_the_heal() -> None:
     injection = Scripted(begin=ZeroDivisionError("ours"))
     with pytest.raises(ZeroDivisionError):
         await carry_out(STEP, injection, cluster(), 0.0, 0, lambda fault: None)
     assert injection.asked == ["begin", "heal"]
 
 
-async def test_a_cancelled_fault_is_healed_and_told_however_often_it_is_cancelled() -> None:
+async def test_a_cancelled_fault_is_healed_and_recorded_however_often_it_is_cancelled() -> None:
     healing = asyncio.Event()
     go_on = asyncio.Event()
 
@@ -150,7 +150,7 @@ async def test_a_cancelled_fault_is_healed_and_told_however_often_it_is_cancelle
     assert injection.asked == ["begin", "heal"] and told[0].evidence == {"pid": 7}
 
 
-async def test_what_somebody_breaks_is_left_alone() -> None:
+async def test_targets_of_another_fault_are_left_alone() -> None:
     on = cluster()
     on.claimed |= {"process:n1"}
     injection = Scripted()
@@ -158,10 +158,10 @@ async def test_what_somebody_breaks_is_left_alone() -> None:
     assert injection.asked == [] and on.claimed == {"process:n1"}
 
 
-# --- Steps that are made whole ----------------------------------------------------------------------------------------
+# --- Uninterruptible steps --------------------------------------------------------------------------------------------
 
 
-async def test_work_is_done_to_its_end_before_a_cancellation_counts() -> None:
+async def test_work_is_completed_before_a_cancellation_takes_effect() -> None:
     done: list[str] = []
     begun = asyncio.Event()
 
@@ -200,10 +200,10 @@ async def test_an_error_of_cancelled_work_is_not_lost() -> None:
     assert isinstance(raised.value.__cause__, CommandFailed)
 
 
-async def test_programs_tell_what_is_wrong_with_them() -> None:
+async def test_programs_report_their_errors() -> None:
     assert await in_thread(run, "cat", given="text") == "text"
     for command, why in {
-        ("nothing-of-the-kind",): "there is no nothing-of-the-kind here",
+        ("nothing-of-the-kind",): "nothing-of-the-kind is not installed",
         ("false",): "exit code 1",
         ("ls", "/nowhere"): "No such file",
     }.items():
@@ -223,7 +223,7 @@ async def known_facts(on: NodeCluster, minority: tuple[str, ...]) -> Facts:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> list[steps.Step]:
-    """Nemeses make nothing: the steps that they would have made."""
+    """Nemeses inject nothing: the steps that they would have made."""
     asked: list[steps.Step] = []
 
     def injection_of(step: steps.Step, on: NodeCluster) -> Scripted:
@@ -239,7 +239,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[steps.Step]:
 FAST = {"hold": [0, 0], "quiet": [0.001, 0.001]}
 
 
-async def test_a_nemesis_makes_faults_until_its_time_is_over_and_the_seed_says_which(
+async def test_a_nemesis_injects_faults_until_its_time_is_over_and_the_seed_determines_them(
     scripted: list[steps.Step],
 ) -> None:
     runs = []
@@ -254,7 +254,7 @@ async def test_a_nemesis_makes_faults_until_its_time_is_over_and_the_seed_says_w
     assert scripted[-3:] != runs[0]
 
 
-async def test_a_mix_draws_anew_and_only_what_the_cluster_can_be_given(scripted: list[steps.Step]) -> None:
+async def test_a_mix_draws_again_and_only_faults_that_the_cluster_supports(scripted: list[steps.Step]) -> None:
     told: list[Fault] = []
     mixed = MixedNemesis(3, 0, Options(hold=(0, 0), quiet=(0.001, 0.001), redraw=0.02))
     await mixed.disturb(cluster("links"), 0.6, told.append)
@@ -263,7 +263,7 @@ async def test_a_mix_draws_anew_and_only_what_the_cluster_can_be_given(scripted:
     assert not kinds & {"power", "clock-bump", "slow-links", "disk-full", "fsync-error"}
 
 
-async def test_nothing_is_done_to_a_cluster_that_cannot_be_given_it() -> None:
+async def test_nothing_is_injected_that_the_cluster_does_not_support() -> None:
     with pytest.raises(InvalidRequest, match="needs what this cluster lacks: power-loss"):
         await make("power", seed=1, origin_ns=0).disturb(cluster("links"), 1.0, lambda fault: None)
 
@@ -275,14 +275,14 @@ async def test_nothing_is_done_to_a_cluster_that_cannot_be_given_it() -> None:
         await make("kill", seed=1, origin_ns=0).disturb(theirs, 1.0, lambda fault: None)
 
 
-async def test_what_is_asked_for_by_name_is_not_left_out(scripted: list[steps.Step]) -> None:
+async def test_a_nemesis_requested_by_name_is_not_left_out(scripted: list[steps.Step]) -> None:
     asked = make("mixed", seed=1, origin_ns=0, options={"nemeses": ["kill", "read-only"]})
     with pytest.raises(InvalidRequest, match="mixed, kill, read-only needs what this cluster lacks: disks, read-only"):
         await asked.disturb(cluster("links"), 1.0, lambda fault: None)
     assert not scripted
 
 
-def test_what_a_mix_of_everything_goes_without_is_named() -> None:
+def test_the_faults_missing_from_a_mix_of_all_are_named() -> None:
     without = left_out(Options(), frozenset({"links", "strace"}))
     assert without["clock"] == ("faketime",) and without["read-only"] == ("disks", "read-only")
     assert not {"kill", "partition", "slow-fsync", "bitflip"} & set(without)

@@ -1,4 +1,4 @@
-"""A replica that comes back when the one that went on without it is away."""
+"""A replica that returns when the one that continued without it is offline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP = crafted_steps.LeaveBehind(("n2", "n1"), "", "t", 1)
 
 
 class Nodes:
-    """Tells what is done to them; each start is another process."""
+    """Records the actions on nodes; each start is another process."""
 
     bootstrap = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
 
@@ -40,7 +40,7 @@ class Nodes:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is done, and asked of the cluster: the replica leaves the ISR at the third look."""
+    """The actions and requests: the replica leaves the ISR at the third check."""
     done: list[str] = []
     isrs = [[0, 1], [0, 1], [0]]
 
@@ -65,7 +65,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-async def test_it_is_back_when_it_was_seen_out_of_the_isr_and_the_other_is_gone(told: list[str]) -> None:
+async def test_it_returns_after_it_was_out_of_the_isr_and_the_other_is_gone(told: list[str]) -> None:
     nodes: Any = Nodes(told)
     fault = LeavingBehind(STEP, nodes)
     await fault.begin()
@@ -75,13 +75,13 @@ async def test_it_is_back_when_it_was_seen_out_of_the_isr_and_the_other_is_gone(
     assert told[-2:] == ["start n2", "start n1"]
 
 
-async def test_who_stays_in_the_isr_voids_it(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_stays_in_the_isr_voids_it(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left_behind, "SHRUNK_SECONDS", 0.0)
     nodes: Any = Nodes(told)
     fault = LeavingBehind(STEP, nodes)
-    with pytest.raises(RetriableError, match="n2 is out of the ISR"):
+    with pytest.raises(RetriableError, match="n2 has left the ISR"):
         await fault.begin()
     assert "kill n1" not in told
-    nodes.start = nodes.kill  # whoever starts nothing
-    with pytest.raises(FaultNotMade, match="the one it was"):
+    nodes.start = nodes.kill  # a caller that starts nothing
+    with pytest.raises(FaultNotMade, match="was not restarted"):
         await fault.heal()

@@ -1,4 +1,4 @@
-"""What nemeses draw: the same seed draws the same steps, every step stays within what its name says."""
+"""The draws of nemeses: the same seed draws the same steps, and every step matches its name."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def with_a_small_one(known: Facts) -> Facts:
 
 
 def sees(cut: tuple[str, ...], node: str, nodes: tuple[str, ...]) -> set[str]:
-    """Whom it can talk to and hear, itself too."""
+    """The nodes that it can reach and hear, including itself."""
     return {other for other in nodes if other == node or not {f"{node}>{other}", f"{other}>{node}"} & set(cut)}
 
 
-# --- Who --------------------------------------------------------------------------------------------------------------
+# --- Targets ----------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100, deadline=None)
 @given(SEEDS, COUNTS, st.sampled_from(AIMS), st.booleans())
-def test_aims_are_as_large_as_they_say(seed: int, count: int, name: str, known: bool) -> None:
+def test_aims_have_their_named_sizes(seed: int, count: int, name: str, known: bool) -> None:
     known_facts = facts(count, known=known)
     found = aim(name, known_facts, random.Random(seed))
     assert found and len(set(found)) == len(found) and set(found) <= set(known_facts.nodes)
@@ -103,7 +103,7 @@ def test_shapes_cut_links_that_exist(seed: int, count: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_each_shape_is(seed: int) -> None:
+def test_the_links_of_each_shape(seed: int) -> None:
     five = facts(5)
     rng = random.Random(seed)
     alone = shape("one", five, rng)
@@ -120,19 +120,19 @@ def test_what_each_shape_is(seed: int) -> None:
 
 
 @pytest.mark.parametrize("count", [5, 7, 9])
-def test_in_a_ring_everybody_sees_a_majority_and_no_two_the_same(count: int) -> None:
+def test_in_a_ring_every_node_sees_a_majority_and_no_two_the_same(count: int) -> None:
     ring = facts(count)
     cut = shape("majorities-ring", ring, random.Random(count))
     seen = [frozenset(sees(cut, node, ring.nodes)) for node in ring.nodes]
     assert all(len(view) > count / 2 for view in seen) and len(set(seen)) == count
 
 
-def test_a_ring_of_three_would_cut_every_connection_and_is_none() -> None:
+def test_a_ring_of_three_would_cut_every_connection_and_is_not_drawn() -> None:
     assert shape("majorities-ring", facts(3), random.Random(1)) == ()
     assert plans.partition(random.Random(1), facts(3), Options(), ["majorities-ring"]) is None
 
 
-def test_leaders_that_nobody_knows_are_not_cut_off() -> None:
+def test_unknown_leaders_are_not_cut_off() -> None:
     assert shape("leaders", facts(3, known=False), random.Random(1)) == ()
 
 
@@ -141,7 +141,7 @@ def test_leaders_that_nobody_knows_are_not_cut_off() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("known", [True, False])
-def test_a_seed_draws_the_same_steps_and_each_has_somebody_who_makes_it(name: str, known: bool) -> None:
+def test_a_seed_draws_the_same_steps_and_each_has_an_injection(name: str, known: bool) -> None:
     for count in (3, 5):
         one, other = ([*draws(name, facts(count, known=known), 30)] for _ in range(2))
         assert one == other
@@ -158,7 +158,7 @@ def draws(name: str, known: Facts, count: int) -> list[steps.Step | None]:
     return [draw(rng, known, Options()) for _ in range(count) for draw in RECIPES[name].draws]
 
 
-def test_who_is_left_behind_is_the_only_other_replica() -> None:
+def test_the_replica_that_is_left_behind_is_the_only_other_one() -> None:
     step = plans.leave_behind(random.Random(1), with_a_small_one(facts(3)), Options())
     assert isinstance(step, crafted_steps.LeaveBehind)
     assert (step.nodes, step.topic, step.partition) == (("n2", "n1"), "two", 0)
@@ -186,7 +186,7 @@ def test_victim_and_minority_are_a_majority_and_so_are_victim_and_others(seed: i
 
 @settings(max_examples=50, deadline=None)
 @given(SEEDS, st.sampled_from([3, 5]))
-def test_all_but_one_that_leads_forget(seed: int, count: int) -> None:
+def test_all_except_a_leader_forget(seed: int, count: int) -> None:
     rng, known = random.Random(seed), facts(count)
     step = plans.followers_forget(rng, known, Options())
     assert isinstance(step, steps.AmnesiaInTheMiddle) and {*step.others} <= {*known.leaders}
@@ -206,7 +206,7 @@ def test_the_quorums_leader_is_killed_while_the_others_are_slow(seed: int) -> No
 
 @settings(max_examples=50, deadline=None)
 @given(SEEDS)
-def test_a_move_that_is_overtaken_goes_to_who_has_nothing(seed: int) -> None:
+def test_an_overtaken_move_goes_to_a_node_without_data(seed: int) -> None:
     assert plans.move_and_kill(random.Random(seed), facts(3), Options()) is None, "nobody is left to receive"
     step = plans.move_and_kill(random.Random(seed), facts(5), Options())
     assert isinstance(step, crafted_steps.MoveAndKill)
@@ -217,7 +217,7 @@ def test_a_move_that_is_overtaken_goes_to_who_has_nothing(seed: int) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(SEEDS)
-def test_clocks_leap_far_enough_to_be_seen_and_no_further_than_jepsens(seed: int) -> None:
+def test_clocks_leap_far_enough_to_be_noticed_and_no_further_than_jepsens(seed: int) -> None:
     step = plans.bump(random.Random(seed), facts(5), Options())
     assert isinstance(step, steps.Bump) and len(step.nodes) == len(step.seconds)
     assert all(plans.BUMP_SECONDS_MIN <= abs(seconds) <= plans.BUMP_SECONDS_MAX for seconds in step.seconds)
@@ -235,7 +235,7 @@ def test_a_minority_starts_with_clocks_that_are_wrong_by_days(seed: int, count: 
 
 @settings(max_examples=50, deadline=None)
 @given(SEEDS, st.sampled_from([1, 3, 5]))
-def test_whoever_is_short_of_descriptors_can_start_and_is_crowded(seed: int, count: int) -> None:
+def test_a_node_short_of_descriptors_can_start_and_is_crowded(seed: int, count: int) -> None:
     few = plans.few_descriptors(random.Random(seed), facts(count), Options())
     assert isinstance(few, steps.FewDescriptors) and 0 <= few.spare <= 16 and set(few.nodes) <= set(facts(count).nodes)
     idle = plans.idle_connections(random.Random(seed), facts(count), Options())
@@ -255,7 +255,7 @@ def test_moves_keep_the_minimum_and_name_nodes_that_exist(seed: int, count: int)
         assert wanted != known.partitions[partition].replicas
 
 
-def test_a_cluster_without_room_is_not_drained_and_two_voters_stay() -> None:
+def test_a_cluster_without_spare_nodes_is_not_drained_and_two_voters_stay() -> None:
     assert plans.drain(random.Random(1), facts(3), Options()) is None
     assert plans.drain(random.Random(1), facts(5), Options()) is not None
     assert plans.remove_voter(random.Random(1), replace(facts(3), voters=("n1", "n2")), Options()) is None
@@ -302,7 +302,7 @@ def test_only_files_of_the_kind_that_have_bytes_are_chosen() -> None:
     assert not any("node.json" in names(what) for what in damage.FILES)
 
 
-def test_of_the_kinds_that_are_drawn_the_first_that_is_there_is_damaged() -> None:
+def test_of_the_drawn_kinds_the_first_existing_one_is_damaged() -> None:
     assert damage.first_there(("producers", "checkpoint", "index", "segment"), FILES) == "index"
     assert damage.first_there(("producers", "checkpoint"), FILES) is None
     first = set()
@@ -318,7 +318,7 @@ def test_of_the_kinds_that_are_drawn_the_first_that_is_there_is_damaged() -> Non
 
 @settings(max_examples=100, deadline=None)
 @given(SEEDS, st.integers(1, 5000), st.integers(1, 20), st.sampled_from([*damage.FILES]))
-def test_flips_change_exactly_so_many_bits_and_twice_is_none(seed: int, size: int, count: int, what: str) -> None:
+def test_flips_change_the_exact_number_of_bits_and_twice_is_none(seed: int, size: int, count: int, what: str) -> None:
     at = damage.bits(what, size, count, random.Random(seed))
     assert len(set(at)) == len(at) == min(count, 8 * min(size, damage.HARD_STATE_BYTES))
     content = random.Random(seed).randbytes(size)
@@ -332,7 +332,7 @@ def test_flips_change_exactly_so_many_bits_and_twice_is_none(seed: int, size: in
 # --- Options ----------------------------------------------------------------------------------------------------------
 
 
-def test_options_are_read_and_others_are_somebody_elses() -> None:
+def test_own_options_are_read_and_others_are_left() -> None:
     given_options = {"aims": ["one"], "hold": [1, 2], "quiet": [0, 0], "files": ["segment"], "keys": 7, "redraw": 10}
     read = checked(given_options)
     assert read == Options(aims=("one",), hold=(1.0, 2.0), quiet=(0.0, 0.0), files=("segment",), redraw=10.0)
@@ -360,6 +360,6 @@ def read_one(count: int) -> tuple[str, ...]:
         {"redraw": float("nan")},
     ],
 )
-def test_options_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest, match="nemesis's option"):
         checked(wrong)

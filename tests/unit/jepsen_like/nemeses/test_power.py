@@ -1,4 +1,4 @@
-"""Power failures and what is done around them, without a disk: slow fsyncs before, a rotten bit after."""
+"""Power failures and the actions around them, without a disk: slow fsyncs before, a flipped bit after."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ async def test_fsyncs_are_slow_until_it_is_over(tmp_path: Path, calls: type[Call
     assert not any(one.is_on for one in calls.made)
 
 
-async def test_where_nobody_called_fsync_nothing_was_slow(tmp_path: Path, calls: type[Calls]) -> None:
+async def test_without_fsync_calls_nothing_was_slow(tmp_path: Path, calls: type[Calls]) -> None:
     calls.touched = 0
-    with pytest.raises(FaultNotMade, match="nobody called fsync"):
+    with pytest.raises(FaultNotMade, match="no process called fsync"):
         await Sluggish(cluster(tmp_path), 100).begin(("n1",))
 
 
 class Nodes:
-    """Tells what is done to nodes and links, in its order. Each start is another process."""
+    """Records the actions on nodes and links, in order. Each start is another process."""
 
     nodes = ("n1", "n2", "n3")
     bootstrap = ("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
@@ -104,7 +104,7 @@ class Nodes:
         self.told.append("heal")
 
 
-async def test_who_goes_on_is_slow_when_the_others_are_killed(tmp_path: Path, calls: type[Calls]) -> None:
+async def test_the_survivors_are_slow_when_the_others_are_killed(tmp_path: Path, calls: type[Calls]) -> None:
     told: list[str] = []
     nodes: Any = Nodes(tmp_path, told)
     fault = KillingWhileSlow(crafted_steps.SlowKill(("n1",), "controller", ("n2", "n3"), 100), nodes)
@@ -115,7 +115,7 @@ async def test_who_goes_on_is_slow_when_the_others_are_killed(tmp_path: Path, ca
     assert await fault.heal() == {"pids": {"n1": [1, 11]}}
 
 
-async def test_followers_lose_power_together_and_come_back_without_their_leader(
+async def test_followers_lose_power_together_and_return_without_their_leader(
     tmp_path: Path, calls: type[Calls], monkeypatch: pytest.MonkeyPatch, held: list[set[int]]
 ) -> None:
     told: list[str] = []
@@ -132,7 +132,7 @@ async def test_followers_lose_power_together_and_come_back_without_their_leader(
     assert told[4:7] == ["kill n2", "kill n3", "kill n1"] and told[-2:] == ["start n2", "start n3"]
 
 
-async def test_who_kept_all_its_memory_has_forgotten_nothing(
+async def test_a_node_that_lost_nothing_has_forgotten_nothing(
     tmp_path: Path, calls: type[Calls], monkeypatch: pytest.MonkeyPatch, held: list[set[int]]
 ) -> None:
     def nothing_lost() -> Lost:
@@ -149,14 +149,14 @@ async def test_who_kept_all_its_memory_has_forgotten_nothing(
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
-    """Processes that were made to stand still, call by call."""
+    """The processes that were stopped, call by call."""
     found: list[set[int]] = []
     monkeypatch.setattr(power, "hold", lambda pids: found.append(set(pids)))
     return found
 
 
 class Disk:
-    """Tells when it is aimed at and shut."""
+    """Records when it is selected and cut."""
 
     def __init__(self, name: str, told: list[str]) -> None:
         self.name, self.told = name, told
@@ -171,15 +171,20 @@ class Disk:
         return Lost(1, {})
 
 
-def test_disks_go_dark_together_or_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And each under a process that stands still."""
+async def test_disks_are_cut_together_or_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each under a stopped process."""
+
+    async def killed(nodes: tuple[str, ...]) -> None:
+        assert nodes == ("n2", "n1")
+
     seen = set()
     for seed in range(20):
         told: list[str] = []
         monkeypatch.setattr(power, "hold", lambda pids, told=told: told.append(f"hold {sorted(pids)}"))
         powered = cluster(tmp_path)
         powered.disks = {name: Disk(name, told) for name in ("n1", "n2")}
-        power.Outage(powered)._cut({"n2": "parts", "n1": "nothing"}, seed)
+        powered.kill = killed
+        await power.Outage(powered).cut({"n2": "parts", "n1": "nothing"}, seed)
         assert sorted(one for one in told if "hold" not in one) == ["aim n1", "aim n2", "shut n1", "shut n2"]
         seen.add(tuple(told[:4]))
     one_by_one = {("aim n2", "hold [2]", "shut n2", "aim n1")}
@@ -192,7 +197,7 @@ def batches(*values: bytes) -> list[bytes]:
     return [b"".join(map(bytes, one)) for one in made]
 
 
-def test_a_bit_of_the_last_batch_rots_and_no_other(tmp_path: Path) -> None:
+def test_a_bit_of_the_last_batch_is_flipped_and_no_other(tmp_path: Path) -> None:
     segment = tmp_path / "n1" / REPLICA / f"{0:020d}.log"
     segment.parent.mkdir(parents=True)
     first, second = batches(b"one", b"two")
@@ -205,11 +210,11 @@ def test_a_bit_of_the_last_batch_rots_and_no_other(tmp_path: Path) -> None:
     assert after[: len(first)] == first and after[len(first) + len(second) :] == first[:20]
     changed = [at for at, (a, b) in enumerate(zip(first + second, after, strict=False)) if a != b]
     assert changed == [told["bit"][0]]
-    # A bit of the header's first bytes may hide the batch; any other is what a checksum finds.
+    # A bit of the header's first bytes may hide the batch; a checksum finds any other.
     assert [batch.sound for batch in read_log(segment.parent).batches][:1] == [True]
 
 
-def test_the_last_batch_of_each_replica_rots(tmp_path: Path) -> None:
+def test_the_last_batch_of_each_replica_is_damaged(tmp_path: Path) -> None:
     content = b"".join(batches(b"one", b"two"))
     for number in range(2):
         segment = tmp_path / "n1" / f"{REPLICA}{number}" / f"{0:020d}.log"
@@ -223,22 +228,31 @@ def test_the_last_batch_of_each_replica_rots(tmp_path: Path) -> None:
         assert [at for at, (a, b) in enumerate(zip(content, after, strict=True)) if a != b] == [one["bit"][0]]
 
 
-async def test_who_is_all_rotten_is_there_before_most_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("held")
+async def test_the_damaged_node_starts_in_a_bare_majority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power, "APART_SECONDS", 0.0)
-    told: list[str] = []
-    nodes: Any = Nodes(tmp_path, told)
+    segment = tmp_path / "n2" / REPLICA / f"{0:020d}.log"
+    segment.parent.mkdir(parents=True)
+    segment.write_bytes(b"".join(batches(b"one", b"two")))
     everybody = ("n1", "n2", "n3")
-    await BlackoutAndRot(
-        steps.PowerAndRot(everybody, "all", ("nothing",) * 3, 5, rotten="n2", each=True), nodes
-    )._start()
-    assert told == [f"start {node}" for node in ("n2", "n1", *everybody)]
-    told.clear()
-    await BlackoutAndRot(steps.PowerAndRot(everybody, "all", ("nothing",) * 3, 5, rotten="n2"), nodes)._start()
-    assert told == [f"start {node}" for node in everybody]
+
+    async def starts_after(step: steps.PowerAndRot) -> list[str]:
+        told: list[str] = []
+        nodes: Any = Nodes(tmp_path, told)
+        nodes.data_folder = lambda node: tmp_path / node
+        fault = BlackoutAndRot(step, nodes)
+        await fault.begin()
+        assert "rot" in await fault.heal()
+        return [one.removeprefix("start ") for one in told if one.startswith("start ")]
+
+    apart = await starts_after(steps.PowerAndRot(everybody, "all", ("nothing",) * 3, 5, rotten="n2", each=True))
+    assert apart == ["n2", "n1", *everybody]
+    together = await starts_after(steps.PowerAndRot(everybody, "all", ("nothing",) * 3, 5, rotten="n2"))
+    assert together == [*everybody]
 
 
-async def test_a_node_without_a_batch_has_nothing_that_rots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the fault is void, whatever the power failure took."""
+async def test_a_node_without_a_batch_has_nothing_to_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the fault is void, whatever the power failure lost."""
     step = steps.PowerAndRot(("n1",), "all", ("nothing",), 5, rotten="n1")
     (tmp_path / "n1" / REPLICA).mkdir(parents=True)
     fault = BlackoutAndRot(step, cluster(tmp_path))
@@ -252,15 +266,15 @@ async def test_a_node_without_a_batch_has_nothing_that_rots(tmp_path: Path, monk
     monkeypatch.setattr(Blackout, "heal", healed)
     assert await fault.heal() == {"lost": {"n1": 1}}, "it was never begun"
     fault._began = True
-    with pytest.raises(FaultNotMade, match="has no batch that could rot"):
+    with pytest.raises(FaultNotMade, match="has no batch to damage"):
         await fault.heal()
 
 
-def test_a_flip_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flip_is_verified_by_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(8))
     files.flip(file, (3, 7))
     assert file.read_bytes() == bytes((0, 0, 0, 128, 0, 0, 0, 0))
     monkeypatch.setattr(files, "_write", lambda path, position, content: None)
-    with pytest.raises(FaultNotMade, match="is what it was"):
+    with pytest.raises(FaultNotMade, match="is unchanged"):
         files.flip(file, (random.Random(1).randrange(8), 0))

@@ -1,4 +1,4 @@
-"""Nodes of real clusters with a planted bug: the bug is in the process, and the process is the product."""
+"""Nodes of real clusters with a planted bug: the bug is in the process, which runs the product."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUG = "log_without_fsync"
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["node", *arguments])
-    # As in a process of its own, where nobody has loaded it before.
+    # As in a process of its own, which has not loaded it before.
     monkeypatch.delitem(sys.modules, node.PRODUCT, raising=False)
     with pytest.raises(SystemExit) as ended:
         node.main()
@@ -45,11 +45,11 @@ def test_the_bug_is_in_the_product_while_it_runs(
 
 
 @pytest.mark.parametrize("arguments", [(), ("no_such_bug", "--version")])
-def test_a_bug_that_is_none_is_a_wrong_call(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+def test_an_unknown_bug_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
     assert run(monkeypatch, *arguments) == node.EXIT_USAGE
 
 
-def test_a_bug_against_other_code_is_not_planted(
+def test_a_bug_for_other_code_is_not_planted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def check(bug: Planted, pins: object) -> None:
@@ -60,7 +60,7 @@ def test_a_bug_against_other_code_is_not_planted(
     assert "it has changed since" in capsys.readouterr().err
 
 
-def test_nodes_are_the_product_unless_a_bug_is_asked_for(tmp_path: Path) -> None:
+def test_nodes_are_the_product_unless_a_bug_is_requested(tmp_path: Path) -> None:
     place = Endpoint("127.0.0.1", 1)
     made = NodeProcess("n1", 0, tmp_path, tmp_path, place, place, {})
     assert made.program == PROGRAM

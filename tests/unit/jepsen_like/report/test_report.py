@@ -1,4 +1,4 @@
-"""The page of a run: what must be seen at once, and what proves it."""
+"""The page of a run: the verdict first, and its proof."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def result(plan: RunPlan, valid: bool | None = False) -> Outcome:
     )  # fmt: skip
 
 
-def test_the_page_tells_the_verdict_and_proves_it(folder: RunFolder) -> None:
+def test_the_page_shows_the_verdict_and_its_proof(folder: RunFolder) -> None:
     page = write_report(folder).read_text()
     text = re.sub(r"\s+", " ", re.sub(r"<(style|svg).*?</\1>", "", page, flags=re.DOTALL))
     assert '<span class="verdict bad">invalid</span>' in text
     assert "Cell R1." in text and "seed 42" in text and "0123456789ab" in text
-    assert "38 ok, 1 fail" in text and "1 kill" in text and "void, without proof</dt><dd>1 pause" in text
+    assert "38 ok, 1 fail" in text and "1 kill" in text and "void faults (no proof)</dt><dd>1 pause" in text
     assert "1 lost-write" in text and "the checker failed: KeyError()" in text
     assert "<script" not in page and "http:" not in text and "https:" not in text
     # Three plots; the whole run's timeline, and that of the one excerpt.
     assert page.count("<svg xmlns:xlink") == 3 and page.count('<svg class="timeline"') == 2
     assert page.count('class="bar ok proves"') == 2 and page.count('id="hatched"') == 1
-    assert "nobody had read" not in page, "nobody polled"
+    assert "not yet read" not in page, "no process polled"
     # The operation that proves it from both ends, with its neighbours.
     proving = re.findall(r'class="proves"><td class="number">(\d+)', page)
     assert proving == ["7", "8"]
@@ -94,10 +94,15 @@ def test_a_run_that_did_not_end_has_no_verdict(folder: RunFolder) -> None:
     for file in (folder.outcome, folder.verdict, folder.faults):
         file.unlink()
     page = render(folder)
-    assert "did not end" in page and "has no verdict" in page and ">valid<" not in page and "None was made." in page
+    assert (
+        "interrupted" in page
+        and "there is no verdict" in page
+        and ">valid<" not in page
+        and "None was injected." in page
+    )
 
 
-def test_a_log_s_page_has_what_nobody_had_read(folder: RunFolder) -> None:
+def test_a_logs_page_shows_unread_records(folder: RunFolder) -> None:
     def with_polls(values: Sequence[int]) -> str:
         lines = history()
         found = {"log0/0": [[value, value] for value in values]}
@@ -107,20 +112,20 @@ def test_a_log_s_page_has_what_nobody_had_read(folder: RunFolder) -> None:
             write(file, lines)
         return render(folder)
 
-    assert "In the end all were read." in with_polls(range(40))
+    assert "All were read by the end." in with_polls(range(40))
     page = with_polls(range(38))
-    assert "Never read until the end: 2." in page and page.count("<svg xmlns:xlink") == 4
+    assert "Unread at the end: 2." in page and page.count("<svg xmlns:xlink") == 4
 
 
 def test_a_run_without_any_operation_has_a_page(folder: RunFolder) -> None:
     with folder.history.open("wb") as file:
         write(file, history()[:1])
     page = render(folder)
-    assert '<svg class="timeline"' not in page and "nobody had read" not in page
+    assert '<svg class="timeline"' not in page and "not yet read" not in page
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="is no folder of a run"):
+def test_a_folder_of_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="is not the folder of a run"):
         render(RunFolder(tmp_path))
 
 
@@ -131,8 +136,8 @@ def test_a_verdict_of_another_shape_is_named(folder: RunFolder, content: str) ->
         render(folder)
 
 
-def test_what_a_simulated_world_told_is_on_its_page(folder: RunFolder) -> None:
-    assert "What the world told" not in render(folder)
+def test_a_simulated_worlds_lines_are_on_its_page(folder: RunFolder) -> None:
+    assert "Trace of the world" not in render(folder)
     folder.world.write_text("seed=7 ok\nS7 <holds>\n")
     assert "S7 &lt;holds&gt;" in render(folder)
 
@@ -168,7 +173,7 @@ def test_exit_codes_and_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     for module in ("jepsen_like.chaos", "jepsen_like.chaos.matrix"):
         monkeypatch.setattr(sys.modules[module], "make_run", fake)
-    # What is kept with the code becomes more.
+    # Results that are kept with the code are extended.
     monkeypatch.setattr(sys.modules["jepsen_like.chaos.board"], "FOLDER", tmp_path / "nothing")
 
     def call(*arguments: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Timelines of a run: what is a bar, where it lies, what is left out, and how it is drawn."""
+"""Timelines of a run: bars, positions, omissions, and drawing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def whole(of: Sequence[Operation], seconds: float, clients: int, proving: frozen
 
 
 def busy(processes: int, seconds: float, took: float) -> list[Operation]:
-    """Processes that do one operation after the other."""
+    """Processes that perform one operation after the other."""
     lines: list[tuple[float, int | str, Kind]] = []
     for process in range(processes):
         for number in range(int(seconds / took)):
@@ -46,12 +46,12 @@ def busy(processes: int, seconds: float, took: float) -> list[Operation]:
 def test_windows_are_where_a_proof_begins_and_ends() -> None:
     assert timeline.windows([10.0, 0.1], 60.0) == [Window(0.0, 0.35), Window(9.75, 10.25)]
     assert timeline.windows([10.0, 10.9, 59.9], 60.0) == [Window(9.75, 11.15), Window(59.65, 60.0)]
-    # More than there is room for: what is closest together is one.
+    # More than there is room for: the closest ones are merged.
     many = timeline.windows([0.0, 5.0, 10.0, 14.0, 20.0, 30.0, 40.0], 60.0)
     assert len(many) == timeline.WINDOWS_MAX and Window(9.75, 14.25) in many
 
 
-def test_an_operation_that_took_long_is_seen_at_both_ends() -> None:
+def test_a_long_operation_is_visible_at_both_ends() -> None:
     lines = history((1, 0, "invoke"), (20, 1, "invoke"), (20.1, 1, "ok"), (40, 0, "ok"))
     long = around({0}, lines)
     assert long.windows == [Window(0.75, 1.25), Window(39.75, 40.25)]
@@ -72,7 +72,7 @@ def test_a_proof_is_marked_by_either_end_and_by_nothing_else() -> None:
     assert timeline.around(frozenset(), calls(lines), [], 60.0) is None
 
 
-def test_what_has_no_end_goes_on_until_the_run_s_in_a_row_of_its_own() -> None:
+def test_an_operation_without_an_end_lasts_until_the_runs_end_in_a_row_of_its_own() -> None:
     lines = history((1, 3, "invoke"), (1.1, 3, "invoke"), (1.2, 3, "ok"), (1.21, 3, "invoke"), (1.25, 3, "info"))
     (lane,) = around({0}, lines).lanes
     assert [(bar.began, bar.ended, bar.kind, bar.endless, bar.row) for bar in lane.bars] == [
@@ -80,11 +80,11 @@ def test_what_has_no_end_goes_on_until_the_run_s_in_a_row_of_its_own() -> None:
         (1.1, 1.2, "ok", False, 1),
         (1.21, 1.25, "info", False, 1),
     ]
-    assert lane.rows == 2 and "never heard of again" in lane.bars[0].told
+    assert lane.rows == 2 and "no completion" in lane.bars[0].told
     assert timeline.rows([(0.0, 9.0)] * 6) == [0, 1, 2, 3, 3, 3]
 
 
-def test_after_info_a_process_goes_on_under_another_number() -> None:
+def test_after_info_a_process_continues_under_another_number() -> None:
     lines = history((1, 1, "invoke"), (1.1, 1, "info"), (1.11, 4, "invoke"), (1.2, 4, "ok"), (1.2, 2, "invoke"))
     assert [lane.name for lane in around({0}, lines).lanes] == ["process 1", "process 2", "process 4"]
     run = whole(lines, 2.0, clients=3)
@@ -94,7 +94,7 @@ def test_after_info_a_process_goes_on_under_another_number() -> None:
     ]
 
 
-def test_around_a_proof_what_is_farthest_is_left_out_and_told() -> None:
+def test_around_a_proof_the_farthest_operations_are_left_out_and_counted() -> None:
     lines = busy(processes=100, seconds=1.0, took=0.01)
     proving = next(one.index for one in lines if one.process == 77 and one.time >= SECOND // 2)
     shown = around({proving}, lines)
@@ -106,7 +106,7 @@ def test_around_a_proof_what_is_farthest_is_left_out_and_told() -> None:
     assert shown == around({proving}, lines), "the same each time"
 
 
-def test_a_run_s_columns_show_the_worst() -> None:
+def test_a_runs_columns_show_the_worst_outcome() -> None:
     lines = history(
         (0, 0, "invoke"), (1, 0, "ok"), (4, 0, "invoke"), (4.001, 0, "ok"), (4.002, 0, "invoke"), (4.003, 0, "fail"),
         (10, 0, "invoke"), (12, 0, "info"),
@@ -120,7 +120,7 @@ def test_a_run_s_columns_show_the_worst() -> None:
     assert "index 0 and 1, process 0, node n1" in lane.bars[0].told, "one alone is told as it is"
 
 
-def test_a_run_of_any_length_has_so_many_bars_and_marks_its_proofs() -> None:
+def test_a_run_of_any_length_has_a_bounded_number_of_bars_and_marks_its_proofs() -> None:
     lines = busy(processes=30, seconds=60.0, took=0.1)
     proving = frozenset(one.index for one in lines if one.process == 5)
     shown = whole(lines, 60.0, clients=30, proving=proving)
@@ -133,7 +133,7 @@ def test_a_run_of_any_length_has_so_many_bars_and_marks_its_proofs() -> None:
     assert timeline.of_run(frozenset(), [], [], 60.0, clients=6) is None
 
 
-def test_the_drawing_has_faults_outlines_and_what_each_bar_is() -> None:
+def test_the_drawing_has_faults_outlines_and_titles_of_bars() -> None:
     lines = history(
         (1, 0, "invoke"), (1.1, 0, "ok"), (1, 1, "invoke"), (1.2, 1, "info"), (30, 2, "invoke"), (33, 2, "fail")
     )

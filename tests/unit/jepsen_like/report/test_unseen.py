@@ -1,4 +1,4 @@
-"""How many acknowledged records nobody had read, over the time of a run."""
+"""The number of acknowledged records that were not read yet, over the time of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Line = tuple[int, Kind, str, Any]
 
 
 def history(lines: Sequence[Line]) -> list[Operation]:
-    """A second a line."""
+    """One second per line."""
     return [Operation(at, process, kind, f, value, at * SECOND) for at, (process, kind, f, value) in enumerate(lines)]
 
 
@@ -39,7 +39,7 @@ def total(lines: Sequence[Line]) -> list[tuple[float, float]]:
     return list(unseen(history(lines))["all"])
 
 
-def test_all_that_is_read_is_seen_at_last() -> None:
+def test_records_that_are_read_finally_count_as_seen() -> None:
     lines = sent("a", 1) + sent("b", 2) + polled(1, "a", 1) + polled(1, "b", 2)
     found = unseen(history(lines))
     assert list(found) == ["all", "a", "b"]
@@ -47,13 +47,13 @@ def test_all_that_is_read_is_seen_at_last() -> None:
     assert [number for _, number in found["a"]] == [0, 1, 1, 0, 0, 0] and found["b"][-1] == (7.0, 0.0)
 
 
-def test_what_is_lost_stays() -> None:
+def test_lost_records_stay_unseen() -> None:
     assert total(sent("a", 1) + sent("a", 2) + polled(1, "a", 2) + polled(2, "a", 2))[-1] == (7.0, 1.0)
-    # A poll that nobody heard of again has read nothing; there are readers, though.
+    # A poll without an outcome has read nothing, but there are readers.
     assert total([*sent("a", 1), (1, "invoke", "poll", [["poll"]])])[-1] == (2.0, 1.0)
 
 
-def test_only_what_was_acknowledged_waits_and_only_what_succeeded_reads() -> None:
+def test_only_acknowledged_records_wait_and_only_successful_polls_read() -> None:
     lines = sent("a", 1) + sent("a", 2, kind="info") + sent("a", 3, process=6, kind="fail")
     assert total(lines + polled(1, "a"))[-1] == (7.0, 1.0)
     assert total(sent("a", 1) + polled(1, "a", 1, kind="info"))[-1] == (3.0, 1.0)
@@ -62,7 +62,7 @@ def test_only_what_was_acknowledged_waits_and_only_what_succeeded_reads() -> Non
     assert {number for _, number in total([before[0], *polled(1, "a", 1), before[1]])} == {0.0}
 
 
-def test_a_transaction_is_whole_or_not_at_all() -> None:
+def test_a_transaction_counts_completely_or_not_at_all() -> None:
     two = txn(0, ["send", "a", [0, 1]], ["poll", {}], ["send", "b", [0, 1]], ["send", "a", [1, 2]])
     assert total(two)[-1] == (1.0, 3.0)
     reads = ["poll", {"a": [[0, 1]], "b": [[0, 1]]}], ["send", "a", [2, 3]], ["poll", {"a": [[1, 2]]}]
@@ -71,14 +71,14 @@ def test_a_transaction_is_whole_or_not_at_all() -> None:
     assert total(two + txn(1, *reads, kind="fail"))[-1] == (3.0, 3.0)
 
 
-def test_reading_anew_changes_nothing() -> None:
+def test_reading_again_changes_nothing() -> None:
     lines = sent("a", 1) + polled(1, "a", 1)
     again: list[Line] = [(1, "invoke", "crash", None), (1, "info", "crash", None)]
     again += [(7, "invoke", "assign", ["a"]), (7, "ok", "assign", ["a"])]
     assert total(lines + again + polled(7, "a", 1) + polled(7, "a"))[-1] == (11.0, 0.0)
 
 
-def test_of_many_keys_the_worst_have_lines_and_the_others_one() -> None:
+def test_of_many_keys_the_worst_have_lines_and_the_others_share_one() -> None:
     lines = [line for number in range(12) for line in sent(f"k{number:02}", number)]
     lines += [line for number in range(12) if number != 3 for line in polled(1, f"k{number:02}", number)]
     found = unseen(history(lines))
@@ -87,7 +87,7 @@ def test_of_many_keys_the_worst_have_lines_and_the_others_one() -> None:
         assert all_of_them == sum(points[number][1] for name, points in found.items() if name != "all")
 
 
-def test_a_long_run_has_so_many_points_and_each_is_true() -> None:
+def test_a_long_run_has_a_bounded_number_of_points_and_each_is_correct() -> None:
     lines = [line for number in range(1_500) for line in sent("a", number)]
     lines += polled(1, "a", *range(1_490))
     points = total(lines)
@@ -95,7 +95,7 @@ def test_a_long_run_has_so_many_points_and_each_is_true() -> None:
     assert all(number == (at + 1) // 2 for at, number in points[:-1])
 
 
-def test_what_is_no_log_has_none() -> None:
+def test_a_history_of_no_log_has_none() -> None:
     assert unseen([]) == {} and unseen(history(sent("a", 1))) == {} and unseen(history(polled(1, "a"))) == {}
     assert unseen(history([(0, "invoke", "poll", None), (0, "ok", "poll", {"t/0": 5})])) == {}
     assert unseen(history([(0, "invoke", "write", 3), (0, "ok", "write", 3)])) == {}

@@ -1,4 +1,4 @@
-"""Client processes of the operating system: one that works, and those that lie, hang, die and will not start."""
+"""Client processes of the operating system: one that works, and others that lie, hang, die and do not start."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ WORK = Ask(0, "read", ["t", None], 5.0)
 
 
 def program(text: str) -> tuple[str, ...]:
-    """Reads one line, and goes on."""
+    """Reads one line, and continues."""
     return (sys.executable, "-S", "-c", f"import sys, time; sys.stdin.readline(); {text}")
 
 
@@ -31,20 +32,29 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-async def test_a_client_process_works_until_its_input_ends(tmp_path: Path) -> None:
+async def test_a_client_process_works_until_its_input_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "clients" / "worker-0.log"
+    started: list[asyncio.subprocess.Process] = []
+    create = asyncio.create_subprocess_exec
+
+    async def created(*program: str, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await create(*program, **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", created)
     child = await ClientProcess.start(OPEN, log)
     try:
         told = await child.ask(WORK)
-        assert told.kind == "fail" and told.error == "no node takes connections"
+        assert told.kind == "fail" and told.error == "no node accepts connections"
         # Larger than any pipe's buffer, there and back.
         large = await child.ask(Ask(0, "sing" * 300_000, ["t", None], 5.0))
         assert large.kind == "info" and len(large.error["exception"]) > 1_000_000
-        # Whoever started it is gone, and with it the other end of its input.
-        assert child._process.stdin is not None
-        child._process.stdin.close()
+        # Its parent is gone, and with it the other end of its input.
+        (process,) = started
+        assert process.stdin is not None
+        process.stdin.close()
         async with asyncio.timeout(60):
-            assert await child._process.wait() == 0
+            assert await process.wait() == 0
     finally:
         await child.stop()
     assert is_gone(child.pid)
@@ -60,14 +70,14 @@ async def test_a_client_process_works_until_its_input_ends(tmp_path: Path) -> No
         "import os; os.kill(os.getpid(), 9)",
     ],
 )
-async def test_one_that_does_not_start_well_is_gone(tmp_path: Path, text: str) -> None:
+async def test_one_that_fails_to_start_is_gone(tmp_path: Path, text: str) -> None:
     with pytest.raises(ClientGone):
         await ClientProcess.start(OPEN, tmp_path / "log", program(text))
 
 
-async def test_one_that_never_says_that_it_is_ready_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_never_becomes_ready_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_processes, "START_SECONDS", 0.3)
-    with pytest.raises(ClientGone, match="not ready after"):
+    with pytest.raises(ClientGone, match="not ready within"):
         await ClientProcess.start(OPEN, tmp_path / "log", program("time.sleep(600)"))
 
 
@@ -80,7 +90,7 @@ async def test_one_that_never_says_that_it_is_ready_is_killed(tmp_path: Path, mo
         "sys.stdin.readline(); sys.stdout.write('half a l'); sys.stdout.flush(); sys.exit(0)",
     ],
 )
-async def test_one_that_makes_no_sense_or_dies_is_told_as_gone(tmp_path: Path, text: str) -> None:
+async def test_one_that_answers_nonsense_or_dies_is_reported_as_gone(tmp_path: Path, text: str) -> None:
     child = await ClientProcess.start(OPEN, tmp_path / "log", program(READY + text))
     try:
         with pytest.raises(ClientGone):
@@ -90,7 +100,7 @@ async def test_one_that_makes_no_sense_or_dies_is_told_as_gone(tmp_path: Path, t
     assert is_gone(child.pid)
 
 
-async def test_one_that_stalls_does_nothing_and_goes_on(tmp_path: Path) -> None:
+async def test_one_that_is_paused_does_nothing_and_continues(tmp_path: Path) -> None:
     echo = '[print(sys.stdin.readline() and \'{"kind": "ok"}\', flush=True) for _ in range(9)]'
     child = await ClientProcess.start(OPEN, tmp_path / "log", program(READY + echo))
     try:
@@ -107,7 +117,7 @@ async def test_one_that_stalls_does_nothing_and_goes_on(tmp_path: Path) -> None:
         await child.stall(0)
 
 
-async def test_one_that_hangs_can_be_given_up_and_killed_and_killed_again(
+async def test_one_that_hangs_can_be_given_up_and_killed_repeatedly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_processes, "STOP_SECONDS", 0.2)
@@ -124,7 +134,7 @@ async def test_one_that_hangs_can_be_given_up_and_killed_and_killed_again(
     assert is_gone(other.pid), "it does not stop by itself"
 
 
-def test_workers_are_shared_out_over_the_nodes() -> None:
+def test_workers_are_distributed_over_the_nodes() -> None:
     assert [rotated(["a", "b", "c"], worker)[0] for worker in range(4)] == ["a", "b", "c", "a"]
     assert rotated(["a", "b", "c"], 1) == ["b", "c", "a"]
     assert Told("ok") == Told("ok", None, None, [])

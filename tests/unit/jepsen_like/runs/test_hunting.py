@@ -1,4 +1,4 @@
-"""Planted bugs in real clusters: each has a hunt or a reason, and a hunt says what it found and how soon."""
+"""Planted bugs in real clusters: each has a hunt or a reason, and a hunt reports its finding and its time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_hunt_can_be_run(bug: str) -> None:
 
 
 class Runs:
-    """What the runs of a hunt come to, one after the other; a second each."""
+    """The results of a hunt's runs, one after the other; a second each."""
 
     def __init__(self, *verdicts: Any) -> None:
         self.verdicts = list(verdicts)
@@ -88,7 +88,7 @@ def test_a_hunt_ends_with_the_first_run_that_finds_it() -> None:
 @pytest.mark.parametrize(
     ("anomaly", "found"), [("not-running", True), ("not-healed", True), ("stuck", True), ("not-stopped", False)]
 )
-def test_nodes_that_give_up_are_a_finding_and_slow_ones_are_none(anomaly: str, found: bool) -> None:
+def test_nodes_that_give_up_are_a_finding_and_slow_ones_are_not(anomaly: str, found: bool) -> None:
     assert hunted(Runs((None, {anomaly: 1})), seconds=1).found is found
 
 
@@ -99,20 +99,20 @@ def test_a_hunt_ends_with_its_time() -> None:
         hunted(Runs(RunFailed("busy")), seconds=1)
 
 
-def test_a_control_is_one_run_with_nothing_in_it() -> None:
+def test_a_control_is_one_run_without_a_bug() -> None:
     runs = Runs((True, {}))
     found = hunted(runs, planted=False)
     assert (found.found, found.planted, runs.plans[0].planted) == (False, False, "")
 
 
-def test_what_does_not_show_is_refused_with_its_reason() -> None:
+def test_a_bug_that_cannot_show_is_refused_with_its_reason() -> None:
     with pytest.raises(InvalidRequest, match="ext4 syncs a file's name"):
         hunting.hunt_of("segments_without_folder_fsync")
-    with pytest.raises(InvalidRequest, match="there is no planted bug 'rain'"):
+    with pytest.raises(InvalidRequest, match="unknown planted bug 'rain'"):
         hunting.hunt_of("rain")
 
 
-def test_a_line_counts_while_the_bug_replaces_the_same_code(tmp_path: Path) -> None:
+def test_a_result_is_valid_while_the_bug_replaces_the_same_code(tmp_path: Path) -> None:
     late = hunted(Runs((True, {}), (False, {"lost-write": 1})))
     soon = hunted(Runs((False, {"lost-write": 1})))
     other = hunting.msgspec.structs.replace(soon, pins=dict.fromkeys(soon.pins, "other"))
@@ -127,11 +127,11 @@ def test_a_line_counts_while_the_bug_replaces_the_same_code(tmp_path: Path) -> N
     assert found_bugs(lines) == {BUG: 1.0}
     assert found_bugs([other, control]) == {}
     file.write_text('{"my": "notes"}\n')
-    with pytest.raises(InvalidRequest, match="line 1: no result of a hunt"):
+    with pytest.raises(InvalidRequest, match="line 1: not a result of a hunt"):
         read_hunts([file])
 
 
-def test_the_command_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_continues_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs((False, {"lost-write": 1}), (False, {"duplicate": 1}), (True, {}))
     monkeypatch.setattr(
         sys.modules["jepsen_like.chaos.planted"], "make_run", lambda plan, layout, folder, keep: runs.make(plan)

@@ -1,4 +1,4 @@
-"""The interpreter against clients that do what clients do: answer, not know, hang, make no sense, and die."""
+"""The interpreter with clients that answer, do not know, hang, answer nonsense, and die."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class FakeClient:
 
 @dataclass
 class World:
-    """An interpreter over fake clients."""
+    """An interpreter with fake clients."""
 
     folder: Path
     answer: Callable[[Ask], Told | BaseException | None]
@@ -97,7 +97,7 @@ class World:
         return self.clients[-1]
 
     async def run(self, generator: Generator) -> list[Operation]:
-        """The history; whatever happens, every client is gone."""
+        """Return the history; whatever happens, every client is gone."""
         plan = RunPlan(
             cell="", workload="", nemesis="", nodes=3, seconds=self.seconds, rate=1, seed=1,
             processes=self.processes, options=self.options,
@@ -141,7 +141,7 @@ async def test_every_operation_begins_and_ends_in_the_history(tmp_path: Path) ->
     assert found[-1].invocation.f == "last" and world.starts == [0, 1]
 
 
-async def test_what_nobody_knows_ends_a_process_and_not_its_client(tmp_path: Path) -> None:
+async def test_an_unknown_outcome_ends_a_process_and_not_its_client(tmp_path: Path) -> None:
     kinds = iter(["info", "fail", "ok"] * 10)
     world = World(tmp_path, lambda asked: Told(next(kinds), error="why"), processes=1)  # type: ignore[arg-type]
     history = await world.run(work(6))
@@ -151,8 +151,8 @@ async def test_what_nobody_knows_ends_a_process_and_not_its_client(tmp_path: Pat
     assert all(one.error == "why" and one.value is not None for one in failed), "what was asked is told again"
 
 
-async def test_who_goes_on_with_a_history_has_processes_that_nobody_had(tmp_path: Path) -> None:
-    """A process of the history that is gone must not seem to go on."""
+async def test_a_continued_history_uses_new_processes(tmp_path: Path) -> None:
+    """A process of the history that has ended must not seem to continue."""
     world = World(tmp_path, lambda asked: Told("info"), first_process=4)
     history = await world.run(work(3))
     numbers = {one.process for one in history if isinstance(one.process, int)}
@@ -188,7 +188,7 @@ async def test_one_that_hangs_does_not_hold_up_the_others(tmp_path: Path) -> Non
     assert sum(one.kind == "ok" for one in history[:first]) >= 20
 
 
-async def test_a_client_is_started_again_and_in_the_end_the_run_fails(tmp_path: Path) -> None:
+async def test_a_client_is_restarted_and_finally_the_run_fails(tmp_path: Path) -> None:
     patient = World(tmp_path, ok, processes=1, start_errors=1)
     assert len(calls(await patient.run(work(1)))) == 1
     hopeless = World(tmp_path, ok, processes=1, start_errors=STARTS_MAX)
@@ -196,7 +196,7 @@ async def test_a_client_is_started_again_and_in_the_end_the_run_fails(tmp_path: 
         await hopeless.run(work(1))
 
 
-async def test_a_generator_waits_for_the_heal_and_not_for_ever(tmp_path: Path) -> None:
+async def test_a_generator_waits_for_the_heal_but_not_forever(tmp_path: Path) -> None:
     world = World(tmp_path, ok, processes=1)
     asyncio.get_running_loop().call_later(0.05, world.healed.set)
     history = await world.run(Phases((work(1), UntilHealed(), work(1, "after"))))
@@ -207,7 +207,7 @@ async def test_a_generator_waits_for_the_heal_and_not_for_ever(tmp_path: Path) -
         await forgotten.run(UntilHealed())
 
 
-async def test_time_that_is_over_ends_what_waits_for_nothing(tmp_path: Path) -> None:
+async def test_the_end_of_the_time_ends_waits_for_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, ok, processes=1)
     world.healed.set()
     began = time.monotonic()
@@ -215,7 +215,7 @@ async def test_time_that_is_over_ends_what_waits_for_nothing(tmp_path: Path) -> 
     assert time.monotonic() - began < 10
 
 
-async def test_who_is_cancelled_leaves_no_client(tmp_path: Path) -> None:
+async def test_a_cancelled_run_leaves_no_client(tmp_path: Path) -> None:
     world = World(tmp_path, lambda asked: None, grace=60)
     running = asyncio.create_task(world.run(work(5)))
     async with asyncio.timeout(30):
@@ -227,7 +227,7 @@ async def test_who_is_cancelled_leaves_no_client(tmp_path: Path) -> None:
     assert [client.stopped for client in world.clients] == [1, 1]
 
 
-async def test_a_bug_of_a_generators_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_bug_in_a_generator_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
     def broken(context: Any) -> tuple[str, Any]:
         raise ZeroDivisionError
 
@@ -239,7 +239,7 @@ async def test_a_bug_of_a_generators_ends_the_run_and_leaves_nothing(tmp_path: P
 
 @dataclass(frozen=True)
 class OneAtATime(Generator):
-    """Raises where it is asked about a process of whose operation it was not told that it has ended."""
+    """Raises if it is asked about a process whose operation has not been reported as ended."""
 
     busy: frozenset[int] = frozenset()
     left: int = 200
@@ -258,17 +258,17 @@ class OneAtATime(Generator):
         return replace(self, busy=self.busy | mine if operation.kind == "invoke" else self.busy - mine)
 
 
-async def test_a_generator_knows_what_has_happened_before_it_is_asked(tmp_path: Path) -> None:
+async def test_a_generator_knows_all_earlier_events(tmp_path: Path) -> None:
     world = World(tmp_path, ok, processes=4)
     assert len(calls(await world.run(OneAtATime()))) == 200
 
 
-# --- What runs in a client's process ----------------------------------------------------------------------------------
+# --- In a client's process --------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Doing:
-    """A client that does what it is told to."""
+    """A client that behaves as configured."""
 
     settings: ClientSettings
     what: Any
@@ -284,7 +284,7 @@ class Doing:
         return Told("ok", [f, value, dict(hint)])
 
     async def _never_mind(self) -> None:
-        """Whoever is cancelled here waits once more."""
+        """A cancelled caller waits once more."""
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         await asyncio.Event().wait()
@@ -302,7 +302,7 @@ def host(what: Any, closed: list[int]) -> ClientHost:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_an_error_that_says_that_it_may_have_happened_is_never_told_as_a_failure(code: str) -> None:
+def test_an_error_with_an_unknown_outcome_is_never_reported_as_a_failure(code: str) -> None:
     kind = outcome_of(RaftlogError(code, "")).kind
     assert kind == ("info" if CODES[code].applied is not Applied.NO or code == "protocol_error" else "fail")
 
@@ -320,7 +320,7 @@ def test_an_error_that_says_that_it_may_have_happened_is_never_told_as_a_failure
         (ZeroDivisionError("a bug"), "info"),
     ],
 )
-async def test_a_client_process_tells_everything_that_can_happen(
+async def test_a_client_process_reports_every_kind_of_outcome(
     what: Any, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     closed: list[int] = []
@@ -344,10 +344,10 @@ async def test_another_process_is_another_client() -> None:
     assert closed == [0, 6, 12]
 
 
-async def test_time_that_is_over_is_told_at_once_whatever_its_client_still_does(
+async def test_a_timeout_is_reported_at_once_whatever_its_client_still_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It aborts, for example, and that takes as long as the cluster does not answer."""
+    """It aborts, for example, which takes as long as the cluster does not answer."""
     monkeypatch.setattr(process, "STUCK_SECONDS", 0.1)
     closed: list[int] = []
     serving = host("stubborn", closed)
@@ -361,7 +361,7 @@ async def test_time_that_is_over_is_told_at_once_whatever_its_client_still_does(
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_every_client_refuses_what_it_does_not_do_and_closes_without_a_cluster(name: str) -> None:
+async def test_every_client_refuses_unknown_operations_and_closes_without_a_cluster(name: str) -> None:
     opened = Open(name, ["127.0.0.1:1"], 0, {"tag": "x", "topics": {"t": 1}})
     serving = ClientHost(opened, made(opened), stuck=lambda: pytest.fail("it is stuck"))
     told = await serving.do(Ask(0, "sing", ["k", 1], 1.0))
@@ -369,7 +369,7 @@ async def test_every_client_refuses_what_it_does_not_do_and_closes_without_a_clu
     assert told.kind == "info" and "exception" in told.error
 
 
-# --- A whole run that cannot be ---------------------------------------------------------------------------------------
+# --- A whole run that is impossible -----------------------------------------------------------------------------------
 
 
 def plan(**changed: Any) -> RunPlan:

@@ -1,4 +1,4 @@
-"""Rounds: which count, which are made again, and what ends a run of them."""
+"""Rounds: those that count, those that are repeated, and the end of a run of them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def plan(**changed: Any) -> RunPlan:
 
 @dataclass
 class World:
-    """What the rounds do, without a cluster."""
+    """The events of the rounds, without a cluster."""
 
     monkeypatch: pytest.MonkeyPatch
     folder: RunFolder
     verdicts: list[dict[str, Verdict]] = field(default_factory=list)
-    """Of each round; fine where there are no more."""
+    """The event of each round; later ones are fine."""
     void: set[int] = field(default_factory=set)
     """Rounds whose fault is not proved."""
     heal_fails: bool = False
@@ -108,7 +108,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch, RunFolder(tmp_path))
 
 
-async def test_all_rounds_are_made_and_each_has_processes_of_its_own(world: World) -> None:
+async def test_all_rounds_are_run_and_each_has_processes_of_its_own(world: World) -> None:
     played = await world.play()
     assert (played.passed, len(played.faults)) == (3, 3)
     assert world.first_processes == [0, 6, 12]
@@ -120,13 +120,13 @@ async def test_all_rounds_are_made_and_each_has_processes_of_its_own(world: Worl
     assert (worked.rounds, worked.not_healed, worked.operations) == (3, "", {"ok": 5})
 
 
-async def test_a_round_without_proof_is_made_again(world: World) -> None:
+async def test_a_round_without_proof_is_repeated(world: World) -> None:
     world.void = {1}
     played = await world.play()
     assert (played.passed, len(played.faults)) == (3, 4)
 
 
-async def test_a_fault_that_never_bites_ends_the_run(world: World) -> None:
+async def test_a_fault_that_never_has_an_effect_ends_the_run(world: World) -> None:
     world.void = set(range(100))
     played = await world.play()
     assert (played.passed, len(played.faults)) == (0, VOIDS_MAX)
@@ -140,7 +140,7 @@ async def test_the_first_round_that_is_not_valid_is_the_last(world: World, valid
     assert played.verdicts["kafka"].valid is valid
 
 
-async def test_what_cannot_be_healed_ends_the_run(world: World) -> None:
+async def test_a_fault_that_cannot_be_healed_ends_the_run(world: World) -> None:
     world.heal_fails = True
     played = await world.play()
     assert played.passed == 0 and played.worked({}).not_healed == "n1 does not start"
@@ -148,15 +148,15 @@ async def test_what_cannot_be_healed_ends_the_run(world: World) -> None:
 
 
 async def test_a_node_that_ends_by_itself_is_found(world: World) -> None:
-    """S10: whoever was healed goes on running."""
+    """S10: a healed node continues to run."""
     world.ended = "n2"
     played = await world.play()
     assert played.passed == 0
     assert played.verdicts["nodes"].anomalies == {"node-ended": [{"node": "n2", "log": "INVARIANT"}]}
 
 
-async def test_a_cluster_that_is_not_well_after_some_rounds_is_told_of(world: World) -> None:
-    """S10. In the first round it was never well, and the run says nothing of it."""
+async def test_a_cluster_that_is_unhealthy_after_some_rounds_is_reported(world: World) -> None:
+    """S10. If it was unhealthy from the first round on, the run proves nothing."""
     world.well_for = 1
     played = await world.play()
     assert played.passed == 1 and played.verdicts["well"].valid is None
@@ -166,7 +166,9 @@ async def test_a_cluster_that_is_not_well_after_some_rounds_is_told_of(world: Wo
         await world.play()
 
 
-async def test_a_cluster_that_acknowledges_nothing_is_not_broken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_that_acknowledges_nothing_is_not_called_broken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.silent = True
     monkeypatch.setattr(rounds, "WARM_UP_SECONDS", 0.05)
     with pytest.raises(RunFailed, match="were not acknowledged"):
@@ -178,11 +180,11 @@ def test_nemeses_of_rounds_take_turns() -> None:
     assert nemeses_of(plan()) == ("kill",)
     assert nemeses_of(plan(nemesis="mixed", options={"nemeses": ["kill", "pause"]})) == ("kill", "pause")
     for wrong in ({"nemesis": "none"}, {"nemesis": "mixed"}, {"nemesis": "mixed", "options": {"nemeses": ["rain"]}}):
-        with pytest.raises(InvalidRequest, match="rounds have a nemesis each"):
+        with pytest.raises(InvalidRequest, match="every round needs a nemesis"):
             nemeses_of(plan(**wrong))
 
 
-def test_rounds_are_judged_together() -> None:
+def test_rounds_are_checked_together() -> None:
     bad = {"kafka": Verdict(False, {"lost-write": [{"n": 1}]}), "recovery": Verdict(True, {}, {"recovery_s": 0.5})}
     found = together(together({}, bad), FINE)
     assert found["kafka"].valid is False and found["kafka"].anomalies == {"lost-write": [{"n": 1}]}
@@ -193,7 +195,7 @@ def test_rounds_are_judged_together() -> None:
     assert together({}, unknown)["recovery"].measured == {"recovery_s": None}
 
 
-def test_operations_go_on_until_the_heal() -> None:
+def test_operations_continue_until_the_heal() -> None:
     class Ready(Generator):
         def draw(self, context: Context) -> Any:
             return Wanted(0, "send"), self

@@ -1,1 +1,1 @@
-""" """
+"""Unit tests of `jepsen_like/scoreboard/`."""

@@ -1,4 +1,4 @@
-"""Results that are kept with the code: each line once, as it was; and the scoreboard's rows that are no cells."""
+"""Results that are kept with the code: each line once, unchanged; and the scoreboard's rows that are no cells."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POWER = b'{"round":1,"survivors":["parts"],"acknowledged_lost":[],"commit":"abc"
 SEEDS = b'{"kind": "quorum", "from": 1, "to": 5, "violations": []}'
 
 
-def test_lines_are_taken_as_they_are_each_once(tmp_path: Path) -> None:
+def test_lines_are_copied_unchanged_and_once(tmp_path: Path) -> None:
     one, other, folder = tmp_path / "one.jsonl", tmp_path / "other.jsonl", tmp_path / "kept"
     one.write_bytes(POWER + b"\n" + SEEDS + b"\n" + POWER[:20])
     other.write_bytes(SEEDS + b"\n")
@@ -33,16 +33,16 @@ def test_lines_are_taken_as_they_are_each_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b'{"my": "notes"}', b"[1, 2}", b"{}"])
-def test_nothing_is_taken_of_a_file_with_something_else(tmp_path: Path, line: bytes) -> None:
+def test_nothing_is_copied_from_a_file_with_other_content(tmp_path: Path, line: bytes) -> None:
     file, folder = tmp_path / "one.jsonl", tmp_path / "kept"
     file.write_bytes(POWER + b"\n" + line + b"\n")
-    with pytest.raises(InvalidRequest, match="line 2: no result of the fault suite"):
+    with pytest.raises(InvalidRequest, match="line 2: not a result of the fault suite"):
         keep([file], folder)
     assert not folder.exists()
 
 
-def test_what_is_kept_is_what_it_should_be() -> None:
-    """Whoever adds a line by hand is told."""
+def test_the_kept_results_are_valid() -> None:
+    """This also checks lines that were added by hand."""
     assert {file.name for file in FOLDER.iterdir()} <= {*FIELDS, "README.md"}
     for name in FIELDS:
         lines = lines_of(name)
@@ -72,7 +72,7 @@ def test_keep_and_board_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (row["target_rounds"], row["rounds"], row["rounds_now"], row["passed"]) == ("20", "1", "0", "1")
 
 
-def test_power_failures_that_lost_something_are_no_rounds() -> None:
+def test_power_failures_with_losses_are_no_successful_rounds() -> None:
     lines = [
         {"commit": "here", "acknowledged_lost": []},
         {"commit": "before", "acknowledged_lost": []},
@@ -82,7 +82,7 @@ def test_power_failures_that_lost_something_are_no_rounds() -> None:
     assert (row["rounds"], row["rounds_now"], row["runs"], row["anomalies_now"]) == (2, 1, 3, "acknowledged-lost=2")
 
 
-def test_kills_of_spark_that_were_judged_wrong_are_told() -> None:
+def test_failed_kills_of_spark_are_reported() -> None:
     lines = [{"verdict": "right", "commit": "a"}, {"verdict": "a record is there twice", "commit": "b"}]
     row = spark_kills(lines)
     assert (row["rounds"], row["runs"], row["anomalies"], row["last_commit"]) == (1, 2, "wrong=1", "b")
@@ -102,19 +102,19 @@ def test_of_each_corpus_the_last_line_counts() -> None:
     assert row["workload"] == "knossos=121/122 porcupine=108/108"
 
 
-def test_a_bug_that_is_found_late_is_not_found_in_time() -> None:
+def test_a_bug_that_is_found_too_late_does_not_count() -> None:
     row = hunted(["a", "b", "c", "d"], {"a": 30.0, "b": 50.0, "c": 700.0}, 600.0)
     assert (row["runs"], row["passed"], row["unknown"], row["workload"]) == (4, 2, 2, "median 50 s")
     assert hunted(["a"], {}, 600.0)["passed"] == 0
 
 
-def test_jepsens_own_figures_stand_beside_ours() -> None:
+def test_jepsens_own_figures_are_shown_for_comparison() -> None:
     assert figures("") == ""
     assert figures("J1-J3").count("J") == 3 and figures("J1-J3").startswith("J1: Redpanda")
     assert "J4: etcd" in figures("J1, J4, J5") and "J2" not in figures("J1, J4, J5")
 
 
-def test_corpora_that_are_there_are_judged(tmp_path: Path) -> None:
+def test_available_corpora_are_checked(tmp_path: Path) -> None:
     folder = tmp_path / "corpora"
     (folder / "porcupine").mkdir(parents=True)
     for name, value in (("good.log", "3"), ("bad.log", "4")):

@@ -1,4 +1,4 @@
-"""Which run comes next, how many at a time, and what a sitting that ends leaves."""
+"""The choice of the next run, parallel runs, and the state after an interrupted sitting."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_each_cell_once_and_then_the_least_advanced() -> None:
     assert fifth is not None and fifth.cell == "R3" and fifth.seed == 5
 
 
-def test_what_is_under_way_is_not_begun_again() -> None:
-    """Two lanes: the last piece of a cell is made by one of them."""
+def test_a_run_in_progress_is_not_started_again() -> None:
+    """Two lanes: the last piece of a cell is run by one of them."""
     sitting = Sitting(["R0"], 60.0, 100.0)
     found = nothing()
     found["R0"].seconds_now = CELLS["R0"].seconds - 10
@@ -55,7 +55,7 @@ def test_what_is_under_way_is_not_begun_again() -> None:
     assert Sitting(["R0"], 60.0, 100.0, each=601.0).next_plan(found, 4) is not None
 
 
-def test_rounds_are_shared_out() -> None:
+def test_rounds_are_divided() -> None:
     sitting = Sitting(["R11"], 60.0, 100.0, rounds=25)
     found = nothing()
     plans = [sitting.next_plan(found, 1), sitting.next_plan(found, 2), sitting.next_plan(found, 3)]
@@ -72,7 +72,7 @@ def test_rounds_are_shared_out() -> None:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stands for `raftlog`: tells an outcome for the cell that it is given, and appends it."""
+    """Stands for `raftlog`: prints an outcome for the given cell, and appends it."""
     script = tmp_path / "program.py"
     script.write_text(
         "import sys, pathlib\n"
@@ -99,7 +99,7 @@ def call(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_several_clusters_at_a_time_until_all_have_what_they_need(program: Path) -> None:
+def test_several_clusters_in_parallel_until_all_have_their_targets(program: Path) -> None:
     code, told = call("--cells", "R10,R11", "--parallel", "3", "--rounds", "20", "--runs", str(program))
     assert code == 0, told
     lines = (program / "results.jsonl").read_bytes().splitlines()
@@ -114,12 +114,12 @@ def test_a_run_that_is_not_valid_ends_all(program: Path) -> None:
     assert 1 <= len((program / "results.jsonl").read_bytes().splitlines()) <= 2
 
 
-def test_runs_that_say_nothing_end_a_sitting(program: Path) -> None:
+def test_runs_without_a_verdict_end_a_sitting(program: Path) -> None:
     code, told = call("--cells", "R3", "--parallel", "2", "--time", "10", "--runs", str(program))
-    assert code == 1 and "runs in a row say nothing of their cluster" in told
+    assert code == 1 and "runs in a row failed to test their cluster" in told
 
 
-def test_one_at_a_time_goes_on_after_a_run_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_lane_continues_after_a_run_without_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[RunPlan] = []
 
     def make_run(plan: RunPlan, layout: str, runs: Path) -> Outcome:

@@ -1,4 +1,4 @@
-"""What is accumulated of the fault suite's cells, and what a run is worth."""
+"""The accumulated results of the fault suite's cells, and the value of a run."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_each_cell_can_be_run_on_its_layout(name: str) -> None:
     assert set(re.findall(r"J\d", cell(name).reference)) <= REFERENCES.keys()
 
 
-def test_a_cell_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="no cell 'R99'; there are R0, R1"):
+def test_an_unknown_cell_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="unknown cell 'R99'; cells: R0, R1"):
         cell("R99")
 
 
-def test_only_what_passed_is_accumulated_and_only_this_code_counts_now() -> None:
+def test_only_passed_runs_are_accumulated_and_only_this_code_is_current() -> None:
     found = scores(
         [
             result("R1", True),
@@ -79,7 +79,7 @@ def test_only_what_passed_is_accumulated_and_only_this_code_counts_now() -> None
     assert len(lines) == len(CELLS) + 1 and lines[0] == ",".join(COLUMNS)
 
 
-def test_a_run_with_other_options_than_its_cell_has_is_none_of_now() -> None:
+def test_a_run_with_other_options_than_its_cells_is_outdated() -> None:
     today = result("R8", True, seconds=50.0)
     other = {**today.plan.options, "retention_past_s": 3_600}
     before = msgspec.structs.replace(today, plan=msgspec.structs.replace(today.plan, options=other))
@@ -95,7 +95,7 @@ def test_the_least_advanced_is_due_first() -> None:
     assert due(found, ["R1", "R2", "R3"], seconds=600) == ["R3"]
 
 
-def test_results_are_only_appended_to(tmp_path: Path) -> None:
+def test_results_are_append_only(tmp_path: Path) -> None:
     file = tmp_path / "runs" / "results.jsonl"
     append(file, result("R1", True))
     with file.open("ab") as torn:
@@ -105,11 +105,11 @@ def test_results_are_only_appended_to(tmp_path: Path) -> None:
     assert [one.valid for one in read_results([file])] == [True, None]
     other = tmp_path / "other.jsonl"
     other.write_text('{"my": "notes"}\n')
-    with pytest.raises(InvalidRequest, match="line 1: no result of a run"):
+    with pytest.raises(InvalidRequest, match="line 1: not a result of a run"):
         list(read_results([other]))
 
 
-def test_what_was_simulated_has_rows_of_its_own() -> None:
+def test_simulated_results_have_rows_of_their_own() -> None:
     whole = Summary("quorum", 60.0, seeds={1, 2, 3}, virtual_seconds=183.0, violations={2: "S7.1"})
     rows = simulated([whole, Summary("cluster", 2.0, seeds={1})])
     assert [one["cell"] for one in rows] == ["Sim1", "Sim2", "Sim3"]
@@ -138,7 +138,7 @@ VOID = Fault(kind="kill", targets=("n1",), began=1, ended=2, error="it was gone 
         ([], {**FINE, "kafka": Verdict(False, {"lost-write": [{}, {}]})}, {"n1": 0}, "", False, {"lost-write": 2}),
     ],
 )
-def test_what_a_run_is_worth(
+def test_the_value_of_a_run(
     faults: list[Fault],
     verdicts: dict[str, Verdict],
     codes: dict[str, int | None],
@@ -152,14 +152,14 @@ def test_what_a_run_is_worth(
     assert sum(found.faults.values()) == faults.count(BITTEN) and sum(found.void.values()) == faults.count(VOID)
 
 
-def test_a_cluster_that_did_not_get_over_it_by_itself_has_failed() -> None:
+def test_a_cluster_that_did_not_recover_by_itself_has_failed() -> None:
     plan = cell("R15").plan(seed=1, seconds=10)
     worked = Worked(10.0, [BITTEN], {"ok": 1}, "the full disks of n1 did not heal by themselves", stuck=True)
     found = outcome(plan, "now", worked, FINE, {"n1": 0})
     assert found.valid is False and found.anomalies == {"stuck": 1}
 
 
-def test_a_file_that_was_damaged_counts_by_its_kind() -> None:
+def test_a_damaged_file_counts_by_its_kind() -> None:
     faults = [
         Fault(kind="bitflip", targets=("n1",), began=1, ended=2, evidence={"what": what, "file": "x"})
         for what in ("segment", "index", "segment")
@@ -168,7 +168,7 @@ def test_a_file_that_was_damaged_counts_by_its_kind() -> None:
     assert found.faults == {"bitflip:segment": 2, "bitflip:index": 1} and found.valid
 
 
-def test_a_mix_that_broke_nothing_for_long_shows_nothing() -> None:
+def test_a_mix_without_faults_for_long_proves_nothing() -> None:
     plan = cell("R12").plan(seed=1, seconds=10)
     short, long = (outcome(plan, "now", Worked(s, [], {"ok": 1}), FINE, {"n1": 0}) for s in (60.0, 600.0))
     assert short.valid is True and long.valid is None

@@ -1,4 +1,4 @@
-"""The workload whose topics are deleted and created again: what it draws, and how its client tells lives apart."""
+"""The workload whose topics are deleted and re-created: its draws, and how its client distinguishes lives."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def told(kind: Kind, f: str, value: Any, process: int = 0, time: int = 0) -> Ope
     return Operation(0, process, kind, f, value, time)
 
 
-# --- Which life a record is of ----------------------------------------------------------------------------------------
+# --- The life of a record ---------------------------------------------------------------------------------------------
 
 
-def test_a_record_is_of_the_life_whose_position_went_over_it() -> None:
+def test_a_record_belongs_to_the_life_whose_position_passed_it() -> None:
     handed, unclear, unknown = by_life([record(3), record(4)], {OLD: 9, NEW: 3}, {OLD: 9, NEW: 5})
     assert listed(handed) == [["t", "2", 0, [[3, 103], [4, 104]]]] and not unclear and not unknown
 
 
-def test_a_record_that_two_lives_may_have_given_is_told_of_both() -> None:
+def test_a_record_of_one_of_two_lives_names_both() -> None:
     handed, unclear, unknown = by_life([record(0), record(1)], {OLD: 1, NEW: 0}, {OLD: 2, NEW: 2})
     assert listed(handed) == [["t", "2", 0, [[0, 100]]]] and not unknown
     assert listed(unclear) == [["t", "1", 0, [[1, 101]]], ["t", "2", 0, [[1, 101]]]]
 
 
-def test_a_record_of_what_is_not_assigned_is_told() -> None:
+def test_a_record_of_an_unassigned_partition_is_reported() -> None:
     handed, unclear, unknown = by_life([record(0, partition=1)], {NEW: 0}, {NEW: 1})
     assert (handed, unclear, unknown) == ({}, {}, [["t", 1, 0, 100]])
 
@@ -58,7 +58,7 @@ def test_offsets_name_their_lives() -> None:
     assert offsets_of({NEW: 3, OLD: 7}) == [["t", "1", 0, 7], ["t", "2", 0, 3]]
 
 
-# --- What is drawn ----------------------------------------------------------------------------------------------------
+# --- Draws ------------------------------------------------------------------------------------------------------------
 
 
 def operations(**given: Any) -> LivesOperations:
@@ -80,7 +80,7 @@ def test_one_topic_at_a_time_is_deleted_and_then_created_again() -> None:
     assert wanted.f == "delete"
 
 
-def test_a_name_whose_deletion_or_creation_is_unknown_is_created_until_it_is_there() -> None:
+def test_a_name_with_an_unknown_deletion_or_creation_is_created_until_it_exists() -> None:
     for f in ("delete", "create"):
         here: Generator = operations(operator=0, gone=(A,) if f == "create" else ())
         here = here.told(told("info", f, [A, 1], time=SECOND))
@@ -117,7 +117,7 @@ def test_a_worker_sends_to_every_name_until_that_is_acknowledged() -> None:
     assert here.told(told("ok", "send", wanted.value)).draw(context())[0] is None
 
 
-def test_members_read_on_until_the_group_was_handed_all_that_was_dumped() -> None:
+def test_members_continue_until_the_group_has_read_every_dumped_record() -> None:
     here: Generator = ReadOn().told(told("ok", "dump", ["t", "2", [[[0, 3], [1, 4]], []]], process=1))
 
     def handed(*pairs: list[int], process: int = 0) -> Operation:

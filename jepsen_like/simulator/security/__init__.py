@@ -1,0 +1,1 @@
+"""Users, tokens and access rules in the world of the quorum."""
