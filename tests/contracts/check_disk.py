@@ -1,6 +1,6 @@
-"""What every `Disk` does, real or simulated. Each check gets an empty disk that works.
+"""The contract of every `Disk`, real or simulated. Each check gets an empty, working disk.
 
-What a disk does when it fails or loses power only a simulated one can show; those checks live with it.
+Only a simulated disk can show the effects of failures and power losses; those checks are in its own tests.
 """
 
 from __future__ import annotations
@@ -217,4 +217,4 @@ def check_space_is_some_of_a_whole(disk: Disk) -> None:
 CHECKS: tuple[Callable[[Disk], None], ...] = tuple(
     check for name, check in sorted(globals().items()) if name.startswith("check_")
 )
-"""Run each on a disk of its own."""
+"""Run each check on a disk of its own."""

@@ -1,4 +1,4 @@
-"""A disk with a ballast is a disk, with all of its ballast and with none left."""
+"""A disk with a ballast keeps the disk contract, with its whole ballast and with none left."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_a_disk_with_a_ballast_keeps_the_contract(check: Callable[[Disk], None],
 
 
 def _without_the_ballast(product: Disk, disk: Disk) -> Disk:
-    """In a folder below the root the checks would not be the contract's: so the ballast, open by name only when it is
-    given up or filled, goes."""
+    """In a folder below the root the checks would differ from the contract's. The ballast, whose name is open only
+    while it is given up or filled, is removed instead."""
     disk.remove("ballast")
     return product
 
@@ -47,7 +47,7 @@ def test_a_ballast_on_a_real_disk_is_allocated_given_up_and_filled(tmp_path: Pat
     assert file.stat().st_size == MIB
 
 
-def test_a_copy_of_a_ballast_with_holes_is_filled_at_a_start(tmp_path: Path) -> None:
+def test_a_ballast_with_holes_is_filled_at_a_start(tmp_path: Path) -> None:
     file = tmp_path / "ballast"
     with file.open("wb") as sparse:
         sparse.truncate(MIB)

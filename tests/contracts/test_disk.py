@@ -1,4 +1,4 @@
-"""The real disk keeps the contract, and what only it can show: errors of the operating system, locks, paths."""
+"""The real disk keeps the contract; and what only it can show: errors of the operating system, locks, paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raftlog.errors import DiskFailed, DiskFull, InvariantViolation
 from raftlog.ports import Disk
 from raftlog.system import disk as disk_module
 from raftlog.system.disk import LocalDisk
-from tests.support.storage import failing
+from tests.support.partitions.storage import failing
 
 from .check_disk import CHECKS
 
@@ -28,7 +28,7 @@ def test_the_real_disk_keeps_the_contract(check: Callable[[Disk], None], tmp_pat
     ("number", "expected"),
     [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, DiskFailed), (errno.EROFS, DiskFailed)],
 )
-def test_errors_of_a_write_have_our_names(
+def test_errors_of_a_write_are_reported_by_raftlogs_codes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[Exception]
 ) -> None:
     file = LocalDisk(str(tmp_path)).open("a", create=True)
@@ -41,7 +41,7 @@ def test_errors_of_a_write_have_our_names(
 def test_a_file_whose_fsync_failed_refuses_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = LocalDisk(str(tmp_path)).open("a", create=True)
     file.pwritev([b"x"], 0)
-    # Also when the kernel says «no room»: the data may be gone from the cache, so it is no mere lack of room.
+    # This holds even if the kernel reports a lack of space: the data may be gone from the cache.
     monkeypatch.setattr(os, "fdatasync", failing(errno.ENOSPC))
     with pytest.raises(DiskFailed):
         file.fsync()
@@ -52,10 +52,10 @@ def test_a_file_whose_fsync_failed_refuses_everything(tmp_path: Path, monkeypatc
     file.close()
 
 
-def test_a_failed_fsync_lets_go_of_what_the_page_cache_calls_clean(
+def test_a_failed_fsync_drops_the_pages_that_the_cache_calls_clean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the next process reads it, fsyncs it with success, and vouches for what no disk has."""
+    """Otherwise the next process reads them, fsyncs them successfully, and vouches for data that is on no disk."""
     file = LocalDisk(str(tmp_path)).open("a", create=True)
     file.pwritev([b"x"], 0)
     advice: list[tuple[int, ...]] = []
@@ -97,10 +97,10 @@ def test_a_cached_read_declines_what_is_not_in_memory(tmp_path: Path, monkeypatc
     real = os.preadv
     monkeypatch.setattr(os, "preadv", failing(errno.EAGAIN))
     assert file.pread_cached(4, 0) is None
-    # Half of it is there, the rest is not.
+    # Half of it is in memory.
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, at, flags: real(fd, [memoryview(buffers[0])[:2]], at, flags))
     assert file.pread_cached(4, 0) is None
-    # A file system without the flag: reading is all that is left.
+    # On a file system without the flag, only an ordinary read remains.
     monkeypatch.setattr(os, "preadv", failing(errno.EOPNOTSUPP))
     assert file.pread_cached(4, 0) == b"0123"
     monkeypatch.setattr(os, "preadv", failing(errno.EIO))
@@ -137,7 +137,7 @@ def test_a_failed_replace_keeps_the_old_content_and_leaves_nothing(
     assert disk.list("") == ["a"]
 
 
-def test_what_a_dead_replace_left_is_no_obstacle(tmp_path: Path) -> None:
+def test_the_rest_of_an_interrupted_replace_is_no_obstacle(tmp_path: Path) -> None:
     disk = LocalDisk(str(tmp_path))
     (tmp_path / ("a" + disk_module.TEMPORARY_SUFFIX)).write_bytes(b"half of someth")
     disk.replace("a", b"new")
@@ -166,13 +166,13 @@ def test_one_process_locks_the_folder(tmp_path: Path) -> None:
 
 
 def with_flags(answer: Callable[[int, list[memoryview], int], int]) -> Callable[..., int]:
-    """`os.pwritev` whose calls with a flag `answer` takes."""
+    """Replace `os.pwritev`: calls with a flag go to `answer`."""
     real = os.pwritev
     return lambda fd, views, at, flags=0: answer(fd, views, at) if flags else real(fd, views, at)
 
 
 def refusing(number: int, *, after: int = 0) -> Callable[[int, list[memoryview], int], int]:
-    """Writes so many bytes into the page cache first, as if the fsync had failed."""
+    """Write this number of bytes into the page cache first, as if the fsync had failed."""
     real = os.pwritev
 
     def refuse(fd: int, views: list[memoryview], at: int) -> int:
@@ -184,7 +184,7 @@ def refusing(number: int, *, after: int = 0) -> Callable[[int, list[memoryview],
 
 
 def sizes_at_fsync(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The size of the file at each fsync from now on."""
+    """Record the size of the file at each fsync from now on."""
     real, sizes = os.fdatasync, list[int]()
 
     def spy(descriptor: int) -> None:
@@ -215,8 +215,8 @@ def test_no_room_for_a_stable_write_is_a_full_disk_if_nothing_was_written(
 def test_a_stable_write_that_fails_otherwise_loses_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, written: int
 ) -> None:
-    """S1: what the kernel may have dropped and marked clean is never vouched for, also when it says «no room»: who asks
-    again would be told that all is well."""
+    """S1: data that the kernel may have dropped and marked clean is never vouched for, even if it reports a lack of
+    space: a retry would succeed."""
     file = LocalDisk(str(tmp_path)).open("a", create=True)
     file.pwritev([b"before"], 0)
     advice: list[tuple[int, ...]] = []
@@ -244,15 +244,19 @@ def test_the_rest_of_a_short_stable_write_is_written_and_fsynced(
     file.close()
 
 
-def test_where_there_is_no_such_call_it_is_a_write_and_an_fsync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced = sizes_at_fsync(monkeypatch)
-    monkeypatch.setattr(disk_module.LocalFile, "_dsync", 1)
-    monkeypatch.setattr(os, "pwritev", with_flags(refusing(errno.EOPNOTSUPP)))
+def test_without_such_a_call_it_is_a_write_and_an_fsync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, tried = sizes_at_fsync(monkeypatch), list[int]()
+    refuse = refusing(errno.EOPNOTSUPP)
+
+    def refuse_and_count(fd: int, views: list[memoryview], at: int) -> int:
+        tried.append(at)
+        return refuse(fd, views, at)
+
+    monkeypatch.setattr(disk_module.LocalFile, "_dsync", 1)  # restored at the end: the class remembers a refusal
+    monkeypatch.setattr(os, "pwritev", with_flags(refuse_and_count))
     file = LocalDisk(str(tmp_path)).open("a", create=True)
     assert file.pwritev_stable([b"abc"], 0) == 3
-    assert disk_module.LocalFile._dsync == 0, "nobody asks again"
     assert file.pwritev_stable([b"def"], 3) == 3
+    assert tried == [0], "after a refusal, the call is not tried again"
     assert (file.pread(9, 0), synced) == (b"abcdef", [3, 6])
     file.close()

@@ -1,33 +1,42 @@
-"""`sync_all` of the real disk: which files it covers, where it is relied on, and whom its failure concerns (S1, S9)."""
+"""`sync_all` of the real disk: the files that it covers, the systems on which it is used, and the files that its
+failure affects (S1, S9).
+"""
 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from raftlog.errors import DiskFailed, InvariantViolation
 from raftlog.ports import File
+from raftlog.system import disk as disk_module
 from raftlog.system import file_system
 from raftlog.system.disk import LocalDisk
-from tests.support.storage import failing
+from tests.support.partitions.storage import failing
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A disk whose file system is one of those; descriptors that were synced."""
+    """A disk whose file system is one of the supported ones, and the descriptors that were synced."""
     synced: list[int] = []
-    monkeypatch.setattr(file_system, "_syncfs", lambda: synced.append)
-    monkeypatch.setattr(file_system, "file_system_type", lambda _: 0xEF53)
+    supported(monkeypatch, synced.append)
     return synced
 
 
-def test_one_call_goes_to_the_file_that_is_held_since_the_start(tmp_path: Path, calls: list[int]) -> None:
+def supported(monkeypatch: pytest.MonkeyPatch, syncfs: Callable[[int], None]) -> None:
+    """Let file systems be of a supported kind, with this call."""
+    monkeypatch.setattr(disk_module, "file_system_of", lambda descriptor: file_system.FileSystem(descriptor, syncfs))
+
+
+def test_one_call_goes_to_the_file_that_is_open_since_the_start(tmp_path: Path, calls: list[int]) -> None:
     disk = LocalDisk(str(tmp_path))
     assert not disk.syncs_all(""), "errors until now would be somebody else's"
     held = disk.lock("lock")
@@ -44,7 +53,7 @@ def test_one_call_goes_to_the_file_that_is_held_since_the_start(tmp_path: Path, 
 def test_a_folder_on_another_disk_is_not_covered(
     tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1: the call says that it has gone well, and has not touched what lies there."""
+    """S1: otherwise the call would succeed without touching the files there."""
     disk = LocalDisk(str(tmp_path))
     held = disk.lock("lock")
     for name in ("here", "there"):
@@ -66,7 +75,7 @@ def test_a_folder_on_another_disk_is_not_covered(
 def test_one_call_that_fails_is_never_a_lack_of_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int], number: int
 ) -> None:
-    monkeypatch.setattr(file_system, "_syncfs", lambda: failing(number))
+    supported(monkeypatch, failing(number))
     disk = LocalDisk(str(tmp_path))
     held = disk.lock("lock")
     with pytest.raises(DiskFailed, match=f"sync {tmp_path}"):
@@ -74,8 +83,10 @@ def test_one_call_that_fails_is_never_a_lack_of_room(
     held.close()
 
 
-def test_a_file_that_one_call_may_have_lost_refuses_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a failed fsync of its own: nor may the next process read it from the page cache."""
+def test_a_file_that_a_failed_call_may_have_lost_refuses_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a failed fsync of its own; the next process must not read it from the page cache, either."""
     file = LocalDisk(str(tmp_path)).open("a", create=True)
     file.pwritev([b"x"], 0)
     advice: list[tuple[int, ...]] = []
@@ -97,7 +108,8 @@ def test_a_file_that_one_call_may_have_lost_refuses_everything(tmp_path: Path, m
 def test_a_call_that_fails_loses_every_open_file_that_was_not_fsynced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int]
 ) -> None:
-    """S9: the error is told once, to who asked; what others wrote may be gone as well, and the next call goes well."""
+    """S9: the kernel reports the error once, to the caller. Other writers' data may be gone as well, and the next call
+    succeeds."""
     disk = LocalDisk(str(tmp_path))
     held = disk.lock("lock")
     names = ("written", "cut", "meanwhile", "fsynced", "covered", "stable", "closed", "anew")
@@ -113,11 +125,11 @@ def test_a_call_that_fails_loses_every_open_file_that_was_not_fsynced(
     files["stable"].pwritev_stable([b"x"], 0)
     files["closed"].close()
 
-    def fail(_: int) -> None:
+    def fail(_: file_system.FileSystem) -> None:
         files["meanwhile"].pwritev([b"x"], 0)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(disk._file_system, "_syncfs", fail)
+    monkeypatch.setattr(file_system.FileSystem, "sync", fail)
     with pytest.raises(DiskFailed):
         disk.sync_all()
     monkeypatch.undo()
@@ -135,7 +147,7 @@ def test_a_call_that_fails_loses_every_open_file_that_was_not_fsynced(
 
 @pytest.fixture
 def disk(tmp_path: Path, calls: list[int]) -> Iterator[LocalDisk]:
-    """It is held from its start on."""
+    """A disk that is open since the start."""
     made = LocalDisk(str(tmp_path))
     held = made.lock("lock")
     yield made
@@ -143,10 +155,10 @@ def disk(tmp_path: Path, calls: list[int]) -> Iterator[LocalDisk]:
 
 
 def fail_a_call(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert disk._file_system is not None
-    monkeypatch.setattr(disk._file_system, "_syncfs", failing(errno.EIO))
-    with pytest.raises(DiskFailed, match=f"sync {disk.root}"):
-        disk.sync_all()
+    with monkeypatch.context() as patched:
+        patched.setattr(file_system.FileSystem, "sync", failing(errno.EIO))
+        with pytest.raises(DiskFailed, match=f"sync {disk.root}"):
+            disk.sync_all()
 
 
 def expect_lost(file: File) -> None:
@@ -159,7 +171,7 @@ CHANGES: list[tuple[str, Callable[[File], object]]] = [
     ("pwritev", lambda file: file.pwritev([b"x"], 0)),
     ("ftruncate", lambda file: file.truncate(9)),
 ]
-"""What the kernel is asked, and what asks it."""
+"""The order of calls to the kernel, and their callers."""
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES, ids=[name for name, _ in CHANGES])
@@ -170,8 +182,8 @@ def test_a_change_that_a_call_overtakes_is_not_taken_for_covered(
     name: str,
     change: Callable[[File], object],
 ) -> None:
-    """1. A write begins. 2. A call of another thread covers what there was so far. 3. The write ends. 4. The next call
-    fails: the file is lost."""
+    """1. A write begins. 2. A call of another thread covers the bytes written so far. 3. The write ends. 4. The next
+    call fails: the file is lost."""
     file = disk.open("a", create=True)
     real = getattr(os, name)
 
@@ -188,10 +200,10 @@ def test_a_change_that_a_call_overtakes_is_not_taken_for_covered(
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES, ids=[name for name, _ in CHANGES])
-def test_a_change_that_is_under_way_when_a_call_fails_is_lost(
+def test_a_change_in_progress_when_a_call_fails_is_lost(
     disk: LocalDisk, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[File], object]
 ) -> None:
-    """1. A write begins. 2. A call of another thread fails, perhaps because of its pages. 3. The write ends well."""
+    """1. A write begins. 2. A call of another thread fails, perhaps because of its pages. 3. The write succeeds."""
     file = disk.open("a", create=True)
     real = getattr(os, name)
 
@@ -220,42 +232,53 @@ def test_a_write_during_an_fsync_is_not_taken_for_fsynced(disk: LocalDisk, monke
     expect_lost(file)
 
 
+def fresh_file_system() -> ModuleType:
+    """A copy of the module that has not looked at the kernel yet."""
+    spec = importlib.util.find_spec(file_system.__name__)
+    assert spec is not None and spec.loader is not None
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    return fresh
+
+
 @pytest.mark.parametrize(
     ("release", "kind", "known"),
     [
         ("6.18.44-fc", 0xEF53, True),
         ("5.8.0", 0x58465342, True),
-        ("5.7.19-generic", 0xEF53, False),  # does not say that writing failed
+        ("5.7.19-generic", 0xEF53, False),  # does not report failed writes
         ("4.19", 0xEF53, False),
         ("6.1.0", 0x65735546, False),  # FUSE
         ("6.1.0", 0x794C7630, False),  # an overlay
         ("of another kind", 0xEF53, False),
     ],
 )
-def test_one_call_is_relied_on_where_it_tells_of_errors(
+def test_one_call_is_used_where_it_reports_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, kind: int, known: bool
 ) -> None:
     names = os.uname()
     monkeypatch.setattr(os, "uname", lambda: os.uname_result((*names[:2], release, *names[3:])))
-    monkeypatch.setattr(file_system, "file_system_type", lambda _: kind)
-    file_system._syncfs.cache_clear()
+    fresh = fresh_file_system()
+    monkeypatch.setattr(fresh, "file_system_type", lambda _: kind)
+    monkeypatch.setattr(disk_module, "file_system_of", fresh.file_system_of)
     disk = LocalDisk(str(tmp_path))
     held = disk.lock("lock")
     assert disk.syncs_all("") is known
     held.close()
-    file_system._syncfs.cache_clear()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no syncfs")
-def test_the_kernel_is_asked(tmp_path: Path) -> None:
+def test_the_kernel_version_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"x")
     with open(tmp_path / "a", "rb") as file:
         assert file_system.file_system_type(file.fileno()) > 0
-        syncfs = file_system._syncfs()
-        if syncfs is not None:
-            syncfs(file.fileno())
-    if syncfs is not None:
+        with monkeypatch.context() as patched:
+            patched.setattr(file_system, "file_system_type", lambda _: 0xEF53)
+            found = file_system.file_system_of(file.fileno())
+        if found is not None:
+            found.sync()
+    if found is not None:
         with pytest.raises(OSError, match="Bad file descriptor"):
-            syncfs(1 << 20)
+            found.sync()
     with pytest.raises(OSError, match="Bad file descriptor"):
         file_system.file_system_type(1 << 20)

@@ -1,4 +1,4 @@
-"""The simulated disk keeps the contract of every disk, and forgets exactly what was not fsynced."""
+"""The simulated disk keeps the contract of every disk, and loses exactly the data that was not fsynced."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_one_call_keeps_everything_that_came_before_it(seed: int) -> None:
     assert (disk.fsyncs, disk.sync_alls) == (1, 1)
 
 
-def test_when_one_call_fails_one_file_has_lost_its_data_and_the_others_are_not_durable() -> None:
+def test_if_one_call_fails_one_file_has_lost_its_data_and_the_others_are_not_durable() -> None:
     lost = set()
     for seed in range(40):
         disk = SimDisk()
@@ -100,7 +100,7 @@ def test_when_one_call_fails_one_file_has_lost_its_data_and_the_others_are_not_d
     assert lost == {b"new", b""}
 
 
-def test_when_one_call_fails_open_files_that_were_not_fsynced_are_lost() -> None:
+def test_if_one_call_fails_open_files_that_were_not_fsynced_are_lost() -> None:
     disk = SimDisk()
     fsynced, written = (disk.open(name, create=True) for name in "fg")
     for file in (fsynced, written):
@@ -128,7 +128,7 @@ def test_a_failed_fsync_drops_the_data_and_calls_it_clean() -> None:
     assert disk.read("f") == b""
 
 
-def test_a_full_disk_takes_nothing() -> None:
+def test_a_full_disk_accepts_nothing() -> None:
     disk = SimDisk()
     file = disk.open("f", create=True)
     disk.full = True
@@ -162,7 +162,7 @@ def test_a_stable_write_whose_fsync_fails_is_forgotten() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_cut_before_a_stable_write_never_takes_it_away(seed: int) -> None:
-    """Neither when the file is fsynced afterwards nor when power fails: a file's length is journalled in order."""
+    """Neither if the file is fsynced afterwards nor if power fails: the file's length is journalled in order."""
     for fails in (False, True):
         disk = SimDisk()
         file = disk.open("f", create=True)

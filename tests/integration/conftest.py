@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api, running_api
 
 
 @pytest.fixture
 def broker() -> FakeBroker:
-    """Without topics; a module that wants some has a fixture of its own by this name."""
+    """A broker without topics; a module that needs some overrides this fixture."""
     return FakeBroker()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import xml.etree.ElementTree as ElementTree
@@ -18,7 +19,7 @@ from raftlog.cli.bench.messages import Go, ProduceJob
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.errors import InvalidRequest, RaftlogError
 from tests.support.cli_runner import PATIENCE_S, Result, run, start
-from tests.support.cluster import eventually, process_is_gone, running_cluster
+from tests.support.clusters.cluster import eventually, process_is_gone, running_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +41,7 @@ async def written(node: LocalCluster, topic: str) -> int:
 
 
 def test_producer_and_consumer_agree_with_the_log(node: LocalCluster) -> None:
-    """Two clients; one pass each way, then again until there are enough."""
+    """Two clients; one pass each way, then repeated until there are enough."""
     sent = bench(node, "producer", "p", "--create", "--partitions", "2", "--records", "20001", "--clients", "2")
     assert sent.code == 0, sent.stderr
     total = (
@@ -60,7 +61,7 @@ def test_producer_and_consumer_agree_with_the_log(node: LocalCluster) -> None:
     assert again.json["records_per_second"] == pytest.approx(again.json["records"] / again.json["seconds"])
 
 
-def test_latency_is_told_and_drawn(node: LocalCluster, tmp_path: Path) -> None:
+def test_latency_is_reported_and_plotted(node: LocalCluster, tmp_path: Path) -> None:
     page = tmp_path / "latency.svg"
     arguments = ("--create", "--records", "200", "--rate", "400", "--warm-up", "0.1", "--histogram")
     result = bench(node, "latency", "l", *arguments, "--chart", str(page))
@@ -69,11 +70,11 @@ def test_latency_is_told_and_drawn(node: LocalCluster, tmp_path: Path) -> None:
     assert re.fullmatch(r"Percentiles: 50th = [\d.]+, 99th = [\d.]+, 99\.9th = [\d.]+", result.lines[1])
     assert all(name in result.text for name in ("end to end:", "acknowledged:", "p99.9", "max", "█"))
     assert "end to end: 200 records" in "".join(ElementTree.parse(page).getroot().itertext())
-    # Nothing but what was measured and the warm-up was sent.
+    # Only the measured records and those of the warm-up were sent.
     assert asyncio.run(written(node, "l")) == 240
 
 
-def test_faults_are_told_in_a_line(node: LocalCluster, tmp_path: Path) -> None:
+def test_errors_are_reported_in_one_line(node: LocalCluster, tmp_path: Path) -> None:
     unknown = bench(node, "producer", "nix", "--records", "10")
     assert (unknown.code, unknown.stdout) == (1, b"")
     assert "nix" in unknown.stderr and "Traceback" not in unknown.stderr
@@ -86,7 +87,7 @@ def test_faults_are_told_in_a_line(node: LocalCluster, tmp_path: Path) -> None:
     assert nowhere.code == 2 and "does not exist" in nowhere.stderr
 
 
-def test_a_topic_without_records_is_nothing_to_read(node: LocalCluster) -> None:
+def test_a_topic_without_records_cannot_be_read(node: LocalCluster) -> None:
     async def make() -> None:
         async with Admin(node.bootstrap) as admin:
             await admin.create_topic("bare", 2)
@@ -106,7 +107,7 @@ def test_ctrl_c_ends_it_and_its_clients(node: LocalCluster) -> None:
     stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, stderr
     assert b"Traceback" not in stderr
-    assert b"99.9th" not in stdout  # half a measurement is none
+    assert b"99.9th" not in stdout  # half a measurement is not reported
     assert all(map(process_is_gone, children))
 
 
@@ -117,7 +118,7 @@ async def test_a_client_that_dies_fails_the_run(node: LocalCluster) -> None:
             (pid,) = fleet.pids
             running = asyncio.create_task(fleet.go([Go()]))
             await _until_written(node, "mortal")
-            fleet._children[0].kill()
+            os.kill(pid, signal.SIGKILL)
             await running
     assert process_is_gone(pid)
 

@@ -1,7 +1,7 @@
-"""Every Python example of the README and of the clients' pages runs as it stands there, but for the address.
+"""Every Python example of the README and of the clients' pages runs as it is, except for the address.
 
-An example that imports nothing goes on from those before it: it is given a producer and some values. One that prints
-for ever has shown enough after a few lines.
+An example without imports continues the previous ones: it gets a producer and some values. An example that prints
+forever has shown enough after a few lines.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 import asyncio
 import re
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ import pytest
 import raftlog
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.sync import Admin, Producer
-from tests.support.cluster import PATIENCE_S, running_cluster
+from tests.support.clusters.cluster import PATIENCE_S, running_cluster
+from tests.support.clusters.tls import Authority
 from tests.tidy.sources import ROOT
 
 pytestmark = pytest.mark.integration
@@ -39,11 +41,11 @@ def examples() -> list[Any]:
 
 
 class Enough(Exception):
-    """It has printed what it was to print."""
+    """It has printed enough lines."""
 
 
 class Output:
-    """`print`, of an example."""
+    """The `print` of an example."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -65,8 +67,16 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
+@pytest.fixture
+def beside_an_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working folder of an example that names the certificate of an authority."""
+    (tmp_path / "authority.pem").write_bytes(Authority().pair[0])
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("beside_an_authority")
 @pytest.mark.parametrize("example", examples())
-def test_it_runs(cluster: LocalCluster, example: str) -> None:
+def test_the_examples_run(cluster: LocalCluster, example: str) -> None:
     source = example.replace(ADDRESS, cluster.bootstrap).replace('"orders", partitions=3', '"fresh", partitions=3')
     code = compile(source, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     output = Output()
@@ -80,7 +90,7 @@ def test_it_runs(cluster: LocalCluster, example: str) -> None:
 
 
 def run(code: Any, names: dict[str, Any], *, given: bool) -> None:
-    """On a loop of its own where it awaits outside of functions; `given` a producer where it only goes on."""
+    """Run it on a loop of its own if it awaits outside of functions; it gets a producer if it only continues."""
 
     async def on_loop() -> None:
         async with asyncio.timeout(PATIENCE_S), raftlog.Producer(names["bootstrap"]) as producer:

@@ -1,4 +1,4 @@
-"""The accept loop of both listeners, where a process is out of descriptors."""
+"""The accept loop of both listeners, if a process is out of descriptors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raftlog.system.paced_server import PacedServer
 
 
 class Greeter(asyncio.Protocol):
-    """Says one word to whoever connects."""
+    """Sends one word to every client."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -69,8 +69,8 @@ async def test_it_serves_and_closes() -> None:
         await greeting(port)
 
 
-async def test_without_descriptors_it_rests_and_whoever_waits_is_served_after(short: type[Short]) -> None:
-    """One call for each pause, where asyncio's own makes as many as the backlog is long, with a line for each."""
+async def test_without_descriptors_it_pauses_and_serves_waiting_clients_afterwards(short: type[Short]) -> None:
+    """One call per pause; asyncio's own loop makes as many as the backlog is long, with a log line for each."""
     told: list[int | None] = []
     server = PacedServer(Greeter, backlog=256, on_short=lambda error: told.append(error.errno))
     await server.listen("127.0.0.1", 0)
@@ -88,7 +88,7 @@ async def test_without_descriptors_it_rests_and_whoever_waits_is_served_after(sh
     await server.wait_closed()
 
 
-async def test_it_is_closed_while_it_rests(short: type[Short]) -> None:
+async def test_it_can_be_closed_while_it_pauses(short: type[Short]) -> None:
     rests = asyncio.Event()
     server = PacedServer(Greeter, backlog=16, on_short=lambda error: rests.set())
     await server.listen("127.0.0.1", 0)

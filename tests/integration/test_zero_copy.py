@@ -1,5 +1,6 @@
-"""Regions of real files go through a real socket by `sendfile`, also while their segment is deleted; and pages that
-the kernel has dropped are known to be cold."""
+"""Regions of real files are sent by `sendfile`, also while their segment is deleted; pages that the kernel has dropped
+are known to be cold.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from raftlog.config import TopicConfig
 from raftlog.model import Offset
 from raftlog.ports import FileRegion
 from raftlog.system.disk import LocalDisk
-from tests.support.storage import PATH, Batch, append, part_bytes, settle
+from tests.support.partitions.storage import PATH, Batch, append, part_bytes, recover_log, settle
 
 pytestmark = pytest.mark.integration
 
@@ -26,7 +27,7 @@ CONFIG = TopicConfig(segment_bytes=2 << 20, index_interval_bytes=4096)
 
 def make(tmp_path: Path) -> tuple[LocalDisk, PartitionLog, list[Batch]]:
     disk = LocalDisk(str(tmp_path))
-    log, _ = PartitionLog.open(disk, PATH, CONFIG, clean_shutdown=False, cache=FetchCache(0))
+    log, _ = recover_log(disk, PATH, CONFIG, clean_shutdown=False, cache=FetchCache(0))
     made = [append(log, count=10, size=6000) for _ in range(100)]
     settle(log)
     return disk, log, made
@@ -71,7 +72,7 @@ def test_regions_go_by_sendfile_while_their_segments_are_deleted(tmp_path: Path)
     assert not [path for path in descriptors if path.startswith(str(tmp_path)) and "deleted" in path]
 
 
-def test_pages_that_the_kernel_dropped_are_cold_and_a_worker_loads_them(tmp_path: Path) -> None:
+def test_pages_dropped_by_the_kernel_are_cold_and_a_worker_loads_them(tmp_path: Path) -> None:
     disk, log, made = make(tmp_path)
     segment = log.segments.all[0]
     with contextlib.closing(disk.open(f"{PATH}/{segment.base_offset:020d}.log")) as file:
@@ -84,7 +85,7 @@ def test_pages_that_the_kernel_dropped_are_cold_and_a_worker_loads_them(tmp_path
     assert slice_.load is not None
     loaded = slice_.load()
     assert b"".join(map(part_bytes, loaded.parts)) == b"".join(one.data for one in made[: loaded.batch_count])
-    # Now that a worker has read them they are in memory.
+    # Now that a worker has read them, they are in memory.
     again = log.read(Offset(0), loaded.next_offset, 1 << 20)
     assert not again.cold
     again.release()

@@ -1,4 +1,4 @@
-"""`pytest tests/interaction --rewrite` writes the stories' output anew."""
+"""`pytest tests/interaction --rewrite` regenerates the stories' output."""
 
 from __future__ import annotations
 

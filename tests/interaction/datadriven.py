@@ -1,11 +1,11 @@
-"""Tests as text: commands, a line of dashes, and what they printed. `--rewrite` writes the output that is found.
+"""Tests as text files: commands, a line of dashes, and their output. `--rewrite` writes the actual output.
 
     # A paragraph of comment, for the reader.
     command positional key=value
     ----
-    what it prints
+    the output
 
-A command is one line; its output ends at the next empty line. Nothing else is known here of what commands mean.
+A command is one line; its output ends at the next empty line. This module knows nothing about the meaning of commands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEPARATOR = "----"
 
 @dataclass
 class Command:
-    """One line: a name, positional arguments, and `key=value` ones."""
+    """One line: a name, positional arguments, and `key=value` arguments."""
 
     line: str
     number: int
@@ -38,7 +38,7 @@ class Command:
 
 
 def run_story(path: Path, execute: Callable[[Command], str], *, rewrite: bool) -> None:
-    """Execute a file's commands in order and compare, or write, what they print."""
+    """Execute a file's commands in order, and compare their output with the file, or write it."""
     lines = path.read_text().splitlines()
     told: list[str] = []
     position = 0

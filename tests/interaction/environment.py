@@ -1,7 +1,7 @@
-"""Three brokers on a table: real partition managers and logs, a real cluster image, and nothing moves until told.
+"""Three brokers that act only on command: real partition managers and logs, and a real cluster image.
 
-Messages wait on their links, work for the disk waits in each broker's worker, metadata waits at the quorum, proposals
-wait for somebody to apply them. A story says what happens next; `README.md` lists the commands and columns.
+Messages wait on their links, disk work in each broker's worker, metadata at the quorum, and proposals until they are
+applied. A story says what happens next; `README.md` lists the commands and columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raftlog.ports import Part
 from raftlog.records.batch import RecordBatch, encode, split_batches
 from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import FetchedPartition, FetchPartition
-from tests.support.metadata_cluster import TP
+from tests.support.metadata.cluster import TP
 
 from .datadriven import Command
 from .story_ports import LogQuorum
@@ -34,7 +34,7 @@ LIMIT = 10_000
 
 
 class Environment(Transactions):
-    """The table. `execute` is one command of a story and returns what it prints."""
+    """The brokers and the quorum of a story. `execute` runs one command and returns its output."""
 
     def execute(self, command: Command) -> str:
         method = getattr(self, "do_" + command.name.replace("-", "_"))
@@ -44,14 +44,14 @@ class Environment(Transactions):
         return "\n".join(line.rstrip() for line in said)
 
     def check(self) -> None:
-        """After every story: nobody broke a rule that it can see itself."""
+        """After every story, check the invariants that brokers can see themselves."""
         for node in self.nodes.values():
             if node.manager is not None:
                 node.manager.check_invariants()
 
     def do_cluster(self, brokers: str = "3", min: str = "2", replicas: str = "", compacted: str = "") -> None:
-        """All registered, unfenced, with one topic of one partition; its first replica leads epoch 0, and all of them
-        (every broker, or `replicas`) are in the ISR."""
+        """All brokers are registered and unfenced, with one topic of one partition; its first replica leads epoch 0,
+        and all of them (every broker, or `replicas`) are in the ISR."""
         configs = COMPACTED if compacted else {}
         placed = [int(replica) for replica in replicas.split(",")] if replicas else None
         self.quorum = LogQuorum(
@@ -72,7 +72,8 @@ class Environment(Transactions):
         self.scheduler.advance(float(seconds))
 
     def do_disk(self, *numbers: str, part: str = "") -> None:
-        """Work for the disk is done and its results told; `part=begin` does the one, `part=end` the other."""
+        """Disk work is executed and its results are delivered; `part=begin` does only the first, `part=end` only the
+        second."""
         for node in self.chosen(numbers):
             worker = node.worker
             assert worker is not None
@@ -84,7 +85,8 @@ class Environment(Transactions):
                         break
 
     def do_run(self, *numbers: str) -> None:
-        """Messages among these brokers (or all) and their disks, until nothing moves. No metadata, no proposals."""
+        """Deliver messages between these brokers (or all) and run their disks, until nothing moves. Without metadata
+        and proposals."""
         chosen = {node.number for node in self.chosen(numbers)}
         for _ in range(LIMIT):
             self.scheduler.run()
@@ -100,7 +102,7 @@ class Environment(Transactions):
         raise AssertionError("the brokers never come to rest")
 
     def do_settle(self) -> None:
-        """Everything that can happen happens: metadata, links, messages, disks, proposals, a little time."""
+        """Let everything happen: metadata, links, messages, disks, proposals, a little time."""
         for _ in range(50):
             self.dial_all()
             self.do_metadata()
@@ -127,7 +129,7 @@ class Environment(Transactions):
         seq: str = "0",
         resent: str = "no",
     ) -> None:
-        """One batch of the values between commas. Answers are printed by whichever command they come in."""
+        """Send one batch of the comma-separated values. Answers are printed by the command during which they arrive."""
         idempotent = pid != "-1"
         batch = encode(
             [value.encode() for value in values.split(",")],
@@ -158,7 +160,7 @@ class Environment(Transactions):
         asked = FetchPartition(TP.topic_id, TP.partition, int(offset), 1 << 20)
         self.manager(number).fetch([asked], done, min_bytes=1, max_bytes=1 << 20, max_wait_ms=int(float(wait) * 1000))
 
-    # --- Looking ---
+    # --- Output ---
 
     def do_status(self) -> None:
         if TP in self.quorum.image.partitions:
@@ -169,7 +171,7 @@ class Environment(Transactions):
             self.say(f"{node.number}: " + " | ".join(lines or ["nothing"]))
 
     def do_log(self, *numbers: str) -> None:
-        """Every record, its epoch, and where what is fsynced ends."""
+        """Show every record with its epoch, and the end of the fsynced part."""
         for node in self.chosen(numbers):
             assert node.manager is not None
             driver = node.manager.driver(TP)

@@ -1,4 +1,4 @@
-"""What stories say about moving the partition."""
+"""Story commands about moving the partition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from metadata.commands.envelope import Command
 from metadata.commands.replicas import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
 from metadata.commands.results import ReassignmentsAltered, Refused
 from raftlog.model import BrokerId
-from tests.support.metadata_cluster import TP
+from tests.support.metadata.cluster import TP
 
 from .world import World
 
@@ -16,18 +16,19 @@ class Moves(World):
     """Reassignments, decided at the quorum."""
 
     def do_reassign(self, target: str, throttle: str = "") -> None:
-        """An operator asks for these replicas, the preferred leader first; `throttle` is in bytes a second."""
+        """An operator requests these replicas, the preferred leader first; `throttle` is in bytes per second."""
         self._reassign(tuple(BrokerId(int(broker)) for broker in target.split(",")), throttle)
 
     def do_feature_level(self, level: str) -> None:
-        """All brokers are upgraded: from now on the quorum decides as this level has it."""
+        """All brokers are upgraded, and the quorum decides by the rules of this level from now on."""
         self.quorum.do(SetFeatureLevel(int(level)))
 
     def do_cancel_move(self) -> None:
         self._reassign(())
 
     def do_begin_move(self, by: str = "") -> None:
-        """The controller lets the move begin; `by=deposed`: one that was deposed before its command was decided."""
+        """The controller begins the move; with `by=deposed`, a controller that was deposed before its command was
+        decided."""
         move = Move(TP.topic_id, TP.partition, self.quorum.partition.partition_epoch)
         self._decide(BeginMoves((move,)), term=self.quorum.term - 1 if by else None)
 

@@ -1,4 +1,4 @@
-"""Commands of stories in which logs become shorter: `delete-records`, and compaction of keyed records."""
+"""Story commands by which logs become shorter: `delete-records`, and compaction of keyed records."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from raftlog.model import Acks, Offset
 from raftlog.ports import Part
 from raftlog.records.batch import RecordBatch, encode, split_batches
 from raftlog.records.batch_filter import is_hole
-from tests.support.metadata_cluster import TP
+from tests.support.metadata.cluster import TP
 
 from .moves import Moves
 from .wires import bytes_of
 
 PASS_MAX = 200
-"""Moments that a pass may take."""
+"""The number of steps that a pass may take."""
 
 
 class ShorterLogs(Moves):
     def do_put(self, number: str, *pairs: str, pid: str = "-1", seq: str = "-1") -> None:
-        """One batch of keyed records, `key:value` each; `key:` is a tombstone."""
+        """Send one batch of keyed records, `key:value` each; `key:` is a tombstone."""
         named = [pair.partition(":") for pair in pairs]
         batch = encode(
             [value.encode() or None for _, _, value in named],
@@ -40,7 +40,7 @@ class ShorterLogs(Moves):
         self.manager(number).produce(TP, batch, Acks.ALL, done)
 
     def do_delete_records(self, number: str, before: str, timeout: str = "5") -> None:
-        """Everything below an offset (or `latest`) is to go."""
+        """Delete all records below an offset (or `latest`)."""
 
         def done(answer: Deleted | RaftlogError) -> None:
             told = f"log start {answer.log_start_offset}" if isinstance(answer, Deleted) else _refusal(answer)
@@ -50,7 +50,7 @@ class ShorterLogs(Moves):
         self._driver(number).delete_records(offset, done, int(float(timeout) * 1000))
 
     def do_compact(self, number: str) -> None:
-        """One whole pass, if one is worth it."""
+        """Run one whole pass, if one is due."""
         compactor = self.manager(number).compactor
         before = compactor.passes
         if not compactor.look():
@@ -67,7 +67,7 @@ class ShorterLogs(Moves):
         raise AssertionError("the pass does not end")
 
     def do_exchange(self, number: str) -> None:
-        """A pass up to where what it wrote has its name; the disk is told nothing more."""
+        """Run a pass up to the rename of its first new file; the disk gets no further work."""
         driver = self._driver(number)
         compactor = self.manager(number).compactor
         assert compactor.look(), "nothing is worth it"
@@ -85,7 +85,7 @@ class ShorterLogs(Moves):
         raise AssertionError("the pass does not come so far")
 
     def do_batches(self, *numbers: str) -> None:
-        """Each segment's batches, from the log's first on."""
+        """Show the batches of each segment, from the log's start on."""
         for node in self.chosen(numbers):
             log = self._driver(str(node.number)).log
             shown = []
@@ -96,7 +96,7 @@ class ShorterLogs(Moves):
             self.say(f"{node.number}: " + " | ".join(shown))
 
     def do_starts(self, *numbers: str) -> None:
-        """Where each log begins, and where it begins as far as its disk knows."""
+        """Show where each log begins, in memory and on its disk."""
         for node in self.chosen(numbers):
             log = self._driver(str(node.number)).log
             self.say(f"{node.number}: start={log.log_start_offset} on disk={log.stable_start_offset}")

@@ -1,4 +1,4 @@
-"""The ports of a story's brokers: work that waits, a disk that forgets, a quorum whose log is read late."""
+"""The ports of a story's brokers: work that waits, a disk that loses data, a quorum whose log is read late."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from metadata.records.events import BrokerChanged, MetadataEvent, PartitionChang
 from metadata.records.events import TopicRemoved as TopicIsGone
 from partitions.manager import MetadataChange, TopicRemoved
 from raftlog.errors import RaftlogError
-from tests.support.manual import ManualScheduler
-from tests.support.metadata_cluster import Cluster
+from tests.support.metadata.cluster import Cluster
+from tests.support.partitions.manual import ManualScheduler
 
 
 class LogQuorum(Cluster):
-    """A cluster image that keeps its log of events, so that each broker may read it as late as it likes."""
+    """A cluster image that keeps its log of events, so that each broker may read it at any later time."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.log: list[list[MetadataChange]] = []
         self.events_of: list[list[MetadataEvent]] = []
-        """Of the same entries, as views take them."""
+        """The changes of the same entries, as views receive them."""
         super().__init__(*args, **options)
 
     def apply(self, command: QuorumCommand, **options: Any) -> CommandResult:
@@ -45,7 +45,8 @@ def _as_change(event: MetadataEvent) -> list[MetadataChange]:
 
 
 class StoryWorker:
-    """Work waits until it is begun, its results until it is ended; both keep their order."""
+    """A worker whose work waits until it is begun, and whose results wait until they are delivered; both keep their
+    order."""
 
     def __init__(self, scheduler: ManualScheduler) -> None:
         self._scheduler = scheduler
@@ -75,7 +76,7 @@ class StoryWorker:
 
 
 class NothingSurvives(random.Random):
-    """Of what was not fsynced, and of names whose folder was not, nothing is left."""
+    """Nothing that was not fsynced survives, including names whose folder was not."""
 
     def random(self) -> float:
         return 0.99
@@ -85,7 +86,7 @@ class NothingSurvives(random.Random):
 
 
 class StoryLogger:
-    """Only what a story should show."""
+    """Logs only the events that a story should show."""
 
     def __init__(self, say: Callable[[str], None], node: int) -> None:
         self._say = say
@@ -95,14 +96,14 @@ class StoryLogger:
         pass
 
     def warning(self, event: str, **fields: object) -> None:
-        self._say(f"{self._node} warns: {event} {fields.get('reason', '')}")
+        self._say(f"{self._node} warns: {event} {fields.get('reason', fields.get('detail', ''))}")
 
     def error(self, event: str, **fields: object) -> None:
         self._say(f"{self._node} ERROR: {event} {fields.get('reason', '')}")
 
 
 class LifeScheduler:
-    """What a dead process had planned does not happen."""
+    """Timers of a dead process never fire."""
 
     def __init__(self, scheduler: ManualScheduler, alive: Callable[[], bool]) -> None:
         self._scheduler = scheduler

@@ -1,4 +1,4 @@
-"""Every story in `testdata/` is executed against real partition managers; see `README.md` for the columns."""
+"""Every story in `testdata/` is executed against real partition managers; `README.md` explains the columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_story(path: Path, rewrite: bool) -> None:
     environment.check()
 
 
-def test_a_story_that_prints_something_else_fails(tmp_path: Path) -> None:
+def test_a_story_with_other_output_fails(tmp_path: Path) -> None:
     story = tmp_path / "story.txt"
     story.write_text("# What is printed is compared.\nsay one\n----\none\n\nsay two\n----\nthree\n")
     said = lambda command: " ".join(command.args)  # noqa: E731

@@ -1,6 +1,7 @@
-"""Schedules over decisions and logs together: whole brokers, one image, and what readers see in the end (S13, S8).
+"""Schedules of decisions and logs together: whole brokers, one image, and the records that readers see in the end (S13,
+S8).
 
-Each is one that breaks exactly-once where a rule is left out. Which rule is named; the rules of decisions alone are
+Each schedule breaks exactly-once if a rule is removed, which its docstring names. The rules of decisions alone are
 played without them in `tests/unit/metadata/image/test_transaction_stories.py`.
 """
 
@@ -9,11 +10,12 @@ from __future__ import annotations
 import pytest
 
 from metadata.commands.cluster import DeleteTopic
-from metadata.commands.transactions import Abort, Expire, ExpiredBlock, GroupMoves, Move, Position, pack_keys
+from metadata.commands.transactions import Abort, Expire, ExpiredBlock
 from raftlog.model import Offset
 from raftlog.transactions import TransactionKey
-from tests.support.groups import NOW_MS
-from tests.support.transaction_world import TOPIC, TransactionWorld, tp
+from raftlog.wire import GroupMoves, OffsetMove, PositionMove
+from tests.support.metadata.groups import NOW_MS
+from tests.support.metadata.transaction_world import TOPIC, TransactionWorld, tp
 
 
 @pytest.fixture
@@ -22,10 +24,10 @@ def world() -> TransactionWorld:
 
 
 def moves(start: int, end: int) -> tuple[GroupMoves, ...]:
-    return (GroupMoves("readers", "", 0, 0, (Move(TOPIC, 0, start, Offset(end)),)),)
+    return (GroupMoves("readers", "", 0, 0, (OffsetMove(TOPIC, 0, start, Offset(end)),)),)
 
 
-def test_outputs_of_two_partitions_and_what_was_consumed_appear_together(world: TransactionWorld) -> None:
+def test_outputs_of_two_partitions_and_consumed_offsets_become_visible_together(world: TransactionWorld) -> None:
     first = world.initialize()
     assert world.write(first, 0, b"a0") == world.write(first, 1, b"a1") == ""
     assert world.reads((0, 1)) == [[], []]
@@ -36,10 +38,10 @@ def test_outputs_of_two_partitions_and_what_was_consumed_appear_together(world: 
     assert world.image.groups.offsets_of("readers")[tp(0)].offset == 7
 
 
-def test_an_abort_leaves_nothing_and_the_next_transaction_shows(world: TransactionWorld) -> None:
+def test_an_abort_leaves_nothing_and_the_next_transaction_is_visible(world: TransactionWorld) -> None:
     first = world.initialize()
     assert world.write(first, 0, b"a0") == ""
-    code, (second,) = world.ask(Abort(pack_keys([first]), NOW_MS))
+    code, (second,) = world.ask(Abort((first,), NOW_MS))
     assert code == ""
     world.wait()
     assert world.write(second, 0, b"b0") == ""
@@ -49,8 +51,9 @@ def test_an_abort_leaves_nothing_and_the_next_transaction_shows(world: Transacti
     assert world.write(first, 0, b"late", sequence=1) == "producer_fenced"
 
 
-def test_a_late_batch_does_not_ride_along(world: TransactionWorld) -> None:
-    """Offsets in the commit: b0 acked, the late b1 appended at a leader that is behind, and the marker comes."""
+def test_a_late_batch_does_not_become_part_of_the_commit(world: TransactionWorld) -> None:
+    """Offsets in the commit: b0 is acknowledged, the late b1 is appended at a leader whose view lags, and then the
+    marker arrives."""
     first, *_ = world.open_block()
     assert world.write(first, 0, b"b0") == ""
     world.deaf = {0, 1, 2}
@@ -62,8 +65,9 @@ def test_a_late_batch_does_not_ride_along(world: TransactionWorld) -> None:
     assert world.waits_for(first) == 0
 
 
-def test_a_stray_of_a_commit_that_is_forgotten_does_not_hang_its_partition(world: TransactionWorld) -> None:
-    """V1: P1's leader is behind and takes a stray; P0 is marked and the offsets forgotten; then P1's leader asks."""
+def test_a_stray_batch_of_an_expired_commit_does_not_hang_its_partition(world: TransactionWorld) -> None:
+    """V1: P1's leader lags and appends a stray batch; P0 is marked and the offsets are removed; then P1's leader
+    asks."""
     first, *_ = world.open_block()
     assert world.write(first, 0, b"a0") == ""
     world.deaf = {1}
@@ -81,7 +85,7 @@ def test_a_stray_of_a_commit_that_is_forgotten_does_not_hang_its_partition(world
 
 
 def test_a_marker_is_of_one_epoch_and_shows_nothing_of_the_next(world: TransactionWorld) -> None:
-    """V3: epoch 0 is committed and its leader has not heard; a batch of epoch 1 comes; then the marker of epoch 0."""
+    """V3: epoch 0 is committed and the leader does not know; a batch of epoch 1 arrives; then the marker of epoch 0."""
     first = world.initialize()
     assert world.write(first, 0, b"e0") == ""
     world.deaf = {0}
@@ -90,13 +94,14 @@ def test_a_marker_is_of_one_epoch_and_shows_nothing_of_the_next(world: Transacti
     assert world.write(second, 0, b"e1") == ""
     world.hear(0)
     assert world.read(0) == [b"e0"], "an undecided record shows"
-    assert world.ask(Abort(pack_keys([second]), NOW_MS))[0] == ""
+    assert world.ask(Abort((second,), NOW_MS))[0] == ""
     world.wait()
     assert world.read(0) == [b"e0"]
 
 
 def test_a_new_leader_writes_the_marker_that_was_only_appended(world: TransactionWorld) -> None:
-    """New leader completes, kept till below the high watermark: the old one's marker reaches nobody."""
+    """The new leader completes the transaction, whose ends are kept until its marker is below the high watermark: the
+    old leader's marker reaches no follower."""
     first, *_ = world.open_block()
     assert world.write(first, 0, b"a0") == world.write(first, 1, b"a1") == ""
     world.cut(0)
@@ -109,7 +114,7 @@ def test_a_new_leader_writes_the_marker_that_was_only_appended(world: Transactio
     assert world.waits_for(first) == 0
 
 
-def test_a_report_that_got_lost_with_its_leader_is_made_by_the_next(world: TransactionWorld) -> None:
+def test_a_report_that_was_lost_with_its_leader_is_repeated_by_the_next(world: TransactionWorld) -> None:
     first, *_ = world.open_block()
     assert world.write(first, 0, b"a0") == ""
     world.mute = {0}
@@ -121,7 +126,7 @@ def test_a_report_that_got_lost_with_its_leader_is_made_by_the_next(world: Trans
     assert world.waits_for(first) == 0 and world.read(0) == [b"a0"]
 
 
-def test_a_report_that_got_lost_is_made_again(world: TransactionWorld) -> None:
+def test_a_lost_report_is_repeated(world: TransactionWorld) -> None:
     first, *_ = world.open_block()
     assert world.write(first, 0, b"a0") == ""
     world.mute = {0}
@@ -133,8 +138,8 @@ def test_a_report_that_got_lost_is_made_again(world: TransactionWorld) -> None:
     assert world.waits_for(first) == 0
 
 
-def test_what_a_zombie_left_open_is_aborted_when_its_successor_begins(world: TransactionWorld) -> None:
-    """R2, R5: and its commit, which is on its way, is refused; the successor begins where the group is."""
+def test_a_zombies_open_transaction_is_aborted_when_its_successor_begins(world: TransactionWorld) -> None:
+    """R2, R5: the zombie's commit, which is in flight, is refused; the successor begins at the group's offsets."""
     zombie = world.initialize()
     assert world.write(zombie, 0, b"zombie") == ""
     successor = world.initialize()
@@ -152,8 +157,8 @@ def test_what_a_zombie_left_open_is_aborted_when_its_successor_begins(world: Tra
     assert world.read(0) == [b"mine"]
 
 
-def test_what_is_open_for_too_long_is_aborted_and_holds_up_nobody(world: TransactionWorld) -> None:
-    """Presumed abort: the leader reports, the quorum decides, and whoever comes late hears it."""
+def test_an_overdue_transaction_is_aborted_and_holds_up_no_reader(world: TransactionWorld) -> None:
+    """Presumed abort: the leader reports it, the quorum decides, and a late writer is refused."""
     gone = world.initialize(timeout_ms=2_000)
     assert world.write(gone, 0, b"gone") == ""
     other, *_ = world.open_block()
@@ -167,7 +172,7 @@ def test_what_is_open_for_too_long_is_aborted_and_holds_up_nobody(world: Transac
 
 
 def test_expiry_spares_a_commit_whose_marker_is_not_written(world: TransactionWorld) -> None:
-    """Commit, expire, no marker yet; and what was only written is over."""
+    """The commit expires before its marker is written; transactions that were only written are aborted."""
     one, other, *_ = world.open_block()
     assert world.write(one, 0, b"one") == world.write(other, 1, b"other") == ""
     world.deaf = {0, 1}
@@ -181,18 +186,18 @@ def test_expiry_spares_a_commit_whose_marker_is_not_written(world: TransactionWo
     assert world.write(other, 1, b"late", sequence=1) == "producer_ids_expired"
 
 
-def test_of_two_drivers_that_wrote_everything_one_publishes(world: TransactionWorld) -> None:
+def test_of_two_drivers_that_wrote_everything_only_one_publishes(world: TransactionWorld) -> None:
     one, other, *_ = world.open_block()
     for of, value in ((one, b"one"), (other, b"other")):
         assert world.write(of, 0, value) == world.write(of, 1, value) == ""
-    published = (Position("query", -1, 0),)
+    published = (PositionMove("query", -1, 0),)
     assert world.commit((one, {0: 1, 1: 1}), positions=published) == ""
     assert world.commit((other, {0: 2, 1: 2}), positions=published) == "position_taken"
     world.wait()
     assert world.reads((0, 1)) == [[b"one"], [b"one"]]
 
 
-def test_a_topic_that_goes_leaves_no_commit_waiting(world: TransactionWorld) -> None:
+def test_a_deleted_topic_leaves_no_commit_waiting(world: TransactionWorld) -> None:
     first, *_ = world.open_block()
     assert world.write(first, 0, b"a0") == ""
     world.deaf = {0, 1, 2}

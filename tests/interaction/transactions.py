@@ -1,7 +1,7 @@
-"""Commands of stories with transactions: producers' batches, decisions, and what leaders report to the quorum.
+"""Story commands about transactions: producers' batches, decisions, and leaders' reports to the quorum.
 
-Decisions are made by the real image, each broker has a real view of them, read when the story says so; reports are
-made by the node's real shell and wait, as proposals do.
+The real image decides, and each broker has a real view of the decisions, which it reads when the story says so. Reports
+are made by the node's real shell and wait, as proposals do.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from metadata.commands.transactions import (
     Initialize,
     Marked,
     OpenBlock,
-    Output,
-    TopicEnds,
     TransactionChange,
-    pack_keys,
 )
 from metadata.quorum.port import Fate, Outcome
 from partitions.manager import Produced
@@ -30,23 +27,23 @@ from raftlog.model import Acks, Offset, ProducerEpoch, ProducerId
 from raftlog.ports import Part
 from raftlog.records.batch import Control, ControlKind, RecordBatch, encode, split_batches
 from raftlog.transactions import TransactionKey
-from raftlog.wire import FetchedPartition, FetchPartition
-from tests.support.metadata_cluster import TOPIC, TP
+from raftlog.wire import FetchedPartition, FetchPartition, TopicEnds, TransactionOutput
+from tests.support.metadata.cluster import TOPIC, TP
 
 from .shorter_logs import ShorterLogs
 from .wires import bytes_of
 
 WALL_MS = 1_000_000
-"""Of the quorum's commands: no story is about their age."""
+"""The timestamp of the quorum's commands; no story depends on their age."""
 
 
 class Transactions(ShorterLogs):
-    """A key is written `producer:epoch`, and `producer` for epoch 0."""
+    """Transactions are written `producer:epoch`, or `producer` for epoch 0."""
 
     # --- Producers ---
 
     def do_write(self, number: str, key: str, *values: str, seq: str = "0") -> None:
-        """One batch of a transaction. Answers are printed by whichever command they come in."""
+        """Send one batch of a transaction. Answers are printed by the command during which they arrive."""
         of, shown = _key(key), ",".join(values)
         batch = encode(
             [value.encode() for value in values],
@@ -66,7 +63,7 @@ class Transactions(ShorterLogs):
         self.manager(number).produce(TP, batch, Acks.ALL, done)
 
     def do_read_committed(self, number: str, offset: str = "0", wait: str = "0") -> None:
-        """A consumer's fetch: what is left when it has skipped what it is told to."""
+        """Fetch as a consumer, and show the records without those that it must skip."""
 
         def done(answers: list[FetchedPartition], parts: list[Part]) -> None:
             (answer,) = answers
@@ -92,36 +89,36 @@ class Transactions(ShorterLogs):
     # --- The quorum ---
 
     def do_open_block(self, count: str, timeout: str = "60") -> None:
-        """Producer ids without a name; their numbers count from 0."""
+        """Grant producer ids without a name; their numbers count from 0."""
         self._ask(OpenBlock("", int(count), int(float(timeout) * 1000)))
 
     def do_initialize(self, name: str) -> None:
-        """A producer of this name begins."""
+        """Initialize a producer with this name."""
         self._ask(Initialize(name, 60_000, WALL_MS))
 
     def do_commit(self, *ends: str) -> None:
-        """`key@end` each: all of them, or nothing. `key` alone names no partition."""
+        """Commit all of `key@end…` or nothing. `key` alone names no partition."""
         outputs = []
         for text in ends:
             key, _, end = text.partition("@")
             named = (TopicEnds(TOPIC, (TP.partition,), (Offset(int(end)),)),) if end else ()
-            outputs.append(Output(*_key(key), named))
+            outputs.append(TransactionOutput(*_key(key), named))
         self._ask(Commit(tuple(outputs), (), (), "", WALL_MS))
 
     def do_abort(self, *keys: str) -> None:
-        self._ask(Abort(pack_keys(map(_key, keys)), WALL_MS))
+        self._ask(Abort(tuple(map(_key, keys)), WALL_MS))
 
     def _ask(self, change: TransactionChange) -> None:
         result = self.quorum.apply(ChangeTransactions((change,)))
         assert isinstance(result, TransactionsChanged)
         for answer in result.answers:
-            # With which key a named producer goes on is for its client to know.
+            # The client knows the key with which a named producer continues.
             self.say(f"refused: {answer.code}" if answer.code else "decided")
 
     # --- Reports ---
 
     def report(self, number: int, command: Command, done: Callable[[Outcome], None]) -> None:
-        """A leader's report waits to be applied."""
+        """Queue a leader's report until it is applied."""
         assert isinstance(command, ChangeTransactions)
         self._reported += 1
         name = f"r{self._reported}"
@@ -129,10 +126,10 @@ class Transactions(ShorterLogs):
         for change in command.changes:
             assert isinstance(change, Marked | AbortOverdue)
             what = "marked" if isinstance(change, Marked) else "overdue"
-            self.say(f"{number} reports {name}: {what} " + " ".join(_shown(packed.key) for packed in change.keys))
+            self.say(f"{number} reports {name}: {what} " + " ".join(_shown(key) for key in change.keys))
 
     def do_report(self, name: str, answer: str = "given") -> None:
-        """Apply a report; `lost`: it never comes, and its reporter is told that nobody knows."""
+        """Apply a report; with `lost` it never arrives, and its reporter gets an unknown outcome."""
         _, command, done = self.reports.pop(name)
         if answer == "lost":
             done(Outcome(Fate.UNKNOWN))
@@ -141,13 +138,13 @@ class Transactions(ShorterLogs):
         done(Outcome(Fate.APPLIED, len(self.quorum.log), result))
 
     def do_waited_for(self) -> None:
-        """Commits whose marker nobody has reported."""
+        """Show the commits whose markers are not reported yet."""
         waiting = self.quorum.image.transactions.unmarked(TP)
         self.say("the quorum waits for " + (" ".join(map(_shown, waiting)) or "nothing"))
 
 
 def describe_control(control: Control) -> str:
-    """`commit 7@3`: of producer 7 what lies below offset 3."""
+    """`commit 7@3`: the records of producer 7 below offset 3."""
     name = ControlKind(control.kind).name.lower()
     named = [
         _shown(TransactionKey(ProducerId(entry.producer_id), ProducerEpoch(entry.producer_epoch)))

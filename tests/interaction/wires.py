@@ -1,4 +1,4 @@
-"""Links that deliver nothing until told, and what their messages say, one line each."""
+"""Links that deliver only on command, and the text of their messages, one line each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from partitions.replication import protocol as rp
 from raftlog.ports import FileRegion, LinkHandler, Part
 from raftlog.records.batch import parse_header, split_batches
-from tests.support.manual import ManualScheduler
+from tests.support.partitions.manual import ManualScheduler
 
 
 class StoryLink:
-    """One end of a connection. What is sent waits in `queue` until it is delivered to the other end."""
+    """One end of a connection. Sent messages wait in `queue` until they are delivered to the other end."""
 
     def __init__(self, scheduler: ManualScheduler, owner: int, peer: int, handler: LinkHandler) -> None:
         self._scheduler = scheduler
@@ -36,7 +36,7 @@ class StoryLink:
                 self._scheduler.call_soon(lambda end=end: end.handler.on_closed(end))
 
     def deliver(self) -> bytes | None:
-        """The oldest message, to the other end; None where there is none."""
+        """Deliver the oldest message to the other end; None if there is none."""
         if not self.queue:
             return None
         message = self.queue.popleft()
@@ -45,7 +45,7 @@ class StoryLink:
 
 
 def connect(scheduler: ManualScheduler, owner: int, peer: int, dialed: LinkHandler, accepted: LinkHandler) -> StoryLink:
-    """A connection that `owner` dialed."""
+    """Open a connection that `owner` dialed."""
     here, there = StoryLink(scheduler, owner, peer, dialed), StoryLink(scheduler, peer, owner, accepted)
     here.other, there.other = there, here
     accepted.on_opened(there)
@@ -63,7 +63,7 @@ def bytes_of(part: Part) -> bytes:
 
 
 def describe(message: bytes, *, from_follower: bool) -> list[str]:
-    """A frame in words."""
+    """Return a frame as text."""
     if from_follower:
         frame, body = rp.decode_from_follower(message), memoryview(b"")
     else:

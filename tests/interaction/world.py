@@ -1,4 +1,4 @@
-"""Brokers on a table: real partition managers and logs, a real cluster image, and links that wait."""
+"""The brokers of a story: real partition managers and logs, a real cluster image, and links that wait."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from raftlog.broker.changes.transaction_reports import TransactionReports
 from raftlog.config import TimingConfig
 from raftlog.model import NO_EPOCH, BrokerId, Offset, ReplicaReport
 from raftlog.records.batch import RecordBatch, split_batches
-from tests.support.manual import ManualScheduler
-from tests.support.metadata_cluster import TP
-from tests.support.right_clock import RightClock
+from tests.support.metadata.cluster import TP
+from tests.support.partitions.manual import ManualScheduler
+from tests.support.partitions.right_clock import RightClock
 
 from .story_ports import LifeScheduler, LogQuorum, NothingSurvives, StoryLogger, StoryWorker
 from .wires import StoryLink, connect, describe
@@ -36,20 +36,20 @@ LIMIT = 10_000
 
 @dataclass
 class Node:
-    """One broker: a disk that outlives it, and at most one life."""
+    """One broker: a disk that outlives its processes, and at most one running process."""
 
     number: int
     disk: SimDisk = field(default_factory=SimDisk)
     manager: PartitionManager | None = None
     worker: StoryWorker | None = None
     read: int = 0
-    """How much of the quorum's log this life has seen."""
+    """The position in the quorum's log that this process has read."""
     wanted: dict[int, None] = field(default_factory=dict)
     links: dict[int, StoryLink] = field(default_factory=dict)
     view: ClusterView = field(default_factory=ClusterView)
-    """Of this life."""
+    """The incarnation of this process."""
     until_read: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
-    """What this life does when it has seen so much of the log."""
+    """Actions that this process takes when it has read up to an index."""
 
     def when_read(self, index: int, callback: Callable[[], None]) -> None:
         if index <= self.read:
@@ -75,7 +75,7 @@ class StoryDialer:
 
 
 class World:
-    """The table: brokers, their lives, the links between them, the quorum."""
+    """All brokers, the links between them, and the quorum."""
 
     def __init__(self) -> None:
         self.scheduler = ManualScheduler()
@@ -106,8 +106,8 @@ class World:
         self.say(f"refused: {refusal}") if refusal else self.say_record()
 
     def do_metadata(self, *numbers: str, count: str = "", snapshot: str = "") -> None:
-        """These brokers (or all that live) read the quorum's log, to its end or so many entries further; with
-        `snapshot` what they lack comes in one step, as from a snapshot of the quorum."""
+        """Let these brokers (or all running ones) read the quorum's log, to its end or a number of entries further;
+        with `snapshot` the missing entries arrive in one step, as from a snapshot of the quorum."""
         for node in self.chosen(numbers):
             assert node.manager is not None
             end = min(len(self.quorum.log), node.read + int(count)) if count else len(self.quorum.log)
@@ -124,7 +124,7 @@ class World:
                 self._have_read(node)
 
     def _see(self, node: Node, end: int) -> None:
-        """The view goes before the partitions."""
+        """The view is updated before the partitions."""
         for index in range(node.read, end):
             node.view.on_events(index + 1, self.quorum.events_of[index])
 
@@ -138,11 +138,11 @@ class World:
         self.scheduler.run()
 
     def report(self, number: int, command: Command, done: Callable[[Outcome], None]) -> None:
-        """See `transactions.py`."""
         raise NotImplementedError
 
     def do_quorum(self, name: str, answer: str = "given") -> None:
-        """Apply a proposal; its proposer gets the answer unless it is `lost`, or was given up before (`late`)."""
+        """Apply a proposal. Its proposer gets the answer unless it is `lost`, or the proposer had given up before
+        (`late`)."""
         proposal, done = self.proposals.pop(name)
         record = self.quorum.partition
         result = self.quorum.apply(
@@ -165,7 +165,7 @@ class World:
             done(Fate.UNKNOWN)
 
     def do_give_up(self, name: str) -> None:
-        """The proposer hears that the fate is unknown; the proposal stays on its way."""
+        """The proposer gets an unknown outcome, and the proposal stays in flight."""
         self.proposals[name][1](Fate.UNKNOWN)
 
     def propose(self, proposal: IsrProposal, done: Callable[[Fate], None]) -> None:
@@ -178,17 +178,17 @@ class World:
     # --- Lives ---
 
     def do_crash(self, number: str) -> None:
-        """The process dies; its page cache lives on."""
+        """The process dies; its page cache survives."""
         self.end_life(self.nodes[int(number)])
 
     def do_power_loss(self, number: str) -> None:
-        """What was not fsynced is gone."""
+        """All data that was not fsynced is lost."""
         node = self.nodes[int(number)]
         self.end_life(node)
         node.disk.power_loss(NothingSurvives())
 
     def do_start(self, number: str) -> None:
-        """A new process: it recovers and registers. It has not read any metadata, and is fenced."""
+        """Start a new process: it recovers and registers. It has not read any metadata, and is fenced."""
         node = self.nodes[int(number)]
         self.begin_life(node)
         assert node.manager is not None
@@ -201,7 +201,7 @@ class World:
         node.manager.on_registered(registered.incarnation)
 
     def do_start_empty(self, number: str) -> None:
-        """As `start`, where the topic that stories tell of is no more."""
+        """Like `start`, after the stories' topic was deleted."""
         node = self.nodes[int(number)]
         self.begin_life(node)
         assert node.manager is not None
@@ -211,19 +211,19 @@ class World:
         node.manager.on_registered(registered.incarnation)
 
     def do_quorum_sees_another_life(self, number: str) -> None:
-        """The quorum registers another process under this broker's name, which found nothing on disk."""
+        """The quorum registers another process under this broker's name, which found nothing on its disk."""
         report = ReplicaReport(TP, False, NO_EPOCH, Offset(0), True)
         self.quorum.do(self.quorum.registration(int(number), [report]))
         self.say_record()
 
     def do_interrupted_write(self, number: str) -> None:
-        """The work for this broker's disk is begun, up to the fsync of its batches; nobody is told."""
+        """The broker's disk work is executed up to the fsync of its batches, without results."""
         node = self.nodes[int(number)]
         assert node.worker is not None
         disk = node.disk
 
         def all_but_batches(fsync: Callable[[Inode], None], inode: Inode) -> None:
-            names = [name for name, found in disk._names.items() if found is inode]
+            names = [name for name in disk.files() if disk.inode_of(name) is inode]
             if not names[0].endswith(".log"):
                 fsync(inode)
 
@@ -233,7 +233,7 @@ class World:
             node.worker.begin()
 
     def do_flip(self, number: str, offset: str) -> None:
-        """A bit of the batch at this offset rots on disk."""
+        """A bit of the batch at this offset is flipped on disk."""
         node = self.nodes[int(number)]
         folder = f"partitions/{TP.directory_name}"
         (name,) = [name for name in node.disk.list(folder) if name.endswith(".log")]
@@ -268,7 +268,10 @@ class World:
             propose_isr=self.propose,
             logger=StoryLogger(self.say, node.number),
             timing=TimingConfig(),
+            on_replica_offline=lambda tp, reason: None,
+            report_loss=None,
             transactions=TransactionPorts(node.view.transactions, reports.markers_written, reports.overdue),
+            catch_up=lambda done: done(True),
         )
         self.scheduler.call_soon(self.dial_all)
 
@@ -284,7 +287,7 @@ class World:
     # --- Links ---
 
     def dial_all(self) -> None:
-        """Every link that somebody wants and that can be is there."""
+        """Open every link that a broker wants and that is possible."""
         for node in self.nodes.values():
             for peer in list(node.wanted):
                 target = self.nodes[peer].manager
@@ -293,7 +296,7 @@ class World:
                     node.links[peer] = connect(self.scheduler, node.number, peer, node.manager.dialed, target.accepted)
 
     def do_drop(self, path: str) -> None:
-        """The connection that the first broker dialed to the second breaks; what is under way is lost."""
+        """The connection that the first broker dialed to the second breaks; messages in flight are lost."""
         owner, peer = map(int, path.split("->"))
         self.nodes[owner].links[peer].close()
 
@@ -303,7 +306,7 @@ class World:
         self.dial_all()
 
     def ends(self, path: str) -> list[tuple[StoryLink, bool]]:
-        """The link ends that send from the first broker to the second, and whether a follower's."""
+        """Return the link ends that send from the first broker to the second, and whether each is a follower's."""
         owner, peer = map(int, path.split("->"))
         ends = []
         if peer in self.nodes[owner].links:
@@ -313,7 +316,7 @@ class World:
         return ends
 
     def do_deliver(self, path: str, count: str = "") -> None:
-        """What waits between two brokers in this direction arrives, oldest first."""
+        """Deliver the waiting messages from the first broker to the second, oldest first."""
         left = int(count) if count else LIMIT
         for link, from_follower in self.ends(path):
             waiting = min(len(link.queue), left)
@@ -326,20 +329,20 @@ class World:
                 self.scheduler.run()
 
     def do_waiting(self, path: str) -> None:
-        """What is under way in this direction is shown, and stays there."""
+        """Show the messages in flight in this direction, without delivering them."""
         for link, from_follower in self.ends(path):
             for message in link.queue:
                 for line in describe(message, from_follower=from_follower):
                     self.say(f"{path} {line}")
 
     def do_corrupt(self, path: str) -> None:
-        """A bit of the last message under way flips, in its last byte."""
+        """Flip a bit in the last byte of the last message in flight."""
         link, _ = next(end for end in self.ends(path) if end[0].queue)
         message = link.queue[-1]
         link.queue[-1] = message[:-1] + bytes([message[-1] ^ 1])
 
     def do_disk_fault(self, number: str, kind: str) -> None:
-        """`full` until `room`; `fail` lets the next fsync fail."""
+        """`full` until `room`; `fail` makes the next fsync fail."""
         disk = self.nodes[int(number)].disk
         if kind == "fail":
             disk.fail_fsync += 1
@@ -350,12 +353,13 @@ class World:
         self.quorum.do(DeleteTopic(TP.topic_id))
 
     def do_folders(self, number: str) -> None:
-        """What the broker's disk has of replicas."""
+        """Show the replica folders on the broker's disk."""
         disk = self.nodes[int(number)].disk
         self.say(" ".join(f"{f}:{len(disk.list(f))}" for f in ("partitions", "partitions-removed")))
 
     def do_set_log_start(self, number: str, offset: str) -> None:
-        """As retention would: records below are no longer readable at this leader, and its followers hear of it."""
+        """Advance the log start as retention would: the leader no longer serves records below, and informs its
+        followers."""
         driver = self.manager(number).driver(TP)
         assert driver is not None
         driver.move_log_start(Offset(int(offset)))

@@ -1,1 +1,1 @@
-"""Mutation testing: small faults are put into the product, one at a time, and the tests must notice each."""
+"""Mutation testing: small faults are put into the product, one at a time, and the tests must detect each."""

@@ -1,11 +1,11 @@
-"""`python -P -m tests.mutants`: judge a sample of mutants, and say what the results add up to.
+"""`python -P -m tests.mutants`: judge a sample of mutants, and summarize the results.
 
-    run --sample 150 --seed 1      judge what of the sample has no row that counts; goes on where it was stopped
-    run --again                    judge those again that survived
-    score                          of the rows that count, with what survived
+    run --sample 150 --seed 1      judge the mutants of the sample without a valid row; continues after a stop
+    run --again                    judge the survivors again
+    score                          summary of the valid rows, with the survivors
     show MUTANT                    its diff
 
-Exit code 0: done; 1: of `run`, something survived; 2: usage.
+Exit code 0: done; 1: of `run`, a mutant survived; 2: usage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FOLDERS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code."""
+    """Return the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m tests.mutants", description=__doc__)
     commands = parser.add_subparsers(required=True)
     run = commands.add_parser("run", help="judge a sample")
@@ -77,7 +77,7 @@ def _say(line: str) -> None:
 
 
 def _files(root: Path, folders: Sequence[str]) -> list[str]:
-    """Of these folders and those below."""
+    """Files in these folders and below."""
     return sorted({str(path.relative_to(root)) for folder in folders for path in (root / folder).rglob("*.py")})
 
 
@@ -122,7 +122,7 @@ def _run(parsed: argparse.Namespace) -> int:
             finally:
                 free.put(tree)
             if tree.stopped:
-                return  # what was killed by us says nothing
+                return  # a process that this command killed proves nothing
             with writing:
                 append_line(parsed.results, row)
                 survived += row["outcome"] == SURVIVED
@@ -148,7 +148,7 @@ def _made(covering: Covering) -> Covering:
 
 
 def _mutants(root: Path, file: str, cache: Path) -> list[Mutant]:
-    """Of one file, by its content: to find those of all files takes a minute."""
+    """The mutants of one file, cached by its content: finding those of all files takes a minute."""
     source = (root / file).read_bytes()
     name = rows.blob_of(OPERATORS.read_bytes() + file.encode() + source)
     kept = cache / "files" / f"{name}.json"
@@ -161,7 +161,7 @@ def _mutants(root: Path, file: str, cache: Path) -> list[Mutant]:
 
 
 def _is_as_here(root: Path, file: str) -> bool:
-    """What is found in a file that has changed since would not count."""
+    """The results for a file that has changed since would not count."""
     here = ROOT / file
     return here.exists() and here.read_bytes() == (root / file).read_bytes()
 

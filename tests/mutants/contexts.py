@@ -1,9 +1,9 @@
-"""A pytest plugin: what a run of tests was like, a line of JSON a test, in the file that `MUTANTS_REPORT` names.
+"""A pytest plugin that records a run: one line of JSON per test, in the file that `MUTANTS_REPORT` names.
 
 With `MUTANTS_TEST_SECONDS` a test that takes longer fails, whatever it is doing.
 
-Under `coverage run` each test is a context of its own, so the lines that it reaches are known by its name, also those
-that run in callbacks and other threads.
+Under `coverage run` each test is a context of its own, so the lines that it reaches are recorded under its name,
+including those that run in callbacks and other threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 try:
     from coverage import Coverage
-except ImportError:  # judged mutants run without it
+except ImportError:  # judged mutants run without coverage
     Coverage = None  # type: ignore[assignment,misc]
 
 TEST_SECONDS = float(os.environ.get("MUTANTS_TEST_SECONDS", "0"))
@@ -59,7 +59,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """A line after each, since the run may be stopped."""
+    """Write the line after each test, since the run may be stopped."""
     if REPORT:
         line = {"test": nodeid, "seconds": seconds.get(nodeid, 0.0), "outcome": outcomes.get(nodeid, "passed")}
         with Path(REPORT).open("a") as report:

@@ -1,6 +1,7 @@
-"""Which tests reach which line, at one commit: made once, a few test files at a time, and kept for all mutants of it.
+"""The tests that reach each line, at one commit: measured once, a few test files at a time, and stored for all its
+mutants.
 
-A making that was stopped goes on where it was. Tests that failed or were skipped prove nothing, and are left out.
+An interrupted measurement continues where it stopped. Failed or skipped tests prove nothing, and are left out.
 """
 
 from __future__ import annotations
@@ -15,35 +16,35 @@ from msgspec import Struct, json
 from .trees import Tree
 
 FOLDERS = ("unit", "interaction", "property", "contracts", "golden")
-"""What judges mutants: no real processes, no clusters."""
+"""The suites that judge mutants: no real processes, no clusters."""
 IN_PROCESS = ("test_http_api_*.py", "test_http2_*.py")
-"""Of `integration`, what needs no process of its own either: real sockets, in front of a broker in memory."""
+"""The tests in `integration` that need no process of their own either: real sockets, in front of a broker in memory."""
 FILES_AT_ONCE = 12
 LIMIT_S = 1_800.0
 
 
 class Part(Struct):
-    """Of some test files."""
+    """The coverage of some test files."""
 
     seconds: dict[str, float]
-    """Test → how long it took."""
+    """Test → its duration in seconds."""
     lines: dict[str, dict[int, list[int]]]
-    """File → line → numbers of tests, by their place in `seconds`."""
+    """File → line → numbers of tests, by their positions in `seconds`."""
 
 
 class Covering:
-    """Of one commit; `folder` keeps it."""
+    """The coverage of one commit, stored in `folder`."""
 
     def __init__(self, tree: Tree, folder: Path) -> None:
         self._tree = tree
         self._folder = folder
         self.seconds: dict[str, float] = {}
-        """Of each test, without those that are of no use."""
+        """The duration of each test, without those that are unusable."""
         self._tests: list[str] = []
         self._lines: dict[str, dict[int, list[int]]] = {}
 
     def make(self) -> Iterator[str]:
-        """What is missing; a line for people after each part."""
+        """Measure the missing parts; prints a line for people after each."""
         parts = _parts(test_files(self._tree))
         for number, files in enumerate(parts):
             name = hashlib.sha256("\n".join(files).encode()).hexdigest()[:12]
@@ -57,7 +58,7 @@ class Covering:
             self._take(json.decode(kept.read_bytes(), type=Part))
 
     def tests(self, file: str, line: int) -> list[str]:
-        """Those that reach the line, the fastest first."""
+        """Return the tests that reach the line, the fastest first."""
         found = [self._tests[number] for number in self._lines.get(file, {}).get(line, ())]
         return sorted(found, key=self.seconds.__getitem__)
 
@@ -94,7 +95,7 @@ class Covering:
 
 
 class Named:
-    """Tests that somebody chose, in place of those that are known to reach a line."""
+    """Explicitly chosen tests, in place of those that are known to reach a line."""
 
     def __init__(self, tests: Sequence[str]) -> None:
         self._tests = list(tests)
@@ -106,7 +107,7 @@ class Named:
 
 
 def test_files(tree: Tree) -> list[str]:
-    """All that judge mutants."""
+    """All test files that judge mutants."""
     tests = tree.folder / "tests"
     found = [file for folder in FOLDERS for file in sorted((tests / folder).rglob("test_*.py"))]
     found += [file for pattern in IN_PROCESS for file in sorted((tests / "integration").glob(pattern))]

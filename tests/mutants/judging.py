@@ -1,8 +1,8 @@
-"""What becomes of a mutant: first the tests that reach its line, then the whole suite, then simulated worlds.
+"""The judgement of a mutant: first the tests that reach its line, then the whole suite, then simulated worlds.
 
-A test that fails with the mutant must pass without it, in the same tree and at the same time, or it says nothing of
-the mutant: it is left out, and the rest is asked again. A test without an end has failed, too. All of it is bounded,
-and what a bound cut off is said.
+A test that fails with the mutant must pass without it, in the same tree and at the same time; otherwise it is
+unreliable, is left out, and the rest runs again. A test that never ends has failed, too. Everything is bounded, and the
+row records the bounds that were reached.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .trees import Run, Tree
 
 KILLED, TIMEOUT, SURVIVED, INVALID = "killed", "timeout", "survived", "invalid"
 COVERING_S = 20.0
-"""Of covering tests, by the time that each took; the rest of them comes with the suite."""
+"""Seconds of covering tests, by their durations; the remaining ones run with the suite."""
 SUITE_S = 1_500.0
 SEEDS_S = 600.0
 SLOWER = 10.0
 GRACE_S = 120.0
-"""A run may take so many times as long as its tests did, and so many seconds more, both times the load of a core: the
-machine does other work."""
+"""The limit of a run: a multiple of its tests' duration plus a constant, both multiplied by the load of a core, since
+the machine does other work."""
 TEST_S = 90.0
-"""A test that takes longer has no end, if it has one without the mutant."""
+"""A test that takes longer counts as endless, if it ends without the mutant."""
 UNRELIABLE_MAX = 5
 SEEDS = 12
 WORLDS = ("cluster", "transactions")
@@ -36,33 +36,33 @@ TESTS_FAILED, TESTS_BROKEN, TESTS_CRASHED = 1, 2, 3
 
 @dataclass
 class Judgement:
-    """How it went."""
+    """The outcome of a mutant."""
 
     outcome: str = SURVIVED
     stage: str = ""
-    """In which it ended: `covering`, `suite`, `seeds`."""
+    """The last stage: `covering`, `suite`, `seeds`."""
     killed_by: str = ""
     ran: dict[str, int] = field(default_factory=dict)
     """Stage → tests, or seeds."""
     bounded: list[str] = field(default_factory=list)
-    """Stages that were stopped by their bound before they had an end."""
+    """Stages that reached their bound before they were complete."""
     unreliable: list[str] = field(default_factory=list)
     """Tests that failed without the mutant, too."""
 
 
 class Judge:
-    """Of mutants in one tree."""
+    """A judge of mutants in one tree."""
 
     def __init__(self, tree: Tree, covering: Covering | Named, suite_s: float = SUITE_S, seeds: int = SEEDS) -> None:
-        """`suite_s`: seconds for the suite; `seeds`: of each kind of world. With 0 either is left out, and the
-        judgement says so."""
+        """`suite_s`: seconds for the suite; `seeds`: seeds for each kind of world. If either is 0, its stage is
+        skipped, and the judgement says so."""
         self._seeds = seeds
         self._suite_s = suite_s
         self._tree = tree
         self._covering = covering
 
     def judge(self, file: str, line: int, text: str) -> Judgement:
-        """The mutant that this text of the file is."""
+        """Judge the mutant that is this text of the file."""
         found = Judgement()
         reaching = self._covering.tests(file, line)
         first = self._within(reaching, COVERING_S)
@@ -135,22 +135,22 @@ class Judge:
 
 
 def load() -> float:
-    """Of a core, by those that want it; one at least."""
+    """Return the load of a core by runnable processes; at least one."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def worlds_of(file: str) -> list[str]:
-    """Those that run this file."""
+    """The kinds of worlds that run this file."""
     return [kind for kind in WORLDS if file in shard_code.files(kind)]
 
 
 def printable(test: str) -> str:
-    """The test's id, or that of all its cases where this one's has characters that a command line does not take."""
+    """Return the test's id, or that of all its cases if this one's has characters that a command line cannot pass."""
     return test if test.isprintable() and test.isascii() else test.partition("[")[0]
 
 
 def _without(tests: Sequence[str], culprit: str) -> list[str]:
-    """These, without the one. Of a file that is asked for as a whole, the file goes."""
+    """Return these tests without the given one. If a file was requested as a whole, the file is removed."""
     return [test for test in tests if printable(test) != printable(culprit) and test != culprit.partition("::")[0]]
 
 
@@ -159,7 +159,7 @@ def _last_line(run: Run) -> str:
 
 
 def as_row(judgement: Judgement) -> Mapping[str, object]:
-    """For the results."""
+    """Return the row for the results."""
     return {
         "outcome": judgement.outcome,
         "stage": judgement.stage,

@@ -1,13 +1,13 @@
-"""The mutants of a source file: mutmut's operators, and three that it lacks, on the tree that libcst reads.
+"""The mutants of a source file: mutmut's operators, and three additional ones, on the tree that libcst parses.
 
-A mutant has an identity that later changes elsewhere in its file do not touch: file, function, operator, the code
-before and after, and which of those that are alike in all of this. Only code within functions is mutated. Left alone
-is whatever no test should hold on to: annotations, decorators, assertions, log lines, literals with a blank in them,
-which are prose for people, and how an error is made. So are changes that mean the same by the language: nothing
-instead of false.
+A mutant has an identity that is independent of changes elsewhere in its file: file, function, operator, the code before
+and after, and a number among those that are alike in all of this. Only code within functions is mutated. Not mutated is
+everything on which no test should depend: annotations, decorators, assertions, log lines, literals with a blank (prose
+for people), and the construction of errors. The same holds for changes without effect by the rules of the language,
+such as nothing in place of false.
 
-Source of the operators: mutmut (https://mutmut.readthedocs.io); of the three: R. A. DeMillo, R. J. Lipton,
-F. G. Sayward, "Hints on test data selection" (1978), statement deletion and negated conditions.
+Source of the operators: mutmut (https://mutmut.readthedocs.io); of the three: R. A. DeMillo, R. J. Lipton, F. G.
+Sayward, "Hints on test data selection" (1978), statement deletion and negated conditions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_BEHAVIOUR = (libcst.Annotation, libcst.Decorator, libcst.Assert, libcst.Impor
 
 @dataclass(frozen=True)
 class Mutant:
-    """One small fault, not made yet."""
+    """One small fault, not applied yet."""
 
     identity: str
     file: str
@@ -37,7 +37,7 @@ class Mutant:
     """Qualified name of the function."""
     operator: str
     occurrence: int
-    """Among the mutants of this function that read alike, from 0."""
+    """The number among the mutants of this function that read alike, from 0."""
     line: int
     before: str
     after: str
@@ -47,7 +47,7 @@ class SourceFile:
     """One file of the product, and its mutants."""
 
     def __init__(self, file: str, text: str) -> None:
-        """Raises `libcst.ParserSyntaxError` for what is no Python."""
+        """Raises `libcst.ParserSyntaxError` for invalid Python."""
         self.file = file
         self.text = text
         wrapper = MetadataWrapper(libcst.parse_module(text))
@@ -71,11 +71,11 @@ class SourceFile:
 
     @property
     def mutants(self) -> list[Mutant]:
-        """All, in the order of the file."""
+        """All mutants, in the order of the file."""
         return [mutant for mutant, _, _ in self._found.values()]
 
     def made(self, identity: str) -> str | None:
-        """The file's text with this fault; None where it would be no Python (a `return` outside of a function)."""
+        """The file's text with this fault; None if it would be invalid Python (a `return` outside a function)."""
         _, node, changed = self._found[identity]
         made = self._module.deep_replace(node, changed)
         assert isinstance(made, libcst.Module)
@@ -86,14 +86,14 @@ class SourceFile:
         return made.code
 
     def diff(self, identity: str) -> str:
-        """What changes, without its surroundings."""
+        """The changed lines, without context."""
         made = self.made(identity) or self.text
         lines = difflib.unified_diff(self.text.splitlines(), made.splitlines(), lineterm="", n=0)
         return "\n".join(line for line in lines if not line.startswith(("---", "+++")))
 
 
 class _Places(libcst.CSTVisitor):
-    """(function, node, operator, what the node becomes) of all mutants."""
+    """Collects (function, node, operator, replacement) for all mutants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _Places(libcst.CSTVisitor):
         self._scope: list[str] = []
         self._functions = 0
         self._errors: set[libcst.CSTNode] = set()
-        """Calls that make what is raised."""
+        """Calls that construct the raised error."""
 
     def on_visit(self, node: libcst.CSTNode) -> bool:
         if isinstance(node, NO_BEHAVIOUR) or _only_logs(node):
@@ -143,7 +143,7 @@ def _negated(test: libcst.BaseExpression) -> libcst.BaseExpression:
 
 
 def _is_nothing(value: libcst.CSTNode | None) -> bool:
-    """None, false or zero, which conditions take alike."""
+    """Whether it is None, false or zero, which are equivalent in conditions."""
     if isinstance(value, libcst.Name):
         return value.value in ("None", "False")
     return value is None or (isinstance(value, libcst.Integer | libcst.Float) and not value.evaluated_value)
@@ -159,7 +159,7 @@ def _is_prose(node: libcst.SimpleString) -> bool:
 
 
 def _only_logs(node: libcst.CSTNode) -> bool:
-    """A call of a logger's."""
+    """A call of a logger."""
     if not isinstance(node, libcst.Expr) or not isinstance(node.value, libcst.Call):
         return False
     function = node.value.func
@@ -171,9 +171,9 @@ def _only_logs(node: libcst.CSTNode) -> bool:
 
 
 def in_order(mutants: Iterable[Mutant], seed: int) -> list[Mutant]:
-    """A random order that knows nothing of other files: whoever takes the first of it has a sample that a change of
-    the code leaves as it is, but for what was changed. One mutant a line, its operator drawn first: otherwise calls
-    with many arguments would be most of it."""
+    """Return a random order that is independent of other files: the first mutants of it are a sample that stays the
+    same when code changes, except for changed lines. There is one mutant per line, whose operator is drawn first;
+    otherwise calls with many arguments would dominate."""
 
     def drawn(what: str) -> bytes:
         return hashlib.sha256(f"{seed}\0{what}".encode()).digest()

@@ -1,8 +1,8 @@
-"""The results, a line of JSON a mutant, and what they add up to.
+"""The results, one line of JSON per mutant, and their summary.
 
-A row counts while its file is what it was (by git's hash of it). Of several rows of a mutant the last counts, so one
-that survived is judged again after its test was written. A mutant that no test can tell from the product is
-*equivalent*: `equivalent.jsonl` names it with the reason why, and the score leaves it out.
+A row is valid as long as its file is unchanged (by git's hash of it). Of several rows of a mutant the last counts, so a
+survivor is judged again after a test was written for it. A mutant that no test can distinguish from the product is
+*equivalent*: `equivalent.jsonl` names it with the reason, and the score leaves it out.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ EQUIVALENT = HERE / "equivalent.jsonl"
 
 @dataclass(frozen=True)
 class Score:
-    """Of the rows that count."""
+    """The summary of the valid rows."""
 
     killed: int
     survived: list[Mapping[str, Any]]
     equivalent: int
     outdated: int
-    """Rows of files that were changed since then."""
+    """Rows of files that have changed since then."""
     by_folder: Mapping[str, tuple[int, int]]
-    """Folder → killed, and killed or survived."""
+    """Folder → number of killed, and of killed or survived."""
 
     @property
     def ratio(self) -> float:
-        """Killed among those that can be."""
+        """The share of killed mutants among those that can be killed."""
         judged = self.killed + len(self.survived)
         return self.killed / judged if judged else 0.0
 
 
 def blob_of(content: bytes) -> str:
-    """As `git hash-object`."""
+    """The hash of `git hash-object`."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """All rows; what a stop tore is none."""
+    """All rows; an incomplete last line is skipped."""
     lines = file.read_text().splitlines() if file.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 def counting(rows: Iterable[Mapping[str, Any]], root: Path) -> tuple[dict[str, Mapping[str, Any]], int]:
-    """Mutant → its last row, if its file is as it was; and how many are outdated."""
+    """Return mutant → its last row, if its file is unchanged; and the number of outdated rows."""
     blobs: dict[str, str] = {}
     last: dict[str, Mapping[str, Any]] = {}
     for row in rows:
@@ -69,7 +69,7 @@ def counting(rows: Iterable[Mapping[str, Any]], root: Path) -> tuple[dict[str, M
 
 
 def equivalents(file: Path = EQUIVALENT) -> dict[str, str]:
-    """Mutant → why nothing can tell it from the product. Raises `ValueError` where no reason is given."""
+    """Mutant → the reason why it is equivalent to the product. Raises `ValueError` if a reason is missing."""
     found = {}
     for row in read(file):
         if not str(row["why"]).strip():
@@ -79,7 +79,7 @@ def equivalents(file: Path = EQUIVALENT) -> dict[str, str]:
 
 
 def score(rows: Iterable[Mapping[str, Any]], root: Path, equivalent: Mapping[str, str]) -> Score:
-    """What the rows say of the tree at `root`."""
+    """Summarize the rows for the tree at `root`."""
     counted, outdated = counting(rows, root)
     judged = [row for row in counted.values() if row["outcome"] != INVALID]
     killed = [row for row in judged if row["outcome"] in (KILLED, TIMEOUT)]

@@ -1,7 +1,7 @@
 """A copy of one commit's tree, in which a file may be mutated, and bounded runs of Python in it.
 
-The checkout is never touched. Bytecode is kept between runs, so a file that was written anew gets a time that none of
-it had before: Python would take the old bytecode of a file of the same length and second.
+The checkout is never touched. Bytecode is kept between runs, so a rewritten file gets a modification time that none of
+its versions had before: otherwise Python would use the old bytecode for a file of the same length and second.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from pathlib import Path
 
 PLUGIN, PLUGIN_NAME = Path(__file__).with_name("contexts.py"), "raftlog_mutants_contexts"
 MEMORY_BYTES = 8 << 30
-"""Of address space, a process: a mutant that never stops collecting must not take the machine with it."""
+"""The limit of a process's address space, so that a mutant that allocates without end does not exhaust the machine."""
 STOPPED_S = 30.0
 OUTPUT_BYTES = 4_000
 
 
 @dataclass(frozen=True)
 class Run:
-    """How it ended."""
+    """The result of a run."""
 
     status: int | None
-    """Exit code; None: it was stopped, since it took too long."""
+    """The exit code; None if the run was stopped because it took too long."""
     seconds: float
     output: str
-    """Its end."""
+    """The end of its output."""
     failed: list[str] = field(default_factory=list)
-    """Tests."""
+    """Tests that failed."""
     ran: int = 0
     times: Mapping[str, float] = field(default_factory=dict)
     """Test → seconds."""
@@ -46,15 +46,15 @@ class Run:
 
 
 class Tree:
-    """Belongs to one thread."""
+    """A tree, used by one thread."""
 
     _times = itertools.count(1_000_000_000)
 
     def __init__(self, repository: Path, commit: str, folder: Path) -> None:
-        """`folder` is made, with the commit's files in it. Raises `subprocess.CalledProcessError`."""
+        """Create `folder`, with the commit's files in it. Raises `subprocess.CalledProcessError`."""
         self.folder = folder
         self.stopped = False
-        """What runs, and whatever was to run, is of no interest any more."""
+        """Whether running and future runs are cancelled."""
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True)
         packed = folder / "tree.tar"
@@ -62,10 +62,10 @@ class Tree:
         with tarfile.open(packed) as archive:
             archive.extractall(folder, filter="data")
         packed.unlink()
-        shutil.copy(PLUGIN, folder / f"{PLUGIN_NAME}.py")  # the commit may be from before it
+        shutil.copy(PLUGIN, folder / f"{PLUGIN_NAME}.py")  # the commit may be older than it
 
     def stop(self) -> None:
-        """End what runs now. From any thread."""
+        """End the current run. May be called from any thread."""
         self.stopped = True
         process = self._process
         if process is not None:
@@ -73,7 +73,7 @@ class Tree:
 
     @contextmanager
     def holding(self, file: str, text: str) -> Iterator[None]:
-        """With this text in the file, and afterwards as before."""
+        """Put this text into the file for the duration of the block."""
         path = self.folder / file
         before = path.read_text()
         self._write(path, text)
@@ -96,8 +96,8 @@ class Tree:
         stop: bool = True,
         test_s: float = 0,
     ) -> Run:
-        """These tests, by their ids or files; up to the first failure if `stop`. `coverage`: where it goes. `test_s`:
-        a test that takes longer fails; 0: none does."""
+        """Run these tests, by their ids or files; with `stop`, up to the first failure. `coverage`: the file for its
+        data. `test_s`: the limit for a test; 0 disables it."""
         (self.folder / "tests-to-run").write_text("".join(f"{test}\n" for test in tests))
         measured = ["-m", "coverage", "run", f"--data-file={coverage}", "--source=" + ",".join(SOURCES)]
         runner = measured if coverage else []
@@ -116,7 +116,7 @@ class Tree:
         return Run(run.status, run.seconds, run.output, failed, len(times), times, skipped)
 
     def python(self, arguments: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None) -> Run:
-        """Python, with this tree's modules before all others. Whatever it began is ended with it."""
+        """Run Python with this tree's modules before all others. All processes that it started end with it."""
         began = time.monotonic()
         output = self.folder / "output.txt"
         with output.open("wb") as into:

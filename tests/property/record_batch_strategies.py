@@ -1,4 +1,4 @@
-"""Records of every sort for Hypothesis, and the choice of a twin."""
+"""Records of every kind for Hypothesis, and the choice of an implementation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Headers = list[tuple[str, bytes | None]]
 
 @contextlib.contextmanager
 def twin(name: str) -> Iterator[None]:
-    """Everything inside goes through this twin, whatever its size."""
+    """Everything inside uses this implementation, whatever its size."""
     chosen = record_batch.ARROW_FROM
     record_batch.ARROW_FROM = 1 << 31 if name == "plain" else 0
     try:
@@ -32,7 +32,7 @@ def twin(name: str) -> Iterator[None]:
 
 @dataclass
 class Columns:
-    """What `encode` is given."""
+    """The arguments of `encode`."""
 
     values: list[bytes | None]
     keys: list[bytes | None] | None

@@ -1,8 +1,7 @@
-"""The command line as its users meet it: arguments and standard input in, exit code and both outputs out.
+"""The command line as users see it: arguments and standard input in; exit code, standard output and standard error out.
 
-`run` goes through `main()`, in this process, so that errors end as they do for people; `Background` runs a cluster in
-memory on another thread's loop, since a command brings a loop of its own; `start` makes a real child, for signals and
-pipes.
+`run` calls `main()` in this process, so that errors end as they do for people. `Background` runs a cluster in memory on
+another thread's loop, since a command brings its own loop. `start` starts a real child process, for signals and pipes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PATIENCE_S = 20.0
 
 @dataclass(frozen=True)
 class Result:
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     stdout: bytes
@@ -57,16 +56,17 @@ class Result:
         return msgspec.yaml.decode(self.stdout)
 
     def table(self, first_column: str) -> list[list[str]]:
-        """The rows of the table whose header begins with this name, the header too."""
+        """Return the rows of the table whose header begins with this name, including the header."""
         lines = self.lines
         start = next(i for i, line in enumerate(lines) if line.split()[:1] == [first_column])
         end = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
         return [line.split() for line in lines[start:end]]
 
 
-def run(*arguments: str, bootstrap: str = "127.0.0.1:1", stdin: bytes = b"") -> Result:
-    """One command, to its end."""
-    argv = ["raftlog", "--bootstrap", bootstrap, *arguments]
+def run(*arguments: str, bootstrap: str | None = "127.0.0.1:1", stdin: bytes = b"") -> Result:
+    """Run one command to its end. `bootstrap` None: without that option."""
+    given = [] if bootstrap is None else ["--bootstrap", bootstrap]
+    argv = ["raftlog", *given, *arguments]
     code = 0
     with CliRunner().isolation(input=stdin) as (stdout, stderr, _), mock.patch.object(sys, "argv", argv):
         try:
@@ -79,14 +79,15 @@ def run(*arguments: str, bootstrap: str = "127.0.0.1:1", stdin: bytes = b"") -> 
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client does not ask again for seconds where nobody answers."""
+    """Shorten the client's retries, so that it gives up quickly if no node answers."""
     defaults = HttpApi.get.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "timeout", 0.3)
 
 
 class Background(Generic[T]):
-    """`with Background(manager) as running: running.cluster ...`: an asynchronous context on a thread's own loop."""
+    """`with Background(manager) as running: running.cluster ...`: an asynchronous context manager on a thread's own
+    loop."""
 
     def __init__(self, manager: AbstractAsyncContextManager[T]) -> None:
         self._manager = manager
@@ -122,7 +123,7 @@ _CHILD = (
 
 
 def start(*arguments: str, bootstrap: str, **options: Any) -> subprocess.Popen[bytes]:
-    """A child process, with pipes for all three streams unless `options` say otherwise."""
+    """Start a child process, with pipes for all three streams unless `options` say otherwise."""
     streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-c", _CHILD, "--bootstrap", bootstrap, *arguments]
     return subprocess.Popen(command, **(streams | options))

@@ -1,4 +1,4 @@
-"""The product's source files, parsed once, and what each of them imports."""
+"""The product's source files, parsed once, and their imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("raftlog", "metadata", "partitions", "http_api", "spark_source", "je
 
 @dataclass(frozen=True)
 class Source:
-    """One module: `name` is dotted, `imports` are absolute dotted names with the line that asks for each."""
+    """One module: `name` is dotted, `imports` are absolute dotted names with their lines."""
 
     path: Path
     name: str

@@ -120,7 +120,7 @@ def stored(node: ast.ClassDef) -> set[str]:
 
 
 def test_a_class_sets_its_own_fields() -> None:
-    """A bare annotation that neither the class nor its bases set is a field for somebody else to set."""
+    """A bare annotation that neither the class nor its bases set is a field for another class to set."""
     bare = []
     for alike in classes().values():
         for one in alike:
@@ -134,3 +134,38 @@ def test_a_class_sets_its_own_fields() -> None:
                     if name not in own and "ClassVar" not in ast.unparse(statement.annotation):
                         bare.append(f"{one.where} {one.name}.{name}")
     assert bare == []
+
+
+GIVEN_THEMSELVES: Mapping[tuple[str, str], str] = {
+    ("ApiServer", "ApiProtocol"): "aiohttp's connection is made with its server",
+    ("ConnectionCore", "FrameReader"): "a push parser calls back into a `FrameSink`, per frame and without allocations",
+    ("Http2Connection", "Http2Stream"): "the handle that users of a connection hold",
+    ("PartitionManager", "LongPolls"): "looks partitions up through the protocol `Replicas`",
+    ("PartitionManager", "ReplicationServer"): "looks partitions up through the protocol `Drivers`",
+    ("SimDisk", "SimFile"): "a file handle of the simulated disk",
+    ("SimNetwork", "SimLink"): "one end of a connection of the simulated network",
+    ("VirtualLoop", "VirtualHandle"): "asyncio's handles know their loop",
+}
+"""(Class, the class that it gives itself to) → the reason."""
+
+LIFETIME = "LoopThread"
+"""Its owner is an `object` to it: it ends when the owner is collected, and calls nothing of it."""
+
+
+def given_themselves() -> Iterator[tuple[str, str, str]]:
+    """Yield each class that gives itself to the constructor of another class of the product."""
+    for alike in classes().values():
+        for one in alike:
+            for node in ast.walk(one.node):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    arguments = (*node.args, *(keyword.value for keyword in node.keywords))
+                    made = node.func.id
+                    if made in classes() and any(ast.unparse(each) == "self" for each in arguments):
+                        yield one.name, made, f"{one.where} gives itself to {made}"
+
+
+def test_a_helper_gets_values_and_callbacks_and_not_its_owner() -> None:
+    """A helper that calls its owner by name is half of it: neither can be read, tested or used without the other."""
+    found = [pair for pair in given_themselves() if pair[1] != LIFETIME]
+    assert [where for owner, made, where in found if (owner, made) not in GIVEN_THEMSELVES] == []
+    assert sorted(set(GIVEN_THEMSELVES) - {(owner, made) for owner, made, _ in found}) == [], "no such exceptions"

@@ -1,4 +1,4 @@
-"""What documents and comments name as proof exists: every test that they name is a test."""
+"""Every test that documents and comments name as evidence exists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMED = re.compile(r"`(?:[a-z0-9_/]+/)?(test_[a-z0-9_]+)(\.py)?`")
 
 @functools.cache
 def existing() -> dict[str, list[str]]:
-    """Name of a test, or of a test's file without its suffix → where it is."""
+    """Name of a test, or of a test's file without its suffix → its files."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         where = str(path.relative_to(ROOT))
@@ -42,7 +42,7 @@ def test_tests_that_are_named_exist(document: str) -> None:
     assert sorted(name for name in named if name not in existing()) == []
 
 
-def test_every_hole_of_stock_names_the_test_in_which_it_is_closed() -> None:
+def test_every_hole_of_stock_names_the_test_that_shows_it_closed() -> None:
     for document in NAMING:
         if "_stock" not in document:
             continue
@@ -55,8 +55,8 @@ def test_every_hole_of_stock_names_the_test_in_which_it_is_closed() -> None:
 
 
 @pytest.mark.parametrize("number", [*range(1, 12), 13])
-def test_every_promise_is_told_with_what_it_rests_on_and_its_tests(number: int) -> None:
-    """Each safety property has a section of its own, and names assumptions and proof."""
+def test_every_guarantee_has_its_assumptions_and_its_tests(number: int) -> None:
+    """Each safety property has a section of its own, with assumptions and tests."""
     text = (ROOT / "docs/guarantees.md").read_text()
     sections = re.findall(rf"^### S{number}:.*?(?=^###? |\Z)", text, re.DOTALL | re.MULTILINE)
     assert len(sections) == 1
@@ -64,8 +64,8 @@ def test_every_promise_is_told_with_what_it_rests_on_and_its_tests(number: int) 
 
 
 def test_every_storage_fault_names_a_test_for_every_file() -> None:
-    """`the same` refers to the cell before it."""
-    text = (ROOT / "docs/storage-faults.md").read_text().partition("## What shows it")[2]
+    """`the same` refers to the previous cell."""
+    text = (ROOT / "docs/storage-faults.md").read_text().partition("## Tests of each fault")[2]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     head, _, *faults = rows
     assert len(head) == 5 and len(faults) >= 12

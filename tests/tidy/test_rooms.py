@@ -1,4 +1,4 @@
-"""The rooms of the house: in which order the folders of each may import one another, and no circle anywhere."""
+"""The import order of the folders in each room, and no cycle anywhere."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "quorum", "quorum_thread",
     ),
     "raftlog.broker": (
-        "unforeseen", "futures", "identity", "loop_stalls", "replication_links", "changes", "requests", "tls",
-        "wiring", "health", "service", "verify", "node",
+        "unforeseen", "peer_faults", "identity", "loop_stalls", "replication_links", "changes", "security", "requests",
+        "tls", "wiring", "health", "service", "verify", "node",
     ),
     "raftlog.client": (
-        "cluster", "producing", "consuming", "transactions", "groups", "producer", "admin", "blocking",
+        "credentials", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
+        "producer", "consumer", "admin", "blocking",
     ),
     "raftlog.cli": ("terminal", "nodes", "records", "bench", "commands", "main"),
+    "raftlog.security": ("principals", "acls", "secrets", "presented", "authorizer"),
     "raftlog.http2": (
-        "frames", "limits", "client_hello", "h2_setup", "keepalive", "messages", "stream_table", "events", "tls",
-        "receiving", "sending", "inbound", "core", "transport", "connection", "tls_accept", "listener", "dialer",
+        "frames", "limits", "client_hello", "h2_setup", "keepalive", "admission", "messages", "stream_table", "events",
+        "tls", "receiving", "sending", "core", "transport", "connection", "tls_accept", "listener", "dialer",
     ),
     "raftlog": (
-        "version", "errors", "model", "ports", "config", "logs", "partitioner", "patterns", "json_values", "slices",
-        "transactions", "records", "system", "wire", "http2", "client", "sync", "broker", "cli",
+        "version", "errors", "model", "security", "ports", "config", "logs", "partitioner", "patterns", "json_values",
+        "slices", "transactions", "records", "system", "wire", "api", "http2", "client", "sync", "broker", "cli",
     ),
-    "http_api": ("service", "web", "models", "records", "routes", "app"),
+    "http_api": ("service", "web", "records", "routes", "app"),
     "spark_source": (
         "options", "connections", "requirements", "java", "shipping", "reading", "driver", "tasks", "writing", "sink",
         "source", "default_source",
@@ -45,7 +47,8 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "simulator", "scoreboard", "planted", "report", "check", "corpora", "runs", "chaos", "__main__",
     ),
     "jepsen_like.simulator": (
-        "world", "quorum", "brokers", "truth", "load", "cluster", "transactions", "groups", "library", "shards",
+        "world", "quorum", "brokers", "truth", "load", "cluster", "transactions", "groups", "security", "library",
+        "shards",
         "__main__",
     ),
 }  # fmt: skip

@@ -1,8 +1,8 @@
-"""Every fault bites on a real cluster, proves it, is healed, and every partition takes records again in time (S10).
+"""Every fault affects a real cluster, proves it, is healed, and every partition accepts records again in time (S10).
 
-One cluster of three nodes for all faults of a layout, under a little load. What this machine cannot do is skipped, and
-the reason names what is missing. `make test` makes the faults that take a moment; each start of a node costs seconds of
-work, so those that need one are soak tests.
+One cluster of three nodes serves for all faults of a layout, under a little load. Faults that this machine does not
+support are skipped, with the missing ability as the reason. `make test` injects the faults that take a moment; each
+start of a node costs seconds of work, so faults that need one are soak tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jepsen_like.clusters.namespaces import open_namespaces
 from jepsen_like.nemeses import crafted_steps, steps
 from jepsen_like.nemeses.steps import Step
 from jepsen_like.nemeses.targets import apart
-from tests.support.nemeses import bite_together, bites, need, under_load
+from tests.support.clusters.nemeses import bite_together, bites, need, under_load
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -50,7 +50,7 @@ async def behind_proxies() -> AsyncIterator[NodeCluster]:
         yield cluster
 
 
-# --- A network and a disk a node --------------------------------------------------------------------------------------
+# --- A network and a disk per node ------------------------------------------------------------------------------------
 
 
 async def test_paused_nodes_stand_still(in_namespaces: NodeCluster) -> None:
@@ -63,14 +63,14 @@ async def test_one_direction_is_lost_and_the_other_is_not(in_namespaces: NodeClu
     assert set(fault.evidence["stopped"]) <= {"n2>n1", "n3>n1"}
 
 
-async def test_a_node_is_alone(in_namespaces: NodeCluster) -> None:
+async def test_a_node_is_isolated(in_namespaces: NodeCluster) -> None:
     cut = apart([("n3",)], NODES)
     fault = await bites(in_namespaces, steps.Cut(cut, "one"))
     assert set(fault.evidence["stopped"]) <= set(cut)
 
 
 async def test_clocks_disks_and_fsyncs_fail_beside_one_another(in_namespaces: NodeCluster) -> None:
-    """Each is somebody else's, so none undoes another: all are made, proved and healed at the same time."""
+    """Each has its own target, so none undoes another: all are injected, proved and healed at the same time."""
     need(FAKETIME, STRACE)
     leap, strobe, full, slow = await bite_together(
         in_namespaces,
@@ -87,13 +87,13 @@ async def test_clocks_disks_and_fsyncs_fail_beside_one_another(in_namespaces: No
 
 
 @pytest.mark.parametrize("spare", [0, 16])
-async def test_nodes_without_descriptors_go_on_when_they_have_some(in_namespaces: NodeCluster, spare: int) -> None:
+async def test_nodes_without_descriptors_recover_when_they_have_some(in_namespaces: NodeCluster, spare: int) -> None:
     need(DESCRIPTORS)
     fault = await bites(in_namespaces, steps.FewDescriptors(("n1", "n3"), "minority", spare))
     assert set(fault.evidence["open"]) == {"n1", "n3"} and not fault.evidence["ended"]
 
 
-async def test_a_voter_goes_and_comes_back(in_namespaces: NodeCluster) -> None:
+async def test_a_voter_is_removed_and_added_again(in_namespaces: NodeCluster) -> None:
     fault = await bites(in_namespaces, steps.RemoveVoter("n3"), hold=0.0)
     assert fault.evidence == {"before": [0, 1, 2], "after": [0, 1]}
 
@@ -132,7 +132,7 @@ async def test_the_power_of_a_disk_fails(in_namespaces: NodeCluster) -> None:
     ],
     ids=lambda step: f"{step.kind}-{','.join(getattr(step, 'files', ())) or getattr(step, 'aim', '')}",
 )
-async def test_nodes_come_back_from_what_needs_a_start(in_namespaces: NodeCluster, step: Step) -> None:
+async def test_nodes_recover_from_faults_that_need_a_start(in_namespaces: NodeCluster, step: Step) -> None:
     await bites(in_namespaces, step, hold=1.0)
 
 
@@ -148,9 +148,7 @@ async def test_nodes_come_back_from_what_needs_a_start(in_namespaces: NodeCluste
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )
-async def test_nodes_come_back_from_broken_clocks_and_disks(
-    in_namespaces: NodeCluster, step: Step, ability: str
-) -> None:
+async def test_nodes_recover_from_broken_clocks_and_disks(in_namespaces: NodeCluster, step: Step, ability: str) -> None:
     need(ability)
     await bites(in_namespaces, step, hold=1.0)
 
@@ -172,12 +170,12 @@ async def test_nodes_come_back_from_broken_clocks_and_disks(
     ],
     ids=lambda step: step.kind,
 )
-async def test_links_behind_proxies_are_broken_and_mended(behind_proxies: NodeCluster, step: Step) -> None:
+async def test_links_behind_proxies_are_broken_and_healed(behind_proxies: NodeCluster, step: Step) -> None:
     await bites(behind_proxies, step, hold=1.5)
 
 
 @soak
-async def test_a_ring_of_five_has_no_majority_that_two_see() -> None:
+async def test_a_ring_of_five_has_no_majority_that_two_nodes_see() -> None:
     """And a broker of five is drained."""
     need(LOOPBACK)
     async with under_load(open_loopback(5)) as five:

@@ -1,7 +1,7 @@
-"""Power failure of all nodes at once, under load: nothing acknowledged is lost (S1, S2, S6, S7, S10).
+"""Power failure of all nodes at once, under load: no acknowledged data is lost (S1, S2, S6, S7, S10).
 
-One round takes some twenty seconds, so these are soak tests; `make power-loss` runs twenty rounds and writes them down.
-Where power cannot be cut they are skipped, and the reason names what is missing.
+One round takes about twenty seconds, so these are soak tests; `make power-loss` runs twenty rounds and stores the
+results. If power cannot be cut they are skipped, with the missing ability as the reason.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pytest
 
 from jepsen_like.clusters.power_loss import WITNESS_BYTES
 from raftlog.errors import RaftlogError
-from tests import support
-from tests.support.power_rounds import NODES, powered_cluster, skip_unless_power_can_be_cut
+from tests.support import clusters
+from tests.support.clusters.power_rounds import NODES, powered_cluster, skip_unless_power_can_be_cut
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
-WITHOUT_FSYNC = os.path.join(os.path.dirname(os.path.abspath(support.__file__)), "node_without_fsync.py")
+WITHOUT_FSYNC = os.path.join(os.path.dirname(os.path.abspath(clusters.__file__)), "node_without_fsync.py")
 SEEDS = (101, 102, 103)
 
 
@@ -33,9 +33,9 @@ async def test_a_power_failure_of_all_nodes_loses_nothing_acknowledged() -> None
             assert result.witness_bytes_lost == NODES * WITNESS_BYTES, "the fault did not bite"
 
 
-async def test_nodes_that_do_not_fsync_do_not_pass() -> None:
-    """The same round with nodes whose fsyncs do nothing: acknowledged changes are missing, or the cluster notices that
-    its disks lie and does not come back."""
+async def test_nodes_that_do_not_fsync_fail() -> None:
+    """The same round with nodes whose fsyncs do nothing: acknowledged changes are missing, or the cluster detects that
+    its disks lie and does not recover."""
     skip_unless_power_can_be_cut()
     program = (sys.executable, "-P", WITHOUT_FSYNC)
     found: list[str] = []

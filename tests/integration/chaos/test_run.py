@@ -1,4 +1,4 @@
-"""The whole of a run: a real cluster that is killed, judged, drawn and added to the scoreboard."""
+"""A whole run: a real cluster whose nodes are killed, checked, plotted and added to the scoreboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every workload on a real cluster that nobody harms: valid. And a harm to what it left is found."""
+"""Every workload on a real cluster without faults is valid, and damage to its result is found."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jepsen_like.runs.judging import committed_ends, judge_history, judge_logs, 
 from jepsen_like.runs.local_clients import LocalClient
 from jepsen_like.runs.rounds import RoundHistory
 from raftlog.cli.nodes.local_cluster import DATA_FOLDER, LocalCluster
-from tests.support.cluster import running_cluster
+from tests.support.clusters.cluster import running_cluster
 
 pytestmark = pytest.mark.integration
 
 ACKNOWLEDGED = 40
-"""Operations of each run, before its last reads: at least, and one of each kind."""
+"""The least number of operations of each run, before its last reads, with at least one of each kind."""
 FAST = {"crash_every": 60, "assign_every": 20, "stall_every": 0}
 
 
@@ -51,7 +51,7 @@ WORKLOADS: list[tuple[str, dict[str, Any]]] = [
 
 
 class Runs:
-    """What ran, and what it left. All of them go beside one another: each has topics and clients of its own."""
+    """The runs and their results. All of them run in parallel: each has topics and clients of its own."""
 
     def __init__(self, cluster: LocalCluster, folder: Path) -> None:
         self._cluster = cluster
@@ -67,8 +67,8 @@ class Runs:
         return self._made[_name(workload, options)]
 
     async def _make(self, workload: str, options: dict[str, Any]) -> None:
-        """It goes on until so much was acknowledged, however long that takes here."""
-        # Clients are processes in one run alone: such a process takes a second to start.
+        """The run continues until enough is acknowledged, however long that takes."""
+        # Clients are processes in one run only: such a process takes a second to start.
         in_processes = workload == "log" and not options
         plan = RunPlan(
             cell="", workload=workload, nemesis="none", nodes=3, seconds=1.5, rate=80, seed=1, rounds=1,
@@ -89,7 +89,7 @@ class Runs:
 
 
 def enough(history: RoundHistory) -> bool:
-    """So much was acknowledged, and something of each kind."""
+    """Whether enough is acknowledged, with something of each kind."""
     kinds = {kind: {one.f for one in history.round if one.kind == kind} for kind in ("invoke", "ok")}
     return history.acknowledged() >= ACKNOWLEDGED and kinds["invoke"] - {"crash", "cas"} <= kinds["ok"]
 
@@ -117,7 +117,9 @@ def verdicts(plan: RunPlan, history: list[Operation]) -> dict[str, Any]:
     WORKLOADS,
     ids=lambda value: value if isinstance(value, str) else "-".join(value) or "plain",
 )
-async def test_a_cluster_that_nobody_harms_keeps_its_word(runs: Runs, workload: str, options: dict[str, Any]) -> None:
+async def test_a_cluster_without_faults_keeps_its_guarantees(
+    runs: Runs, workload: str, options: dict[str, Any]
+) -> None:
     plan, history = await runs.of(workload, **options)
     found = judge_history(plan, history)
     assert valid(found) is True, verdicts(plan, history)
@@ -129,7 +131,7 @@ async def test_a_cluster_that_nobody_harms_keeps_its_word(runs: Runs, workload: 
 
 
 async def test_a_lost_record_is_found(runs: Runs) -> None:
-    """S1: take one that was acknowledged out of everything that was read."""
+    """S1: remove an acknowledged record from all reads."""
     plan, history = await runs.of("log")
     sent = next(one for one in history if one.f == "send" and one.kind == "ok")
     key, (offset, value) = sent.value[0][1:]
@@ -147,7 +149,7 @@ def without(poll: Operation, key: str, value: int) -> Operation:
 
 
 async def test_a_stale_read_of_the_metadata_is_found(runs: Runs) -> None:
-    """S7: what was read last is what was written first."""
+    """S7: the last read returns the first written value."""
     plan, history = await runs.of("metadata-registers")
     at = max(at for at, one in enumerate(history) if one.f == "read" and one.kind == "ok" and one.value[1] > 0)
     history = list(history)
@@ -156,7 +158,7 @@ async def test_a_stale_read_of_the_metadata_is_found(runs: Runs) -> None:
 
 
 async def test_half_a_transaction_is_found(runs: Runs) -> None:
-    """S13: a position that has moved, and whose record is not there."""
+    """S13: a position that has moved, whose record is missing."""
     plan, history = await runs.of("positions")
     number = next(one for one in history if one.f == "cas" and one.kind == "ok").value[2]
     harmed = [
@@ -168,8 +170,8 @@ async def test_half_a_transaction_is_found(runs: Runs) -> None:
     assert found.valid is False and {"position-without-record", "broken-chain"} <= set(found.anomalies)
 
 
-async def test_an_offset_that_went_back_is_found(runs: Runs) -> None:
-    """S8: the last thing that was read of a key is less than what was committed."""
+async def test_an_offset_that_moved_back_is_found(runs: Runs) -> None:
+    """S8: the last read of a key is below the committed offset."""
     plan, history = await runs.of("group-offsets")
     at = max(at for at, one in enumerate(history) if one.f == "read" and one.kind == "ok" and one.value[1] is not None)
     assert {"reset", "cas"} & {one.f for one in history if one.kind == "ok"}
@@ -177,10 +179,10 @@ async def test_an_offset_that_went_back_is_found(runs: Runs) -> None:
     assert judge_history(plan, history)["offsets"].valid is False
 
 
-async def test_what_lies_on_the_disks_of_all_nodes_is_the_same_until_it_is_harmed_s4(
+async def test_the_disks_of_all_nodes_have_the_same_content_until_it_is_damaged_s4(
     runs: Runs, cluster: LocalCluster
 ) -> None:
-    """The last test: it stops the cluster."""
+    """This test must be the last: it stops the cluster."""
     _, history = await runs.of("log")
     ends = committed_ends(history)
     assert len(ends) == 4 and all(one.in_sync and one.end > 0 for one in ends.values())

@@ -1,7 +1,7 @@
-"""Bad input at the API port of real nodes: an error that names the fault, and nothing changes (S11).
+"""Invalid input at the API port of real nodes: an error that names the fault, and no effect (S11).
 
-`tests/integration/http_api/test_bad_input.py` has the API's own cases in front of a fake broker; here is what must hold
-of a whole node, behind whose API are a leader, forwarding, logs and a quorum.
+`tests/integration/http_api/test_bad_input.py` has the API's own cases in front of a fake broker; these tests cover
+whole nodes, whose API has a leader, forwarding, logs and a quorum behind it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from raftlog.wire import (
     ProduceRequest,
     ProduceResponse,
 )
-from tests.support.cluster import NodeApi, all_in_sync, known_everywhere, node_api, running_cluster
-from tests.support.cluster_attack import GOOD, MIB, lying_batches, noise, pickled, state_of
-from tests.support.cluster_wire import ask_raw, message_of, produce_message, small_batch
+from tests.support.clusters.attack import GOOD, MIB, lying_batches, noise, pickled, state_of
+from tests.support.clusters.cluster import NodeApi, all_in_sync, known_everywhere, node_api, running_cluster
+from tests.support.clusters.wire import ask_raw, message_of, produce_message, small_batch
 
 pytestmark = pytest.mark.integration
 
@@ -79,7 +79,7 @@ class Attacked:
 
 @pytest_asyncio.fixture
 async def attacked(cluster: LocalCluster) -> AsyncIterator[Attacked]:
-    """What was before the test must be after it."""
+    """The state before the test must be the state after it."""
     async with Admin(cluster.bootstrap) as admin:
         before = await state_of(cluster, admin, TOPIC)
         description = await admin.describe_topic(TOPIC)
@@ -97,7 +97,8 @@ async def attacked(cluster: LocalCluster) -> AsyncIterator[Attacked]:
 
 @pytest.fixture(scope="module", autouse=True)
 def trickle(cluster: LocalCluster) -> Iterator[Future[bytes]]:
-    """A body that comes a byte a second, from the first test on: the node's patience is longer than a test."""
+    """A body that arrives at one byte per second, from the first test on, because the node's timeout is longer than a
+    test."""
 
     def send() -> bytes:
         api = cluster.nodes[0].api
@@ -128,7 +129,7 @@ async def test_random_bytes(attacked: Attacked, seed: int) -> None:
     (await attacked.leader.raw_answer(bytes_without_lines)).problem("invalid_request")
 
 
-async def test_what_is_no_http_1(attacked: Attacked, tmp_path: Path) -> None:
+async def test_bytes_that_are_not_http_1(attacked: Attacked, tmp_path: Path) -> None:
     """HTTP/2, a TLS hello, a pickle."""
     trap = tmp_path / "loaded"
     for sent in (
@@ -173,7 +174,7 @@ async def test_a_bomb(attacked: Attacked) -> None:
 
 
 def peak_bytes(cluster: LocalCluster) -> int:
-    """The most that any node ever held."""
+    """The peak memory of any node."""
     peaks = []
     for node in cluster.nodes:
         assert node.process is not None
@@ -182,7 +183,7 @@ def peak_bytes(cluster: LocalCluster) -> int:
     return max(peaks)
 
 
-async def test_json_without_end_and_without_sense(attacked: Attacked) -> None:
+async def test_endless_and_meaningless_json(attacked: Attacked) -> None:
     deep = b"[" * 1_000_000 + b"]" * 1_000_000
     for body, code in (
         (b'{"records":[{"value":' + deep + b"}]}", "invalid_json"),
@@ -200,7 +201,7 @@ async def test_json_without_end_and_without_sense(attacked: Attacked) -> None:
         assert answer.status == 400 and answer.document["detail"]
 
 
-async def test_topics_and_partitions_that_are_not_there(attacked: Attacked) -> None:
+async def test_topics_and_partitions_that_do_not_exist(attacked: Attacked) -> None:
     for api in attacked.both:
         (await api.post("/v1/topics/nobody/records", b"x", "text/plain")).problem("unknown_topic")
         (await api.get("/v1/topics/nobody/partitions/0/records")).problem("unknown_topic")
@@ -209,7 +210,7 @@ async def test_topics_and_partitions_that_are_not_there(attacked: Attacked) -> N
         (await api.call("DELETE", "/v1/topics/nobody")).problem("unknown_topic")
 
 
-async def test_topics_that_cannot_be(attacked: Attacked) -> None:
+async def test_invalid_topics(attacked: Attacked) -> None:
     for body, code in (
         ({"name": "../../etc/passwd"}, "invalid_topic_name"),
         ({"name": "x" * 250}, "invalid_topic_name"),
@@ -229,8 +230,8 @@ async def test_topics_that_cannot_be(attacked: Attacked) -> None:
 
 
 @pytest.mark.parametrize("lie", LIES)
-async def test_batches_that_lie(attacked: Attacked, lie: str) -> None:
-    """To the leader, and to another node that has to pass it on."""
+async def test_batches_that_lie_are_refused(attacked: Attacked, lie: str) -> None:
+    """To the leader, and to another node that has to forward it."""
     for api in attacked.both:
         answer = await attacked.ask(api, "/v1/produce", produce_message(attacked.topic_id, 0, LIES[lie]))
         assert isinstance(answer, ProduceResponse), answer
@@ -255,19 +256,19 @@ async def test_batches_beyond_the_bound_or_out_of_time(attacked: Attacked) -> No
         (await attacked.other.post(RECORDS, records)).problem("timestamp_out_of_range")
 
 
-async def test_producers_that_count_wrong(attacked: Attacked) -> None:
-    """A sequence that nobody began, and one that has a gap."""
+async def test_producers_with_wrong_sequences(attacked: Attacked) -> None:
+    """A sequence that was never begun, and one with a gap."""
     granted = (await attacked.other.post("/v1/producers")).document
     ids = {"producer_id": granted["producer_id"], "producer_epoch": granted["producer_epoch"]}
     batches = [small_batch(b"x", base_sequence=sequence, **ids) for sequence in (5, 2**31 - 1)]
     messages = [produce_message(attacked.topic_id, 0, batch) for batch in batches]
-    # Over HTTP/1.1 one request may overtake another, so the leader waits a while for what would come before.
+    # Over HTTP/1.1 one request may overtake another, so the leader waits a while for the missing one.
     asked = [attacked.ask(api, "/v1/produce", message) for message in messages for api in attacked.both]
     for answer in await asyncio.gather(*asked):
         assert answer.partitions[0].error in {"out_of_order_sequence", "unknown_producer_id"}, answer
 
 
-async def test_messages_that_are_none(attacked: Attacked, tmp_path: Path) -> None:
+async def test_invalid_messages(attacked: Attacked, tmp_path: Path) -> None:
     trap = tmp_path / "loaded"
     good = produce_message(attacked.topic_id, 0, GOOD)
     for message in (
@@ -289,7 +290,7 @@ async def test_messages_that_are_none(attacked: Attacked, tmp_path: Path) -> Non
     assert not trap.exists()
 
 
-async def test_offsets_that_cannot_be(attacked: Attacked) -> None:
+async def test_invalid_offsets(attacked: Attacked) -> None:
     for api in attacked.both:
         for offset in ("-1", "1e3", "first", "", "@", "@-5", str(2**63)):
             answer = await api.get(f"{READ}?offset={offset}")
@@ -308,7 +309,7 @@ async def test_offsets_that_cannot_be(attacked: Attacked) -> None:
     (await attacked.leader.post("/v1/offsets", asked, CONTENT_TYPE)).problem("invalid_request")
 
 
-async def test_pages_and_names_of_others(attacked: Attacked) -> None:
+async def test_pages_and_hosts_of_others(attacked: Attacked) -> None:
     for method, path in (("GET", READ), ("POST", RECORDS), ("DELETE", f"/v1/topics/{TOPIC}"), ("POST", "/v1/produce")):
         foreign = await attacked.leader.call(method, path, headers={"Origin": "http://evil.example"})
         foreign.problem("origin_not_allowed")
@@ -317,6 +318,6 @@ async def test_pages_and_names_of_others(attacked: Attacked) -> None:
 
 
 async def test_a_body_that_trickles_is_given_up(attacked: Attacked, trickle: Future[bytes]) -> None:
-    """The last test, so that the others ran meanwhile."""
+    """This test must be the last, so that the others run meanwhile."""
     received = await asyncio.wrap_future(trickle)
     assert b" 408 " in received.partition(b"\r\n")[0] and b"slow_request" in received, received

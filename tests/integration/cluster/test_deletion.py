@@ -6,12 +6,12 @@ import pytest
 
 from raftlog import Admin, Producer
 from raftlog.errors import InvalidRequest
-from tests.support.cluster import running_cluster
+from tests.support.clusters.cluster import running_cluster
 
 pytestmark = pytest.mark.integration
 
 
-async def test_deleted_records_stay_deleted_and_keys_are_needed_where_they_count() -> None:
+async def test_deleted_records_stay_deleted_and_compacted_topics_need_keys() -> None:
     with running_cluster(3) as cluster:
         async with Admin(cluster.bootstrap) as admin:
             await admin.create_topic("t", 1, 3)

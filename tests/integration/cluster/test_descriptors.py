@@ -1,4 +1,4 @@
-"""A node that is short of file descriptors: replicas stay in service, and all goes on afterwards (S10)."""
+"""A node that is short of file descriptors: replicas stay in service, and everything continues afterwards (S10)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from raftlog import Admin, Consumer, Producer
 from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
 from raftlog.model import Endpoint
-from tests.support.cluster import PATIENCE_S, eventually, log_lines, running_cluster
+from tests.support.clusters.cluster import PATIENCE_S, eventually, log_lines, running_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -23,13 +23,13 @@ LIMIT = 1100
 RECORDS = 24
 VALUE = 250_000
 ASKED = 2_000
-"""Connections, far more than the limit allows."""
+"""The number of connections, far more than the limit allows."""
 AT_ONCE = 100
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """One node, started again with few descriptors: its old segments are read from files."""
+    """One node, restarted with few descriptors: its old segments are read from files."""
     with running_cluster(1) as running:
         asyncio.run(fill(running))
         running.stop()
@@ -63,7 +63,7 @@ async def connect(one: socket.socket, endpoint: Endpoint) -> None:
 
 @contextlib.asynccontextmanager
 async def idle_connections(node: LocalNode) -> AsyncIterator[list[socket.socket]]:
-    """To both listeners, a hundred at a time, more than the node keeps."""
+    """Open connections to both listeners, a hundred at a time, more than the node keeps."""
     idle: list[socket.socket] = []
     try:
         for _ in range(0, ASKED, AT_ONCE):
@@ -89,7 +89,7 @@ async def consume_all(bootstrap: str) -> int:
 
 
 async def works(cluster: LocalCluster) -> bool:
-    """A record is written and the partition is led."""
+    """A record can be written and the partition has a leader."""
     async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, delivery_timeout_ms=5_000) as producer:
         await producer.send_and_wait("t", b"x", partition=0)
         return (await admin.describe_topic("t")).partitions[0].leader == 0
@@ -105,7 +105,7 @@ def stays_in_service(node: LocalNode) -> None:
     assert sum(event == "no descriptor for a connection" for event in events) <= 2
 
 
-async def test_idle_connections_leave_the_logs_theirs(cluster: LocalCluster) -> None:
+async def test_idle_connections_do_not_take_the_logs_descriptors(cluster: LocalCluster) -> None:
     node = cluster.nodes[0]
     async with Consumer(cluster.bootstrap, "t", prefetch_bytes=1 << 20) as consumer:
         found = len(await consumer.poll(1, PATIENCE_S))
@@ -119,8 +119,8 @@ async def test_idle_connections_leave_the_logs_theirs(cluster: LocalCluster) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prlimit(2) is Linux's")
-async def test_a_node_without_any_descriptor_goes_on_when_it_has_some(cluster: LocalCluster) -> None:
-    """Its limit is put below what it has open: whatever is to be opened fails until the limit is what it was."""
+async def test_a_node_without_any_descriptor_recovers_when_it_has_some(cluster: LocalCluster) -> None:
+    """Its limit is set below its number of open descriptors: every open fails until the limit is restored."""
     node = cluster.nodes[0]
     soft, hard = resource.prlimit(pid_of(node), resource.RLIMIT_NOFILE)
     async with Consumer(cluster.bootstrap, "t", prefetch_bytes=1 << 20) as consumer:

@@ -1,4 +1,4 @@
-"""Nodes die by SIGKILL while an idempotent producer goes on: S1, S2, S5 and S10 on real processes and disks."""
+"""Nodes die by SIGKILL while an idempotent producer continues: S1, S2, S5 and S10 on real processes and disks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog import Admin
+from raftlog.api.topics import TopicDescription
 from raftlog.cli.nodes.local_cluster import LocalCluster, is_ready
-from raftlog.client.admin import TopicDescription
 from raftlog.config import TimingConfig
-from tests.support.cluster import (
+from tests.support.clusters.cluster import (
     all_in_sync,
     eventually,
     log_lines,
@@ -21,7 +21,7 @@ from tests.support.cluster import (
     start_warm,
     warm_node,
 )
-from tests.support.cluster_traffic import Traffic, check_exactly
+from tests.support.clusters.traffic import Traffic, check_exactly
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +37,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 async def victim_of(admin: Admin, description: TopicDescription, *, controller: bool) -> tuple[int, int]:
-    """A partition and its leader, who leads the quorum as well where that is asked for and possible."""
+    """A partition and its leader, which also leads the quorum if that is requested and possible."""
     quorum = await eventually(lambda: _controller(admin), "a controller")
     led = [(p.partition, p.leader) for p in description.partitions if p.leader is not None]
     fitting = [(partition, leader) for partition, leader in led if (leader == quorum) is controller]
@@ -50,8 +50,8 @@ async def _controller(admin: Admin) -> int | None:
 
 
 async def kill_again_and_again(cluster: LocalCluster, topic: str, kills: int) -> int:
-    """SIGKILL a partition's leader, restart it when writes are acknowledged again, and so on. Returns how many of the
-    killed were the controller too."""
+    """SIGKILL a partition's leader, restart it when writes are acknowledged again, and repeat. Returns how many of the
+    killed nodes were also the controller."""
     controllers = 0
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic(topic, PARTITIONS, replication_factor=3)
@@ -73,7 +73,7 @@ async def kill_again_and_again(cluster: LocalCluster, topic: str, kills: int) ->
     return controllers
 
 
-async def test_a_leader_killed_again_and_again_loses_nothing(cluster: LocalCluster) -> None:
+async def test_a_leader_killed_repeatedly_loses_nothing(cluster: LocalCluster) -> None:
     assert await kill_again_and_again(cluster, "killed", 3) >= 1
 
 
@@ -83,7 +83,7 @@ async def test_twenty_killed_leaders_lose_nothing(cluster: LocalCluster) -> None
 
 
 async def test_a_leader_back_within_its_session_does_not_lead_its_old_epoch(cluster: LocalCluster) -> None:
-    """S5: its epoch was of the life that ended. Nobody may notice the death by silence, so the new life says so."""
+    """S5: its epoch belongs to the ended incarnation. No session may expire, so the new incarnation reports it."""
     topic = "restarted"
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic(topic, PARTITIONS, replication_factor=3)
@@ -98,7 +98,8 @@ async def test_a_leader_back_within_its_session_does_not_lead_its_old_epoch(clus
 
 
 async def restart_within_session(cluster: LocalCluster, admin: Admin, topic: str, traffic: Traffic) -> bool:
-    """Kill and restart a leader that is not the controller; whether it registered before its session was over."""
+    """Kill and restart a leader that is not the controller; returns whether it registered before its session
+    expired."""
     description = (await all_in_sync(admin, topic))[topic]
     partition, leader = await victim_of(admin, description, controller=False)
     before = description.partitions[partition]

@@ -1,4 +1,4 @@
-"""Any node answers for every partition: over HTTP/1.1, whoever leads. And what the nodes log meanwhile."""
+"""Any node answers for every partition over HTTP/1.1, whichever node leads; and the nodes' log lines meanwhile."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from raftlog import Admin
+from raftlog.api.topics import TopicDescription
 from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
-from raftlog.client.admin import TopicDescription
 from raftlog.records.batch import RecordBatch, split_batches
 from raftlog.wire import (
     TIMESTAMP_EARLIEST,
@@ -30,7 +30,7 @@ from raftlog.wire import (
     decode_response,
     split_body,
 )
-from tests.support.cluster import (
+from tests.support.clusters.cluster import (
     NodeApi,
     all_in_sync,
     check_logs,
@@ -39,7 +39,7 @@ from tests.support.cluster import (
     node_api,
     running_cluster,
 )
-from tests.support.cluster_wire import ask_raw, ask_raw_bytes, message_of, small_batch, talking
+from tests.support.clusters.wire import ask_raw, ask_raw_bytes, message_of, small_batch, talking
 
 pytestmark = pytest.mark.integration
 
@@ -69,8 +69,8 @@ async def made(cluster: LocalCluster, name: str) -> TopicDescription:
     return description
 
 
-async def test_records_go_in_and_come_out_at_any_node(cluster: LocalCluster, apis: list[NodeApi]) -> None:
-    """JSON with everything that a record may have, by each node to each partition, and read back at each node."""
+async def test_records_can_be_written_and_read_at_any_node(cluster: LocalCluster, apis: list[NodeApi]) -> None:
+    """JSON with every member of a record, through each node to each partition, and read back at each node."""
     await made(cluster, "json")
     expected: list[list[dict[str, Any]]] = [[] for _ in range(PARTITIONS)]
     for number, api in enumerate(apis):
@@ -104,7 +104,8 @@ async def test_records_go_in_and_come_out_at_any_node(cluster: LocalCluster, api
 
 
 async def test_raw_requests_for_partitions_of_several_leaders(cluster: LocalCluster) -> None:
-    """One produce, one fetch, one offsets request for all partitions, at each node; answers are in the order asked."""
+    """One produce, one fetch, one offsets request for all partitions, at each node; answers are in the order of the
+    request."""
     description = await made(cluster, "raw")
     topic = description.id_bytes
     order = [2, 0, 1, 0]
@@ -115,7 +116,7 @@ async def test_raw_requests_for_partitions_of_several_leaders(cluster: LocalClus
         produced = await ask_raw(node.api, "/v1/produce", message)
         assert isinstance(produced, ProduceResponse) and produced.correlation_id == number
         assert [(p.partition, p.error) for p in produced.partitions] == [(p, "") for p in order]
-        # Those for one partition are appended in the order given.
+        # Those for one partition are appended in the given order.
         assert [p.base_offset for p in produced.partitions] == [number, 2 * number, number, 2 * number + 1]
     for node in cluster.nodes:
         asked = [FetchPartition(topic, p, 0, 1 << 20) for p in order[:3]]
@@ -138,8 +139,8 @@ async def test_raw_requests_for_partitions_of_several_leaders(cluster: LocalClus
 
 
 @pytest.mark.parametrize("partition", range(PARTITIONS))
-async def test_a_long_poll_over_several_leaders_wakes_up(cluster: LocalCluster, partition: int) -> None:
-    """Asked at every node at once, and woken by one record at one leader."""
+async def test_a_long_poll_over_several_leaders_is_answered(cluster: LocalCluster, partition: int) -> None:
+    """Sent to every node at once, and answered after one record at one leader."""
     description = await made(cluster, f"polled-{partition}")
     asked = [FetchPartition(description.id_bytes, p, 0, 1 << 20) for p in range(PARTITIONS)]
     message = message_of(FetchRequest(1, 50_000, 1, 1 << 20, asked))
@@ -160,7 +161,7 @@ async def test_a_long_poll_over_several_leaders_wakes_up(cluster: LocalCluster, 
     assert time.monotonic() - began < 25
 
 
-async def test_a_poll_that_nothing_wakes_is_answered_when_its_time_is_up(cluster: LocalCluster) -> None:
+async def test_a_poll_without_new_records_is_answered_at_its_timeout(cluster: LocalCluster) -> None:
     description = await made(cluster, "quiet")
     asked = [FetchPartition(description.id_bytes, p, 0, 1 << 20) for p in range(PARTITIONS)]
     began = time.monotonic()
@@ -169,7 +170,7 @@ async def test_a_poll_that_nothing_wakes_is_answered_when_its_time_is_up(cluster
     assert isinstance(answer, FetchResponse) and [p.error for p in answer.partitions] == [""] * PARTITIONS
 
 
-async def test_one_failed_partition_of_a_request_leaves_the_others_alone(cluster: LocalCluster) -> None:
+async def test_one_failed_partition_of_a_request_does_not_affect_the_others(cluster: LocalCluster) -> None:
     description = await made(cluster, "partly")
     batch = small_batch(b"x")
     places = [(description.id_bytes, 0), (bytes(16), 0), (description.id_bytes, 99), (description.id_bytes, 1)]
@@ -184,7 +185,7 @@ async def test_one_failed_partition_of_a_request_leaves_the_others_alone(cluster
 
 
 async def test_the_data_port_does_not_forward_but_names_the_leader(cluster: LocalCluster) -> None:
-    """A native client knows whom to ask; a request that is passed on once goes no further."""
+    """A native client knows the leader; a forwarded request is not forwarded again."""
     description = await made(cluster, "native")
     batch = small_batch(b"x")
     for info in description.partitions:
@@ -206,7 +207,7 @@ async def test_the_data_port_does_not_forward_but_names_the_leader(cluster: Loca
 
 
 async def produced_when_open(node: LocalNode, path: str, message: bytes) -> ProduceResponse:
-    """The answer once the node has its replica of the new topic open."""
+    """The answer once the node has opened its replica of the new topic."""
 
     async def ask() -> ProduceResponse | None:
         async with talking(node.data, path) as talk:

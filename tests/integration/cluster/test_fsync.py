@@ -1,8 +1,8 @@
 """An acknowledgement with `acks=all` means fsynced on every in-sync replica; with `acks=1`, on the leader.
 
-Three nodes as they are, sockets, quorum threads and all, in this process, on real folders; but the fsync of a node's
-partitions can be withheld. What is written is in the page cache then, and at every other replica it is on disk: only
-the one fsync is missing.
+Three unmodified nodes, with sockets and quorum threads, run in this process on real folders, but the fsync of a node's
+partitions can be withheld. A written record is then in the page cache, and on disk at every other replica: only the one
+fsync is missing.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import pytest_asyncio
 from partitions.driver.driver import PartitionDriver
 from partitions.opening.folders import FOLDER
 from raftlog import Admin
+from raftlog.api.topics import TopicDescription
 from raftlog.broker.node import node as lifecycle
 from raftlog.cli.nodes.local_cluster import SETTINGS_FILE, LocalCluster, free_base_port
-from raftlog.client.admin import TopicDescription
 from raftlog.config import load_node_config
 from raftlog.model import TopicId, TopicPartition
 from raftlog.ports import Buffer, File
 from raftlog.system.disk import LocalDisk
-from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, known_everywhere
-from tests.support.http_api_client import eventually as holds_soon
+from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, known_everywhere
+from tests.support.http.api_client import eventually as holds_soon
 
 pytestmark = pytest.mark.integration
 
 TOPIC = "t"
 LOOK_S = 0.3
-"""How long it is watched that nothing happens."""
+"""The time for which the absence of an answer is observed."""
 
 
 class Gate:
@@ -120,11 +120,11 @@ class Gated:
         return driver
 
     def stable_ends(self) -> list[int]:
-        """What is fsynced, by node."""
+        """The fsynced ends, by node."""
         return [self.driver(node).log.stable_end_offset for node in range(3)]
 
     async def produce(self, acks: str, value: str = "x") -> int:
-        """One record to the leader; its offset once it is acknowledged."""
+        """Produce one record at the leader; returns its offset once it is acknowledged."""
         url = f"http://{self.cluster.nodes[self.leader].api}/v1/topics/{TOPIC}/records?acks={acks}"
         async with self.session.post(url, json={"records": [{"value": value}]}) as answer:
             assert answer.status == 200, await answer.text()
@@ -146,7 +146,7 @@ async def gated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 
     monkeypatch.setattr(lifecycle, "LocalDisk", gated_disk)
     monkeypatch.setattr(lifecycle, "configure_logging", lambda *_, **__: None)
-    # A withheld follower would leave the ISR after a while, and rightly so.
+    # A withheld follower would leave the ISR after a while, as it should.
     settings = {"timing": "{replica_lag_max_ms = 600000}"}
     cluster = LocalCluster(str(tmp_path_factory.mktemp("gated")), 3, free_base_port(3), settings=settings)
     interval = sys.getswitchinterval()
@@ -166,7 +166,7 @@ async def gated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
             await all_in_sync(admin, TOPIC)
         described = await known_everywhere(cluster, TOPIC)
         made = Gated(cluster, nodes, [disk.gate for disk in disks], session, described)
-        # Every replica is there, follows, and has its files.
+        # Every replica exists, follows, and has its files.
         assert await made.produce("all") == 0
         assert made.stable_ends() == [1, 1, 1]
         yield made
@@ -177,7 +177,7 @@ def prepare(cluster: LocalCluster) -> list[tuple[str, str]]:
     cluster.prepare()
     found = []
     for node in cluster.nodes:
-        cluster._write_settings(node)
+        cluster.write_settings(node)
         with open(f"{node.folder}/{SETTINGS_FILE}") as file:
             found.append((file.read(), f"{node.folder}/data"))
     return found
@@ -199,7 +199,7 @@ async def test_all_waits_for_the_fsync_of_every_in_sync_replica(gated: Gated) ->
         await holds_soon(lambda: gated.stable_ends() == [expected] * 3)  # noqa: B023
         gate.close()
         answer = asyncio.create_task(gated.produce("all"))
-        # All have the record, the others have it on disk, and one is stuck in its fsync.
+        # All have the record, the others have it on disk, and one waits in its fsync.
         others = [node for node in range(3) if node != withheld]
         await holds_soon(lambda: gate.waiting > 0)  # noqa: B023
         await holds_soon(lambda: all(gated.stable_ends()[node] == expected + 1 for node in others))  # noqa: B023

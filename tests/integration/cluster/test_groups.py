@@ -1,4 +1,4 @@
-"""Consumer groups on real processes: members come, go and die, the coordinator is killed; nothing is skipped (S8)."""
+"""Consumer groups on real processes: members join, leave and die, the coordinator dies; nothing is skipped (S8)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from raftlog import Admin, Consumer, Producer
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client import GroupConsumer, GroupPartition
 from raftlog.errors import InvalidRequest, RaftlogError
-from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
+from tests.support.client.parts import MortalCalls, mortal_members
+from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
 
-pytestmark = pytest.mark.integration
+__all__ = ["mortal_members"]
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("mortal_members")]
 
 PARTITIONS = 6
 TIMES: dict[str, Any] = {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 200, "auto_commit_interval_ms": 100}
@@ -29,7 +32,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Reader:
-    """A member that reads all the time, and notes what it got."""
+    """A member that reads continuously, and records what it got."""
 
     def __init__(self, cluster: LocalCluster, group: str, topic: str, seen: Counter[bytes], **settings: Any) -> None:
         self.told: list[tuple[str, list[GroupPartition]]] = []
@@ -43,6 +46,7 @@ class Reader:
             on_lost=lambda partitions: self.told.append(("lost", partitions)),
             **{**TIMES, **settings},
         )
+        self._calls = MortalCalls.latest
         self._seen = seen
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -53,29 +57,25 @@ class Reader:
                 self._seen[record.value] += 1
 
     async def stop(self) -> None:
-        """In order."""
+        """Stop in order."""
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         await self.consumer.close()
 
     async def die(self) -> None:
-        """Without a word: neither commit nor leave."""
+        """Die without committing or leaving."""
+        self._calls.dead = True
+        told = list(self.told)
         self._task.cancel()
-        membership = self.consumer._membership
-        assert membership._task is not None
-        membership._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await membership._task
-        membership._task = None
-        self.consumer._reading.positions.clear()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        await self.consumer.close()
+        await self.consumer.close(processed=False)
+        self.told = told  # a dead process runs no callbacks
 
 
 async def balanced(admin: Admin, group: str, members: int) -> None:
-    """Until so many members own everything evenly."""
+    """Wait until this number of members own all partitions evenly."""
 
     async def look() -> bool:
         described = await admin.describe_group(group)
@@ -134,7 +134,7 @@ async def test_members_share_die_and_outlive_the_coordinator(cluster: LocalClust
         await all_in_sync(admin, "shared")
 
 
-async def test_a_group_goes_on_where_it_committed_and_where_it_is_sent(cluster: LocalCluster) -> None:
+async def test_a_group_continues_at_its_committed_offsets_and_where_a_seek_puts_it(cluster: LocalCluster) -> None:
     async with Admin(cluster.bootstrap) as admin, asyncio.timeout(PATIENCE_S):
         await admin.create_topic("log")
         await produce(cluster, "log", 0, 100)
@@ -164,7 +164,7 @@ async def test_a_group_goes_on_where_it_committed_and_where_it_is_sent(cluster: 
         assert "solo" not in [summary.group for summary in await admin.list_groups()]
 
 
-async def test_a_pattern_takes_topics_that_come_later(cluster: LocalCluster) -> None:
+async def test_a_pattern_includes_topics_created_later(cluster: LocalCluster) -> None:
     async with Admin(cluster.bootstrap) as admin, asyncio.timeout(PATIENCE_S):
         await admin.create_topic("metric-a")
         settings: dict[str, Any] = {**TIMES, "auto_offset_reset": "earliest"}
@@ -179,7 +179,7 @@ async def test_a_pattern_takes_topics_that_come_later(cluster: LocalCluster) -> 
                 await consumer.poll(timeout=PATIENCE_S)
 
 
-async def test_a_static_member_comes_back_to_what_it_had(cluster: LocalCluster) -> None:
+async def test_a_static_member_returns_to_its_partitions(cluster: LocalCluster) -> None:
     async with Admin(cluster.bootstrap) as admin, asyncio.timeout(PATIENCE_S):
         await admin.create_topic("static", partitions=PARTITIONS)
         seen: Counter[bytes] = Counter()

@@ -1,7 +1,7 @@
-"""No call holds the event loop of a node over 20 ms: measured by the node's own gauge while it is produced to and read.
+"""No call blocks the event loop of a node for more than 20 ms: measured by the node's own gauge under load.
 
-The gauge's processor time is the loop's thread's own, so a busy machine makes nothing of it longer but the caches
-colder. A turn is every callback that was due at once: what is bounded here is more than one call.
+The gauge's processor time is that of the loop's thread, so a busy machine adds to it only by colder caches. A turn
+consists of every callback that was due at once, so the bound covers more than one call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raftlog import Admin, Consumer, Producer
 from raftlog.broker.loop_stalls import STALL_SECONDS
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.config import KIB
-from tests.support.cluster import all_in_sync, node_api, running_cluster
+from tests.support.clusters.cluster import all_in_sync, node_api, running_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -28,8 +28,8 @@ RECORDS = 200_000
 JSON_BYTES = 200 * KIB
 JSON_REQUESTS = 40
 TRIES = 3
-"""One measurement may be spoiled by what is not ours, such as a hypervisor that charges its own time; each is of a node
-that has just begun."""
+"""One measurement may be disturbed, for example by a hypervisor that charges its own time; each is of a node that has
+just started."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-async def test_ordinary_requests_hold_the_loop_for_milliseconds(cluster: LocalCluster) -> None:
+async def test_ordinary_requests_block_the_loop_for_milliseconds(cluster: LocalCluster) -> None:
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic(TOPIC, PARTITIONS, replication_factor=1)
         await all_in_sync(admin, TOPIC)

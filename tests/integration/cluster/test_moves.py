@@ -1,5 +1,8 @@
-"""Five real nodes, moved about by the command line: a throttled move keeps to its rate, gives way to another and is let
-go; one node is emptied under load. Nothing is lost, leaders end up balanced (S1)."""
+"""Moves between five real nodes by the command line.
+
+A throttled move keeps its rate, gives way to another and is cancelled; one node is drained under load. Nothing is lost,
+and leaders end up balanced (S1).
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ import msgspec
 import pytest
 
 from raftlog import Admin, Producer
+from raftlog.api.moves import ThrottleInfo
+from raftlog.api.topics import TopicDescription
 from raftlog.cli.nodes.local_cluster import LocalCluster
-from raftlog.client.admin import ThrottleInfo, TopicDescription
 from tests.support.cli_runner import run
-from tests.support.cluster import all_in_sync, eventually, log_lines, running_cluster, stop_node
-from tests.support.cluster_traffic import Traffic, check_exactly
+from tests.support.clusters.cluster import all_in_sync, eventually, log_lines, running_cluster, stop_node
+from tests.support.clusters.traffic import Traffic, check_exactly
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +38,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 async def raftlog(cluster: LocalCluster, *arguments: str) -> str:
-    """The command line, as an operator runs it. What it prints."""
+    """Run the command line as an operator would; returns its output."""
     result = await asyncio.to_thread(run, *arguments, bootstrap=cluster.bootstrap)
     assert result.code == 0, (result.text, result.stderr)
     return result.text
@@ -49,13 +53,13 @@ def folders(cluster: LocalCluster, node: int, name: str) -> list[str]:
 
 
 async def held_bytes(admin: Admin, topic: str) -> dict[int, int]:
-    """What each node has on disk of the topic's one partition."""
+    """The bytes of the topic's one partition on each node's disk."""
     found = (await admin.replicas()).items()
     return {node: replica.size_bytes for node, replicas in found for replica in replicas if replica.topic == topic}
 
 
-async def test_a_throttled_move_keeps_to_its_rate_is_replaced_and_ends_when_it_is_let_go(cluster: LocalCluster) -> None:
-    """By bytes: what a receiver has is bounded from above by the rate and the time since it was asked for, so on a slow
+async def test_a_throttled_move_keeps_its_rate_is_replaced_and_ends_when_it_is_released(cluster: LocalCluster) -> None:
+    """By bytes: the receiver's data is bounded from above by the rate and the time since the request, so on a slow
     machine it has less. All of it would take a minute at this rate, and takes a fraction of a second without one."""
     name = "throttled"
     async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
@@ -97,7 +101,7 @@ async def test_a_throttled_move_keeps_to_its_rate_is_replaced_and_ends_when_it_i
         await admin.delete_topic(name)
 
 
-async def test_a_broker_is_emptied_under_load_stopped_and_forgotten(cluster: LocalCluster) -> None:
+async def test_a_broker_is_drained_under_load_stopped_and_unregistered(cluster: LocalCluster) -> None:
     async with Admin(cluster.bootstrap) as admin:
         before = await admin.create_topic("moved", PARTITIONS, replication_factor=3)
         held = held_by(before, LEAVING)
@@ -128,13 +132,14 @@ async def test_a_broker_is_emptied_under_load_stopped_and_forgotten(cluster: Loc
 
         await eventually(forgotten, "broker 4 is forgotten")
         assert "Nothing to move." in await raftlog(cluster, "cluster", "balance", "--plan")
-        # What it held was set aside.
+        # Its replicas' folders were set aside.
         assert folders(cluster, LEAVING, "partitions") == []
 
 
 @pytest.mark.soak
-async def test_a_broker_that_comes_back_gets_its_share_again(cluster: LocalCluster) -> None:
-    """Emptied, stopped, forgotten and started again: it registers as a new broker, and a balance brings it to work."""
+async def test_a_broker_that_returns_gets_its_share_again(cluster: LocalCluster) -> None:
+    """Drained, stopped, unregistered and started again: it registers as a new broker, and a balance gives it
+    replicas."""
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic("returned", PARTITIONS, replication_factor=3)
         async with Traffic(cluster.bootstrap, "returned", PARTITIONS, records=5, pause=0.05) as traffic:

@@ -1,8 +1,9 @@
-"""Nobody can reach pickle: a whole cluster works without it, no port loads one, and no file of the quorum holds one.
+"""Pickle is never used: a whole cluster works without it, no port loads one, and no file of the quorum contains one.
 
-pysyncobj, as it comes, pickles whatever it sends and stores, and unpickles whatever anybody sends it: that is remote
-code execution (`test_stock_runs_what_a_peer_sends`, `test_stock_runs_what_a_stranger_sends_to_its_port`). Here every
-node ends at once when anything in it pickles or unpickles (`tests/support/node_without_pickle.py`).
+Unmodified pysyncobj pickles everything that it sends and stores, and unpickles everything that it receives: that is
+remote code execution (`test_stock_runs_what_a_peer_sends`, `test_stock_runs_what_a_stranger_sends_to_its_port`). In
+these tests every node ends at once if anything in it pickles or unpickles
+(`tests/support/clusters/node_without_pickle.py`).
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from raftlog.broker.identity import read_identity
 from raftlog.cli.nodes.local_cluster import DATA_FOLDER, LocalCluster, LocalNode, free_base_port
 from raftlog.http2.frames import PREFACE
 from raftlog.system.disk import LocalDisk
-from tests import support
-from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, node_api, stop_and_check, tell
-from tests.support.cluster_attack import pickled, state_of
-from tests.support.cluster_traffic import Traffic, check_exactly
-from tests.support.cluster_wire import talking
-from tests.support.node_without_pickle import EXIT_CODE
-from tests.support.pickles import pickles_in
+from tests.support import clusters
+from tests.support.clusters.attack import pickled, state_of
+from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, node_api, stop_and_check, tell
+from tests.support.clusters.node_without_pickle import EXIT_CODE
+from tests.support.clusters.pickles import pickles_in
+from tests.support.clusters.traffic import Traffic, check_exactly
+from tests.support.clusters.wire import talking
 
 pytestmark = pytest.mark.integration
 
-WITHOUT_PICKLE = os.path.join(os.path.dirname(os.path.abspath(support.__file__)), "node_without_pickle.py")
+WITHOUT_PICKLE = os.path.join(os.path.dirname(os.path.abspath(clusters.__file__)), "node_without_pickle.py")
 TOPIC = "t"
 SNAPSHOT_ENTRIES = 40
 DATA_PATHS = ("/v1/produce", "/v1/fetch", "/raftlog.forward", rp.REPLICATION_PATH, qp.QUORUM_PATH)
@@ -60,7 +61,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         cluster.kill_all()
         tell(cluster)
         raise
-    # Every node that lives has pickled nothing: `stop_and_check` requires that it ends with 0.
+    # Every living node has pickled nothing: `stop_and_check` requires that it ends with 0.
     stop_and_check(cluster)
 
 
@@ -131,12 +132,12 @@ async def test_a_cluster_elects_forwards_snapshots_and_restarts_without_pickle(c
             await asyncio.to_thread(cluster.kill_node, away)
             await change_through(cluster, 2 * SNAPSHOT_ENTRIES, without=away)
             await traffic.grows()
-            # It is behind what the others' logs still hold: it gets a snapshot.
+            # It lags behind the others' logs: it gets a snapshot.
             await asyncio.to_thread(cluster.start_node, away)
             await all_in_sync(admin, TOPIC)
             for node in cluster.nodes:
                 assert any(path.name == "snapshot" for path in quorum_files(node))
-            # The quorum's leader dies; another is elected, and the first comes back from its own snapshot and journal.
+            # The quorum's leader dies; another is elected, and the first restarts from its own snapshot and journal.
             await asyncio.to_thread(cluster.kill_node, quorum.leader)
             survivor = cluster.nodes[away]
             async with Admin(str(survivor.api)) as other:
@@ -155,8 +156,8 @@ async def led_anew(admin: Admin, term: int) -> bool:
 
 
 async def change_through(cluster: LocalCluster, changes: int, *, without: int) -> None:
-    """Changes of metadata at every node that is there: most are forwarded to the quorum's leader; and records through
-    each node, most of which are forwarded to the partition's."""
+    """Change metadata through every running node: most changes are forwarded to the quorum's leader; and produce
+    through each node, most of which is forwarded to the partition's leader."""
     nodes = [node for node in cluster.nodes if node.node_id != without]
 
     async def change(node: LocalNode) -> None:
@@ -180,7 +181,7 @@ def stock_frame(body: bytes) -> bytes:
 
 
 def stock_messages(bomb: bytes) -> list[bytes]:
-    """What pysyncobj's own nodes and its administration say to each other, and the bomb in each of its clothes."""
+    """The messages of pysyncobj's own nodes and its administration, with the malicious pickle in each of them."""
     said: list[object] = [
         "node-1",
         "readonly",
@@ -196,7 +197,8 @@ def stock_messages(bomb: bytes) -> list[bytes]:
 
 
 def quorum_frames(cluster: LocalCluster, bomb: bytes) -> list[list[bytes]]:
-    """Sequences on the quorum's path: the bomb wherever a voter's frame carries bytes, after a hello that fits."""
+    """Sequences on the quorum's path: the malicious pickle in every field of bytes of a voter's frame, after a valid
+    hello."""
     identity = read_identity(LocalDisk(folder := os.path.join(cluster.nodes[1].folder, DATA_FOLDER)), folder)
     hello = qp.Hello(qp.PROTOCOL_VERSION, identity.cluster_id, 1, bytes(16))
     payloads = [bomb, b"\0" + bomb, zlib.compress(bomb), stock_frame(bomb)]
@@ -217,7 +219,7 @@ def quorum_frames(cluster: LocalCluster, bomb: bytes) -> list[list[bytes]]:
 
 
 async def send_raw(host: str, port: int, data: bytes) -> None:
-    """Bytes to a port, until the node closes the connection or the peer has waited for it to take them all."""
+    """Send bytes to a port, until the node closes the connection or has received all of them."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(data)
@@ -226,16 +228,16 @@ async def send_raw(host: str, port: int, data: bytes) -> None:
             while await reader.read(65536):
                 pass
     except ConnectionError:
-        pass  # the node's right
+        pass  # the node may close it
     finally:
         writer.transport.abort()
 
 
 async def test_pickles_sent_to_every_port_are_only_bytes(cluster: LocalCluster, tmp_path: Path) -> None:
-    """S11, S12: nothing is created, nobody dies, nothing changes, and the cluster goes on."""
+    """S11, S12: nothing is created, no process dies, nothing changes, and the cluster continues."""
     bomb = pickled(str(tmp_path / "owned"))
     pickle.loads(bomb)
-    os.rmdir(tmp_path / "owned")  # it is a bomb: loaded, it makes this folder
+    os.rmdir(tmp_path / "owned")  # it is malicious: loading it creates this folder
     async with Admin(cluster.bootstrap) as admin:
         if TOPIC not in {topic.name for topic in await admin.list_topics()}:
             await admin.create_topic(TOPIC, 3, 3)
@@ -263,7 +265,8 @@ async def test_pickles_sent_to_every_port_are_only_bytes(cluster: LocalCluster, 
 
 
 async def say(node: LocalNode, path: str, messages: list[bytes]) -> None:
-    """Messages on a stream, until the node has looked at them: it answers or ends the stream, or closes."""
+    """Send messages on a stream, until the node has read them: it answers or ends the stream, or closes the
+    connection."""
     async with talking(node.data, path) as talk:
         for message in messages:
             talk.send(message)
@@ -272,11 +275,11 @@ async def say(node: LocalNode, path: str, messages: list[bytes]) -> None:
         answered.cancel()
 
 
-# --- What lies on disk ------------------------------------------------------------------------------------------------
+# --- Files on disk ----------------------------------------------------------------------------------------------------
 
 
 def test_no_file_of_the_quorum_holds_a_pickle(cluster: LocalCluster) -> None:
-    """Entries, votes, snapshots and the memory of the voters, of nodes that run."""
+    """Entries, votes, snapshots and the record of the voters, of running nodes."""
     for node in cluster.nodes:
         files = quorum_files(node)
         assert any(path.name.startswith("journal-") for path in files)

@@ -1,5 +1,6 @@
-"""Three quorum threads in one process, over real sockets and real disks: elections, forwarding, restarts, a broker's
-loop that stalls."""
+"""Three quorum threads in one process, over real sockets and disks: elections, forwarding, restarts, a stalled broker
+loop.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +38,16 @@ from raftlog.http2.tls import DialTls, prepare
 from raftlog.model import BrokerId, DirectoryId, Endpoint, TopicId
 from raftlog.system.clock import SystemClock
 from raftlog.system.disk import LocalDisk
-from tests.support.certificates import self_signed
-from tests.support.held_port import HOST, HeldPort
-from tests.support.http2_server import Recorder
+from tests.support.clusters.certificates import self_signed
+from tests.support.clusters.held_port import HOST, HeldPort
+from tests.support.http.http2_server import Recorder
 
 pytestmark = pytest.mark.integration
 
 PATIENCE = 10.0
 
 Tls = tuple[ssl.SSLContext, ssl.SSLContext]
-"""Of listeners and of dialers."""
+"""For listeners and dialers."""
 
 
 async def eventually(holds: Any, what: str, seconds: float = PATIENCE) -> None:
@@ -76,7 +77,7 @@ class Member:
         self.listener: Http2Listener | None = None
 
     async def start(self) -> None:
-        """The listener's loop map needs the thread, so the thread comes before."""
+        """The listener's loop map needs the thread, so the thread is created first."""
         self.starts += 1
         self.view, self.indexes = ClusterView(), []
         peers = {m.number: Endpoint(HOST, m.port) for m in self.cluster.members if m is not self}
@@ -157,7 +158,7 @@ class Cluster:
         self.folder = folder
         self.tls = tls
         self.name = name
-        """Under which the quorum's connections are dialed, and served on its own loop."""
+        """The server name under which the quorum's connections are dialed, and served on its own loop."""
         self.voters = tuple(BrokerId(number) for number in range(1, size + 1))
         self.members: list[Member] = []
         self.members += [Member(self, number) for number in self.voters]
@@ -209,7 +210,7 @@ async def test_commands_from_any_node_reach_every_view_in_order(tmp_path: Path) 
         await eventually(lambda: all(m.view.alive(BrokerId(3)) for m in cluster.members), "broker 3 unfenced")
 
 
-async def test_a_dead_leader_is_replaced_and_comes_back(tmp_path: Path) -> None:
+async def test_a_dead_leader_is_replaced_and_returns(tmp_path: Path) -> None:
     async with running(tmp_path) as cluster:
         for member in cluster.members:
             await member.register()
@@ -257,7 +258,7 @@ def contexts(folder: Path) -> Tls:
     return prepare(server), prepare(client)
 
 
-async def test_under_tls_connections_stay_on_the_listeners_loop_and_all_works(tmp_path: Path) -> None:
+async def test_under_tls_connections_stay_on_the_listeners_loop_and_everything_works(tmp_path: Path) -> None:
     async with running(tmp_path, tls=contexts(tmp_path)) as cluster:
         for member in cluster.members:
             await member.register()
@@ -304,7 +305,7 @@ async def test_without_a_majority_outcomes_are_never_failed(tmp_path: Path) -> N
         assert outcome.fate is Fate.APPLIED
 
 
-async def test_a_lone_voter_serves(tmp_path: Path) -> None:
+async def test_a_single_voter_serves(tmp_path: Path) -> None:
     async with running(tmp_path, size=1) as cluster:
         (only,) = cluster.members
         assert isinstance((await only.register()).result, Registered)
@@ -317,7 +318,7 @@ async def test_a_lone_voter_serves(tmp_path: Path) -> None:
         await eventually(lambda: len(only.view.topics()) == 50, "all is there after a restart")
 
 
-async def test_a_folder_that_was_never_prepared_is_refused(tmp_path: Path) -> None:
+async def test_a_folder_that_was_never_initialized_is_refused(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, 1)
     cluster.members[0].disk.remove("quorum")
     with pytest.raises(InvalidRequest, match="missing"):
@@ -325,8 +326,9 @@ async def test_a_folder_that_was_never_prepared_is_refused(tmp_path: Path) -> No
     await cluster.members[0].stop()
 
 
-async def test_a_disk_that_lost_what_was_fsynced_is_found_out_and_the_others_go_on(tmp_path: Path) -> None:
-    """At the start, by a journal without its end; by the leader, where the whole folder went back in time (S9, S10)."""
+async def test_a_disk_that_lost_fsynced_data_is_detected_and_the_others_continue(tmp_path: Path) -> None:
+    """Detected at the start, by a journal without its end; or by the leader, if the whole folder went back in time (S9,
+    S10)."""
     async with running(tmp_path) as cluster:
         leader = await cluster.await_leader()
         victim = next(member for member in cluster.members if member is not leader)
@@ -350,7 +352,7 @@ async def test_a_disk_that_lost_what_was_fsynced_is_found_out_and_the_others_go_
         assert leader.leads() and (await victim.propose(NoOp())).fate is Fate.APPLIED, "it follows"
 
 
-async def test_strangers_and_garbage_are_dropped_and_nothing_else_happens(tmp_path: Path) -> None:
+async def test_strangers_and_garbage_are_dropped_without_any_other_effect(tmp_path: Path) -> None:
     async with running(tmp_path) as cluster:
         leader = await cluster.await_leader()
         term = leader.live().status().term
@@ -397,8 +399,8 @@ async def test_closing_while_the_journal_is_opened_ends_the_thread(tmp_path: Pat
     assert member.fatal == []
 
 
-async def test_a_stranger_who_says_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection lives by PINGs; its stream has a deadline all the same. Those who said hello stay."""
+async def test_a_silent_stranger_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is kept alive by PINGs, but its stream has a deadline. Peers that sent a hello stay."""
     monkeypatch.setattr(quorum_thread_streams, "HELLO_SECONDS", 0.3)
     async with running(tmp_path) as cluster:
         leader = await cluster.await_leader()
@@ -413,7 +415,7 @@ async def test_a_stranger_who_says_nothing_is_dropped(tmp_path: Path, monkeypatc
                     gone.set_result(reason)
 
             connection = await connect(HOST, leader.port)
-            if elsewhere:  # the connection stays on the listener's loop, because its first stream was another
+            if elsewhere:  # the connection stays on the listener's loop, because its first stream was another one
                 connection.open_stream("/nothing", {}, Recorder())
             connection.open_stream(QUORUM_PATH, {}, Silent())
             async with asyncio.timeout(PATIENCE):
@@ -422,8 +424,8 @@ async def test_a_stranger_who_says_nothing_is_dropped(tmp_path: Path, monkeypatc
         assert leader.leads() and leader.live().status().term == term
 
 
-async def test_a_stranger_who_takes_no_message_stops_nobody(tmp_path: Path) -> None:
-    """It announces that it takes messages of one byte, and says a voter's hello: the answer cannot be sent."""
+async def test_a_stranger_that_accepts_no_message_stops_no_node(tmp_path: Path) -> None:
+    """It announces that it accepts messages of one byte, and sends a voter's hello: the answer cannot be sent."""
     async with running(tmp_path, size=2) as cluster:
         await cluster.await_leader()
         first = cluster.members[0]

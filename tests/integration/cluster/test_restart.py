@@ -1,4 +1,4 @@
-"""Nodes and whole clusters stop and come back, in order and by SIGKILL; topics come and go meanwhile."""
+"""Nodes and whole clusters stop and restart, in order and by SIGKILL; topics are created and deleted meanwhile."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import aiohttp
 import pytest
 
 from raftlog import Admin, Producer
+from raftlog.api.topics import TopicDescription
 from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE
 from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode, is_ready
-from raftlog.client.admin import TopicDescription
 from raftlog.config import TimingConfig
 from raftlog.system.disk import LocalDisk
 from raftlog.wire import FetchPartition, FetchRequest
-from tests.support.cluster import (
+from tests.support.clusters.cluster import (
     PATIENCE_S,
     all_in_sync,
     eventually,
@@ -32,8 +32,8 @@ from tests.support.cluster import (
     running_cluster,
     stop_node,
 )
-from tests.support.cluster_traffic import Traffic, check_exactly, read_all
-from tests.support.cluster_wire import fetch_raw
+from tests.support.clusters.traffic import Traffic, check_exactly, read_all
+from tests.support.clusters.wire import fetch_raw
 
 pytestmark = pytest.mark.integration
 
@@ -61,12 +61,12 @@ def has_replica(node: LocalNode, description: TopicDescription) -> bool:
     return os.path.exists(os.path.join(data_folder(node), "partitions", f"{description.id}-0"))
 
 
-async def test_a_cluster_killed_as_a_whole_comes_back_by_itself(cluster: LocalCluster) -> None:
-    """S1, S7, S10: nobody was there to take over from."""
+async def test_a_cluster_killed_as_a_whole_recovers_by_itself(cluster: LocalCluster) -> None:
+    """S1, S7, S10: there was no node to take over."""
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic("kept", 3, 3, {"segment.bytes": "65536", "retention.ms": "3600000"})
         await admin.create_topic("left", 2, 3, {"min.insync.replicas": "3"})
-        # One producer lives on through it all; the other one dies with the cluster.
+        # One producer continues through it all; the other one dies with the cluster.
         async with Traffic(cluster.bootstrap, "kept", 3) as kept, Traffic(cluster.bootstrap, "left", 2) as left:
             before = await all_in_sync(admin, "kept", "left")
             await kept.grows(by=100)
@@ -96,7 +96,7 @@ async def test_a_cluster_killed_as_a_whole_comes_back_by_itself(cluster: LocalCl
             assert now.leader_epoch > was.leader_epoch, "the lives that led are over (S5)"
 
 
-async def test_a_node_in_order_hands_its_leaderships_over(cluster: LocalCluster) -> None:
+async def test_an_orderly_stop_hands_leaderships_over(cluster: LocalCluster) -> None:
     took = []
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic("handed-over", 3, replication_factor=3)
@@ -124,12 +124,12 @@ async def test_a_node_in_order_hands_its_leaderships_over(cluster: LocalCluster)
                 if min(took) < SESSION_S:
                     break
         await check_exactly(cluster.bootstrap, traffic)
-    # One that dies unheard is missed no earlier than a session after its last heartbeat.
+    # A node that dies silently is detected no earlier than a session after its last heartbeat.
     assert min(took) < SESSION_S, took
 
 
-async def test_a_topic_made_anew_while_a_node_is_down_is_another_topic(cluster: LocalCluster) -> None:
-    """The name is the same, the records are not: the node that comes back must not mix them up."""
+async def test_a_topic_recreated_while_a_node_is_down_is_another_topic(cluster: LocalCluster) -> None:
+    """The name is the same, the records are not: the returning node must not confuse them."""
     topic = "twice"
     async with Admin(cluster.bootstrap) as admin:
         old = await admin.create_topic(topic, 1, replication_factor=3)
@@ -176,14 +176,15 @@ async def watch_what_it_serves(
                 shown = [record["value"] for record in answer.document["records"]]
                 assert [value for value in shown if not value.startswith("new ")] == []
             else:
-                # It does not know the cluster yet, or nobody who leads. That there is no such topic would be a lie.
+                # It does not know the cluster yet, or no leader. Answering that the topic does not exist would be
+                # wrong.
                 assert answer.document["code"] in {"quorum_unavailable", "leader_not_available", "not_leader"}, answer
             await asyncio.sleep(0.02)
     await until
 
 
 async def lead_from(cluster: LocalCluster, admin: Admin, topic: str, wanted: int) -> list[bytes]:
-    """Make one node the leader: the second is stopped until it leaves the ISR, then the first dies. Returns what was
+    """Make one node the leader: the second is stopped until it leaves the ISR, then the first dies. Returns the records
     written meanwhile."""
     info = (await all_in_sync(admin, topic))[topic].partitions[0]
     assert info.leader is not None
@@ -235,7 +236,7 @@ time.sleep(600)
 """
 
 
-def test_the_nodes_of_a_parent_that_was_killed_stop_in_order(tmp_path: Path) -> None:
+def test_the_nodes_of_a_killed_parent_stop_in_order(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-P", "-c", _PARENT, str(tmp_path)], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid, port = map(int, parent.stdout.readline().split())
@@ -251,8 +252,8 @@ def test_the_nodes_of_a_parent_that_was_killed_stop_in_order(tmp_path: Path) -> 
     assert not is_ready(node.api)
 
 
-async def test_snapshots_of_the_metadata_are_as_frequent_as_is_set() -> None:
-    """S7: what is in the snapshot alone is there after a kill."""
+async def test_snapshots_of_the_metadata_are_as_frequent_as_configured() -> None:
+    """S7: state that is only in the snapshot survives a kill."""
     with running_cluster(1, metadata_snapshot_entries="10") as cluster:
         node = cluster.nodes[0]
         names = {f"topic-{number}" for number in range(15)}

@@ -1,4 +1,4 @@
-"""Bytes rot below a running cluster: `raftlog partition verify` finds them, and the replicas become whole again."""
+"""Bytes are damaged under a running cluster: `raftlog partition verify` finds them, and the replicas are repaired."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from raftlog import Admin
 from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode
 from tests.support.cli_runner import Result, run
-from tests.support.cluster import all_in_sync, eventually, running_cluster
-from tests.support.cluster_traffic import Traffic, check_exactly
+from tests.support.clusters.cluster import all_in_sync, eventually, running_cluster
+from tests.support.clusters.traffic import Traffic, check_exactly
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +29,7 @@ async def verify(cluster: LocalCluster, *arguments: str) -> Result:
 
 
 def rot(node: LocalNode, topic_id: str) -> Path:
-    """Flip one bit of the payload of the first batch that the node has."""
+    """Flip one bit of the payload of the node's first batch."""
     folder = Path(node.folder, "data", "partitions", f"{topic_id}-0")
     segment = min(folder.glob("*.log"))
     with open(segment, "r+b") as file:
@@ -41,7 +41,7 @@ def rot(node: LocalNode, topic_id: str) -> Path:
 
 
 @pytest.mark.parametrize("role", ["follower", "leader"])
-async def test_a_rotten_replica_is_found_and_whole_again(cluster: LocalCluster, role: str) -> None:
+async def test_a_damaged_replica_is_found_and_repaired(cluster: LocalCluster, role: str) -> None:
     """S1, S9, under load."""
     topic = f"rotten-{role}"
     async with Admin(cluster.bootstrap) as admin:
@@ -73,7 +73,7 @@ async def test_a_rotten_replica_is_found_and_whole_again(cluster: LocalCluster, 
         await check_exactly(cluster.bootstrap, traffic)
 
 
-async def test_what_is_asked_wrongly_is_refused_by_name(cluster: LocalCluster) -> None:
+async def test_an_invalid_request_is_refused_by_name(cluster: LocalCluster) -> None:
     """S11."""
     nowhere = await verify(cluster, "nowhere")
     assert nowhere.code == 1 and "there is no topic" in nowhere.stderr

@@ -1,5 +1,6 @@
-"""A process that is killed while it writes: everything that it said was stable is there, and nothing else than what it
-wrote. And group commit on real threads."""
+"""A process that is killed while it writes: everything that it reported as stable is there, and only what it wrote. And
+group commit on real threads.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from partitions.log.log import PartitionLog
 from partitions.log.writer import LogWriter
 from raftlog.config import TopicConfig
 from raftlog.records.batch import parse_header
 from raftlog.system.disk import LocalDisk
 from raftlog.system.runtime import LoopScheduler, ThreadWorker
-from tests.support.storage import PATH, append, batch, read_batches
+from tests.support.partitions.storage import PATH, append, batch, read_batches, recover_log
 
 pytestmark = pytest.mark.integration
 
@@ -25,12 +25,11 @@ CONFIG = TopicConfig(segment_bytes=300_000, index_interval_bytes=4096)
 
 WRITER = """
 import sys
-from partitions.log.log import PartitionLog
 from raftlog.system.disk import LocalDisk
 from tests.integration.cluster.test_storage_kill import CONFIG
-from tests.support.storage import PATH, append
+from tests.support.partitions.storage import PATH, append, recover_log
 
-log, recovery = PartitionLog.open(LocalDisk(sys.argv[1]), PATH, CONFIG, clean_shutdown=False)
+log, recovery = recover_log(LocalDisk(sys.argv[1]), PATH, CONFIG, clean_shutdown=False)
 print("recovered", log.log_end_offset, flush=True)
 while True:
     for number in range(5):
@@ -42,7 +41,7 @@ while True:
 """
 
 
-def test_what_was_stable_survives_a_kill(tmp_path: Path) -> None:
+def test_stable_data_survives_a_kill(tmp_path: Path) -> None:
     stable = 0
     for round_number in range(4):
         writer = subprocess.Popen(
@@ -60,7 +59,7 @@ def test_what_was_stable_survives_a_kill(tmp_path: Path) -> None:
                 if number == 11 + 7 * round_number:
                     writer.send_signal(signal.SIGKILL)
             assert writer.wait(30) == -signal.SIGKILL
-        log, recovery = PartitionLog.open(LocalDisk(str(tmp_path)), PATH, CONFIG, clean_shutdown=False)
+        log, recovery = recover_log(LocalDisk(str(tmp_path)), PATH, CONFIG, clean_shutdown=False)
         assert recovery.stable_end_offset >= stable
         found = read_batches(log, 0)
         for one in found:
@@ -76,7 +75,7 @@ async def test_group_commit_on_threads(tmp_path: Path) -> None:
     scheduler, worker = LoopScheduler(loop), ThreadWorker(loop, 2, "fsync")
     writer = LogWriter(worker, scheduler)
     disk = LocalDisk(str(tmp_path))
-    logs = [PartitionLog.open(disk, f"partitions/{n}", CONFIG, clean_shutdown=False)[0] for n in range(6)]
+    logs = [recover_log(disk, f"partitions/{n}", CONFIG, clean_shutdown=False)[0] for n in range(6)]
     idle = asyncio.Event()
     told = [0] * len(logs)
 
@@ -98,5 +97,5 @@ async def test_group_commit_on_threads(tmp_path: Path) -> None:
     for log in logs:
         log.close(clean=True)
     worker.close()
-    again = PartitionLog.open(disk, "partitions/3", CONFIG, clean_shutdown=True)[1]
+    again = recover_log(disk, "partitions/3", CONFIG, clean_shutdown=True)[1]
     assert again.clean and again.stable_end_offset == 300

@@ -1,5 +1,8 @@
-"""A cluster of three processes under TLS: it works, certificates are exchanged while it runs, and who does not belong
-is refused with the reason and changes nothing (S11, S12)."""
+"""A cluster of three processes under TLS.
+
+It works, certificates are replaced while it runs, and outsiders are refused with the reason and change nothing (S11,
+S12).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from metadata.quorum.protocol import Hello as QuorumHello
 from metadata.quorum.protocol import encode as encode_quorum
 from partitions.replication.protocol import Hello as ReplicationHello
 from partitions.replication.protocol import encode as encode_replication
-from raftlog import Admin, Consumer, Producer
+from raftlog import Admin, Consumer, Producer, commit_together
 from raftlog.broker.identity import read_identity
 from raftlog.broker.replication_links import REPLICATION_PATH
 from raftlog.broker.requests.forwarding import FORWARD_PATH
@@ -34,9 +37,9 @@ from raftlog.model import BrokerId
 from raftlog.sync import Admin as BlockingAdmin
 from raftlog.system.disk import LocalDisk
 from tests.support.cli_runner import run
-from tests.support.cluster import PATIENCE_S, eventually, log_lines, stop_and_check, tell
-from tests.support.http2_server import Recorder
-from tests.support.tls import SETTING, Authority, write
+from tests.support.clusters.cluster import PATIENCE_S, eventually, log_lines, stop_and_check, tell
+from tests.support.clusters.tls import SETTING, Authority, write
+from tests.support.http.http2_server import Recorder
 
 pytestmark = pytest.mark.integration
 
@@ -67,7 +70,7 @@ class TlsCluster:
         return await connect(where.host, where.port, ssl=tls, limits=Http2Limits(connect_timeout_s=PATIENCE_S))
 
     def context(self, signed: tuple[bytes, bytes] | None, folder: Path) -> ssl.SSLContext:
-        """Of somebody who trusts the cluster's authority and shows this certificate."""
+        """The context of a client that trusts the cluster's authority and presents this certificate."""
         made = ssl.create_default_context(cadata=self.authority.pair[0].decode())
         made.check_hostname = False
         if signed is not None:
@@ -103,7 +106,7 @@ def running() -> Iterator[TlsCluster]:
 
 
 async def read_all(made: TlsCluster, node: int) -> list[bytes]:
-    """Over the API of one node: forwarded, where it does not lead."""
+    """Over the API of one node: forwarded, if it does not lead."""
     import aiohttp
 
     path, headers = f"/v1/topics/{TOPIC}/partitions/0/records?offset=0", {"accept": "application/json"}
@@ -126,8 +129,8 @@ async def write_one(made: TlsCluster, node: int, value: bytes) -> None:
             assert answer.status in (200, 201), await answer.text()
 
 
-async def test_it_works(running: TlsCluster) -> None:
-    """Quorum, replication and forwards, all of it encrypted."""
+async def test_the_cluster_works(running: TlsCluster) -> None:
+    """Quorum, replication and forwarded requests, all of them encrypted."""
     async with Admin(running.cluster.bootstrap) as admin:
 
         async def full() -> bool:
@@ -147,7 +150,7 @@ async def test_it_works(running: TlsCluster) -> None:
 
 
 async def test_native_clients(running: TlsCluster, tmp_path: Path) -> None:
-    """They trust the authority, show nothing, and look for the host that they dial in the certificate."""
+    """They trust the authority, present no certificate, and check that the server's certificate names the host."""
     trusted = tmp_path / "authority.pem"
     trusted.write_bytes(running.authority.pair[0])
     context = ssl.create_default_context(cafile=str(trusted))
@@ -162,6 +165,34 @@ async def test_native_clients(running: TlsCluster, tmp_path: Path) -> None:
             while len(found) < 10:
                 found += [r.value for r in await consumer.poll() if r.value and r.value.startswith(b"native")]
         assert found == [b"native-%d" % number for number in range(10)]
+
+
+async def test_transactions_of_native_clients(running: TlsCluster, tmp_path: Path) -> None:
+    """S13. Their requests go to the data listeners, as records do."""
+    trusted = tmp_path / "authority.pem"
+    trusted.write_bytes(running.authority.pair[0])
+    context = ssl.create_default_context(cafile=str(trusted))
+    async with Admin(running.cluster.bootstrap) as admin:
+        await admin.create_topic("in-transactions", partitions=1)
+    async with Producer(running.cluster.bootstrap, ssl=context) as producer, asyncio.timeout(PATIENCE_S):
+        async with producer.transaction(wait="visible") as transaction:
+            await transaction.send_and_wait("in-transactions", b"committed-1")
+        async with producer.transaction() as transaction:
+            await transaction.send_and_wait("in-transactions", b"committed-2")
+            output = await transaction.prepare()
+        await commit_together([output], bootstrap=running.cluster.bootstrap, ssl=context, wait="visible")
+        async with producer.transaction() as transaction:
+            await transaction.send_and_wait("in-transactions", b"open")
+            async with Admin(running.cluster.bootstrap) as admin:
+                await admin.abort_transaction(*transaction.key)
+            with pytest.raises(InvalidRequest, match="aborted"):
+                await transaction.commit()
+    async with Consumer(running.cluster.bootstrap, "in-transactions", ssl=context) as consumer:
+        found: list[bytes | None] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(found) < 2:
+                found += [r.value for r in await consumer.poll()]
+    assert found == [b"committed-1", b"committed-2"]
 
 
 def test_the_command_line(running: TlsCluster, tmp_path: Path) -> None:
@@ -179,7 +210,9 @@ def test_the_command_line(running: TlsCluster, tmp_path: Path) -> None:
     ("trusted", "why"),
     [(None, "this listener speaks TLS only"), ("another's", "certificate verify failed")],
 )
-async def test_clients_that_do_not_fit_are_told_why(running: TlsCluster, trusted: str | None, why: str) -> None:
+async def test_clients_with_the_wrong_settings_get_the_reason(
+    running: TlsCluster, trusted: str | None, why: str
+) -> None:
     context = None if trusted is None else ssl.create_default_context(cadata=Authority().pair[0].decode())
     before = await read_all(running, 0)
     with pytest.raises(RetriableError, match=why):
@@ -189,11 +222,11 @@ async def test_clients_that_do_not_fit_are_told_why(running: TlsCluster, trusted
 
 
 class Refused(Exception):
-    """With what the peer was told."""
+    """Refused, with the reason that the peer got."""
 
 
 async def open_stream(connection: Http2Connection, path: str, hello: bytes | None) -> Recorder:
-    """A stream that says hello; raises `Refused` when it is closed before anything is answered."""
+    """A stream that sends a hello; raises `Refused` if it is closed before any answer."""
     handler = Recorder()
     stream = connection.open_stream(path, {}, handler)
     if hello is not None:
@@ -250,8 +283,8 @@ async def test_brokers_paths_are_for_nodes_only(
 
 
 @pytest.mark.parametrize("name", [None, QUORUM_NAME])
-async def test_a_node_speaks_for_itself_only(running: TlsCluster, tmp_path: Path, name: str | None) -> None:
-    """Node 1's certificate, and frames that say that they are node 2's."""
+async def test_a_node_speaks_only_for_itself(running: TlsCluster, tmp_path: Path, name: str | None) -> None:
+    """Node 1's certificate, and frames that claim to be node 2's."""
     signed = running.authority.for_node(running.cluster_id, 1)
     for path in (QUORUM_PATH, REPLICATION_PATH):
         if name is not None and path != QUORUM_PATH:
@@ -266,7 +299,7 @@ async def test_a_node_speaks_for_itself_only(running: TlsCluster, tmp_path: Path
 
 
 @pytest.mark.parametrize("who", ["stranger", "expired"])
-async def test_certificates_that_do_not_count(running: TlsCluster, tmp_path: Path, who: str) -> None:
+async def test_invalid_certificates(running: TlsCluster, tmp_path: Path, who: str) -> None:
     signed, why = {
         "stranger": (Authority().for_node(running.cluster_id, 1), "unable to get local issuer certificate"),
         "expired": (running.authority.for_node(running.cluster_id, 1, days=-1), "certificate has expired"),
@@ -276,14 +309,14 @@ async def test_certificates_that_do_not_count(running: TlsCluster, tmp_path: Pat
     await running.told(0, "connection_refused", why)
 
 
-async def test_plain_connections_are_told_why(running: TlsCluster) -> None:
+async def test_plain_connections_get_the_reason(running: TlsCluster) -> None:
     with pytest.raises(RetriableError, match="this listener speaks TLS only"):
         await running.dial(None)
     await running.told(0, "connection_refused", "speaks TLS only")
 
 
-async def test_a_node_that_is_not_the_one_dialed_is_not_spoken_to(running: TlsCluster, tmp_path: Path) -> None:
-    """Somebody listens at node 2's address with node 1's certificate: what the dialers check."""
+async def test_a_node_with_another_nodes_certificate_is_refused(running: TlsCluster, tmp_path: Path) -> None:
+    """A server at node 2's address presents node 1's certificate: the check of the dialing side."""
     from raftlog.broker.tls.names import NodeNames
     from raftlog.config import DEFAULT_NODE_NAME
 
@@ -295,7 +328,7 @@ async def test_a_node_that_is_not_the_one_dialed_is_not_spoken_to(running: TlsCl
         await connect(where.host, where.port, ssl=dial)
 
 
-async def test_old_versions_are_not_spoken(running: TlsCluster, tmp_path: Path) -> None:
+async def test_old_tls_versions_are_refused(running: TlsCluster, tmp_path: Path) -> None:
     context = running.context(None, tmp_path)
     context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -312,9 +345,9 @@ async def test_old_versions_are_not_spoken(running: TlsCluster, tmp_path: Path) 
         await asyncio.to_thread(shake, ssl.TLSVersion.TLSv1_1)
 
 
-async def test_certificates_are_exchanged_while_it_runs(running: TlsCluster) -> None:
-    """To a new authority: both are trusted, then nodes get new certificates, then the old one goes. New connections
-    are made with the new ones; records flow all the while."""
+async def test_certificates_are_replaced_while_it_runs(running: TlsCluster) -> None:
+    """To a new authority: both are trusted, then nodes get new certificates, then the old one is removed. New
+    connections use the new ones; records flow all the while."""
     old, new = running.authority, Authority()
     both = Authority()
     both.pair = (old.pair[0] + new.pair[0], b"")
@@ -348,7 +381,7 @@ async def test_certificates_are_exchanged_while_it_runs(running: TlsCluster) -> 
 
 
 def test_a_node_does_not_start_with_files_that_cannot_be_used(running: TlsCluster, tmp_path: Path) -> None:
-    """Nor does it count the start, or take the marker of its clean stop away."""
+    """Nor does it count the start, or remove the marker of its clean stop."""
     from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
     from raftlog.broker.node.main import run_node
     from raftlog.model import Endpoint

@@ -1,5 +1,7 @@
-"""Voters come and go under TLS, on real processes: one voter grows to two, hands over, and comes back on a new disk
-with the certificate that it had (S7, S9, S12)."""
+"""Voters are added and removed under TLS, on real processes.
+
+One voter grows to two, hands over, and returns on a new disk with its old certificate (S7, S9, S12).
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from raftlog import Admin
+from raftlog.api.quorum import QuorumInfo
 from raftlog.broker.identity import init_data_folder, read_identity
 from raftlog.cli.nodes.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
-from raftlog.client.admin import QuorumInfo
 from raftlog.system.disk import LocalDisk
 from tests.support.cli_runner import run
-from tests.support.cluster import PATIENCE_S, eventually, log_lines, stop_and_check, tell
-from tests.support.tls import SETTING, Authority, write
+from tests.support.clusters.cluster import PATIENCE_S, eventually, log_lines, stop_and_check, tell
+from tests.support.clusters.tls import SETTING, Authority, write
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +59,7 @@ async def change(cluster: LocalCluster, action: str, node: int) -> None:
     assert done.code == 0 and "are now" in done.text, done.stderr
 
 
-async def test_a_voter_is_added_hands_over_and_comes_back_on_a_new_disk(cluster: LocalCluster) -> None:
+async def test_a_voter_is_added_hands_over_and_returns_on_a_new_disk(cluster: LocalCluster) -> None:
     async with Admin(cluster.bootstrap) as admin:
         assert (await admin.quorum()).voters == [0]
         await eventually(lambda: caught_up(admin, 1), "the observer follows under TLS")

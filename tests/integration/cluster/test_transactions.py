@@ -1,6 +1,6 @@
-"""Transactions on a real cluster, by hand: raw batches, decisions over HTTP, and what readers get (S13).
+"""Transactions on a real cluster, by hand: raw batches, decisions over HTTP, and the records that readers get (S13).
 
-A leader dies between decision and marker; a transaction that nobody ends is aborted when its time is over.
+A leader dies between decision and marker; a transaction that is never ended is aborted at its timeout.
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ from raftlog.wire import (
     ProduceResponse,
     decode_response,
 )
-from tests.support.cluster import all_in_sync, eventually, known_everywhere, next_leader, node_api, running_cluster
-from tests.support.cluster_wire import ask_raw, ask_raw_bytes, message_of, produce_message
-from tests.support.transaction_logs import batch_of, key
+from tests.support.clusters.cluster import (
+    all_in_sync,
+    eventually,
+    known_everywhere,
+    next_leader,
+    node_api,
+    running_cluster,
+)
+from tests.support.clusters.wire import ask_raw, ask_raw_bytes, message_of, produce_message
+from tests.support.partitions.transaction_logs import batch_of, key
 
 pytestmark = pytest.mark.integration
 
@@ -38,14 +45,14 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Hand:
-    """One who writes transactions to a topic of two partitions, batch by batch."""
+    """A writer of transactions to a topic of two partitions, batch by batch."""
 
     def __init__(self, cluster: LocalCluster, topic: str, topic_id: bytes) -> None:
         self.cluster = cluster
         self.topic = topic
         self.topic_id = topic_id
         self.avoided = -1
-        """A node that is not asked."""
+        """A node that gets no requests."""
 
     @property
     def node(self) -> LocalNode:
@@ -63,7 +70,7 @@ class Hand:
         return int(found["first_producer_id"])
 
     async def write(self, producer_id: int, partition: int, *values: bytes, sequence: int = 0) -> int:
-        """The end offset, acknowledged."""
+        """Return the end offset, acknowledged."""
 
         async def once() -> int | None:
             now_ms = int(time.time() * 1000)  # Retention is on.
@@ -72,7 +79,7 @@ class Hand:
             assert isinstance(answer, ProduceResponse)
             (produced,) = answer.partitions
             assert isinstance(produced, ProducedPartition)
-            # The leader may not have heard of the block yet, or not lead yet: the same batch again is no other one.
+            # The leader may not know the block yet, or not lead yet: the same batch again is not another one.
             assert produced.error in {"", "replica_not_available", "not_enough_replicas", "leader_not_available"}
             return None if produced.error else produced.base_offset + len(values)
 
@@ -117,7 +124,7 @@ async def hand_for(cluster: LocalCluster, topic: str) -> Hand:
 
 
 async def test_all_of_a_committed_transaction_and_nothing_of_an_aborted_one(cluster: LocalCluster) -> None:
-    """S13, over both partitions, by the wire and as JSON."""
+    """S13, over both partitions, by the wire protocol and as JSON."""
     hand = await hand_for(cluster, "both")
     first = await hand.block(2)
     kept, dropped = first, first + 1
@@ -146,7 +153,7 @@ async def test_all_of_a_committed_transaction_and_nothing_of_an_aborted_one(clus
     assert again["visible"], "a commit that is asked for again waits for nobody"
 
 
-async def test_what_nobody_ends_is_aborted_when_its_time_is_over(cluster: LocalCluster) -> None:
+async def test_a_transaction_that_is_never_ended_is_aborted_at_its_timeout(cluster: LocalCluster) -> None:
     hand = await hand_for(cluster, "forgotten")
     producer = await hand.block(1, timeout_ms=1_500)
     await hand.write(producer, 0, b"left")
@@ -164,9 +171,9 @@ async def test_what_nobody_ends_is_aborted_when_its_time_is_over(cluster: LocalC
     await eventually(settled, "its marker")
 
 
-async def test_a_new_leader_writes_the_markers_that_the_dead_one_did_not(cluster: LocalCluster) -> None:
-    """The leader dies at the moment of the decision: the commit shows as a whole all the same. (The last test here: the
-    node stays dead.)"""
+async def test_a_new_leader_writes_the_markers_that_the_dead_one_did_not_write(cluster: LocalCluster) -> None:
+    """The leader dies at the moment of the decision; the commit nevertheless becomes visible as a whole. (This test
+    must be the last: the node stays dead.)"""
     hand = await hand_for(cluster, "deaths")
     producer = await hand.block(1)
     ends = {partition: await hand.write(producer, partition, b"x") for partition in (0, 1)}

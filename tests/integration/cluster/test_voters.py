@@ -1,4 +1,4 @@
-"""Voters come and go on real processes: a lost one is replaced by an observer, the next loss is survived (S7, S9)."""
+"""Voters change on real processes: a lost one is replaced by an observer, and the next loss is survived (S7, S9)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog import Admin
+from raftlog.api.quorum import QuorumInfo, VotersChange
 from raftlog.cli.nodes.local_cluster import LocalCluster
-from raftlog.client.admin import QuorumInfo, VotersChange
 from raftlog.errors import InvalidRequest
 from tests.support.cli_runner import run
-from tests.support.cluster import eventually, log_lines, running_cluster
-from tests.support.cluster_traffic import Traffic, check_exactly
+from tests.support.clusters.cluster import eventually, log_lines, running_cluster
+from tests.support.clusters.traffic import Traffic, check_exactly
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +24,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-async def test_a_voter_lost_for_good_is_replaced_and_another_loss_is_survived(cluster: LocalCluster) -> None:
+async def test_a_permanently_lost_voter_is_replaced_and_another_loss_is_survived(cluster: LocalCluster) -> None:
     """Three voters, node 3 observes. Two voters die one after the other; an idempotent producer loses nothing."""
     async with Admin(cluster.bootstrap) as admin:
         before = await admin.quorum()

@@ -1,1 +1,1 @@
-""" """
+"""Property tests of `jepsen_like/`."""

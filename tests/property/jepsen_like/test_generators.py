@@ -1,4 +1,4 @@
-"""Generators: pure values, whose operations anybody may draw, discard and draw again."""
+"""Generators: pure values, whose operations may be drawn, discarded and drawn again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Driver:
     time: int = 0
     events: list[Operation] = field(default_factory=list)
     busy: dict[int, int] = field(default_factory=dict)
-    """Process → when it ends."""
+    """Process → when its operation ends."""
     processes: list[int] = field(default_factory=list)
     count: int = 0
 
@@ -62,7 +62,7 @@ class Driver:
         return Context(self.time, free, tuple(self.processes), Random(f"{self.seed}/{self.count}"))
 
     def run(self, generator: Generator, *, steps: int = 20_000, until: int = 1000 * SECOND) -> Generator:
-        """Until it is over. Every draw is made twice: the first one is discarded."""
+        """Run until it is over. Every draw is made twice: the first one is discarded."""
         for _ in range(steps):
             first, _ = generator.draw(self.context())
             wanted, after = generator.draw(self.context())
@@ -111,7 +111,7 @@ def reads() -> Calls:
     return Calls(lambda context: ("read", context.random.randrange(10)))
 
 
-def test_a_limit_ends_after_so_many() -> None:
+def test_a_limit_ends_after_its_number_of_operations() -> None:
     driver = Driver()
     driver.run(Limit(7, reads()))
     assert len(driver.invoked()) == 7
@@ -121,22 +121,20 @@ def test_a_limit_ends_after_so_many() -> None:
 
 @settings(max_examples=8)
 @given(rate=st.integers(1, 40), seed=st.integers(0, 10), workers=st.integers(1, 6))
-def test_operations_come_at_the_rate_that_was_asked_for_or_as_fast_as_they_can(
-    rate: int, seed: int, workers: int
-) -> None:
+def test_operations_come_at_the_requested_rate_or_as_fast_as_possible(rate: int, seed: int, workers: int) -> None:
     driver = Driver(workers=workers, seed=seed, latency=SECOND // 1000)
     driver.run(TimeLimit(10 * SECOND, staggered(rate, reads())))
     assert driver.time <= 10 * SECOND + driver.latency
     assert 0.6 * rate * 10 <= len(driver.invoked()) <= 1.4 * rate * 10 + 5
 
 
-def test_what_is_slow_is_not_made_up_for() -> None:
+def test_slow_operations_are_not_made_up_for() -> None:
     driver = Driver(workers=1, latency=SECOND)
     driver.run(TimeLimit(10 * SECOND, Stagger(SECOND // 100, reads())))
     assert len(driver.invoked()) <= 11
 
 
-def test_a_mix_draws_by_weight_and_goes_on_with_what_is_left() -> None:
+def test_a_mix_draws_by_weight_and_continues_with_the_remaining_ones() -> None:
     mix = Mix(((9.0, Limit(900, Calls(lambda _: ("often", None)))), (1.0, Calls(lambda _: ("seldom", None)))))
     driver = Driver()
     driver.run(Limit(1200, mix))
@@ -147,7 +145,7 @@ def test_a_mix_draws_by_weight_and_goes_on_with_what_is_left() -> None:
     assert empty.draw(driver.context())[0] is None
 
 
-def test_a_phase_begins_when_nothing_of_the_one_before_is_under_way() -> None:
+def test_a_phase_begins_when_no_operation_of_the_previous_one_is_in_flight() -> None:
     driver = Driver(workers=4)
     driver.run(Phases((Limit(9, Calls(lambda _: ("a", None))), Nothing(), Limit(3, Calls(lambda _: ("b", None))))))
     names = [(one.f, one.kind) for one in driver.events]
@@ -155,7 +153,7 @@ def test_a_phase_begins_when_nothing_of_the_one_before_is_under_way() -> None:
     assert names.index(("b", "invoke")) > max(at for at, name in enumerate(names) if name == ("a", "ok"))
 
 
-def test_every_worker_has_its_own_whatever_its_process_is_called() -> None:
+def test_every_worker_has_its_own_generator_whatever_the_name_of_its_process() -> None:
     driver = Driver(workers=3, outcomes=("ok", "info"))
     driver.run(EachWorker(Limit(20, reads())))
     counts = [sum(one.process % 3 == worker for one in driver.invoked()) for worker in range(3)]
@@ -171,7 +169,7 @@ def test_it_waits_for_the_heal() -> None:
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 20), workers=st.integers(1, 5))
-def test_what_has_to_succeed_is_tried_until_it_does(seed: int, workers: int) -> None:
+def test_an_operation_that_must_succeed_is_repeated_until_it_does(seed: int, workers: int) -> None:
     driver = Driver(workers=workers, seed=seed, outcomes=("ok", "fail", "info"))
     keys = ("a", "b", "c")
     driver.run(UntilOk(lambda key, attempt, _: Wanted(-1, "write", [key, attempt]), keys))
@@ -188,7 +186,7 @@ def test_what_has_to_succeed_is_tried_until_it_does(seed: int, workers: int) -> 
     subscribe=st.booleans(),
     outcomes=st.sampled_from([("ok",), ("ok", "info"), ("ok", "fail", "info")]),
 )
-def test_every_value_of_a_key_is_sent_once_by_who_reads_something(
+def test_every_value_of_a_key_is_sent_once_by_a_client_that_reads_the_key(
     seed: int, transactions: bool, subscribe: bool, outcomes: tuple[str, ...]
 ) -> None:
     driver = Driver(seed=seed, outcomes=outcomes)
@@ -218,7 +216,7 @@ def drawn(generator: Generator, driver: Driver) -> tuple[str, object]:
     return wanted.f, wanted.value
 
 
-def test_the_last_reads_go_on_until_all_that_is_known_was_read() -> None:
+def test_the_last_reads_continue_until_every_known_value_was_read() -> None:
     driver = Driver(workers=1)
     reading: Generator = ReadAll(("t/0", "t/1"))
     reading = reading.told(told("ok", "send", [["send", "t/0", [7, "v"]]]))
@@ -237,7 +235,7 @@ def test_the_last_reads_go_on_until_all_that_is_known_was_read() -> None:
     assert other.draw(driver.context())[0] is not None, "what another one saw has to be read, too"
 
 
-def test_a_reader_that_does_not_get_there_is_killed_and_begins_again() -> None:
+def test_a_reader_without_progress_is_killed_and_starts_again() -> None:
     driver = Driver(workers=1)
     reading: Generator = ReadAll(("t/0",)).told(told("ok", "send", [["send", "t/0", [7, "v"]]]))
     driver.run(TimeLimit(25 * SECOND, EachWorker(reading)))
@@ -245,7 +243,7 @@ def test_a_reader_that_does_not_get_there_is_killed_and_begins_again() -> None:
     assert names == ["assign", "assign", "crash"] * 2 + ["assign", "assign"]
 
 
-def test_a_reader_that_goes_on_is_not_killed_however_long_it_takes() -> None:
+def test_a_reader_with_progress_is_not_killed_however_long_it_takes() -> None:
     driver = Driver(workers=1)
     reading: Generator = ReadAll(("t/0",)).told(told("ok", "send", [["send", "t/0", [99, "v"]]]))
     for f, value in (("assign", []), ("assign", ["t/0"])):
@@ -259,7 +257,7 @@ def test_a_reader_that_goes_on_is_not_killed_however_long_it_takes() -> None:
     assert drawn(reading, driver)[0] == "crash"
 
 
-def test_a_member_that_was_stopped_commits_what_it_had_before_it_asks() -> None:
+def test_a_stopped_member_commits_its_offsets_before_it_polls() -> None:
     driver = Driver(workers=1)
     owning: Generator = OffsetOperations(("t/0",), crash_every=0, stall_every=1)
     owning = owning.told(told("ok", "poll", {"owned": ["t/0"]}))
@@ -271,7 +269,7 @@ def test_a_member_that_was_stopped_commits_what_it_had_before_it_asks() -> None:
     assert all(drawn(after, Driver(workers=1, seed=seed))[0] != "stall" for seed in range(20)), "it owns nothing now"
 
 
-def test_a_member_that_lost_something_commits_there_late_and_who_was_stopped_asks_first() -> None:
+def test_a_member_that_lost_a_partition_commits_there_late_and_a_stopped_one_polls_first() -> None:
     owning: Generator = OffsetOperations(("t/0",), crash_every=0, stall_every=1, late_every=1)
     owning = owning.told(told("ok", "poll", {"owned": ["t/0"], "gone": []}))
     stopped = owning.told(told("ok", "stall", STALL_SECONDS))
@@ -285,14 +283,14 @@ def test_a_member_that_lost_something_commits_there_late_and_who_was_stopped_ask
 
 
 @pytest.mark.parametrize(("every", "hangs"), [(0, False), (1, True)])
-def test_transactions_hang_where_it_is_asked_for(every: float, hangs: bool) -> None:
+def test_transactions_hang_if_requested(every: float, hangs: bool) -> None:
     log = LogOperations(("a",), transactions=True, crash_every=0, assign_every=1e9, hang_every=every)
     wanted, _ = log.told(told("ok", "subscribe", ["a"])).draw(Driver(workers=1).context())
     assert isinstance(wanted, Wanted) and wanted.f == "txn" and bool(wanted.hint) is hangs
 
 
 def test_keys_of_a_log_take_turns() -> None:
-    """So that a partition's history stays one that can be judged, and new partitions come into play."""
+    """A partition's history thus stays short enough to be checked, and new partitions come into use."""
     log: Generator = LogOperations(("a", "b", "c", "d"), crash_every=0, assign_every=1e9, at_once=2, key_writes=5)
     driver = Driver(workers=1)
     driver.run(Limit(200, log), until=9 * SECOND)
@@ -310,7 +308,7 @@ def test_a_longer_run_has_more_keys(seconds: float, topics: int) -> None:
     assert topic_count(msgspec.structs.replace(plan, rounds=3)) == 2
 
 
-def test_offsets_are_reset_from_where_they_were_last_seen() -> None:
+def test_offsets_are_reset_to_where_they_were_last_seen() -> None:
     offsets: Generator = OffsetOperations(("t/0",), crash_every=0)
     offsets = offsets.told(told("ok", "read", [SOUGHT + "t/0", 17]))
     seen = [drawn(offsets, Driver(workers=1, seed=seed)) for seed in range(300)]
@@ -327,8 +325,8 @@ def test_offsets_are_reset_from_where_they_were_last_seen() -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 @settings(max_examples=3)
 @given(seed=st.integers(0, 3), outcomes=st.sampled_from([("ok",), ("ok", "fail", "info")]))
-def test_every_workload_comes_to_its_end(name: str, seed: int, outcomes: tuple[str, ...]) -> None:
-    """Whatever is answered: here nothing that makes sense, so that recovery and last reads use up their time."""
+def test_every_workload_ends(name: str, seed: int, outcomes: tuple[str, ...]) -> None:
+    """Whatever the answers: here they are meaningless, so that recovery and last reads use up their time."""
     options = {"recovery_s": 2, "last_reads_s": 3, "partitions": 2}
     plan = RunPlan(
         cell="", workload=name, nemesis="", nodes=3, seconds=4, rate=20, seed=seed, processes=3, options=options

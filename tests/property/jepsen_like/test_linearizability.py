@@ -1,4 +1,4 @@
-"""The search against its dumb twin, which tries every order of every choice of crashed calls."""
+"""The search compared with a naive one, which tries every order of every choice of crashed calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def explains(order: tuple[tuple[Call, Step], ...], of: Model) -> bool:
     state, latest_call = of.initial, -1
     for call, step in order:
         if call.returned < latest_call:
-            return False  # it had returned before another began that comes earlier here
+            return False  # it had returned before the invocation of another one that comes earlier in this order
         latest_call = max(latest_call, call.called)
         after = of.step(state, step)
         if isinstance(after, Impossible):

@@ -1,1 +1,1 @@
-""" """
+"""Property tests of `raftlog/`."""

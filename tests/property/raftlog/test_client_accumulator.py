@@ -1,4 +1,4 @@
-"""The accumulator against its twin (a list), its memory, and its estimate of what batches will weigh."""
+"""The accumulator compared with a list, its memory, and its estimate of batch sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.client.producing.accumulator import GRANT_BYTES, Accumulator
-from raftlog.client.producing.batch import ROWS_A_LOOK, UNASSIGNED, Batch, ParkedRecord, rows_that_fit
+from raftlog.client.producing.batch import ROWS_A_LOOK, UNASSIGNED, Batch, Columns, ParkedRecord, rows_that_fit
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.records.batch import Codec, RecordBatch, encode
 
@@ -78,12 +78,12 @@ def expected_of(sent: list[Record], partition: int) -> list[Record]:
 
 @settings(deadline=None)
 @given(st.lists(records, max_size=60))
-def test_what_goes_in_comes_out_in_order_and_no_batch_is_heavier_than_estimated(sent: list[Record]) -> None:
+def test_records_come_out_in_order_and_no_batch_is_larger_than_estimated(sent: list[Record]) -> None:
     accumulator = new(buffer_bytes=1 << 22)
     for record in sent:
         append(accumulator, record)
     accumulator.seal_all()
-    # Which open batch a batch came from is lost when it gets its partition, so look before.
+    # The open batch of a batch is no longer known when it gets its partition, so it is determined before.
     unassigned = [batch for batch in accumulator.waiting() if batch.partition == UNASSIGNED]
     placed = [batch for batch in accumulator.waiting() if batch.partition != UNASSIGNED]
     assert [(v, k, -1, t, h) for v, k, _, t, h in contents_of(unassigned)] == expected_of(sent, UNASSIGNED)
@@ -114,7 +114,7 @@ def test_columns_and_single_records_share_batches(portions: list[tuple[int, int,
         times = [dice.randrange(100) for _ in range(rows)] if with_times else None
         start = 0
         while start < rows:
-            _, taken = accumulator.extend("t", UNASSIGNED, values, keys, times, start, 0.0, 1000)
+            _, taken = accumulator.extend("t", Columns(UNASSIGNED, values, keys, times), start, 0.0, 1000)
             start += taken
         sent += [(values[i], keys[i] if keys else None, -1, times[i] if times else None, None) for i in range(rows)]
         single: Record = (b"one", None, -1, None, [("h", b"x")])
@@ -132,7 +132,7 @@ def test_columns_and_single_records_share_batches(portions: list[tuple[int, int,
 
 @settings(deadline=None)
 @given(st.integers(1, 3 * ROWS_A_LOOK), st.booleans(), st.integers(0, 2**32))
-def test_as_many_records_as_fit_and_no_more(rows: int, with_keys: bool, seed: int) -> None:
+def test_batches_contain_as_many_records_as_fit(rows: int, with_keys: bool, seed: int) -> None:
     dice = random.Random(seed)
     contents = [None if size < 0 else bytes(size) for size in dice.choices(range(-1, 12), k=rows)]
     values: tuple[bytes | None, ...] = tuple(contents)
@@ -145,12 +145,13 @@ def test_as_many_records_as_fit_and_no_more(rows: int, with_keys: bool, seed: in
         if payload + size + (expected + 1) * row_bytes > room:
             break
         expected, payload = expected + 1, payload + size
-    assert rows_that_fit(values, keys, start, room, row_bytes) == (expected, payload)
+    columns = Columns(UNASSIGNED, values, keys, None)
+    assert rows_that_fit(columns, start, room, row_bytes) == (expected, payload)
 
 
 @settings(deadline=None)
 @given(st.integers(0, 2**32))
-def test_memory_is_bounded_and_given_back(seed: int) -> None:
+def test_memory_is_bounded_and_released(seed: int) -> None:
     dice = random.Random(seed)
     accumulator = new()
     handed_out: list[Batch[int]] = []
@@ -200,7 +201,7 @@ def test_a_record_larger_than_a_batch_goes_alone_and_one_larger_than_the_topic_a
         append(accumulator, (b"x" * 1000, None, 1, None, None))
 
 
-def test_batches_are_sealed_when_due_and_wait_open_where_they_could_not_be_sent() -> None:
+def test_batches_are_sealed_when_due_and_stay_open_while_they_cannot_be_sent() -> None:
     accumulator = new(linger=0.005)
     append(accumulator, (b"a", None, 0, None, None), now=10.0)
     append(accumulator, (b"b", None, 1, None, None), now=10.002)
@@ -240,7 +241,7 @@ def test_records_wait_for_their_topic() -> None:
     assert accumulator.buffered_bytes == 0
 
 
-def test_what_waits_for_a_topic_that_does_not_exist_is_handed_back() -> None:
+def test_records_for_a_topic_that_does_not_exist_are_handed_back() -> None:
     accumulator = new()
     accumulator.append("gone", b"a", None, UNASSIGNED, None, None, 0.0, 0)
     accumulator.park("gone", b"b", b"key", UNASSIGNED, None, None)

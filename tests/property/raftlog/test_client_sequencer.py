@@ -1,10 +1,11 @@
-"""The order and the once of a producer, against a leader that loses, delays, repeats and refuses (S1).
+"""The order and the exactly-once of a producer, with a leader that loses, delays, repeats and refuses batches (S1).
 
-The model is a leader in thirty lines: it appends a name at most once and only after its predecessor. Now and then it
-forgets every name, and then refuses what is marked as sent before (names rise, so it knows whom it forgot). Between the
-two lies a network that may break at any moment: what was on its way is then applied at any later time, or never, and
-its answer is lost. Whatever happens, a batch that is reported as delivered lies in the log once, at the offset
-reported, after all delivered ones that were sent before it; one that is reported as not applied lies nowhere.
+The model is a leader in thirty lines: it appends a name (producer id, epoch, sequence) at most once and only after its
+predecessor. Now and then it loses the state of every producer, and then refuses resends (ids rise, so it knows which
+ones it lost). Between the two is a network that may break at any moment: messages in flight are then applied at any
+later time, or never, and their answers are lost. Whatever happens, a batch that is reported as delivered is in the log
+once, at the reported offset, after all delivered ones that were sent before it; one that is reported as not applied is
+not in the log.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Message:
 
 @dataclass
 class Leader:
-    """A partition's log and what it remembers of each producer."""
+    """A partition's log and its state of each producer."""
 
     log: list[bytes] = field(default_factory=list)
     windows: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class Leader:
 
 
 class World:
-    """One producer's sequencer, one partition, two brokers of which one leads at a time over the same log."""
+    """One producer's sequencer, one partition, and two brokers of which one leads at a time over the same log."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -140,7 +141,8 @@ class World:
             self.leader.produce(self.zombies.pop(0))
 
     def forget(self) -> None:
-        """The leader remembers for longer than anything can be on its way, so first attempts do not come after it."""
+        """The leader keeps the state for longer than any message is in flight, so first attempts do not arrive after
+        its loss."""
         if not self.zombies and not any(self.wire.values()):
             self.leader.forget()
 
@@ -219,7 +221,7 @@ def test_delivered_batches_are_there_once_and_in_order(seed: int) -> None:
 
 
 def test_the_model_finds_a_producer_that_renames_too_early() -> None:
-    """The check itself is checked: giving a batch of unknown fate a new name must show up as a duplicate."""
+    """The check itself is checked: giving a batch with an unknown outcome a new name must show up as a duplicate."""
 
     def run(seed: int) -> None:
         world = World(seed)
@@ -247,8 +249,8 @@ def test_the_model_finds_a_producer_that_renames_too_early() -> None:
             run(seed)
 
 
-def test_the_model_finds_a_resend_that_does_not_say_so() -> None:
-    """The check of marks, checked: an attempt after the first, without its mark, is there twice."""
+def test_the_model_finds_a_resend_that_is_not_marked() -> None:
+    """The check of marks is checked: a later attempt without its mark is there twice."""
 
     def run(seed: int) -> None:
         world = World(seed)
@@ -271,7 +273,7 @@ def test_the_model_finds_a_resend_that_does_not_say_so() -> None:
             run(seed)
 
 
-def test_only_an_attempt_whose_forerunner_may_have_been_applied_says_that_it_is_a_resend(
+def test_only_an_attempt_whose_predecessor_may_have_been_applied_is_marked_as_a_resend(
     pipelined: tuple[Sequencer[int], list[Batch[int]]],
 ) -> None:
     sequencer, batches = pipelined
@@ -291,7 +293,7 @@ def test_only_an_attempt_whose_forerunner_may_have_been_applied_says_that_it_is_
 def test_a_marked_batch_that_its_leader_cannot_judge_has_an_unknown_outcome(
     pipelined: tuple[Sequencer[int], list[Batch[int]]],
 ) -> None:
-    """Not sent again under a new name, which would append it twice if it was there (S1)."""
+    """It is not sent again under a new name, which would append it twice if it was there (S1)."""
     sequencer, batches = pipelined
     sequencer.lost(batches[0], 1, error_from_code("connection_lost", ""), 1.0)
     sequencer.wake(9.0)
@@ -322,7 +324,7 @@ def pipelined() -> tuple[Sequencer[int], list[Batch[int]]]:
     return sequencer, batches
 
 
-def test_what_follows_a_refused_batch_is_sent_again_in_order_under_the_same_names(
+def test_batches_behind_a_refused_one_are_resent_in_order_under_the_same_names(
     pipelined: tuple[Sequencer[int], list[Batch[int]]],
 ) -> None:
     sequencer, batches = pipelined
@@ -335,7 +337,7 @@ def test_what_follows_a_refused_batch_is_sent_again_in_order_under_the_same_name
     assert {batch.producer_id for batch in again} == {7}
 
 
-def test_nothing_is_sent_again_while_an_earlier_answer_is_awaited(
+def test_nothing_is_resent_while_an_earlier_answer_is_awaited(
     pipelined: tuple[Sequencer[int], list[Batch[int]]],
 ) -> None:
     sequencer, batches = pipelined
@@ -361,14 +363,14 @@ def test_an_older_leader_epoch_changes_nothing(pipelined: tuple[Sequencer[int], 
     assert [queue.leader for queue in sequencer.queues()] == [1]
 
 
-def test_expiry_of_a_batch_of_unknown_fate_takes_the_sent_ones_after_it_along(
+def test_the_expiry_of_a_batch_of_unknown_outcome_includes_the_sent_ones_after_it(
     pipelined: tuple[Sequencer[int], list[Batch[int]]],
 ) -> None:
     sequencer, _ = pipelined
     late: Batch[int] = Batch(TOPIC, 0, 1000, 9, 9.0, 0)
     late.values = [b"x"]
     sequencer.enqueue(late)
-    # (It could go: three are in flight, five may be.) It stays ready, so it was never sent.
+    # (It could be sent: three are in flight, five may be.) It stays ready, so it was never sent.
     assert outcome_codes(sequencer.expire(10.0)) == ["outcome_unknown"] * 3
     assert sequencer.identity_wanted
     sequencer.grant_identity(8, 0)
@@ -376,7 +378,7 @@ def test_expiry_of_a_batch_of_unknown_fate_takes_the_sent_ones_after_it_along(
     assert (late.producer_id, late.base_sequence) == (8, 0)
 
 
-def test_what_follows_a_batch_that_is_certainly_refused_goes_on_under_a_new_name(
+def test_batches_behind_a_certainly_refused_one_continue_under_a_new_name(
     pipelined: tuple[Sequencer[int], list[Batch[int]]],
 ) -> None:
     sequencer, batches = pipelined
@@ -391,7 +393,7 @@ def test_what_follows_a_batch_that_is_certainly_refused_goes_on_under_a_new_name
 def test_a_leader_that_does_not_know_the_topic_ends_no_batch(
     pipelined: tuple[Sequencer[int], list[Batch[int]]],
 ) -> None:
-    """It may be behind: whether the topic is gone its description says."""
+    """The leader's view may lag: only the topic's description says whether the topic is gone."""
     sequencer, batches = pipelined
     unknown = error_from_code("unknown_topic", "")
     assert sequencer.refused(batches[0], 1, unknown, 1.0) == []
@@ -404,7 +406,7 @@ def test_a_leader_that_does_not_know_the_topic_ends_no_batch(
     assert first == "unknown_topic" and set(in_flight) == {"outcome_unknown"}
 
 
-def test_a_batch_that_was_never_sent_says_so_when_it_expires() -> None:
+def test_an_expired_batch_that_was_never_sent_is_reported_as_not_applied() -> None:
     sequencer: Sequencer[int] = Sequencer(idempotent=True, delivery_timeout=1.0, random=random.Random(1))
     batch: Batch[int] = Batch(TOPIC, 0, 1000, 0, 0.0, 0)
     sequencer.enqueue(batch)
@@ -435,7 +437,7 @@ def test_a_topic_that_failed_never_counts_from_zero_under_the_same_producer_id(
     assert sequencer.acknowledged(batches[0], 1, 0, -1) == []
 
 
-def test_without_idempotence_only_what_failed_is_sent_again() -> None:
+def test_without_idempotence_only_failed_batches_are_resent() -> None:
     sequencer: Sequencer[int] = Sequencer(idempotent=False, delivery_timeout=9.0, random=random.Random(1))
     sequencer.set_leader(TOPIC, 0, 1, 1)
     batches = []
@@ -452,7 +454,7 @@ def test_without_idempotence_only_what_failed_is_sent_again() -> None:
     assert sequencer.take(1, 1.0, 10_000) == batches[:2]
 
 
-def test_records_without_key_go_where_a_leader_has_little_to_do() -> None:
+def test_records_without_key_go_to_a_leader_with_little_backlog() -> None:
     sequencer: Sequencer[int] = Sequencer(idempotent=False, delivery_timeout=9.0, random=random.Random(1))
     for partition in range(3):
         sequencer.set_leader(TOPIC, partition, 1 if partition != 1 else -1, 1)
@@ -464,7 +466,7 @@ def test_records_without_key_go_where_a_leader_has_little_to_do() -> None:
     assert {sequencer.choose_partition(TOPIC, 3) for _ in range(6)} == {2}
 
 
-def test_who_has_something_to_answer_is_chosen_when_all_have() -> None:
+def test_a_broker_with_an_open_request_is_chosen_if_all_have_one() -> None:
     busy = {1}
     sequencer: Sequencer[int] = Sequencer(
         idempotent=False, delivery_timeout=9.0, random=random.Random(1), busy=busy.__contains__
@@ -480,7 +482,7 @@ def test_who_has_something_to_answer_is_chosen_when_all_have() -> None:
     assert not sequencer.sendable(TOPIC, -1, True)
 
 
-def test_a_topic_of_many_partitions_is_not_gone_over_for_each_batch() -> None:
+def test_a_batch_does_not_scan_all_partitions_of_its_topic() -> None:
     asked: list[int] = []
 
     def busy(leader: int) -> bool:
@@ -495,7 +497,7 @@ def test_a_topic_of_many_partitions_is_not_gone_over_for_each_batch() -> None:
     assert len(asked) <= 16
 
 
-def test_where_nobody_leads_a_batch_waits_for_no_answer() -> None:
+def test_without_a_leader_a_batch_waits_for_no_answer() -> None:
     sequencer: Sequencer[int] = Sequencer(
         idempotent=False, delivery_timeout=9.0, random=random.Random(1), busy=lambda leader: leader == 1
     )

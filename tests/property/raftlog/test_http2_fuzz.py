@@ -1,6 +1,7 @@
-"""Any bytes at all: a GOAWAY with a code or a closed connection, never an exception, never an unbounded buffer.
+"""Arbitrary bytes give a GOAWAY with a code or a closed connection, never an exception, never an unbounded buffer.
 
-And the honest case: two cores, any frame sizes, windows, pieces and message sizes, give every message once, in order.
+And the correct case: two cores with any frame sizes, windows, pieces and message sizes deliver every message once, in
+order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from raftlog.http2.frames import PREFACE, ErrorCode
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.receiving import STAGING_BYTES
 from raftlog.http2.stream_table import StreamState
-from tests.support.http2_peer import RawPeer, data_frame, only, parse, prefixed, raw_frame, settings_frame
+from tests.support.http.http2_peer import RawPeer, data_frame, only, parse, prefixed, raw_frame, settings_frame
 
 SMALL = Http2Limits(
     max_message_bytes=50_000, max_partial_bytes=120_000, max_concurrent_streams=4, control_frames_burst=50
@@ -53,7 +54,7 @@ data_frames = st.builds(
 Answer: TypeAlias = tuple[int, list[tuple[str, str]], bool]
 statuses = st.sampled_from(["200", "404", "503", "103", "", "abc", "+20", "9" * 5000]).map(lambda s: [(":status", s)])
 answers = st.tuples(st.sampled_from([1, 3, 5, 7, 9]), st.one_of(statuses, st.just([("x", "y")])), st.booleans())
-"""Of a listener: header blocks that answer requests, perhaps, and trailers."""
+"""Frames for a listener: header blocks, possibly of answers, and trailers."""
 REQUESTS = "open"
 AGAIN = "again"
 """Trailers, or a request on a stream that has been used."""
@@ -61,16 +62,16 @@ steps = st.lists(st.one_of(st.sampled_from([REQUESTS, AGAIN]), data_frames, any_
 
 
 def check_end(peer: RawPeer) -> None:
-    """Whatever happened: bounded, and if it is over, with one GOAWAY that has a code."""
+    """In any case the buffers are bounded, and if it is over, there was one GOAWAY with a code."""
     core = peer.core
-    assert core._inbound._budget.used <= core.limits.max_partial_bytes
-    assert len(core._inbound.reader._staging) <= STAGING_BYTES
+    assert core.facts().partial_bytes <= core.limits.max_partial_bytes
+    assert core.facts().staging_bytes <= STAGING_BYTES
     assert len(core.streams) <= core.limits.max_concurrent_streams
     goaways = only(peer.frames(), GoAwayFrame)
     failures = only(peer.events(), ConnectionFailed)
     assert len(goaways) == len(failures) <= 1
     if failures:
-        assert core.failed and not core.streams and core._inbound._budget.used == 0
+        assert core.failed and not core.streams and core.facts().partial_bytes == 0
         assert goaways[0].error_code == failures[0].code
         assert failures[0].code in list(ErrorCode) and failures[0].reason
 
@@ -84,7 +85,7 @@ def test_any_bytes(data: bytes, piece: int, core_dials: bool, handshake: bool) -
         peer.open()
         peer.frames()
     peer.feed(data, piece)
-    if peer.core._inbound.awaits_preface:
+    if peer.core.awaits_preface:
         assert peer.output() == b""
         assert peer.core.failed == bool(only(peer.events(), NotHttp2))
         return
@@ -92,7 +93,7 @@ def test_any_bytes(data: bytes, piece: int, core_dials: bool, handshake: bool) -
 
 
 def play(peer: RawPeer, script: list[str | bytes], piece: int, chance: random.Random) -> list[str]:
-    """The script, and what the core told; requests are answered, refused, ended or reset as chance has it."""
+    """Run the script and collect the core's events; requests are answered, refused, ended or reset at random."""
     told: list[str] = []
     opened = 0
     for step in script:
@@ -134,7 +135,7 @@ def test_any_frames(script: list[str | bytes], piece: int, seed: int) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(steps, st.integers(1, 50), st.integers(0, 10))
-def test_pieces_change_nothing(script: list[str | bytes], piece: int, seed: int) -> None:
+def test_the_split_into_pieces_changes_nothing(script: list[str | bytes], piece: int, seed: int) -> None:
     outcomes = []
     for size in (2**20, piece):
         peer = RawPeer(limits=SMALL)
@@ -149,7 +150,7 @@ def test_pieces_change_nothing(script: list[str | bytes], piece: int, seed: int)
     st.sampled_from([1, 7, 2**20]),
     st.sets(st.integers(0, 3)),
 )
-def test_any_frames_to_the_side_that_dials(script: list[bytes | Answer], piece: int, ended: set[int]) -> None:
+def test_any_frames_to_the_dialing_side(script: list[bytes | Answer], piece: int, ended: set[int]) -> None:
     peer = RawPeer(core_dials=True, limits=SMALL)
     for number, answered in enumerate((True, False, True, False)):
         stream = peer.dialed(answered=answered)
@@ -176,13 +177,13 @@ def test_a_good_session_with_one_byte_changed(data: st.DataObject) -> None:
     position = data.draw(st.integers(0, len(wire) - 1))
     wire[position] ^= data.draw(st.integers(1, 255))
     peer.feed(bytes(wire), data.draw(st.sampled_from([1, 9, 1000])))
-    if peer.core._inbound.awaits_preface:
+    if peer.core.awaits_preface:
         assert peer.core.failed == (position < len(PREFACE))
     else:
         check_end(peer)
 
 
-# --- Two of ours -----------------------------------------------------------------------------------------------------
+# --- Two cores -------------------------------------------------------------------------------------------------------
 
 sizes = st.one_of(st.integers(0, 40), st.sampled_from([4091, 4092, 4093, 16_379, 16_380, 16_381, 65_531, 65_536]))
 many_sizes = st.lists(st.one_of(sizes, st.integers(0, 400_000)), max_size=8)
@@ -190,11 +191,12 @@ some_limits = st.builds(
     Http2Limits,
     max_frame_bytes=st.sampled_from([2**14, 2**14 + 1, 100_000, 2**24 - 1]),
     window_bytes=st.sampled_from([65_535, 100_000, 2**31 - 1]),
+    unaccepted_window_bytes=st.sampled_from([65_535, 80_000, 2**31 - 1]),
 )
 
 
 class Wire:
-    """Bytes on their way between two cores, delivered in pieces of any size."""
+    """Bytes in flight between two cores, delivered in pieces of any size."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -217,7 +219,7 @@ class Wire:
 
 @settings(max_examples=150, deadline=None)
 @given(some_limits, some_limits, st.lists(many_sizes, min_size=1, max_size=3), many_sizes, st.integers(0, 2**32))
-def test_two_cores_give_every_message_once_and_in_order(
+def test_two_cores_deliver_every_message_once_and_in_order(
     ours: Http2Limits, theirs: Http2Limits, asked: list[list[int]], answered: list[int], seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -261,7 +263,7 @@ def test_two_cores_give_every_message_once_and_in_order(
         assert got.get(stream.id, []) == sent
         assert got_back.get(stream.id, []) == replies
     for core in (client, server):
-        assert core.outbox.queued_bytes == 0 and core._inbound._budget.used == 0 and not core.streams
+        assert core.outbox.queued_bytes == 0 and core.facts().partial_bytes == 0 and not core.streams
 
 
 def test_parse_of_the_support_library_reads_its_own_frames() -> None:

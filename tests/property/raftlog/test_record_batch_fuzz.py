@@ -1,6 +1,6 @@
-"""Any bytes at all give `CorruptBatch` or a sound batch: no other exception, no memory without bound, no disagreement.
+"""Arbitrary bytes give `CorruptBatch` or a valid batch: no other exception, no unbounded memory, no disagreement.
 
-Mutations are sealed anew with a true CRC, or none of them would get past it.
+Mutations get a correct CRC again, since otherwise none of them would pass its check.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ SEEDS.append(encode_control(1, [(1, 2, 3), (4, 5, -1)], base_timestamp_ms=7))
 
 
 def seal(payload: bytes, header: bytes) -> bytes:
-    """A batch of this payload behind that header, whose length and CRC are made to fit."""
-    fields = list(record_header._HEADER.unpack(header[:HEADER_BYTES]))
+    """A batch of this payload behind that header, with a matching length and CRC."""
+    fields = list(reference.HEADER.unpack(header[:HEADER_BYTES]))
     fields[1] = len(payload) + 49
-    checked = record_header._HEADER.pack(*fields)[21:] + payload
+    checked = reference.HEADER.pack(*fields)[21:] + payload
     fields[4] = record_header.crc32c(checked)
-    return record_header._HEADER.pack(*fields)[:21] + checked
+    return reference.HEADER.pack(*fields)[:21] + checked
 
 
 def read_all(batch: bytes) -> Any:
-    """Everything that can be read of it in one twin; None where it is refused."""
+    """Everything that one implementation can read of it; None if it refuses."""
     try:
         decoded = RecordBatch(batch)
         decoded.check()
@@ -69,7 +69,7 @@ def read_all(batch: bytes) -> Any:
 
 
 def check_any(batch: bytes) -> None:
-    """Both twins come to the same, with or without the newer pyarrow's short cut; the leader's check agrees."""
+    """Both implementations agree, with and without the newer pyarrow's fast path, and so does the leader's check."""
     found = []
     for name in TWINS:
         with twin(name):
@@ -99,7 +99,7 @@ def test_any_payload(payload: bytes, like: bytes) -> None:
 
 
 def small_payloads() -> st.SearchStrategy[Any]:
-    """Arrays of about the right form, of about the right lengths."""
+    """Arrays of roughly the right form and lengths."""
     buffers = st.none() | st.binary(max_size=24) | st.lists(st.integers(-1, 4), max_size=6).map(pack_int32)
     binary = st.none() | st.lists(buffers, min_size=3, max_size=3)
     headers = st.none() | st.tuples(buffers, binary, binary)
@@ -112,12 +112,12 @@ def pack_int32(numbers: list[int]) -> bytes:
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(small_payloads(), st.integers(0, 4), st.integers(0, 6))
-def test_payloads_of_about_the_right_form(payload: Any, count: int, holes: int) -> None:
+def test_payloads_of_roughly_the_right_form(payload: Any, count: int, holes: int) -> None:
     check_any(reference.seal(msgpack.packb(payload), count, last_offset_delta=max(0, count + holes - 1)))
 
 
 def mutate(chosen: random.Random, content: bytes) -> bytes:
-    """A few bytes changed, cut out, doubled, or made to say that they are many."""
+    """A few bytes are changed, cut out or duplicated, or a length is made large."""
     changed = bytearray(content)
     for _ in range(chosen.randint(1, 4)):
         at = chosen.randrange(0, len(changed) + 1)
@@ -157,7 +157,7 @@ def mutation_run(seed: int) -> None:
         fields = mutate(chosen, header[21:])[:40].ljust(40, b"\0")
         check_any(seal(payload, header[:21] + fields))
     else:
-        # Behind a true block of the codec: what is in it is not.
+        # The codec's block is valid; its content is not.
         codec = (header[22]) & 7
         inner = mutate(chosen, reference.decompress(codec, payload))
         check_any(seal(reference.compress(codec, inner), header))
@@ -229,7 +229,7 @@ def test_lying_payloads_are_refused(name: str) -> None:
 
 
 @given(columns(max_count=3), st.integers(0, 2**31 - 1))
-def test_a_lying_record_count_is_refused_before_anything_is_made_of_it(given_columns: Columns, count: int) -> None:
+def test_a_lying_record_count_is_refused_before_anything_is_allocated(given_columns: Columns, count: int) -> None:
     batch = given_columns.encode()
     if count == len(given_columns.values):
         return
@@ -274,7 +274,7 @@ def lying_gzip_bomb() -> bytes:
 
 
 def lz4_frame(blocks: int) -> bytes:
-    """64 KiB of zeros (a block with its checksum), again and again: the frame's own checksum is never reached."""
+    """64 KiB of zeros (a block with its checksum), repeated: the frame's own checksum is never reached."""
     frame = bytes(cramjam.lz4.compress(bytes(64 << 10), level=1))
     (length,) = struct.unpack_from("<I", frame, 7)
     return frame[:7] + frame[7 : 15 + length] * blocks + frame[-8:]
@@ -288,12 +288,12 @@ def zstd_bomb() -> bytes:
 
 
 def zstd_window() -> bytes:
-    """One byte, for which the library would first make a window of 128 MiB."""
+    """One byte, for which the library would first allocate a window of 128 MiB."""
     return b"\x28\xb5\x2f\xfd\x00" + bytes([17 << 3]) + (1 << 3 | 1).to_bytes(3, "little") + b"x"
 
 
 def zstd_second_window() -> bytes:
-    """The same behind a modest frame."""
+    """The same behind a valid small frame."""
     return bytes(cramjam.zstd.compress(b"modest")) + zstd_window()
 
 
@@ -313,7 +313,7 @@ BOMBS: dict[str, tuple[Codec, Callable[[], bytes]]] = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_allocates_no_more_than_the_bound(name: str) -> None:
-    """In a process of its own, which gets little more address space than the bound and tells its peak of memory."""
+    """In a process of its own, which gets little more address space than the bound and reports its peak memory."""
     codec, make = BOMBS[name]
     bound, slack = MIB, 6 * MIB
     header = encode([b"x"], base_timestamp_ms=0)[:HEADER_BYTES]
@@ -333,7 +333,7 @@ def test_a_bomb_allocates_no_more_than_the_bound(name: str) -> None:
     assert int(grown) <= bound + slack
 
 
-def test_a_batch_over_the_topic_s_bound_is_too_large() -> None:
+def test_a_batch_over_the_topics_bound_is_too_large() -> None:
     batch = encode([b"x" * 5000], base_timestamp_ms=0)
     with pytest.raises(InvalidRequest, match=r"5\d\d\d bytes, but max.message.bytes is 1024") as caught:
         validate(batch, max_batch_bytes=1024)

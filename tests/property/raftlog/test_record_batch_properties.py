@@ -1,4 +1,4 @@
-"""What holds for every record batch: it comes back as it went in, whoever packs it, and no bit of it flips unseen."""
+"""Every record batch survives encoding in either implementation, and every flipped bit in it is detected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def naive(batch: bytes, **options: bool) -> list[NaiveRecord]:
 
 
 @given(columns(), CODECS, st.sampled_from(TWINS), st.sampled_from(TWINS))
-def test_what_is_packed_is_unpacked(given_columns: Columns, codec: Codec, writer: str, reader: str) -> None:
+def test_packed_records_are_unpacked(given_columns: Columns, codec: Codec, writer: str, reader: str) -> None:
     with twin(writer):
         batch = given_columns.encode(codec)
     with twin(reader):
@@ -44,7 +44,7 @@ def test_what_is_packed_is_unpacked(given_columns: Columns, codec: Codec, writer
 
 
 @given(columns())
-def test_the_twins_write_the_bytes_of_the_reference(given_columns: Columns) -> None:
+def test_both_implementations_write_the_bytes_of_the_reference(given_columns: Columns) -> None:
     written = []
     for name in TWINS:
         with twin(name):
@@ -67,7 +67,7 @@ def test_arrow_has_the_same_rows(given_columns: Columns, codec: Codec) -> None:
 
 @given(columns(), st.integers(0, 3), st.sampled_from(["binary", "large_binary", "chunked"]))
 def test_arrow_columns_give_the_bytes_of_lists(given_columns: Columns, skip: int, kind: str) -> None:
-    """Slices, with whatever lies before and behind them, and other layouts of the same."""
+    """Slices, with any content before and behind them, and other layouts of the same values."""
 
     def column(entries: list[bytes | None]) -> pa.Array | pa.ChunkedArray:
         array = pa.array([b"before"] * skip + entries + [None, b"behind"], pa.binary())[skip : skip + len(entries)]
@@ -87,7 +87,7 @@ def test_arrow_columns_give_the_bytes_of_lists(given_columns: Columns, skip: int
 
 
 @given(columns(), st.integers(0, 2**62), st.integers(0, 2**31 - 1), CODECS)
-def test_a_stamp_keeps_the_rest(given_columns: Columns, offset: int, epoch: int, codec: Codec) -> None:
+def test_a_stamp_keeps_everything_else(given_columns: Columns, offset: int, epoch: int, codec: Codec) -> None:
     batch = given_columns.encode(codec, producer_id=3, producer_epoch=1, base_sequence=9)
     stamped = b"".join(stamp(batch, offset, epoch))
     assert stamped[16:] == batch[16:]
@@ -114,7 +114,7 @@ def test_log_append_time_keeps_the_payload(given_columns: Columns, now: int) -> 
 
 
 @given(columns(max_count=5), CODECS, st.data())
-def test_a_batch_that_is_cut_is_refused(given_columns: Columns, codec: Codec, data: st.DataObject) -> None:
+def test_a_truncated_batch_is_refused(given_columns: Columns, codec: Codec, data: st.DataObject) -> None:
     batch = given_columns.encode(codec)
     cut = batch[: data.draw(st.integers(0, len(batch) - 1))]
     for read in (RecordBatch, check_crc, lambda b: validate(b, max_batch_bytes=1 << 20)):
@@ -127,13 +127,13 @@ def test_a_batch_that_is_cut_is_refused(given_columns: Columns, codec: Codec, da
 
 
 @given(columns(max_count=5), CODECS, st.data())
-def test_no_bit_flips_unseen(given_columns: Columns, codec: Codec, data: st.DataObject) -> None:
+def test_every_flipped_bit_is_detected(given_columns: Columns, codec: Codec, data: st.DataObject) -> None:
     batch = given_columns.encode(codec, base_offset=1000)
     bit = data.draw(st.integers(0, 8 * len(batch) - 1))
     flipped = bytearray(batch)
     flipped[bit // 8] ^= 1 << bit % 8
     if bit // 8 < 8 or 12 <= bit // 8 < 16:
-        # Base offset and leader epoch: the CRC leaves them out, so that a leader may stamp them.
+        # Base offset and leader epoch: the CRC does not cover them, so that a leader may stamp them.
         try:
             header = check_crc(flipped)
         except CorruptBatch:

@@ -1,1 +1,1 @@
-""" """
+"""Unit tests of `benchmarks/`."""

@@ -1,4 +1,4 @@
-"""The throughput table: its rows, results that survive an interruption, and what is shown of them."""
+"""The throughput table: its rows, results that survive an interruption, and its output."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_the_rows_are_those_of_the_published_table(table: Any) -> None:
     assert len({row.name for row in table.ROWS}) == len(table.ROWS) == 16
     for row in table.ROWS:
         if row.published is not None and row.producers:
-            # `send` and `send_many` are told apart.
+            # `send` and `send_many` are distinct.
             assert {row.name.partition("/")[2]} <= {"send", "send_many"}
         assert row.replication_factor == 3 or row.name.startswith("unreplicated/")
         assert row.acks == "all" or row.name.startswith(("unreplicated/", "leader/"))
 
 
-def test_what_was_measured_is_not_measured_again(table: Any, tmp_path: Path) -> None:
+def test_a_row_with_a_result_is_not_measured_again(table: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "deep" / "results.jsonl")
     table.append_result(path, result(table, "latency", records=1))
     table.append_result(path, result(table, "latency", records=2))
@@ -62,9 +62,7 @@ def test_what_was_measured_is_not_measured_again(table: Any, tmp_path: Path) -> 
     }
 
 
-def test_a_line_that_was_cut_short_costs_one_row(
-    table: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_incomplete_line_costs_one_row(table: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "results.jsonl"
     table.append_result(str(path), result(table, "all/send"))
     path.write_bytes(path.read_bytes() + b'{"row": "lat\n')
@@ -73,7 +71,7 @@ def test_a_line_that_was_cut_short_costs_one_row(
     assert table.read_results(str(tmp_path / "none")) == []
 
 
-def test_the_table_is_markdown_of_as_many_columns_everywhere(table: Any) -> None:
+def test_the_table_is_markdown_with_equally_many_columns_in_each_row(table: Any) -> None:
     summary = Summary(3, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0)
     latency = result(
         table, "latency", latency=summary, acknowledged=summary, bare_p50_ms=0.5, of_limit=None,
@@ -85,7 +83,7 @@ def test_the_table_is_markdown_of_as_many_columns_everywhere(table: Any) -> None
     assert "p50 3.00, p99 3.00, p99.9 3.00, max 3.0 ms" in lines[3]
 
 
-def test_the_limits_run(table: Any, tmp_path: Path) -> None:
+def test_the_limits_can_be_measured(table: Any, tmp_path: Path) -> None:
     """Small ones: every byte arrives."""
     run = importlib.import_module("table_run")
     scale = run.Scale(1, 1, 1.0, 0.0, 1, 300_000)

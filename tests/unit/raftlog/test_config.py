@@ -1,9 +1,12 @@
-"""Settings: what is taken, and what is told to who wrote something else."""
+"""Settings: accepted values, and the errors for others."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +20,7 @@ from raftlog.config import (
     PUSH_MESSAGE_BYTES,
     TOPIC_CONFIG_NAMES,
     NodeConfig,
+    TimingConfig,
     TopicConfig,
     check_topic_name,
     load_node_config,
@@ -25,15 +29,17 @@ from raftlog.config import (
 )
 from raftlog.errors import InvalidRequest
 
+MANUAL = Path(__file__).parents[3] / "docs" / "node.md"
 
-def test_bounds_fit_into_one_another() -> None:
+
+def test_bounds_are_consistent() -> None:
     """One batch fits a push; the largest request and answer fit a message."""
     assert MAX_BATCH_BYTES < PUSH_MESSAGE_BYTES < MAX_WIRE_MESSAGE_BYTES
     assert max(MAX_REQUEST_BYTES, MAX_FETCH_BYTES) + MAX_BATCH_BYTES < MAX_WIRE_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("name", ["a", "orders", "A.b_c-9", "...", "x" * MAX_TOPIC_NAME])
-def test_topic_names_of_kafka_are_taken(name: str) -> None:
+def test_kafkas_topic_names_are_accepted(name: str) -> None:
     assert check_topic_name(name) == name
 
 
@@ -51,7 +57,7 @@ def test_a_majority_is_more_than_half() -> None:
 # --- A topic's settings ----------------------------------------------------------------------------------------------
 
 
-def test_topic_settings_have_kafka_s_names() -> None:
+def test_topic_settings_have_kafkas_names() -> None:
     parsed = parse_topic_config(
         {"retention.ms": "-1", "max.message.bytes": "1024", "flush": "os", "message.timestamp.type": "LogAppendTime"}
     )
@@ -61,10 +67,10 @@ def test_topic_settings_have_kafka_s_names() -> None:
     assert parse_topic_config({}) == TopicConfig()
 
 
-def test_every_default_may_be_said() -> None:
+def test_every_default_may_be_given() -> None:
     said = {name: str(getattr(TopicConfig(), attribute)) for name, attribute in TOPIC_CONFIG_NAMES.items()}
     assert len(said) == len(fields(TopicConfig))
-    del said["min.insync.replicas"]  # 0 stands for a majority, and nobody writes it
+    del said["min.insync.replicas"]  # 0 stands for a majority, and is never written
     assert parse_topic_config(said) == TopicConfig()
 
 
@@ -102,7 +108,7 @@ def test_other_topic_settings_are_refused(name: str, text: str, reason: str) -> 
 
 
 @given(st.dictionaries(st.sampled_from(sorted(TOPIC_CONFIG_NAMES)) | st.text(), st.integers().map(str) | st.text()))
-def test_any_topic_settings_are_taken_or_refused(configs: dict[str, str]) -> None:
+def test_any_topic_settings_are_accepted_or_refused(configs: dict[str, str]) -> None:
     try:
         parse_topic_config(configs)
     except InvalidRequest as error:
@@ -112,11 +118,11 @@ def test_any_topic_settings_are_taken_or_refused(configs: dict[str, str]) -> Non
 # --- A node's settings -----------------------------------------------------------------------------------------------
 
 
-def test_an_empty_file_is_every_default() -> None:
+def test_an_empty_file_gives_every_default() -> None:
     assert load_node_config("") == NodeConfig()
 
 
-def test_a_file_says_what_differs() -> None:
+def test_a_file_overrides_defaults() -> None:
     config = load_node_config(
         """
         rack = "a"
@@ -125,6 +131,8 @@ def test_a_file_says_what_differs() -> None:
         data = {host = "127.0.0.1", port = 19661}
         [timing]
         broker_session_ms = 800
+        [security]
+        insecure = true
         """
     )
     assert (config.rack, config.data.listen.port, config.timing.broker_session_ms) == ("a", 9641, 800)
@@ -159,7 +167,133 @@ def test_a_file_says_what_differs() -> None:
         ("a = " + "[" * 5000, "node.toml: "),
     ],
 )
-def test_a_file_that_says_what_cannot_be_is_refused(text: str, reason: str) -> None:
+def test_an_invalid_file_is_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason) as caught:
         load_node_config(text)
     assert caught.value.code == "invalid_config" and caught.value.detail.startswith("node.toml: ")
+
+
+def test_the_manual_lists_every_setting_of_a_node() -> None:
+    text = MANUAL.read_text()
+    settings = [field.name for kind in (NodeConfig, TimingConfig) for field in msgspec.structs.fields(kind)]
+    assert [name for name in settings if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_the_manuals_example_is_accepted() -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", MANUAL.read_text(), re.DOTALL)
+    config = load_node_config(example)
+    assert (config.api.listen.port, config.data.listen.port) == (9640, 9641)
+
+
+# --- A node's security -----------------------------------------------------------------------------------------------
+
+TLS = '[tls]\ncertificate = "a"\nkey = "b"\nauthority = "c"\n'
+
+
+def test_security_is_off_by_default() -> None:
+    config = load_node_config("")
+    assert not config.security.is_on and config.security.user_name == "URI:raftlog:/user/{user}"
+
+
+def test_all_settings_of_security() -> None:
+    security = load_node_config(
+        TLS
+        + """
+        [security]
+        mode = "required"
+        super_users = ["User:admin", "User:CN=a:b"]
+        insecure = true
+        user_name = "email:{user}@example.org"
+        [security.oidc]
+        issuer = "https://login.example.org/realm"
+        audience = "raftlog"
+        jwks = "keys.json"
+        authority = "idp.pem"
+        principal_claim = "preferred_username"
+        groups_claim = "roles"
+        """
+    ).security
+    assert security.is_on and security.super_users == ("User:admin", "User:CN=a:b")
+    assert security.oidc is not None and not security.oidc.jwks_is_a_url
+    assert security.oidc.principal_claim == "preferred_username"
+
+
+@pytest.mark.parametrize("mode", ["optional", "required"])
+def test_credentials_need_tls_s12(mode: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"needs the section \[tls\]"):
+        load_node_config(f'[security]\nmode = "{mode}"')
+    assert load_node_config(f'[security]\nmode = "{mode}"\n{TLS}').security.mode == mode
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "10.0.0.1", "::", "2001:db8::1", "::ffff:10.0.0.1", "node0", "localhost.x"]
+)
+@pytest.mark.parametrize("listener", ["api", "data"])
+def test_other_machines_reach_no_listener_without_security_unless_the_operator_says_so(
+    listener: str, host: str
+) -> None:
+    """S12."""
+    listen = f'{listener}.listen = {{host = "{host}", port = 1}}\n'
+    with pytest.raises(InvalidRequest) as refused:
+        load_node_config(listen)
+    for part in (f"{listener}.listen", host, "security.mode is 'off'", "--secure", "insecure = true", "127.0.0.1"):
+        assert part in refused.value.detail
+    with pytest.raises(InvalidRequest, match="other machines"):
+        load_node_config(f"{listen}{TLS}")
+    assert len(load_node_config(f"{listen}security.insecure = true").exposed) == 1
+    for mode in ("optional", "required"):
+        assert load_node_config(f'{listen}security.mode = "{mode}"\n{TLS}').exposed == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.77.1.2", "::1", "::ffff:127.0.0.1", "localhost", "LOCALHOST."])
+def test_loopback_needs_no_security(host: str) -> None:
+    config = load_node_config(f'api.listen = {{host = "{host}"}}\ndata.listen = {{host = "{host}"}}')
+    assert config.exposed == []
+
+
+def test_plain_text_is_accepted_while_a_cluster_changes_and_never_beside_required_credentials() -> None:
+    """S12."""
+    migrating = TLS + "migrating = true\n"
+    assert load_node_config(migrating).accepts_plain
+    assert load_node_config(f'{migrating}[security]\nmode = "optional"').accepts_plain
+    assert load_node_config(f'{TLS}[security]\nmode = "optional"').accepts_plain
+    assert not load_node_config(TLS).accepts_plain
+    assert not load_node_config(f'{TLS}[security]\nmode = "required"').accepts_plain
+    with pytest.raises(InvalidRequest, match="anybody can be a node"):
+        load_node_config(f'{migrating}[security]\nmode = "required"')
+    with pytest.raises(InvalidRequest, match="set together"):
+        load_node_config(f'{TLS}api_certificate = "d"')
+
+
+OIDC = '[security.oidc]\naudience = "a"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[security]\nmode = "on"', "Invalid enum value 'on'"),
+        ("[security]\nmodes = 1", "unknown field `modes`"),
+        ('[security]\nsuper_users = ["admin"]', "as in \"User:admin\", not 'admin'"),
+        ('[security]\nsuper_users = ["Group:admins"]', "super_users must name users"),
+        ('[security]\nsuper_users = ["User:*"]', "is reserved"),
+        ('[security]\nsuper_users = ["User:"]', "1 to 255 characters"),
+        ('[security]\nuser_name = "CN:{user}"', "must begin with 'URI:', 'DNS:' or 'email:'"),
+        ('[security]\nuser_name = "URI:x"', "must contain {user} once"),
+        ('[security]\nuser_name = "URI:{user}{user}"', "must contain {user} once"),
+        ('[security]\nuser_name = "URI:{node_id}{user}"', "may contain only the fields {user} and {cluster_id}"),
+        ('[security]\nuser_name = "URI:{cluster_id}-{user}"', "must have a '/' between"),
+        ('[security.oidc]\nissuer = "https://a"', "missing required field `audience`"),
+        (OIDC + 'issuer = "http://a"', "issuer must be an https URL"),
+        (OIDC + 'issuer = "a"', "issuer must be an https URL"),
+        (OIDC + 'issuer = "https://"', "issuer must be an https URL"),
+        (OIDC + 'issuer = "https://a:b/"', "is no URL"),
+        (OIDC + 'issuer = "https://a/?b"', "neither a query nor a fragment"),
+        (OIDC + 'issuer = "https://u:p@a/"', "must not contain a user or a password"),
+        (OIDC + 'issuer = "https://a"\njwks = "http://a/keys"', "jwks must be an https URL"),
+        (OIDC + 'issuer = "https://a"\njwks = "file:///keys"', "jwks must be an https URL"),
+    ],
+)
+def test_wrong_settings_of_security_are_named_s11(text: str, why: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        load_node_config(text)
+    assert caught.value.code == "invalid_config" and why in caught.value.detail

@@ -1,4 +1,4 @@
-"""Values in JSON: what is stored, what is shown, and that neither loses a byte."""
+"""Values in JSON: their stored and shown forms, and that neither loses a byte."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shown(value: bytes | None, how: str) -> Any:
         (b'["base64"]', b'["base64"]'),
     ],
 )
-def test_what_a_json_value_is_stored_as(text: bytes, stored: bytes | None) -> None:
+def test_the_stored_form_of_a_json_value(text: bytes, stored: bytes | None) -> None:
     assert value_bytes(text) == stored
 
 
@@ -81,7 +81,7 @@ def test_a_value_that_cannot_be_stored_is_refused(text: bytes, code: str) -> Non
         ),
     ],
 )
-def test_what_a_stored_value_is_shown_as(value: bytes | None, auto: Any, text: Any, json: Any) -> None:
+def test_the_shown_form_of_a_stored_value(value: bytes | None, auto: Any, text: Any, json: Any) -> None:
     assert shown(value, "auto") == auto
     assert shown(value, "text") == text
     assert shown(value, "json") == json
@@ -107,7 +107,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_json_that_was_stored_is_shown_as_that_json(value: Any) -> None:
+def test_stored_json_is_shown_as_that_json(value: Any) -> None:
     text = encode_json(value)
     stored = value_bytes(text)
     if isinstance(value, str) or stored is None or (isinstance(value, dict) and set(value) == {"base64"}):
@@ -117,11 +117,11 @@ def test_json_that_was_stored_is_shown_as_that_json(value: Any) -> None:
         assert shown(stored, "auto") == msgspec.json.decode(text)
 
 
-def test_what_is_shown_is_one_line() -> None:
+def test_the_shown_form_is_one_line() -> None:
     assert b"\n" not in encode_json(FORMATS["auto"](b'{\n "a": [1,\r\n2]\n}'))
 
 
-def test_json_nested_deeply_is_shown_as_text_so_that_readers_can_parse_the_page() -> None:
+def test_deeply_nested_json_is_shown_as_text_so_that_readers_can_parse_the_page() -> None:
     fits = b"[" * MAX_SHOWN_DEPTH + b"]" * MAX_SHOWN_DEPTH
     deeper = b"[" + fits + b"]"
     assert shown(fits, "auto") == msgspec.json.decode(fits)

@@ -1,4 +1,4 @@
-"""Log lines: whose they are, in both forms, and that nothing depends on their being written."""
+"""Log lines: their node, in both forms, and that nothing depends on their being written."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_lines_are_json_and_name_their_node() -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_an_error_has_its_traceback_and_nobody_s_data(as_json: bool) -> None:
-    """A traceback with every frame's variables is a third of a second of the loop, and users' records besides."""
+def test_an_error_has_its_traceback_and_no_users_data(as_json: bool) -> None:
+    """A traceback with every frame's variables takes a third of a second of the loop, and contains users' records."""
     stream = io.StringIO()
     configure_logging(as_json=as_json, stream=stream)
     for logger in (structlog.get_logger(), logging.getLogger("asyncio")):
@@ -69,7 +69,7 @@ class Full(io.StringIO):
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_line_that_cannot_be_written_is_lost(as_json: bool) -> None:
-    """The disk that is full may be the one of the logs, too: whoever says so goes on."""
+    """The full disk may also be the disk of the logs: the caller that logs continues."""
     configure_logging(as_json=as_json, stream=Full())
     structlog.get_logger().error("the disk is full")
     logging.getLogger("asyncio").error("the disk is full")

@@ -1,4 +1,4 @@
-"""Keys go where Kafka's default partitioner puts them; the bulk path is the plain one's twin."""
+"""Keys go to the partitions of Kafka's default partitioner; the bulk implementation equals the plain one."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_the_sign_bit_is_dropped_before_the_modulo(key: bytes, signed: int, coun
 
 @pytest.mark.parametrize("length", range(18))
 @pytest.mark.parametrize("lanes", [1, 15, 16, 17, 300])
-def test_bulk_hashing_of_one_length_is_the_plain_one(length: int, lanes: int) -> None:
+def test_bulk_hashing_of_one_length_equals_the_plain_one(length: int, lanes: int) -> None:
     draw = random.Random(length * 1000 + lanes)
     keys = [draw.randbytes(length) for _ in range(lanes)]
-    keys[0] = b"\xff" * length  # The largest products a lane can see.
+    keys[0] = b"\xff" * length  # The largest products in a lane.
     assert partitions_for_keys(keys, 7) == [partition_for_key(key, 7) for key in keys]
 
 
@@ -48,7 +48,7 @@ def test_bulk_hashing_across_chunks_and_lengths_keeps_the_order() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=200), st.integers(1, 2**31 - 1))
-def test_bulk_hashing_is_the_twin_of_the_plain_one(keys: list[bytes], count: int) -> None:
+def test_bulk_hashing_equals_the_plain_one(keys: list[bytes], count: int) -> None:
     assert partitions_for_keys(keys, count) == [partition_for_key(key, count) for key in keys]
 
 

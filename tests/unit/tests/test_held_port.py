@@ -1,4 +1,4 @@
-"""A held port is one test's: its own server comes and goes there, and no other does."""
+"""A held port belongs to one test: its own server can come and go there, and no other can use it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from tests.support.held_port import HOST, HeldPort
+from tests.support.clusters.held_port import HOST, HeldPort
 
 
-def test_the_tests_own_server_comes_and_goes(held: HeldPort) -> None:
+def test_the_tests_own_server_can_come_and_go(held: HeldPort) -> None:
     for _ in range(2):
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((HOST, held.number))
@@ -18,7 +18,7 @@ def test_the_tests_own_server_comes_and_goes(held: HeldPort) -> None:
             server.accept()[0].close()
 
 
-def test_a_stranger_cannot_have_it_until_it_is_released() -> None:
+def test_another_process_cannot_have_it_until_it_is_released() -> None:
     with HeldPort() as held, socket.socket() as stranger:
         with pytest.raises(OSError) as caught:
             stranger.bind((HOST, held.number))

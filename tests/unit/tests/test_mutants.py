@@ -1,4 +1,4 @@
-"""Mutation testing judges the suite, so its own mistakes would look like good tests: what it makes, runs and counts."""
+"""Mutation testing judges the suite, so its own mistakes would look like good tests: its trees, runs and counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """With one module, `answer.py`, that says 1; the checkout has gone on to 3."""
+    """A tree with one module, `answer.py`, that returns 1; the checkout has advanced to 3."""
     repository = tmp_path / "repository"
     repository.mkdir()
     git(repository, "init", "-q")
@@ -49,14 +49,14 @@ ASK = ["-c", "import answer; print(answer.ANSWER)"]
 
 
 def test_a_mutated_file_is_never_read_from_old_bytecode(tree: Tree) -> None:
-    """All of these texts are of one length, and written within one second."""
+    """All of these texts have the same length, and are written within one second."""
     for number in range(1, 5):
         with tree.holding("answer.py", f"ANSWER = {number + 4}\n"):
             assert tree.python(ASK, 60).output == f"{number + 4}\n"
         assert tree.python(ASK, 60).output == "1\n", "as the commit has it, not as the checkout"
 
 
-def test_a_run_without_end_is_ended_with_all_that_it_began(tree: Tree, tmp_path: Path) -> None:
+def test_an_endless_run_is_ended_with_all_its_processes(tree: Tree, tmp_path: Path) -> None:
     """Its child holds one end of a pipe for as long as it lives."""
     alive = tmp_path / "alive"
     os.mkfifo(alive)
@@ -80,11 +80,11 @@ def test_a_tree_that_is_stopped_from_another_thread_ends_at_once_and_runs_nothin
     stopping.join()
 
 
-def test_a_run_that_wants_all_memory_gets_an_error(tree: Tree) -> None:
+def test_a_run_that_allocates_all_memory_gets_an_error(tree: Tree) -> None:
     assert "MemoryError" in tree.python(["-c", "bytearray(1 << 40)"], 60).output
 
 
-def test_a_test_without_an_end_fails_and_those_that_were_done_are_counted(tree: Tree) -> None:
+def test_an_endless_test_fails_and_completed_ones_are_counted(tree: Tree) -> None:
     tests = tree.folder / "test_it.py"
     tests.write_text("def test_a(): ...\n\ndef test_b():\n    while True: ...\n\ndef test_c(): ...\n")
     run = tree.pytest(["test_it.py"], 60, stop=False, test_s=2.0)
@@ -98,7 +98,7 @@ def test_a_test_without_an_end_fails_and_those_that_were_done_are_counted(tree: 
 
 
 class FakeTree:
-    """Tests whose ends a test of the judge decides: {mutated: {test: seconds or None where it fails}}."""
+    """Tests whose results a test of the judge decides: {mutated: {test: seconds or None if it fails}}."""
 
     folder = Path("/nowhere")
 
@@ -152,7 +152,7 @@ def judged(world: FakeTree, line: int = 7) -> judging.Judgement:
     return Judge(world, FakeCovering()).judge("a.py", line, "mutated")  # type: ignore[arg-type]
 
 
-def test_what_reaches_the_line_is_asked_first_and_the_rest_of_it_later(world: FakeTree) -> None:
+def test_tests_that_reach_the_line_run_first_and_the_others_later(world: FakeTree) -> None:
     world.fails_mutated = {"t::slow"}
     found = judged(world)
     assert (found.outcome, found.stage, found.killed_by) == ("killed", "covering", "t::slow")
@@ -160,7 +160,7 @@ def test_what_reaches_the_line_is_asked_first_and_the_rest_of_it_later(world: Fa
     assert found.ran == {"covering": 2}
 
 
-def test_a_survivor_has_seen_the_whole_suite_and_all_worlds(world: FakeTree) -> None:
+def test_a_survivor_has_passed_the_whole_suite_and_all_worlds(world: FakeTree) -> None:
     found = judged(world)
     assert (found.outcome, found.stage, found.bounded) == ("survived", "seeds", [])
     assert world.asked == [
@@ -178,19 +178,19 @@ def test_a_line_that_no_test_reaches_goes_to_the_suite_at_once(world: FakeTree) 
     assert (found.outcome, found.stage, found.killed_by) == ("killed", "suite", "u")
 
 
-def test_a_world_whose_promise_breaks_is_an_end(world: FakeTree) -> None:
+def test_a_violation_in_a_world_kills_the_mutant(world: FakeTree) -> None:
     world.bad_worlds = {"transactions"}
     found = judged(world)
     assert (found.outcome, found.stage) == ("killed", "seeds")
     assert found.killed_by == "transactions: S1 is broken"
 
 
-def test_only_worlds_that_run_the_file_are_asked() -> None:
+def test_only_worlds_that_run_the_file_are_used() -> None:
     assert judging.worlds_of("partitions/replica/leader.py") == ["cluster", "transactions"]
     assert judging.worlds_of("http_api/routes/produce.py") == judging.worlds_of("raftlog/http2/sending.py") == []
 
 
-def test_a_test_that_fails_without_the_mutant_says_nothing_of_it(world: FakeTree) -> None:
+def test_a_test_that_fails_without_the_mutant_proves_nothing(world: FakeTree) -> None:
     world.fails_anyway = {"t::fast", "u"}
     found = judged(world)
     assert (found.outcome, found.unreliable) == ("survived", ["t::fast", "u"])
@@ -199,7 +199,7 @@ def test_a_test_that_fails_without_the_mutant_says_nothing_of_it(world: FakeTree
     assert (found.outcome, found.killed_by, found.unreliable) == ("killed", "t::slow", ["t::fast"])
 
 
-def test_a_run_that_is_stopped_ends_a_mutant_only_where_not_one_test_was_done(world: FakeTree) -> None:
+def test_a_bounded_run_decides_only_if_no_test_was_completed(world: FakeTree) -> None:
     world.endless = {"t::fast"}
     assert (judged(world).outcome, judged(world).stage) == ("timeout", "covering")
     world.endless = {"t::slow", "u"}
@@ -207,7 +207,7 @@ def test_a_run_that_is_stopped_ends_a_mutant_only_where_not_one_test_was_done(wo
     assert (found.outcome, found.bounded) == ("survived", ["covering", "suite"])
 
 
-def test_a_judgement_without_the_suite_says_so(world: FakeTree) -> None:
+def test_a_judgement_without_the_suite_records_it(world: FakeTree) -> None:
     found = Judge(world, FakeCovering(), 0).judge("a.py", 7, "mutated")  # type: ignore[arg-type]
     assert (found.outcome, found.bounded) == ("survived", ["suite"])
     assert [tests for _, tests in world.asked] == [("t::fast", "t::slow"), ("cluster",), ("transactions",)]
@@ -216,7 +216,7 @@ def test_a_judgement_without_the_suite_says_so(world: FakeTree) -> None:
     assert found.bounded == ["suite", "seeds"] and len(world.asked) == 1
 
 
-def test_an_id_that_no_command_line_takes_stands_for_all_cases() -> None:
+def test_an_id_that_no_command_line_accepts_stands_for_all_cases() -> None:
     assert judging.printable("t.py::test_a[one-2]") == "t.py::test_a[one-2]"
     assert judging.printable("t.py::test_a[one\n2]") == "t.py::test_a"
 
@@ -252,12 +252,12 @@ def test_the_score_is_of_the_last_rows_of_unchanged_files(tmp_path: Path) -> Non
     assert rows.score(told, tmp_path, {}).outdated == 2
 
 
-def test_a_blob_is_named_as_git_does(tmp_path: Path) -> None:
+def test_a_blob_has_gits_hash(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"content\n")
     assert rows.blob_of(b"content\n") == git(tmp_path, "hash-object", "x")
 
 
-def test_a_torn_row_is_none_and_an_equivalent_needs_a_reason(tmp_path: Path) -> None:
+def test_an_incomplete_row_is_skipped_and_an_equivalent_needs_a_reason(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"mutant": "1", "why": "r"}) + "\n" + '{"mutant": "2", "wh')
     assert rows.equivalents(file) == {"1": "r"}
@@ -266,7 +266,7 @@ def test_a_torn_row_is_none_and_an_equivalent_needs_a_reason(tmp_path: Path) -> 
         rows.equivalents(file)
 
 
-def test_what_is_kept_with_the_code_can_be_added_up() -> None:
+def test_the_kept_rows_can_be_summarized() -> None:
     """The results here, and each equivalent is a mutant that was judged."""
     kept = rows.read(rows.RESULTS)
     found = rows.score(kept, Path(__file__).parents[3], rows.equivalents())
@@ -274,7 +274,7 @@ def test_what_is_kept_with_the_code_can_be_added_up() -> None:
     assert set(rows.equivalents()) <= {one["mutant"] for one in kept}
 
 
-def test_the_command_says_how_it_is_used() -> None:
+def test_the_command_shows_its_usage() -> None:
     pytest.importorskip("mutmut", reason="a virtual environment from before mutation testing: pip install -e '.[dev]'")
     command = [sys.executable, "-P", "-m", "tests.mutants", "score"]
     root = Path(__file__).parents[3]

@@ -1,4 +1,4 @@
-"""The mutants of a file: which there are, what they are called, and that each is one small change of valid Python."""
+"""The mutants of a file: their kinds and names, and that each is one small change of valid Python."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def diffs(code: str, operator: str) -> list[str]:
     return [source.diff(mutant.identity) for mutant in source.mutants if mutant.operator == operator]
 
 
-def test_a_statement_is_taken_away() -> None:
+def test_a_statement_is_deleted() -> None:
     taken = diffs(CODE, "statement_removal")
     assert [diff.splitlines()[1].strip("- ") for diff in taken] == [
         'raise ValueError("full", "there is no room left")',
@@ -67,8 +67,8 @@ def test_a_condition_is_negated_and_a_result_left_out() -> None:
     assert [diff.splitlines()[2] for diff in diffs(CODE, "return_nothing")] == ["+        return"]
 
 
-def test_what_no_test_should_hold_on_to_is_left_alone() -> None:
-    """The limit of the module, texts, the log line, the assertion, annotations, and how an error is made."""
+def test_code_that_no_test_should_depend_on_is_not_mutated() -> None:
+    """The limit of the module, texts, the log line, the assertion, annotations, and the construction of errors."""
     source = SourceFile("a.py", CODE)
     lines = {mutant.line for mutant in source.mutants}
     assert lines <= set(range(12, 33)) and not {19, 21, 22} & lines
@@ -85,7 +85,7 @@ def test_each_is_a_change_of_valid_python_with_a_name_of_its_own() -> None:
     assert all(text is not None and text != CODE for text in made) and len(set(made)) == len(made)
 
 
-def test_a_change_elsewhere_leaves_names_and_order_as_they_are() -> None:
+def test_a_change_elsewhere_keeps_names_and_order() -> None:
     before = SourceFile("a.py", CODE).mutants
     after = SourceFile(
         "a.py", CODE.replace("self.ready = False", "self.ready = False\n        self.more = room or 7")
@@ -97,13 +97,13 @@ def test_a_change_elsewhere_leaves_names_and_order_as_they_are() -> None:
     assert [mutant.identity for mutant in in_order(before, 2)] != old
 
 
-def test_a_sample_has_one_mutant_a_line_whatever_there_is_on_it() -> None:
+def test_a_sample_has_one_mutant_per_line() -> None:
     lines = [mutant.line for mutant in in_order(SourceFile("a.py", CODE).mutants, 1)]
     assert len(lines) == len(set(lines)) >= 7
 
 
-def test_a_mutant_that_would_be_no_python_is_told() -> None:
-    """`break` becomes `return`, which a class body does not take."""
+def test_a_mutant_that_would_be_invalid_python_is_reported() -> None:
+    """`break` becomes `return`, which a class body does not allow."""
     source = SourceFile(
         "a.py", "def f():\n    class Inner:\n        for x in (1, 2):\n            break\n    return Inner\n"
     )

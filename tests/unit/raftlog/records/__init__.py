@@ -1,1 +1,1 @@
-""" """
+"""Unit tests of `raftlog/records/`."""

@@ -1,4 +1,4 @@
-"""Blocks of every codec: what is written, and what is read of what others write."""
+"""Blocks of every codec: writing, and reading of other writers' blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("data", [b"", b"a", TEXT, bytes(range(256)) * 4])
-def test_a_block_comes_back(codec: Codec, data: bytes) -> None:
+def test_a_block_survives_compression(codec: Codec, data: bytes) -> None:
     block = compress(codec, data)
     assert decompress(codec, block, len(data)) == data
     if data:
@@ -28,7 +28,7 @@ def test_a_block_comes_back(codec: Codec, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_block_is_exactly_one(codec: Codec) -> None:
+def test_trailing_bytes_are_refused(codec: Codec) -> None:
     block = bytes(compress(codec, TEXT))
     for wrong in (block + b"\0", block[:-1], block + block, b"", block[:4], b"?" + block[1:]):
         with pytest.raises(CorruptBatch, match=f"not a block of {codec.name.lower()}|when decompressed"):
@@ -36,7 +36,7 @@ def test_a_block_is_exactly_one(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_blocks_are_the_usual_container(codec: Codec) -> None:
+def test_blocks_use_the_usual_container(codec: Codec) -> None:
     block = bytes(compress(codec, TEXT))
     readers = {
         Codec.GZIP: gzip.decompress,
@@ -95,7 +95,7 @@ def test_lz4_frames_of_other_writers_are_read() -> None:
 
 
 def test_a_single_segment_of_zstd_is_its_own_window() -> None:
-    """Its reader needs as much room besides what it gives (RFC 8878, 3.1.1.1.1.2): so the same bound holds for it."""
+    """Its reader needs as much room besides its output (RFC 8878, 3.1.1.1.1.2): the same bound applies."""
     eighth = (1, 128 << 10, b"x")
     for blocks, size in ((64, 8 << 20), (65, (8 << 20) + (128 << 10))):
         frame = memoryview(zstd_frame(*[eighth] * blocks, head=b"\xa0" + struct.pack("<I", size)))
@@ -141,6 +141,6 @@ def test_zstd_frames_of_other_writers_are_read() -> None:
         (b"\x28\xb5\x2f\xfd\xa0", "index out of bounds"),
     ],
 )
-def test_zstd_frames_that_ask_too_much_are_refused(frame: bytes, text: str) -> None:
+def test_zstd_frames_that_need_too_much_memory_are_refused(frame: bytes, text: str) -> None:
     with pytest.raises(CorruptBatch, match=text):
         decompress(Codec.ZSTD, memoryview(frame), 16 << 20)

@@ -1,4 +1,4 @@
-"""The header: its fields, its ranges, and what is done with a batch without looking behind it."""
+"""The header: its fields, its ranges, and the operations on a batch without its payload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.golden import record_batch_reference as reference
 BATCH = encode([b"value"], base_timestamp_ms=1000, producer_id=4, producer_epoch=5, base_sequence=6)
 
 
-def test_a_header_is_what_was_packed() -> None:
+def test_a_header_survives_packing() -> None:
     assert parse_header(BATCH) == BatchHeader(
         base_offset=0,
         batch_length=len(BATCH) - 12,
@@ -40,7 +40,7 @@ def test_a_header_is_what_was_packed() -> None:
     assert parse_header(b"before" + BATCH[:HEADER_BYTES], 6).pack() == BATCH[:HEADER_BYTES]
 
 
-def test_what_follows_from_a_header() -> None:
+def test_derived_values_of_a_header() -> None:
     content = reference.seal(b"", 3, base_offset=100, last_offset_delta=9, attributes=0x7B)
     header = parse_header(content)
     assert (header.total_bytes, header.last_offset, header.end_offset) == (61, 109, 110)
@@ -85,7 +85,7 @@ def test_a_negative_record_count_is_refused() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 60])
-def test_a_header_that_is_cut_is_refused(length: int) -> None:
+def test_a_truncated_header_is_refused(length: int) -> None:
     with pytest.raises(CorruptBatch, match=f"has 61 bytes, but the buffer holds only {length}"):
         parse_header(BATCH[:length])
     with pytest.raises(CorruptBatch, match="holds only 0"):

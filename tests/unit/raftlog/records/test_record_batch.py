@@ -1,4 +1,4 @@
-"""Packing and unpacking record batches: what is taken, what is refused, and what it says then."""
+"""Packing and unpacking record batches: accepted and refused input, and the errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ assert "pyarrow" in sys.modules
     subprocess.run([sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{script}"], check=True)
 
 
-def test_the_twin_is_chosen_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_implementation_is_chosen_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = []
     monkeypatch.setattr(record_batch, "load_arrow", lambda: chosen.append("arrow") or load_arrow())
     pack([b""] * (record_batch.ARROW_FROM - 1))
@@ -82,7 +82,7 @@ def test_every_length_of_bin(length: int) -> None:
 
 
 @pytest.mark.usefixtures("twin")
-def test_text_and_views_are_taken_as_bytes() -> None:
+def test_text_and_views_are_accepted_as_bytes() -> None:
     batch = pack(
         ["größe", memoryview(b"view"), bytearray(b"array"), None, b"bytes"], headers=[[(b"k", "v")]] + [None] * 4
     )
@@ -109,7 +109,7 @@ def test_text_and_views_are_taken_as_bytes() -> None:
         {"values": [b""], "headers": [[("k", 1)]]},
     ],
 )
-def test_what_is_not_bytes_is_a_type_error(options: dict[str, Any]) -> None:
+def test_other_types_than_bytes_are_a_type_error(options: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         pack(**options)
 
@@ -135,7 +135,7 @@ def test_what_is_not_bytes_is_a_type_error(options: dict[str, Any]) -> None:
         ({"values": [b""], "base_timestamp_ms": 2**63}, "timestamp_out_of_range", "between -1"),
     ],
 )
-def test_what_cannot_be_packed_is_refused(options: dict[str, Any], code: str, text: str) -> None:
+def test_invalid_records_are_refused(options: dict[str, Any], code: str, text: str) -> None:
     with pytest.raises(InvalidRequest, match=text) as caught:
         pack(**options)
     assert caught.value.code == code
@@ -159,7 +159,7 @@ def test_the_greatest_timestamps_fit() -> None:
         pa.chunked_array([["a"], [None, "c"]]),
     ],
 )
-def test_columns_of_arrow_are_taken_as_they_come(column: Any) -> None:
+def test_arrow_columns_are_accepted_as_they_are(column: Any) -> None:
     expected = pack([b"a", None, b"c"], keys=[b"x", None, b"x"], timestamps_ms=[1000, 2000, 3000])
     times = pa.array([1_000_999, 2_000_000, 3_000_000], pa.timestamp("us", "UTC"))
     assert pack(column, keys=[b"x", None, b"x"], timestamps_ms=times) == expected
@@ -176,7 +176,7 @@ def test_columns_of_arrow_are_taken_as_they_come(column: Any) -> None:
         {"values": [b""], "timestamps_ms": pa.array([1], pa.date32())},
     ],
 )
-def test_columns_of_arrow_of_another_type_are_refused(options: dict[str, Any]) -> None:
+def test_arrow_columns_of_another_type_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         pack(**options)
 
@@ -184,7 +184,7 @@ def test_columns_of_arrow_of_another_type_are_refused(options: dict[str, Any]) -
 @pytest.mark.parametrize(
     "times", [pa.array([2**63], pa.uint64()), pa.array([2**62], pa.timestamp("s")), pa.array([-2], pa.int32())]
 )
-def test_columns_of_arrow_of_times_that_cannot_be_are_refused(times: Any) -> None:
+def test_arrow_columns_of_invalid_times_are_refused(times: Any) -> None:
     with pytest.raises(InvalidRequest, match="a timestamp must be between") as caught:
         pack([b""], timestamps_ms=times)
     assert caught.value.code == "timestamp_out_of_range"
@@ -193,7 +193,7 @@ def test_columns_of_arrow_of_times_that_cannot_be_are_refused(times: Any) -> Non
 # --- Unpacking -------------------------------------------------------------------------------------------------------
 
 
-def test_arrow_shares_the_batch_s_memory() -> None:
+def test_arrow_shares_the_batchs_memory() -> None:
     batch = pack([b"x" * 100] * 50, keys=[b"key"] * 50)
     whole = pa.py_buffer(batch)
     arrow = RecordBatch(batch).to_arrow()
@@ -203,7 +203,7 @@ def test_arrow_shares_the_batch_s_memory() -> None:
     assert arrow.schema.names == ["offset", "timestamp", "key", "value", "headers"]
 
 
-def test_arrow_is_aligned_where_arrow_wants_it() -> None:
+def test_buffers_are_aligned_if_arrow_requires_it() -> None:
     for shift in range(8):
         raw = b"\0" * shift + pack([b"x", b"yz"], timestamps_ms=[1, 2], headers=[[("k", b"v")], None])
         arrow = RecordBatch(memoryview(raw)[shift:]).to_arrow()
@@ -215,7 +215,7 @@ def test_arrow_is_aligned_where_arrow_wants_it() -> None:
 
 @pytest.mark.usefixtures("twin")
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_a_batch_is_any_buffer(kind: Any) -> None:
+def test_a_batch_may_be_any_buffer(kind: Any) -> None:
     batch = kind(pack([b"v"], keys=[b"k"]))
     assert RecordBatch(batch).records() == [Record(0, NOW, b"k", b"v", ())]
     assert validate(batch, max_batch_bytes=1000).record_count == 1
@@ -230,7 +230,7 @@ def test_a_crc_that_was_checked_is_not_checked_again() -> None:
     assert RecordBatch(batch, crc_checked=True).values() == [b"abb"]
 
 
-def test_a_batch_of_two_is_not_one() -> None:
+def test_two_batches_are_not_one() -> None:
     batch = pack([b"v"])
     with pytest.raises(CorruptBatch, match="bytes in all"):
         RecordBatch(batch + batch, crc_checked=True)
@@ -264,7 +264,7 @@ HEADER_LIES: list[tuple[dict[str, int], str]] = [
 def test_a_header_that_lies_is_refused(fields: dict[str, int], text: str) -> None:
     packed = reference.batch(records(), **fields)
     if "base_timestamp" in fields:
-        # The reference counts deltas from the base it is given, so the first record's is not 0: also not true.
+        # The reference counts deltas from the given base, so the first record's is not 0: also invalid.
         assert reference.read(packed)[0].timestamp == NOW
     with pytest.raises(CorruptBatch, match=text):
         validate(packed, max_batch_bytes=1 << 20)
@@ -324,7 +324,7 @@ PAYLOAD_LIES: list[tuple[list[Any], str]] = [
 
 @pytest.mark.usefixtures("twin")
 @pytest.mark.parametrize(("payload", "text"), PAYLOAD_LIES)
-def test_a_payload_that_is_not_sound_is_refused(payload: list[Any], text: str) -> None:
+def test_an_invalid_payload_is_refused(payload: list[Any], text: str) -> None:
     packed = reference.seal(reference.msgpack.packb(payload), 2, base_timestamp=NOW, max_timestamp=NOW)
     with pytest.raises(CorruptBatch, match=text):
         validate(packed, max_batch_bytes=1 << 20)
@@ -335,7 +335,7 @@ def test_a_payload_that_is_not_sound_is_refused(payload: list[Any], text: str) -
 
 
 @pytest.mark.usefixtures("twin")
-def test_offset_deltas_that_say_what_is_so_are_taken() -> None:
+def test_redundant_offset_deltas_are_accepted() -> None:
     payload = reference.msgpack.packb(
         [int32(0, 1), None, None, [b"\xff", *SOUND[1:]], [int32(0, 0, 0), *[[None, int32(0), b""]] * 2]]
     )
@@ -349,8 +349,8 @@ def bin_32(content: bytes) -> bytes:
 
 
 @pytest.mark.usefixtures("twin")
-def test_longer_forms_of_msgpack_and_data_behind_nulls_are_taken() -> None:
-    """As `docs/record-batch.md` says of readers: other writers' libraries do not all take the shortest form."""
+def test_longer_forms_of_msgpack_and_data_behind_nulls_are_accepted() -> None:
+    """As `docs/record-batch.md` says of readers: not all libraries of other writers use the shortest form."""
     values = b"\xdc\x00\x03" + bin_32(b"\xfd") + bin_32(int32(0, 1, 5, 6)) + bin_32(b"anullc")
     payload = b"\xdd\x00\x00\x00\x05\xc0" + bin_32(int64(0, 0, 0)) + b"\xc0" + values + b"\xc0"
     packed = reference.seal(payload, 3, base_timestamp=NOW, max_timestamp=NOW)
@@ -360,7 +360,7 @@ def test_longer_forms_of_msgpack_and_data_behind_nulls_are_taken() -> None:
     assert RecordBatch(packed).timestamps_ms() == [NOW] * 3
 
 
-def test_no_records_are_not_a_producer_s_batch() -> None:
+def test_a_producers_batch_has_records() -> None:
     packed = reference.batch([], last_offset_delta=3, base_offset=7)
     RecordBatch(packed).check()
     assert RecordBatch(packed).records() == []
@@ -368,15 +368,15 @@ def test_no_records_are_not_a_producer_s_batch() -> None:
         validate(packed, max_batch_bytes=1 << 20)
 
 
-def test_timestamps_of_no_records_are_none() -> None:
-    """What passes the check can be read."""
+def test_a_batch_without_records_has_no_timestamps() -> None:
+    """A batch that passes the check can be read."""
     payload = reference.msgpack.packb([None, int64(5), None, [None, int32(0), b""], None])
     packed = reference.seal(payload, 0, last_offset_delta=3)
     with pytest.raises(CorruptBatch, match="timestamp deltas have 8 bytes; 0 of them need 0"):
         RecordBatch(packed).check()
 
 
-def test_many_headers_of_few_records_are_checked_by_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_headers_of_few_records_are_checked_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a kilobyte of zstd is two million headers: a second and 300 MB as objects, not as columns."""
     monkeypatch.setattr(columns, "check_headers", lambda *_: pytest.fail("headers became objects"))
     for count in (record_batch.ARROW_FROM, 100_000):
@@ -386,7 +386,7 @@ def test_many_headers_of_few_records_are_checked_by_the_column(monkeypatch: pyte
         assert validate(reference.seal(body, 1, attributes=Codec.ZSTD), max_batch_bytes=5000).record_count == 1
 
 
-def test_the_bound_on_decompressed_bytes_is_the_caller_s() -> None:
+def test_the_bound_on_decompressed_bytes_is_the_callers() -> None:
     packed = pack([b"x" * 5000], codec=Codec.LZ4)
     assert validate(packed, max_batch_bytes=1000).record_count == 1
     with pytest.raises(CorruptBatch, match="for at most 5000 bytes"):
@@ -396,7 +396,7 @@ def test_the_bound_on_decompressed_bytes_is_the_caller_s() -> None:
 # --- Control batches -------------------------------------------------------------------------------------------------
 
 
-def test_a_control_batch_says_what_it_was_told() -> None:
+def test_a_control_batch_survives_encoding() -> None:
     packed = encode_control(ControlKind.COMMIT, [(7, 1, 2**40), (8, 0, -1)], base_timestamp_ms=NOW, base_offset=3)
     decoded = RecordBatch(packed)
     assert decoded.header.is_control and decoded.header.is_transactional
@@ -419,7 +419,9 @@ def test_a_producer_sends_no_control_batch() -> None:
         validate(encode_control(1, [], base_timestamp_ms=NOW), max_batch_bytes=1 << 20)
 
 
-def test_what_is_not_a_producer_s_is_refused_before_its_payload_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_with_broker_only_fields_are_refused_before_their_payload_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(record_batch, "RecordBatch", lambda *_, **__: pytest.fail("the payload was looked at"))
     for attributes in (0x20, 0x34, 0x08, 0x44):
         with pytest.raises(CorruptBatch, match="a producer's batch"):
@@ -445,6 +447,6 @@ def test_a_control_batch_is_not_compressed(codec: Codec) -> None:
         ({}, "not that of a control batch"),
     ],
 )
-def test_a_control_batch_that_is_none_is_refused(payload: Any, text: str) -> None:
+def test_an_invalid_control_batch_is_refused(payload: Any, text: str) -> None:
     with pytest.raises(CorruptBatch, match=text):
         RecordBatch(reference.seal(reference.msgpack.packb(payload), 1, attributes=0x30))

@@ -1,0 +1,1 @@
+"""Security over real sockets."""

@@ -1,0 +1,1 @@
+"""Clusters of real processes, their load, their faults and their checks."""
