@@ -1,11 +1,11 @@
-"""The physical limit of a replicated write: the same bytes written and fdatasynced three times, by a bare loop.
+"""The physical limit of a replicated write: a bare loop that writes and fdatasyncs the same bytes three times.
 
     python benchmarks/bare_loop.py --bytes 1e9 --folder /data
 
-One thread, three files, no protocol: a chunk is written to each file and each file is fdatasynced, then the next chunk
-follows. What a cluster of three on the same disk can acknowledge with fsync on is at most this, up to what a larger
-chunk gains: a broker's group commit is what has arrived meanwhile. `load.py` runs it in the same run and on the same
-disk as the cluster.
+One thread writes three files without any protocol: a chunk goes to each file, each file is fdatasynced, and then the
+next chunk follows. A cluster of three nodes on the same disk can acknowledge at most this rate with fsync on, except
+for the gain of larger chunks: the chunk of a broker's group commit is whatever has arrived meanwhile. `load.py` runs
+this loop beside the cluster, on the same disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COPIES = 3
 
 
 def write_three_times(folder: str | None, content: memoryview, chunk_bytes: int, copies: int = COPIES) -> float:
-    """Seconds from the first write to the last fdatasync. (Or as many times as `copies` says.)"""
+    """Return the seconds from the first write to the last fdatasync, with `copies` files."""
     with open_files(folder, copies) as files:
         started = time.perf_counter()
         for start in range(0, len(content), chunk_bytes):
@@ -39,7 +39,8 @@ def write_three_times(folder: str | None, content: memoryview, chunk_bytes: int,
 
 
 def write_single_records(folder: str | None, records: int, record_bytes: int = 170) -> list[float]:
-    """Seconds that each of so many lone records takes to be written and fdatasynced three times, rising."""
+    """Return the seconds that each of `count` single records takes to be written and fdatasynced three times,
+    sorted."""
     content, took = os.urandom(record_bytes), []
     with open_files(folder, COPIES) as files:
         for number in range(records):
@@ -53,7 +54,7 @@ def write_single_records(folder: str | None, records: int, record_bytes: int = 1
 
 @contextlib.contextmanager
 def open_files(folder: str | None, count: int) -> Iterator[list[int]]:
-    """Empty ones, gone when the block ends."""
+    """Open empty files, which are removed when the block ends."""
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory(prefix="bare-loop-", dir=folder))
         files = []
@@ -64,15 +65,17 @@ def open_files(folder: str | None, count: int) -> Iterator[list[int]]:
 
 
 def incompressible(size: int) -> memoryview:
-    """So many bytes; the same again after each 256 MiB, which no disk notices."""
+    """Return `size` incompressible bytes. They repeat every 256 MiB, which disks do not detect."""
     return memoryview(os.urandom(min(size, 256 * MIB)) * -(-size // (256 * MIB)))[:size]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=float, default=1e9, help="how many, each three times (default 1e9)")
-    parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
-    parser.add_argument("--runs", type=int, default=3, help="of each chunk size; the median counts")
+    parser.add_argument("--bytes", type=float, default=1e9, help="bytes to write, each three times (default 1e9)")
+    parser.add_argument(
+        "--folder", default=None, help="folder on the disk to measure (default: that of temporary files)"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="runs of each chunk size; the median counts")
     arguments = parser.parse_args()
     size = int(arguments.bytes)
     content = incompressible(size)

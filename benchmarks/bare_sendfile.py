@@ -1,10 +1,10 @@
-"""The physical limit of a consumer: `sendfile` from the page cache into a socket whose reader drops what comes.
+"""The physical limit of a consumer: `sendfile` from the page cache into a socket whose reader drops the data.
 
     python benchmarks/bare_sendfile.py --bytes 4e9
 
-One file, one TCP connection on the loopback, one process at each end; the reader takes the bytes into one buffer and
-looks at none. What a broker serves to one consumer on the same machine is at most this. `table.py` runs it in the same
-run as the consumers.
+One file, one TCP connection on the loopback, one process at each end; the reader receives into one buffer and does not
+look at the bytes. A broker can serve one consumer on the same machine at most at this rate. `table.py` runs this beside
+the consumers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ while sock.recv_into(buffer):
 
 
 def send_all(folder: str | None, file_bytes: int, total_bytes: int) -> float:
-    """Bytes a second, from the first `sendfile` until the reader has taken the last byte. The file is read again and
-    again, until there were `total_bytes`."""
+    """Return the bytes per second from the first `sendfile` until the reader has received the last byte. The file is
+    sent repeatedly, up to `total_bytes`."""
     with tempfile.TemporaryFile(dir=folder) as file, socket.create_server(("127.0.0.1", 0)) as server:
         file.write(incompressible(file_bytes))
         file.flush()
@@ -56,10 +56,12 @@ def send_all(folder: str | None, file_bytes: int, total_bytes: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=float, default=4e9, help="how many to send (default 4e9)")
-    parser.add_argument("--file-bytes", type=float, default=1e9, help="size of the file, read again and again")
-    parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
-    parser.add_argument("--runs", type=int, default=3, help="the median counts")
+    parser.add_argument("--bytes", type=float, default=4e9, help="bytes to send (default 4e9)")
+    parser.add_argument("--file-bytes", type=float, default=1e9, help="size of the file, which is sent repeatedly")
+    parser.add_argument(
+        "--folder", default=None, help="folder on the disk to measure (default: that of temporary files)"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="number of runs; the median counts")
     options = parser.parse_args()
     rates = [send_all(options.folder, int(options.file_bytes), int(options.bytes)) for _ in range(options.runs)]
     console.print(f"{middle(rates) / 1e6:,.0f} MB/s, {middle(rates) / 100:,.0f} 100-byte records/s; {machine()}")

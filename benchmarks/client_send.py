@@ -1,9 +1,9 @@
-"""How many records a second one producer takes: `send`, awaited sends and `send_many`, against a sink in this process.
+"""Records per second of one producer: `send`, awaited sends and `send_many`, against a sink in this process.
 
-The sink is a real HTTP/2 listener on the same event loop that answers every produce request at once and keeps nothing.
-So a figure is what the client costs, encoding and socket included, plus what the sink costs, which is little. Values
-are distinct, incompressible, 100 bytes each and made before the clock starts; every run ends with `flush`, so all of
-its records are acknowledged. Beside the figures stands a loop of bare additions: on a noisy machine compare ratios.
+The sink is a real HTTP/2 listener on the same event loop. It answers every produce request at once and stores nothing,
+so a figure is the client's cost, including encoding and socket, plus the small cost of the sink. Values are distinct,
+incompressible, of 100 bytes each, and are created before the clock starts. Every run ends with `flush`, so all of its
+records are acknowledged. A loop of bare additions gives the machine's speed: on a noisy machine, compare ratios.
 
     python benchmarks/client_send.py [--seconds 2] [--batch-bytes 262144] [--best-of 5]
 """
@@ -27,15 +27,15 @@ VALUE_BYTES = 100
 POOL = 100_000
 TOPIC_ID = bytes(15) + b"\x01"
 IN_FLIGHT = 20_000
-"""Records that the awaited kinds have in flight."""
+"""Records in flight for the awaited kinds."""
 TASKS = 5_000
-"""For the kind where each has one in flight."""
+"""Tasks for the kind in which each task has one record in flight."""
 
 Way = Callable[[Producer, Sequence[bytes], int], Awaitable[None]]
 
 
 class Sink:
-    """A broker that says yes: `/v1/produce`, and the three calls of the API that a producer makes."""
+    """A broker that acknowledges everything: `/v1/produce`, and the three API calls of a producer."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -93,7 +93,7 @@ class Sink:
 
 
 async def send(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
-    """One call a record; now and then a look at what came back."""
+    """Call `send` for each record, and process answers now and then."""
     for _ in range(rounds):
         for start in range(0, len(values), 2000):
             for value in values[start : start + 2000]:
@@ -102,14 +102,14 @@ async def send(producer: Producer, values: Sequence[bytes], rounds: int) -> None
 
 
 async def send_when_room(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
-    """One awaited call a record, which waits for room only."""
+    """Await one call for each record, which waits only for room."""
     for _ in range(rounds):
         for value in values:
             await producer.send_when_room("t", value)
 
 
 async def awaited(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
-    """Every batch's delivery awaited once for each of its records, many records in flight."""
+    """Await the delivery of each record's batch, with many records in flight."""
     for _ in range(rounds):
         deliveries = []
         for value in values:
@@ -123,7 +123,7 @@ async def awaited(producer: Producer, values: Sequence[bytes], rounds: int) -> N
 
 
 async def send_and_wait(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
-    """Every record's own offset awaited, many records in flight, no tasks."""
+    """Await every record's own offset, with many records in flight and no tasks."""
     for _ in range(rounds):
         waiting = []
         for value in values:
@@ -137,7 +137,7 @@ async def send_and_wait(producer: Producer, values: Sequence[bytes], rounds: int
 
 
 async def send_and_wait_tasks(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
-    """Tasks that each send a record, wait for its offset, and send the next."""
+    """Run tasks that each send a record, wait for its offset, and send the next."""
 
     async def one(mine: Sequence[bytes]) -> None:
         for _ in range(rounds):
@@ -148,14 +148,14 @@ async def send_and_wait_tasks(producer: Producer, values: Sequence[bytes], round
 
 
 async def send_many(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
-    """Lists of 10,000."""
+    """Send lists of 10,000 values."""
     for _ in range(rounds):
         for start in range(0, len(values), 10_000):
             await producer.send_many("t", values[start : start + 10_000])
 
 
 async def send_many_keys(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
-    """The same with a key each."""
+    """Send lists of values with a key each."""
     keys = [value[:12] for value in values]
     for _ in range(rounds):
         for start in range(0, len(values), 10_000):
@@ -163,7 +163,7 @@ async def send_many_keys(producer: Producer, values: Sequence[bytes], rounds: in
 
 
 async def send_many_arrow(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
-    """A pyarrow array of them all."""
+    """Send all values as pyarrow arrays."""
     import pyarrow as pa
 
     array = pa.array(values, pa.binary())
@@ -184,8 +184,8 @@ WAYS: dict[str, Way] = {
 
 
 async def rate(way: Way, values: Sequence[bytes], batch_bytes: int, seconds: float) -> tuple[float, float]:
-    """Records a second, all acknowledged and counted by the sink too, and the microseconds of CPU that each took,
-    the sink's included."""
+    """Return the records per second, all acknowledged and counted by the sink, and the microseconds of CPU per record,
+    including the sink's."""
     sink = Sink()
     await sink.start()
     try:
@@ -210,7 +210,7 @@ async def rate(way: Way, values: Sequence[bytes], batch_bytes: int, seconds: flo
 
 
 def calibration() -> float:
-    """Seconds for a million bare additions."""
+    """Return the seconds for a million bare additions."""
     start, total = time.perf_counter(), 0
     for number in range(1_000_000):
         total += number
@@ -219,10 +219,10 @@ def calibration() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of each run in seconds")
     parser.add_argument("--batch-bytes", type=int, default=256 * 1024)
     parser.add_argument("--best-of", type=int, default=3)
-    parser.add_argument("--only", help="ways whose name contains this")
+    parser.add_argument("--only", help="run only the variants whose names contain this")
     options = parser.parse_args()
     values = [os.urandom(VALUE_BYTES) for _ in range(POOL)]
     gc.freeze()
@@ -233,7 +233,7 @@ def main() -> None:
                 asyncio.run(rate(way, values, options.batch_bytes, options.seconds)) for _ in range(options.best_of)
             ]
             best, cpu = max(runs)
-            print(f"{name:34} {best:>12,.0f} records/s   {cpu:5.2f} us CPU a record, sink included", flush=True)
+            print(f"{name:34} {best:>12,.0f} records/s   {cpu:5.2f} us CPU per record, including the sink", flush=True)
 
 
 if __name__ == "__main__":

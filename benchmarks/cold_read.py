@@ -1,17 +1,17 @@
-"""A cold log read from its start under load: how long a loop is held, and what others notice of it.
+"""A cold log read from its start under load: how long the event loops are blocked, and how other clients are affected.
 
     python benchmarks/cold_read.py                                 # a log of 10 GB; needs 32 GB of disk
-    python benchmarks/cold_read.py --gigabytes 0.2 --seconds 3     # that it works
+    python benchmarks/cold_read.py --gigabytes 0.2 --seconds 3     # a short trial
 
-Three nodes, fsync on. A topic is filled, all nodes are stopped in order, and the kernel is told to forget their files
-(`posix_fadvise`), so that whatever is read comes from the disk; how much did is told as proof (`/proc/<pid>/io`). Then
-one producer sends at a fixed rate to another topic (acks=all, three replicas), and a pair of clients tells how long
-lone records take until they are acknowledged and read; first without anybody else, then while one consumer reads the
-whole cold log and looks at every value.
+Three nodes run with fsync on. A topic is filled, all nodes are stopped in order, and their files are dropped from the
+page cache (`posix_fadvise`), so that all reads come from the disk; the bytes read from it are reported as proof
+(`/proc/<pid>/io`). Then one producer sends at a fixed rate to another topic (acks=all, three replicas), and a pair of
+clients measures how long single records take until they are acknowledged and read: first alone, then while one consumer
+reads the whole cold log and checks every value.
 
-A loop is held from when its selector answers until it asks again. That is told by the wall, which has in it what the
-machine gave to others, and by the loop's own processor time. A thread waits for the disk, never a loop: so the second
-tells of our code and the first of the machine as well.
+A loop is blocked from the return of its selector to the next call. This is measured by the wall clock, which includes
+the time that the machine gave to other processes, and by the loop's own processor time. Threads wait for the disk,
+never a loop, so the second figure describes raftlog and the first also the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rich.table import Table
 
 from raftlog import Admin
 from raftlog.cli.bench.fleet import Fleet
-from raftlog.cli.bench.histogram import Histogram, HistogramState, Summary
+from raftlog.cli.bench.histogram import Histogram, Summary
 from raftlog.cli.bench.messages import ConsumeJob, Go, Job, LatencyJob, ProduceJob
 from raftlog.cli.nodes.local_cluster import LocalCluster
 
@@ -38,24 +38,24 @@ VALUE_BYTES = 100
 POOL_BYTES = 100_000_000
 PARTITIONS = 6
 LONE_RATE = 200.0
-"""Records a second whose latency is measured."""
+"""Records per second whose latency is measured."""
 PIECE_SECONDS = 1.0
-"""The load goes on in pieces of this length until the log is read."""
+"""The load runs in parts of this length until the log is read."""
 
 
 @dataclass
 class Loaded:
-    """What the load's clients saw in one part."""
+    """Measurements of the load's clients in one part."""
 
     records: int
-    """Of the producer at a fixed rate."""
+    """The producer's rate."""
     seconds: float
     lone: Summary
     acknowledged: Summary
 
 
 async def fill(cluster: LocalCluster, topic: str, size: float) -> dict[int, int]:
-    """As many bytes of values as that, distinct and incompressible. Returns each partition's end."""
+    """Write this number of bytes of distinct, incompressible values. Returns each partition's end."""
     async with Admin(cluster.bootstrap) as admin:
         for name in (topic, "load", "lone"):
             await admin.create_topic(name, PARTITIONS, 3)
@@ -69,7 +69,7 @@ async def fill(cluster: LocalCluster, topic: str, size: float) -> dict[int, int]
 
 
 def forget_pages(folder: str) -> int:
-    """Whatever the page cache holds of these files is read anew by whoever wants it. Returns their bytes."""
+    """Drop these files from the page cache, so that the next reader reads them from the disk. Returns their bytes."""
     size = 0
     for path in Path(folder).rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -84,7 +84,7 @@ def forget_pages(folder: str) -> int:
 
 
 def read_from_disk(cluster: LocalCluster) -> int:
-    """Bytes that the nodes had the disk read since they began."""
+    """Return the bytes that the nodes have read from the disk since their start."""
     total = 0
     for pid in pids(cluster).values():
         for line in Path(f"/proc/{pid}/io").read_text().splitlines():
@@ -94,23 +94,23 @@ def read_from_disk(cluster: LocalCluster) -> int:
 
 
 def worst(cluster: LocalCluster) -> tuple[float, float]:
-    """Milliseconds that a loop was held at most since its node started: by the wall in the last minute, by its own
-    processor time ever."""
+    """Return the longest times in ms that a node's loop was blocked: by the wall clock in the last minute, and by its
+    own processor time since the start."""
     loops = [told["event_loop"] for told in health(cluster).values()]
     return max(one["worst_ms_last_minute"] for one in loops), max(one["worst_processor_ms"] for one in loops)
 
 
 async def load_until(load: Fleet, rate: float, enough: asyncio.Event) -> Loaded:
-    """The fixed load, at least one piece of it, until `enough` is set."""
-    records, seconds, lone, acknowledged = 0, 0.0, list[HistogramState](), list[HistogramState]()
+    """Run the fixed load, for at least one part, until `enough` is set."""
+    records, seconds, lone, acknowledged = 0, 0.0, Histogram(), Histogram()
     while True:
         steady, timed = await load.go([Go(round(rate * PIECE_SECONDS)), Go(round(LONE_RATE * PIECE_SECONDS))])
         records += steady.records
         seconds += max(steady.ended, timed.ended) - min(steady.began, timed.began)
-        lone.append(timed.latency)
-        acknowledged.append(timed.acknowledged)
+        lone.merge(timed.latency)
+        acknowledged.merge(timed.acknowledged)
         if enough.is_set():
-            return Loaded(records, seconds, Histogram.of(lone).summary(), Histogram.of(acknowledged).summary())
+            return Loaded(records, seconds, lone.summary(), acknowledged.summary())
 
 
 def three(latency: Summary) -> str:
@@ -118,19 +118,19 @@ def three(latency: Summary) -> str:
 
 
 async def measure(cluster: LocalCluster, topic: str, ends: Mapping[int, int], options: argparse.Namespace) -> None:
-    """Both parts, and their table."""
+    """Measure both parts and print their table."""
     bootstrap = cluster.bootstrap
     jobs: list[Job] = [
         ProduceJob(bootstrap, "load", int(options.rate), VALUE_BYTES, rate=options.rate),
         LatencyJob(bootstrap, "lone", LONE_RATE, VALUE_BYTES),
     ]
     table = Table(
-        "p50, p99, max", "load", "acknowledged", "read", "a loop was held (wall; own)", "from the disk", "cores"
+        "p50, p99, max", "load", "acknowledged", "read", "longest block of a loop (wall; own)", "from the disk", "cores"
     )
     async with contextlib.AsyncExitStack() as stack:
         load = await stack.enter_async_context(Fleet(jobs))
         reader = await stack.enter_async_context(Fleet([ConsumeJob(bootstrap, topic, checksum=True)]))
-        for part in ("alone", "beside a reader of the cold log"):
+        for part in ("alone", "with a reader of the cold log"):
             enough, cores, disk = asyncio.Event(), Cores.now(), read_from_disk(cluster)
             loading = asyncio.create_task(load_until(load, options.rate, enough))
             if part == "alone":
@@ -158,10 +158,10 @@ async def measure(cluster: LocalCluster, topic: str, ends: Mapping[int, int], op
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--gigabytes", type=float, default=10.0, help="of values in the cold log")
-    parser.add_argument("--rate", type=float, default=50_000.0, help="records a second of the load")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of the load alone")
-    parser.add_argument("--folder", help="on which disk; by default the system's temporary folder")
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the cold log in GB of values")
+    parser.add_argument("--rate", type=float, default=50_000.0, help="rate of the load in records per second")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of the load alone in seconds")
+    parser.add_argument("--folder", help="folder on the disk to measure (default: that of temporary files)")
     options = parser.parse_args()
     console.print(machine())
     with a_cluster(options.folder) as cluster:

@@ -1,17 +1,18 @@
-"""How long nobody can write after a leader is killed: first acknowledged write after SIGKILL.
+"""Write availability after a leader is killed: the time from SIGKILL to the first acknowledged write.
 
     python benchmarks/failover.py --kills 10           # idle: 10 leaders that are also the controller, 10 that are not
     python benchmarks/failover.py --kills 10 --load    # the same while a producer keeps both cores busy
-    python benchmarks/failover.py --watch 10           # 10 minutes of full load: how often a leader changed by itself
+    python benchmarks/failover.py --watch 10           # 10 minutes of full load: spurious leader changes
 
-A program writes one record at a time, every 5 ms, to one partition (replication factor 3, `acks=all`, fsync on),
-through the public client, which finds the new leader by itself. The time is from just before the SIGKILL to the first
-acknowledgement of a record that was sent after the process was gone. In half of the trials the killed node leads the
-metadata quorum as well. After each trial it is started again and all replicas are awaited; everything that was
-acknowledged must be in the log, once.
+A program writes one record every 5 ms to one partition (replication factor 3, `acks=all`, fsync on) through the public
+client, which finds the new leader by itself. The measured time begins just before the SIGKILL and ends with the first
+acknowledgement of a record that was sent after the process was gone. In half of the trials, the killed node leads the
+metadata quorum as well. After each trial, the node is restarted and all replicas are awaited; every acknowledged record
+must be in the log exactly once.
 
-`--watch` counts what must not happen: leader epochs that rose, terms of the quorum, brokers fenced or registered anew,
-ISR changes. All are read off the numbers that the quorum keeps, so none is missed between two looks.
+`--watch` counts events that must not happen: increased leader epochs, new terms of the quorum, brokers that were fenced
+or registered again, and ISR changes. All are derived from counters of the quorum, so no event between two readings is
+missed.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ class Trial:
     controller: bool
     seconds: float
     in_sync_seconds: float
-    """From the restart until every replica of every topic was in sync again."""
+    """The time from the restart until every replica of every topic was in sync again."""
     cores: str
 
 
 class Probe:
-    """One record every few milliseconds to one partition, and when each was acknowledged."""
+    """A probe that sends one record every few milliseconds to one partition and records the time of each
+    acknowledgement."""
 
     def __init__(self, producer: Producer, topic: str, partition: int) -> None:
         self._producer = producer
@@ -61,7 +63,7 @@ class Probe:
         self.first_after: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     def count_from_now(self) -> None:
-        """Acknowledgements of records that are sent from now on are looked for."""
+        """Count only acknowledgements of records that are sent from now on."""
         self._counts_from = time.monotonic()
 
     async def run(self) -> None:
@@ -84,7 +86,7 @@ async def trial(cluster: LocalCluster, admin: Admin, number: int, *, controller:
     """Kill one leader and wait for the first write."""
     topic = f"probe-{number}"
     topics = [topic, LOAD_TOPIC] if loaded else [topic]
-    # A new topic's leaders are spread over the nodes, so there is one of either kind.
+    # A new topic's leaders are spread over the nodes, so both kinds of leader exist.
     await admin.create_topic(topic, PROBE_PARTITIONS, replication_factor=3)
     await wait_in_sync(admin, topics)
     async with Producer(cluster.bootstrap, linger_ms=0) as producer:
@@ -121,7 +123,7 @@ async def trial(cluster: LocalCluster, admin: Admin, number: int, *, controller:
 
 @asynccontextmanager
 async def load(cluster: LocalCluster, admin: Admin) -> AsyncIterator[None]:
-    """A producer process at full speed, from beginning to end."""
+    """Run a producer process at full speed for the duration of the block."""
     configs = {"retention.bytes": "1000000000", "segment.bytes": "100000000"}
     await admin.create_topic(LOAD_TOPIC, LOAD_PARTITIONS, replication_factor=3, configs=configs)
     await wait_in_sync(admin, [LOAD_TOPIC])
@@ -145,7 +147,7 @@ async def stored(admin: Admin) -> int:
 
 
 async def produce(bootstrap: str) -> None:
-    """The load's process."""
+    """The main function of the load's process."""
     values = [os.urandom(100) for _ in range(100_000)]
     async with Producer(bootstrap) as producer:
         while True:
@@ -183,7 +185,7 @@ async def all_trials(cluster: LocalCluster, admin: Admin, options: argparse.Name
 
 
 async def watch(options: argparse.Namespace) -> int:
-    """Full load for some minutes. Exit code 1 if any leader changed."""
+    """Run full load for some minutes. The exit code is 1 if any leader changed."""
     with a_cluster(options.folder) as cluster:
         async with Admin(cluster.bootstrap) as admin, load(cluster, admin):
             before, count = await changes(admin), await stored(admin)
@@ -202,7 +204,7 @@ async def watch(options: argparse.Namespace) -> int:
 
 
 async def changes(admin: Admin) -> dict[str, int]:
-    """Numbers that the quorum keeps and that only rise."""
+    """Return counters of the quorum that only increase."""
     partitions = (await admin.describe_topic(LOAD_TOPIC)).partitions
     nodes = (await admin.cluster()).nodes
     return {
@@ -216,10 +218,14 @@ async def changes(admin: Admin) -> dict[str, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=10, help="of each kind")
-    parser.add_argument("--load", action="store_true", help="while a producer keeps both cores busy")
-    parser.add_argument("--watch", type=float, metavar="MINUTES", help="kill nobody, count leader changes under load")
-    parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
+    parser.add_argument("--kills", type=int, default=10, help="number of kills of each kind")
+    parser.add_argument("--load", action="store_true", help="run a producer that keeps both cores busy")
+    parser.add_argument(
+        "--watch", type=float, metavar="MINUTES", help="kill no node; count leader changes under load for MINUTES"
+    )
+    parser.add_argument(
+        "--folder", default=None, help="folder on the disk to measure (default: that of temporary files)"
+    )
     parser.add_argument("--produce", metavar="BOOTSTRAP", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.produce:

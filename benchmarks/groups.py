@@ -1,15 +1,15 @@
-"""Many consumer groups at once: committed offsets a second over the client's HTTP path, how long a commit takes, CPU.
+"""Many consumer groups at once: committed offsets per second over data connections, latency of commits, CPU.
 
-    python benchmarks/groups.py                                   # 1,000 groups, 10,000 offsets a second, a minute
-    python benchmarks/groups.py --groups 50 --seconds 3           # that it works
+    python benchmarks/groups.py                                   # 1,000 groups, 10,000 offsets per second, one minute
+    python benchmarks/groups.py --groups 50 --seconds 3           # a short trial
 
-Three nodes, fsync on. Each group has one member, which joins, is assigned all partitions of a topic (ten), and commits
-all of them every `--interval`, with heartbeats between, as a `GroupConsumer` does with each automatic commit. Groups
-are spread over the nodes and over time. A commit's latency begins when it was *due*, so a cluster that falls behind
-shows it. Afterwards every group's offsets are read back: they must be the last that were acknowledged (S8), or those of
-a later commit that got no answer.
+Three nodes run with fsync on. Each group has one member, which joins, is assigned all (ten) partitions of a topic, and
+commits all of them every `--interval`, with heartbeats in between, as a `GroupConsumer` does with automatic commits.
+Groups are spread over the nodes and over time. A commit's latency begins when it was *due*, so the figures show if the
+cluster falls behind. Afterwards, every group's offsets are read back: they must be the last that were acknowledged
+(S8), or those of a later commit without an answer.
 
-All members are tasks of this one process: its CPU time is told beside the nodes', since on a small machine it is the
+All members are tasks of this process. Its CPU time is reported beside the nodes', because on a small machine it is the
 larger part.
 """
 
@@ -26,9 +26,11 @@ from measuring import Cores, a_cluster, console, cpu_seconds, machine, percentil
 from rich.table import Table
 
 from raftlog import Admin
+from raftlog.api.groups import GroupPartition, JoinGroup, MembershipInfo
 from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.client.cluster.api import HttpApi
-from raftlog.client.groups.api import GroupApi, GroupPartition, MembershipInfo, unpack
+from raftlog.client.groups.api import unpack
+from raftlog.client.groups.calls import MemberCalls
 from raftlog.errors import RaftlogError
 
 TOPIC = "read-by-many"
@@ -36,46 +38,47 @@ PARTITIONS = 10
 SESSION_MS = 30_000
 HEARTBEAT_SECONDS = 5.0
 JOINING = 50
-"""Groups that join at once."""
+"""Groups that join at the same time."""
 PATIENCE_SECONDS = 60.0
 
 
 @dataclass
 class Result:
-    """Of all groups."""
+    """The measurements of all groups."""
 
     commits: list[float] = field(default_factory=list)
-    """Seconds from when each was due to its acknowledgement."""
+    """Seconds from the time when each commit was due to its acknowledgement."""
     heartbeats: list[float] = field(default_factory=list)
     failed: dict[str, int] = field(default_factory=dict)
-    """Code → how often."""
+    """Error code → number of occurrences."""
     acknowledged_late: int = 0
     """Commits that ended after the next one of their group was due."""
 
 
 class Member:
-    """One group's only member."""
+    """A group's only member."""
 
     def __init__(self, api: HttpApi, name: str) -> None:
         self.name = name
-        self.group = GroupApi(api, name)
+        self.group = MemberCalls(api, name)
         self.member_id = f"{name}-member"
         self.known: MembershipInfo | None = None
         self.partitions: list[GroupPartition] = []
         self.offset = 0
-        """The last that was acknowledged, in every partition."""
+        """The last offset that was acknowledged, in every partition."""
         self.asked = 0
-        """The last that was asked for: it may have been committed without an answer."""
+        """The last offset of a request: it may have been committed without an answer."""
 
     async def join(self) -> None:
-        """Until all partitions are its own."""
-        asked = {
-            "member_id": self.member_id,
-            "topics": [TOPIC],
-            "client_id": "benchmark",
-            "session_timeout_ms": SESSION_MS,
-        }
-        self.known = await self.group.join(asked)
+        """Join, and wait until all partitions are assigned."""
+        wanted = JoinGroup(
+            topics=[TOPIC],
+            member_id=self.member_id,
+            client_id="benchmark",
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=SESSION_MS,
+        )
+        self.known = await self.group.join(wanted)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(unpack(self.known.assigned)) < PARTITIONS:
             if time.monotonic() > deadline:
@@ -104,7 +107,7 @@ class Member:
 
 
 async def committing(member: Member, result: Result, first: float, interval: float, until: float) -> None:
-    """At fixed times, whatever the ones before took."""
+    """Commit at fixed times, regardless of the duration of earlier commits."""
     due, offset = first, member.offset
     while due < until:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
@@ -131,7 +134,7 @@ async def beating(member: Member, result: Result, first: float, until: float) ->
 
 
 async def run(members: Sequence[Member], interval: float, seconds: float) -> Result:
-    """All of them at once, spread evenly over an interval."""
+    """Run all members, spread evenly over an interval."""
     result, began = Result(), time.monotonic() + 0.5
     async with asyncio.TaskGroup() as tasks:
         for number, member in enumerate(members):
@@ -142,7 +145,7 @@ async def run(members: Sequence[Member], interval: float, seconds: float) -> Res
 
 
 async def join_all(members: Sequence[Member]) -> float:
-    """How long that took."""
+    """Let all groups join. Returns the seconds that this took."""
     room, began = asyncio.Semaphore(JOINING), time.monotonic()
 
     async def join(member: Member) -> None:
@@ -161,13 +164,13 @@ def show(result: Result, took: float, options: argparse.Namespace, cpu: dict[str
     for name, seconds, each in (("commits", commits, 1), ("offsets", commits, PARTITIONS), ("heartbeats", beats, 1)):
         marks = [f"{percentile_ms(seconds, share):,.1f}" for share in (0.5, 0.99, 0.999, 1.0)]
         table.add_row(name, f"{each * len(seconds) / took:,.0f}", *marks)
-    spent = Table("CPU, cores", *cpu, "all", "µs a commit")
+    spent = Table("CPU, cores", *cpu, "all", "µs per commit")
     used = sum(cpu.values())
     cores = [f"{seconds / took:.2f}" for seconds in cpu.values()]
     spent.add_row("", *cores, f"{used / took:.2f}", f"{1e6 * used / max(1, len(commits)):,.0f}")
     console.print(table, spent)
     late = f"{result.acknowledged_late:,} ended after the next one of their group was due"
-    due = f"{options.groups / options.interval:,.0f} commits a second were due"
+    due = f"{options.groups / options.interval:,.0f} commits per second were due"
     console.print(f"{due}; {late}; failed: {result.failed or 'none'}")
 
 
@@ -205,7 +208,9 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two commits of a group")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--warm-up", type=float, default=5.0)
-    parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
+    parser.add_argument(
+        "--folder", default=None, help="folder on the disk to measure (default: that of temporary files)"
+    )
     options = parser.parse_args()
     console.print(machine())
     with a_cluster(options.folder) as cluster:

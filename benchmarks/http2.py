@@ -1,12 +1,12 @@
-"""Messages over the HTTP/2 carrier, one way and round trip, between two processes on loopback.
+"""Messages over the HTTP/2 transport, one way and round trip, between two processes on the loopback.
 
     python benchmarks/http2.py                 # every size, 1 s each
     python benchmarks/http2.py --seconds 3 --sizes 65536 1048576
 
-One way: the sender hands over the same buffers again and again while less than 4 MiB wait; the clock stops when the
-receiver has answered with its count, which must be the sender's. "s/GB" is one side's own CPU time for each GB carried.
-Beside it, in the same run, the floor: the same bytes by plain blocking sockets (`sendall`, `recv_into`), between two
-processes, with no protocol and no event loop.
+One way: the sender passes the same buffers repeatedly while less than 4 MiB are queued; the clock stops when the
+receiver has answered with its count, which must equal the sender's. "s/GB" is one side's own CPU time for each GB. For
+comparison, the same bytes are sent in the same run by plain blocking sockets (`sendall`, `recv_into`) between two
+processes, without a protocol or an event loop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Row:
 
 
 class Sink:
-    """Counts messages; an empty one asks for the count and this side's CPU time since the one before."""
+    """A sink that counts messages. An empty message requests the count and this side's CPU time since the last
+    request."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,7 +78,7 @@ class Echo(Sink):
 
 
 class Caller(Sink):
-    """The client's side: hands each message to whoever waits."""
+    """The client's side: passes each message to its waiting reader."""
 
     def __init__(self) -> None:
         self.receive: Callable[[memoryview], None] = lambda message: None
@@ -133,7 +134,7 @@ async def one_way(connection: Http2Connection, size: int, seconds: float) -> Row
 
 
 async def round_trip(connection: Http2Connection) -> list[float]:
-    """Microseconds of each of many round trips."""
+    """Return the microseconds of many round trips."""
     caller = Caller()
     stream = connection.open_stream("/echo", {}, caller)
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -158,7 +159,7 @@ async def round_trip(connection: Http2Connection) -> list[float]:
 
 
 def floor_one_way(size: int, seconds: float) -> Row:
-    """Plain sockets: the same sizes by `sendall` and `recv_into`, in two processes."""
+    """Measure plain sockets: the same sizes by `sendall` and `recv_into`, in two processes."""
     ours, theirs = _tcp_pair()
     pid = os.fork()
     if not pid:
@@ -184,7 +185,7 @@ def floor_one_way(size: int, seconds: float) -> Row:
 
 
 def floor_round_trip() -> list[float]:
-    """Microseconds of round trips by plain blocking sockets: what two processes and the kernel cost here."""
+    """Return the microseconds of round trips by plain blocking sockets: the cost of two processes and the kernel."""
     ours, theirs = _tcp_pair()
     pid = os.fork()
     if not pid:

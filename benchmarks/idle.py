@@ -1,10 +1,10 @@
-"""What a cluster costs that nobody uses: CPU and memory of three idle nodes.
+"""The cost of an idle cluster: CPU and memory of three nodes without requests.
 
     python benchmarks/idle.py                        # 60 s, three times
     python benchmarks/idle.py --seconds 60 --runs 5 --partitions 30
 
-CPU is user and system time of each process over the whole window, from /proc, in percent of one core. The best run
-counts where something else disturbed the others; all are shown.
+CPU is the user and system time of each process over the whole window, from /proc, in percent of one core. All runs are
+shown; if other work disturbed some of them, the best run counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SETTLE_SECONDS = 5.0
 
 
 async def fill(cluster: LocalCluster, partitions: int) -> None:
-    """A topic with a little in it, so that every replica follows its leader."""
+    """Create a topic with a few records, so that every replica follows its leader."""
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic("idle", partitions, replication_factor=3)
         async with Producer(cluster.bootstrap) as producer:
@@ -33,7 +33,7 @@ async def fill(cluster: LocalCluster, partitions: int) -> None:
 
 
 def measure(cluster: LocalCluster, seconds: float) -> dict[str, float]:
-    """Percent of one core, by process."""
+    """Return the percentage of one core, by process."""
     running = pids(cluster)
     before, started = {name: cpu_seconds(pid) for name, pid in running.items()}, time.perf_counter()
     time.sleep(seconds)
@@ -54,7 +54,7 @@ def main() -> None:
         cores = Cores.now()
         runs = [measure(cluster, arguments.seconds) for _ in range(arguments.runs)]
         names = list(runs[0])
-        title = f"three idle nodes, {arguments.partitions} partitions, {arguments.seconds:.0f} s a run"
+        title = f"three idle nodes, {arguments.partitions} partitions, {arguments.seconds:.0f} s per run"
         table = Table("", *names, "all", title=f"{title}: percent of one core")
         for number, run in enumerate(runs, start=1):
             table.add_row(f"run {number}", *(f"{run[name]:.2f}" for name in names), f"{sum(run.values()):.2f}")

@@ -1,10 +1,10 @@
-"""Apache Kafka as a peer: its brokers as processes of this machine, and jars by Maven.
+"""Apache Kafka as a peer: its brokers as processes on this machine, and its jars by Maven.
 
-Maven fetches what is published (`org.apache.kafka:kafka_2.13`, Spark's connector) into folders below `build/`, once for
-each version; from then on no network is needed. Brokers are combined KRaft nodes (KIP-500, KIP-595): each broker also
-votes as a controller. Their JVM gets the options that Kafka's own start script gives it, their topics the replication
-and the `min.insync.replicas` that raftlog's get. They end by SIGKILL, since their data goes with them, and with this
-process, however it ends.
+Maven fetches the published artifacts (`org.apache.kafka:kafka_2.13`, Spark's connector) into folders below `build/`,
+once for each version; after that no network is needed. Brokers are combined KRaft nodes (KIP-500, KIP-595): each broker
+also votes as a controller. Their JVM gets the options of Kafka's own start script, and their topics the replication and
+`min.insync.replicas` of raftlog's. They are ended by SIGKILL, since their data is removed with them, and always end
+with this process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from raftlog.cli.nodes.local_cluster import PORTS_PER_NODE, free_base_port
 
 HOST = "127.0.0.1"
 SCALA = "2.13"
-"""Kafka has been built for no other since 4.0, PySpark since 4.0."""
+"""The only Scala version for which Kafka is built since 4.0, and PySpark since 4.0."""
 JARS = Path(__file__).resolve().parents[1] / "build" / "kafka-peer"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 FETCH_SECONDS, FORMAT_SECONDS, START_SECONDS = 900.0, 60.0, 90.0
@@ -40,21 +40,22 @@ JVM_OPTIONS = (
     "-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
-"""Those of `kafka-server-start.sh`; the last one is ours, so that a log of a start that failed says why."""
+"""The options of `kafka-server-start.sh`; the last one is added, so that the log of a failed start contains the
+reason."""
 
 TOLD_LINES = 15
 PR_SET_PDEATHSIG = 1
 
 
 class Missing(Exception):
-    """What a comparison needs and this machine does not have. The text says what to do."""
+    """A prerequisite of the comparison is missing on this machine. The text says what to do."""
 
 
 # --- Jars ---
 
 
 class Artifact(NamedTuple):
-    """What Maven fetches, with all that it needs at run time."""
+    """An artifact that Maven fetches, with its dependencies at run time."""
 
     group: str
     name: str
@@ -65,7 +66,7 @@ class Artifact(NamedTuple):
 
 
 def broker_artifacts(version: str) -> list[Artifact]:
-    """A broker, and what writes its log lines to standard error."""
+    """Return the artifacts of a broker, and of a logger that writes to standard error."""
     return [
         Artifact("org.apache.kafka", f"kafka_{SCALA}", version),
         Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
@@ -73,12 +74,12 @@ def broker_artifacts(version: str) -> list[Artifact]:
 
 
 def connector_artifacts(version: str) -> list[Artifact]:
-    """Spark's connector, of Spark's version."""
+    """Return Spark's connector, for a version of Spark."""
     return [Artifact("org.apache.spark", f"spark-sql-kafka-0-10_{SCALA}", version)]
 
 
 def project(artifacts: Sequence[Artifact]) -> str:
-    """A `pom.xml` of a project that consists of its dependencies."""
+    """Return the `pom.xml` of a project that only has these dependencies."""
     needed = "".join(
         f"<dependency><groupId>{escape(one.group)}</groupId><artifactId>{escape(one.name)}</artifactId>"
         f"<version>{escape(one.version)}</version></dependency>\n"
@@ -92,36 +93,37 @@ def project(artifacts: Sequence[Artifact]) -> str:
 
 
 def fetch(artifacts: Sequence[Artifact], java_home: Path) -> list[Path]:
-    """The jars of these and of what they need, from `build/` or by Maven. Raises `Missing`."""
+    """Return the jars of these artifacts and their dependencies, from `build/` or by Maven. Raises `Missing`."""
     folder = JARS / f"{artifacts[0].name}-{artifacts[0].version}"
     if not folder.exists():
         if shutil.which("mvn") is None:
-            raise Missing("Maven fetches the jars, and there is no mvn on the PATH. Debian: apt-get install maven")
+            raise Missing("Maven fetches the jars, but there is no mvn on the PATH; on Debian: apt-get install maven")
         JARS.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=JARS) as place:
             Path(place, "pom.xml").write_text(project(artifacts))
-            # -U: what Maven Central did not have yesterday it may have today.
+            # -U: an artifact that Maven Central did not have yesterday may exist today.
             command = ["mvn", "-B", "-q", "-U", "-f", f"{place}/pom.xml", COPY]
             command += ["-DincludeScope=runtime", f"-DoutputDirectory={place}/jars"]
             run(command, f"Maven could not fetch {artifacts[0]}", java_home)
-            # Renamed when it is whole: a fetch that was cut short is made again.
+            # The folder is renamed when it is complete, so that an interrupted fetch is repeated.
             os.rename(f"{place}/jars", folder)
     return sorted(folder.glob("*.jar"))
 
 
 def jar_name(jar: Path) -> str:
-    """Without its version: `kafka-clients` of `kafka-clients-3.9.2.jar`."""
+    """Return a jar's name without its version: `kafka-clients` for `kafka-clients-3.9.2.jar`."""
     return re.sub(r"-\d+(\.\d+)+([.-][^-]*)?$", "", jar.stem)
 
 
 def beside(jars: Sequence[Path], there: Sequence[Path]) -> list[Path]:
-    """Those that are not there yet in any version: Spark's own libraries stay as it ships them."""
+    """Return the jars that do not exist in any version yet: Spark's own libraries stay as they are."""
     known = {jar_name(jar) for jar in there}
     return [jar for jar in jars if jar_name(jar) not in known]
 
 
 def run(command: Sequence[str], failed: str, java_home: Path, seconds: float = FETCH_SECONDS) -> None:
-    """A program that ends by itself. Raises `Missing` with what it said first when it fails, or takes too long."""
+    """Run a program that ends by itself. If it fails or takes too long, raises `Missing` with its first lines of
+    output."""
     try:
         ran = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -134,7 +136,7 @@ def run(command: Sequence[str], failed: str, java_home: Path, seconds: float = F
 
 
 def what_it_said(output: str) -> str:
-    """Its first lines, without colours, and without the advice that Maven gives below an empty line of errors."""
+    """Return its first lines, without colours, and without Maven's advice below an empty line of errors."""
     lines = (line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines())
     said = itertools.takewhile(lambda line: line != "[ERROR]", filter(None, lines))
     return "\n".join(itertools.islice(said, TOLD_LINES))
@@ -144,7 +146,7 @@ _libc = ctypes.CDLL(None)
 
 
 def end_with_parent() -> None:
-    """In a child: the kernel kills it when its parent ends, also by SIGKILL."""
+    """Let the kernel kill this child process when its parent ends, including by SIGKILL."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -153,7 +155,7 @@ def end_with_parent() -> None:
 
 @dataclass
 class Broker:
-    """One process; `node_id` and `process` are what `measuring.pids` asks for."""
+    """One broker process; `measuring.pids` uses `node_id` and `process`."""
 
     node_id: int
     port: int
@@ -174,7 +176,7 @@ class Broker:
 
 
 class Brokers:
-    """So many KRaft nodes, not started yet."""
+    """A number of KRaft nodes, not started yet."""
 
     def __init__(self, folder: Path, count: int, base_port: int) -> None:
         self.nodes = [
@@ -186,8 +188,8 @@ class Brokers:
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
     def settings(self, node: Broker) -> dict[str, str]:
-        """Its `server.properties`. Replication as raftlog's by default: on all brokers, `min.insync.replicas` their
-        majority; what is not named here has Kafka's own default."""
+        """Return the `server.properties` of a broker. The replication is raftlog's default: on all brokers, with their
+        majority as `min.insync.replicas`; all other settings are Kafka's defaults."""
         count = len(self.nodes)
         return {
             "process.roles": "broker,controller",
@@ -208,7 +210,7 @@ class Brokers:
         }
 
     def start(self, jars: Sequence[Path], java_home: Path) -> None:
-        """Formats their folders and starts them all. Raises `Missing`."""
+        """Format the brokers' folders and start all of them. Raises `Missing`."""
         java = [str(java_home / "bin" / "java"), "-cp", ":".join(map(str, jars))]
         identity = cluster_id(os.urandom(12))
         for node in self.nodes:
@@ -226,7 +228,8 @@ class Brokers:
                 )  # fmt: skip
 
     def wait_listening(self, seconds: float = START_SECONDS) -> None:
-        """Until all take connections. Raises `Missing` with the last lines of one that ended, or was too late."""
+        """Wait until all brokers accept connections. Raises `Missing` with the last lines of a broker that ended or was
+        too slow."""
         deadline = time.monotonic() + seconds
         for node in self.nodes:
             while not listens(node.port):
@@ -236,13 +239,14 @@ class Brokers:
                 time.sleep(0.1)
 
     def check(self) -> None:
-        """Raises `Missing` with the last lines of a broker that ended."""
+        """Raise `Missing` with the last lines of a broker that has ended."""
         for node in self.nodes:
             if node.process is not None and node.process.poll() is not None:
                 raise Missing(f"broker {node.node_id} ended with {node.process.returncode}:\n{node.tail()}")
 
     def stop(self) -> None:
-        """SIGKILL to all, and only then wait: a controlled shutdown would move leaderships that nobody needs."""
+        """Send SIGKILL to all brokers before waiting for any: a controlled shutdown would move leaderships
+        needlessly."""
         running = [node.process for node in self.nodes if node.process is not None]
         for process in running:
             process.kill()
@@ -255,7 +259,7 @@ def as_properties(settings: Mapping[str, str]) -> str:
 
 
 def cluster_id(noise: bytes) -> str:
-    """Of 12 random bytes what Kafka takes as a cluster's id: 22 characters, the first of which is no dash."""
+    """Return a cluster id in Kafka's form, from 12 random bytes: 22 characters, the first of which is no dash."""
     return base64.urlsafe_b64encode(b"peer" + noise).decode().rstrip("=")
 
 
@@ -269,8 +273,8 @@ def listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def kafka(folder: str | None, count: int, version: str, java_home: Path) -> Iterator[Brokers]:
-    """Brokers that take connections, in a folder of their own below `folder`; both gone when the block ends. Raises
-    `Missing`."""
+    """Run brokers that accept connections, in a folder of their own below `folder`, and remove both when the block
+    ends. Raises `Missing`."""
     jars = fetch(broker_artifacts(version), java_home)
     with tempfile.TemporaryDirectory(prefix="kafka-peer-", dir=folder, ignore_cleanup_errors=True) as place:
         brokers = Brokers(Path(place), count, free_base_port(count))

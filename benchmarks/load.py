@@ -1,18 +1,18 @@
-"""How much one producer puts into a cluster of three, fsynced on all: beside what the disk takes from a bare loop.
+"""Throughput of one producer into a cluster of three nodes with fsync on all, compared with a bare loop on the disk.
 
-    python benchmarks/load.py                          # 1e9 bytes a run, send and send_many, three runs each
-    python benchmarks/load.py --seconds 60 --runs 1    # at least 60 s of timed load a run
+    python benchmarks/load.py                          # 1e9 bytes per run, send and send_many, three runs each
+    python benchmarks/load.py --seconds 60 --runs 1    # at least 60 s of timed load per run
     python benchmarks/load.py --bytes 1e8 --pool 1e8 --runs 1   # a smoke run
 
-The load: distinct, incompressible values of 100 bytes, made before the clock starts; no compression; replication factor
-3; `acks=all` (an idempotent producer); fsync on; through the public client in this one process, with its own checks on.
-A run is passes over the pool of values; the clock runs from the first `send` of a pass until all of it is acknowledged.
-Between passes, while the clock stands still, a second consumer reads the pass back (number and checksum must agree) and
-every value is re-salted, so that no value is sent twice. The topic keeps 2 GB a partition.
+The load: distinct, incompressible values of 100 bytes, created before the clock starts; no compression; replication
+factor 3; `acks=all` (an idempotent producer); fsync on; through the public client in this process, with its own checks.
+A run consists of passes over the pool of values; the clock runs from the first `send` of a pass until all of it is
+acknowledged. Between passes, while the clock stands still, a second consumer reads the pass back (number and checksum
+must agree) and every value is re-salted, so that no value is sent twice. The topic keeps 2 GB per partition.
 
-Beside each run and on the same disk, `bare_loop.py`: the same bytes written and fdatasynced three times, in chunks of
-1 MiB (about what a group commit writes) and of 16 MiB (the best that the disk does). Ratios are of rates of one run.
-CPU seconds per GB of records are user and system time from /proc, over the timed parts only.
+Each run also executes `bare_loop.py` on the same disk: the same bytes are written and fdatasynced three times, in
+chunks of 1 MiB (about the size of a group commit) and of 16 MiB (the disk's best). Ratios compare rates of one run. CPU
+seconds per GB of records are user and system time from /proc, over the timed parts only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raftlog.cli.nodes.local_cluster import LocalCluster
 from raftlog.errors import RetriableError
 
 SEND_STRIDE = 1_000
-"""Records between two turns of the loop, where records are sent one by one."""
+"""Records between two turns of the loop, if records are sent one by one."""
 MANY_STRIDE = 50_000
 """Records in one `send_many`."""
 RETENTION_BYTES = 2_000_000_000
@@ -54,17 +54,17 @@ class Result:
     cpu: dict[str, float] = field(default_factory=dict)
     peak_mb: list[float] = field(default_factory=list)
     bare: dict[int, float] = field(default_factory=dict)
-    """Chunk → bytes a second of the bare loop."""
+    """Chunk size → bytes per second of the bare loop."""
     cores: str = ""
 
     @property
     def rate(self) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return self.bytes / self.seconds
 
 
 async def by_send(producer: Producer, topic: str, values: Sequence[bytes]) -> None:
-    """One by one, as fast as the buffer takes them."""
+    """Send records one by one, as fast as the buffer accepts them."""
     send = producer.send
     for start in range(0, len(values), SEND_STRIDE):
         for value in values[start : start + SEND_STRIDE]:
@@ -79,7 +79,7 @@ async def by_send(producer: Producer, topic: str, values: Sequence[bytes]) -> No
 
 
 async def by_send_many(producer: Producer, topic: str, values: Sequence[bytes]) -> None:
-    """As columns."""
+    """Send records as columns."""
     for start in range(0, len(values), MANY_STRIDE):
         await producer.send_many(topic, values[start : start + MANY_STRIDE])
 
@@ -92,7 +92,7 @@ async def ends(admin: Admin, topic: str, partitions: int) -> list[int]:
 
 
 async def verify(bootstrap: str, topic: str, begin: Sequence[int], end: Sequence[int], pool: Pool) -> None:
-    """Read the pass back. Ends the program where a record is missing, doubled or changed."""
+    """Read the pass back. Ends the program if a record is missing, duplicated or changed."""
     count = total = 0
     position = list(begin)
     async with Consumer(bootstrap, topic, start=dict(enumerate(begin))) as consumer:
@@ -109,7 +109,7 @@ async def verify(bootstrap: str, topic: str, begin: Sequence[int], end: Sequence
 
 
 async def run(cluster: LocalCluster, way: str, name: str, pool: Pool, options: argparse.Namespace) -> Result:
-    """Warm up, then passes until there were enough bytes and seconds."""
+    """Warm up, then run passes until there are enough bytes and seconds."""
     result = Result(way)
     processes = {**pids(cluster), "client": os.getpid()}
     async with Admin(cluster.bootstrap) as admin:
@@ -125,7 +125,8 @@ async def run(cluster: LocalCluster, way: str, name: str, pool: Pool, options: a
             cores = Cores.now()
             while result.bytes < options.bytes or result.seconds < options.seconds:
                 pool.salt()
-                # The pool is the benchmark's, not the client's: the collector need not walk its millions of values.
+                # The pool belongs to the benchmark, not to the client, so the garbage collector need not walk its
+                # millions of values.
                 gc.collect()
                 gc.freeze()
                 begin = await ends(admin, name, options.partitions)
@@ -149,7 +150,7 @@ async def run(cluster: LocalCluster, way: str, name: str, pool: Pool, options: a
 
 
 def wait_until_deleted(cluster: LocalCluster, patience: float = 60.0) -> None:
-    """The disk is as it was before."""
+    """Wait until the topic's files are removed from the disk."""
     deadline = time.monotonic() + patience
     folders = [os.path.join(n.folder, "data", f) for n in cluster.nodes for f in ("partitions", "partitions-removed")]
     while any(os.listdir(folder) for folder in folders) and time.monotonic() < deadline:
@@ -202,16 +203,20 @@ async def measure(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=float, default=1e9, help="at least so many bytes of values a run")
-    parser.add_argument("--seconds", type=float, default=0.0, help="and at least so many seconds on the clock a run")
-    parser.add_argument("--pool", type=float, default=1e9, help="bytes of distinct values; memory is 2.5 times that")
-    parser.add_argument("--runs", type=int, default=3, help="of each way; the median counts")
+    parser.add_argument("--bytes", type=float, default=1e9, help="least number of bytes of values per run")
+    parser.add_argument("--seconds", type=float, default=0.0, help="least number of timed seconds per run")
+    parser.add_argument(
+        "--pool", type=float, default=1e9, help="bytes of distinct values; uses 2.5 times as much memory"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="runs of each variant; the median counts")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--value-bytes", type=int, default=100)
-    parser.add_argument("--batch-bytes", type=int, default=256 * 1024, help="where the producer's batches are full")
-    parser.add_argument("--warm-up", type=float, default=3.0, help="seconds of load before the clock")
-    parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
+    parser.add_argument("--batch-bytes", type=int, default=256 * 1024, help="maximum size of the producer's batches")
+    parser.add_argument("--warm-up", type=float, default=3.0, help="seconds of load before the clock starts")
+    parser.add_argument(
+        "--folder", default=None, help="folder on the disk to measure (default: that of temporary files)"
+    )
     asyncio.run(measure(parser.parse_args()))
 
 

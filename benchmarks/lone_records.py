@@ -1,12 +1,12 @@
-"""What one record costs that comes alone: function calls, system calls and turns of event loops, for each record.
+"""The cost of a single record: function calls, system calls and turns of event loops.
 
-Three nodes and a producer live in this one process and on one loop; one record after the other is sent (`acks=all`, one
-partition, three replicas, fsync on) and awaited. So nothing is ever merged with anything, and what is counted is the
-same on a busy machine as on a quiet one: the sum over a leader, two followers and a client. Times are not what this is
-for: with all nodes in one interpreter they are longer than in processes of their own.
+Three nodes and a producer run in this process on one loop; one record after the other is sent (`acks=all`, one
+partition, three replicas, fsync on) and awaited. Records are therefore never batched, and the counts are the same on a
+busy machine as on a quiet one: the sum over a leader, two followers and a client. Do not use the times: with all nodes
+in one interpreter they are longer than with separate processes.
 
     python benchmarks/lone_records.py                  one line of counts
-    python benchmarks/lone_records.py --by file        and where the calls are
+    python benchmarks/lone_records.py --by file        the calls by file
     python benchmarks/lone_records.py --by function --top 40
 """
 
@@ -36,7 +36,7 @@ TOPIC = "lone"
 VALUE = bytes(100)
 WARM_UP = 100
 SYSTEM_CALLS = {"poll": "epoll", "send": "'send'", "sendmsg": "sendmsg", "recv": "recv"}
-"""Column → a part of the name of the functions that it counts."""
+"""Column → a part of the names of the functions that it counts."""
 
 
 def settings_of(folder: str) -> str:
@@ -55,7 +55,7 @@ async def nodes_of(cluster: LocalCluster, stack: contextlib.AsyncExitStack) -> N
 
 
 async def send_alone(producer: Producer, records: int) -> list[float]:
-    """Seconds that each took."""
+    """Return the seconds that each record took."""
     took = []
     for _ in range(records):
         began = time.monotonic()
@@ -65,13 +65,13 @@ async def send_alone(producer: Producer, records: int) -> list[float]:
 
 
 async def measure(folder: str, records: int) -> tuple[dict[Any, Any], list[float], float]:
-    """Statistics of the profiler, seconds without it for each record, CPU seconds without it for each record."""
+    """Return the profiler's statistics, and per record the seconds and CPU seconds without the profiler."""
     cluster = LocalCluster(folder, 3, free_base_port(3), settings={})
     cluster.prepare()
     async with contextlib.AsyncExitStack() as stack:
         await nodes_of(cluster, stack)
         async with Admin(cluster.bootstrap) as admin:
-            while any(node.fenced for node in (await admin.cluster()).nodes):  # noqa: ASYNC110  nobody tells
+            while any(node.fenced for node in (await admin.cluster()).nodes):  # noqa: ASYNC110  there is no event
                 await asyncio.sleep(0.1)
             await admin.create_topic(TOPIC, 1, 3)
             await wait_in_sync(admin, [TOPIC])
@@ -90,7 +90,7 @@ async def measure(folder: str, records: int) -> tuple[dict[Any, Any], list[float
 
 
 def table(stats: dict[Any, Any], records: int, by: str, top: int) -> list[str]:
-    """Calls of each file or function, most first."""
+    """Return the calls of each file or function, in descending order."""
     calls: dict[str, int] = {}
     for (path, line, name), (_, count, *_) in stats.items():
         file = "/".join(path.split("/")[-2:])
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=500)
     parser.add_argument("--by", choices=("file", "function"))
     parser.add_argument("--top", type=int, default=30)
-    parser.add_argument("--folder", help="where the nodes' folders are made, by default the system's temporary folder")
+    parser.add_argument("--folder", help="folder for the nodes' data, default: the system's temporary folder")
     options = parser.parse_args()
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     vars(lifecycle)["configure_logging"] = lambda *_, **__: None
@@ -123,8 +123,8 @@ def main() -> None:
     }
     shown = " ".join(f"{column} {count / options.records:.1f}" for column, count in system.items())
     console.print(
-        f"a record: {calls / options.records:.0f} calls, {python / options.records:.0f} of them Python's; callbacks of "
-        f"the loop {handles / options.records:.1f}; system calls of the loop: {shown}; {1e6 * spent:.0f} us of CPU, "
+        f"per record: {calls / options.records:.0f} calls, {python / options.records:.0f} of them Python's; callbacks "
+        f"of the loop {handles / options.records:.1f}; system calls of the loop: {shown}; {1e6 * spent:.0f} us of CPU, "
         f"{1e3 * middle(took):.2f} ms ({os.cpu_count()} cores, all in one process)"
     )
     for line in table(stats, options.records, options.by, options.top) if options.by else ():

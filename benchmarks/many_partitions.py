@@ -1,17 +1,18 @@
-"""Three real brokers with many partitions: start, failover, descriptors, idle CPU; and a write to very many at once.
+"""Three real brokers with many partitions: start, failover, descriptors, idle CPU, and a write to many partitions at
+once.
 
-    python benchmarks/many_partitions.py cluster --count 10000     # start, idle, failover, start again
+    python benchmarks/many_partitions.py cluster --count 10000     # start, idle, failover, restart
     python benchmarks/many_partitions.py dirty --count 1000        # acks=all to 1,000 dirty partitions at once
 
-*cluster*: topics of a thousand partitions with three replicas each, one record in each partition; then what the brokers
-need while nobody uses them; then SIGKILL to one, until every partition has another leader and takes a write; then its
-start, until every replica is in sync again; then an orderly stop of all and their start.
+*cluster*: creates topics of a thousand partitions with three replicas each and writes one record to each partition.
+Then it measures the idle brokers; SIGKILL of one broker, until every partition has another leader and accepts a write;
+its restart, until every replica is in sync again; and an orderly stop and start of all brokers.
 
-*dirty*: one record to each of so many partitions, all in one turn of the client, again and again: the time from the
-call to each acknowledgement, which means fsynced on three brokers. Each round is that many logs to be written and
-synced by each of them, all on one disk.
+*dirty*: repeatedly sends one record to each of `--count` partitions, all in one turn of the client, and measures the
+time from the call to each acknowledgement, which means fsynced on three brokers. In each round, every broker writes and
+syncs that number of logs, all on one disk.
 
-`held` is the longest that a broker's loop was held, by the wall and by its own processor time.
+`held` is the longest time that a broker's loop was blocked, by the wall clock and by its own processor time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PARTITIONS_A_TOPIC = 1_000
 SETTLE_SECONDS = 5.0
 PATIENCE_SECONDS = 600.0
 BUFFER_BYTES = 256 * 1024 * 1024
-"""Of a producer: a batch takes its memory in steps of 8 KiB, and one is open for each partition."""
+"""The producer's buffer: a batch uses memory in steps of 8 KiB, and each partition has one open batch."""
 
 
 def descriptors(pid: int) -> int:
@@ -48,7 +49,7 @@ def threads(pid: int) -> int:
 
 
 def names(count: int) -> list[tuple[str, int]]:
-    """Topics and how many partitions each has."""
+    """Topics and their numbers of partitions."""
     return [
         (f"topic-{number}", min(PARTITIONS_A_TOPIC, count - first))
         for number, first in enumerate(range(0, count, PARTITIONS_A_TOPIC))
@@ -56,7 +57,7 @@ def names(count: int) -> list[tuple[str, int]]:
 
 
 def health(cluster: LocalCluster) -> dict[int, dict[str, Any]]:
-    """What each node that runs says of itself."""
+    """Return the health report of each running node."""
     found = {}
     for node in cluster.nodes:
         if node.process is not None:
@@ -75,7 +76,7 @@ def held(cluster: LocalCluster) -> str:
 
 
 async def until(holds: Callable[[], bool], what: str) -> float:
-    """Seconds until it holds."""
+    """Wait until the condition holds; return the seconds."""
     began = time.perf_counter()
     while not await asyncio.to_thread(holds):
         if time.perf_counter() - began > PATIENCE_SECONDS:
@@ -85,13 +86,14 @@ async def until(holds: Callable[[], bool], what: str) -> float:
 
 
 def all_well(cluster: LocalCluster) -> bool:
-    """Every node is there, and every partition has all of its replicas in sync, as every node sees it."""
+    """Return whether every node runs, and every partition has all of its replicas in sync, in the view of every
+    node."""
     found = health(cluster)
     return len(found) == len(cluster.nodes) and all(t["ready"] and not t["problems"] for t in found.values())
 
 
 def all_led(cluster: LocalCluster, gone: int) -> bool:
-    """The dead node is known to be, and no partition is without a leader."""
+    """Return whether the dead node is fenced, and every partition has a leader."""
     found = health(cluster)
     lines = [line for told in found.values() for line in told["problems"]]
     known = sum(f"node {gone} is fenced" in line for line in lines) == len(found)
@@ -99,7 +101,7 @@ def all_led(cluster: LocalCluster, gone: int) -> bool:
 
 
 async def write_everywhere(producer: Producer, topics: Sequence[tuple[str, int]], value: bytes) -> list[float]:
-    """One record to each partition at once. Seconds to each acknowledgement, sorted."""
+    """Send one record to each partition at once. Returns the seconds until each acknowledgement, sorted."""
     took: list[float] = []
     began = time.perf_counter()
     waiting = []
@@ -128,11 +130,11 @@ async def cluster_study(options: argparse.Namespace) -> None:
     topics = names(options.count)
     table = Table("", "", "", title=f"{options.count:,} partitions on three brokers")
     with a_cluster(options.folder) as cluster:
-        table.add_row("create them, until all are in sync", f"{await create(cluster, topics):.1f} s", held(cluster))
+        table.add_row("creation, until all are in sync", f"{await create(cluster, topics):.1f} s", held(cluster))
         console.print("created")
         async with Producer(cluster.bootstrap, linger_ms=0, buffer_bytes=BUFFER_BYTES) as producer:
             first = await write_everywhere(producer, topics, b"first")
-            table.add_row("one record in each", f"{first[-1]:.1f} s", held(cluster))
+            table.add_row("first record of each acknowledged", f"{first[-1]:.1f} s", held(cluster))
             console.print("written")
             await asyncio.sleep(SETTLE_SECONDS)
             idle(table, cluster, options.seconds)
@@ -142,12 +144,12 @@ async def cluster_study(options: argparse.Namespace) -> None:
         await asyncio.to_thread(cluster.wait_ready, PATIENCE_SECONDS)
         ready = time.perf_counter() - began
         await until(lambda: all_well(cluster), "the killed broker's start")
-        table.add_row("it starts: ready", f"{ready:.1f} s", "")
+        table.add_row("restart of the killed broker: ready", f"{ready:.1f} s", "")
         table.add_row("... all in sync", f"{time.perf_counter() - began:.1f} s", held(cluster))
-        console.print("killed and started")
+        console.print("killed and restarted")
         began = time.perf_counter()
         codes = await asyncio.to_thread(cluster.stop)
-        table.add_row("an orderly stop of all", f"{time.perf_counter() - began:.1f} s", f"exit codes {codes}")
+        table.add_row("orderly stop of all", f"{time.perf_counter() - began:.1f} s", f"exit codes {codes}")
         began = time.perf_counter()
         await asyncio.to_thread(cluster.start)
         await asyncio.to_thread(cluster.wait_ready, PATIENCE_SECONDS)
@@ -175,11 +177,13 @@ async def fail_over(table: Table, cluster: LocalCluster, producer: Producer, top
     await asyncio.to_thread(cluster.kill_node, victim)
     writing = asyncio.create_task(write_everywhere(producer, topics, b"after the kill"))
     await until(lambda: all_led(cluster, victim), "the failover")
-    table.add_row("a broker is killed: all partitions have another leader", f"{time.perf_counter() - began:.1f} s", "")
+    table.add_row(
+        "after a broker is killed: all partitions have another leader", f"{time.perf_counter() - began:.1f} s", ""
+    )
     written = await writing
     row = f"half {written[len(written) // 2]:.1f} s, p99 {written[int(0.99 * len(written))]:.1f} s"
     table.add_row(
-        "... a record sent to each at once is acknowledged", f"{written[-1]:.1f} s", f"{row}; {held(cluster)}"
+        "... acknowledgement of a record sent to each at once", f"{written[-1]:.1f} s", f"{row}; {held(cluster)}"
     )
 
 
@@ -210,9 +214,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("cluster", "dirty"))
     parser.add_argument("--count", type=int, help="partitions (default: 10,000 for cluster, 1,000 for dirty)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of idling")
-    parser.add_argument("--rounds", type=int, default=50, help="of dirty partitions")
-    parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the idle measurement in seconds")
+    parser.add_argument("--rounds", type=int, default=50, help="number of rounds of dirty")
+    parser.add_argument(
+        "--folder", default=None, help="folder on the disk to measure (default: that of temporary files)"
+    )
     options = parser.parse_args()
     options.count = options.count or {"cluster": 10_000, "dirty": 1_000}[options.what]
     console.print(machine())

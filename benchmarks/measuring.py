@@ -1,8 +1,8 @@
-"""What the benchmarks of whole clusters share: processes as /proc tells of them, the machine's mood, a cluster to use.
+"""Common parts of the benchmarks of whole clusters: processes in /proc, the machine's load, a cluster to use.
 
-A figure from a shared machine means little alone. So every table comes with a calibration loop (one million additions,
-in CPU time: about 0.05 s on a quiet 2.5 GHz core, twice that on a noisy one), with how busy the machine's cores were,
-and with how much of them the hypervisor took away.
+A single figure from a shared machine means little. Every table is therefore printed with a calibration loop (one
+million additions, in CPU time: about 0.05 s on a quiet 2.5 GHz core, twice that on a noisy one), the load of the
+machine's cores, and the share of them that the hypervisor took away.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 GB = 1e9
 
 console = Console(width=None if os.isatty(1) else 120)
-"""Wide where nobody has a terminal: tables are read in files, too."""
+"""Wide if there is no terminal: tables are also read in files."""
 
 
 def calibration(runs: int = 5) -> float:
-    """CPU seconds of a bare loop of a million additions: the best of a few."""
+    """Return the CPU seconds of a bare loop of a million additions: the best of a few."""
     times = []
     for _ in range(runs):
         started, total = time.process_time(), 0
@@ -45,7 +45,7 @@ def calibration(runs: int = 5) -> float:
 
 @dataclass(frozen=True)
 class Cores:
-    """All cores' time since boot, or that of a span of time, in ticks."""
+    """The time of all cores since boot, or during a span of time, in ticks."""
 
     busy: int
     idle: int
@@ -64,25 +64,25 @@ class Cores:
         return Cores(self.busy - before.busy, self.idle - before.idle, self.stolen - before.stolen)
 
     def since(self, before: Cores) -> str:
-        """How the cores spent the time since then, in words."""
+        """Describe how the cores spent the time since then."""
         return str(self - before)
 
     def __str__(self) -> str:
-        """Of a span of time: how the cores spent it, in words."""
+        """Describe how the cores spent a span of time."""
         total = max(self.busy + self.idle + self.stolen, 1)
         busy, stolen = 100 * self.busy / total, 100 * self.stolen / total
         return f"cores {busy:.0f} % busy, {stolen:.0f} % stolen by the hypervisor"
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process, all threads, since it began."""
+    """Return the user and system time of a process, all threads, since its start."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
 def resident_mb(pid: int, *, peak: bool = False) -> float:
-    """Resident memory in MB (10^6 bytes), now or at its highest."""
+    """Return the resident memory in MB (10^6 bytes), current or peak."""
     wanted = "VmHWM:" if peak else "VmRSS:"
     with open(f"/proc/{pid}/status") as file:
         for line in file:
@@ -92,7 +92,7 @@ def resident_mb(pid: int, *, peak: bool = False) -> float:
 
 
 class Node(Protocol):
-    """A process of a cluster, ours or a peer's."""
+    """A process of a cluster: raftlog's, or a peer's."""
 
     @property
     def node_id(self) -> int: ...
@@ -102,19 +102,19 @@ class Node(Protocol):
 
 
 class Nodes(Protocol):
-    """A cluster as what is measured of it: `LocalCluster`, or a peer's brokers."""
+    """A cluster to measure: `LocalCluster`, or a peer's brokers."""
 
     @property
     def nodes(self) -> Sequence[Node]: ...
 
 
 def pids(cluster: Nodes) -> dict[str, int]:
-    """Process ids of the nodes that run."""
+    """Return the process ids of the running nodes."""
     return {f"node {node.node_id}": node.process.pid for node in cluster.nodes if node.process is not None}
 
 
 def percentile_ms(values: Sequence[float], share: float) -> float:
-    """Of sorted seconds; in milliseconds."""
+    """Return a percentile of sorted seconds, in milliseconds."""
     return 1000 * values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
 
 
@@ -123,15 +123,15 @@ def middle(values: Sequence[float]) -> float:
 
 
 def machine() -> str:
-    """One line on what this runs on, now."""
+    """Describe the machine and its present load in one line."""
     load = os.getloadavg()[0]
     return f"{os.cpu_count()} cores, load average {load:.1f}, calibration loop {calibration():.3f} s"
 
 
 @contextlib.contextmanager
 def a_cluster(folder: str | None, nodes: int = 3, settings: Mapping[str, str] | None = None) -> Iterator[LocalCluster]:
-    """A cluster that takes requests, in a folder of its own below `folder`; gone when the block ends. `settings`:
-    further lines of every `node.toml`."""
+    """Run a cluster that accepts requests, in a folder of its own below `folder`, which is removed when the block ends.
+    `settings`: additional lines of every `node.toml`."""
     place = tempfile.mkdtemp(prefix="raftlog-benchmark-", dir=folder)
     cluster = LocalCluster(place, nodes, free_base_port(nodes), settings=settings or {})
     try:
@@ -144,7 +144,7 @@ def a_cluster(folder: str | None, nodes: int = 3, settings: Mapping[str, str] | 
 
 
 async def wait_in_sync(admin: Admin, topics: Sequence[str], timeout: float = 120.0) -> None:
-    """Until all nodes live and all replicas of these topics are in sync."""
+    """Wait until all nodes run and all replicas of these topics are in sync."""
     deadline = time.monotonic() + timeout
     while True:
         cluster = await admin.cluster()
@@ -153,5 +153,5 @@ async def wait_in_sync(admin: Admin, topics: Sequence[str], timeout: float = 120
         if full and cluster.controller is not None and not any(node.fenced for node in cluster.nodes):
             return
         if time.monotonic() > deadline:
-            raise SystemExit(f"the cluster is not in order after {timeout:.0f} s: {found}")
+            raise SystemExit(f"the cluster has not recovered after {timeout:.0f} s: {found}")
         await asyncio.sleep(0.1)

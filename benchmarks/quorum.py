@@ -1,18 +1,21 @@
-"""What the metadata quorum does: commits a second, how long an ISR change takes, and what many partitions cost.
+"""The metadata quorum: commits per second, the latency of an ISR change, and the cost of many partitions.
 
     python benchmarks/quorum.py commits                     # one proposal in flight, and two hundred
-    python benchmarks/quorum.py isr                         # ISR changes while 10,000 offset commits a second come in
+    python benchmarks/quorum.py isr                         # ISR changes beside 10,000 offset commits per second
     python benchmarks/quorum.py partitions --count 100000   # start, snapshot, failover, fence, memory, stalls
     python benchmarks/quorum.py idle --count 10             # CPU of three idle voters
 
-Three voters in three processes on this machine, over real sockets and with fsync on (`quorum_voter.py`). They carry no
-logs: this is what the metadata costs by itself. `--seconds`, `--runs` and `--count` make a short try of any of them.
+Three voters run in three processes on this machine, over real sockets and with fsync on (`quorum_voter.py`). They have
+no logs, so the figures are the cost of the metadata alone. `--seconds`, `--runs` and `--count` allow a short trial of
+each part.
 
-*commits*: small commands with a session, proposed at the leader and at a follower; latency from the call to the answer
-in the proposer's own loop. *isr*: one voter commits offsets of a consumer group, 100 commands a second with a hundred
-offsets each; the two others propose ISR changes, which go by the urgent lane. *partitions*: topics of ten thousand
-partitions with three replicas each.
-A turn is what a loop does between two looks at its sockets, by the wall and by the processor time of its thread alone.
+*commits*: small commands with a session, proposed at the leader and at a follower; the latency is measured from the
+call to the answer in the proposer's own loop. *isr*: one voter commits offsets of a consumer group, 100 commands per
+second with a hundred offsets each; the two others propose ISR changes, which use the urgent lane. *partitions*: topics
+of ten thousand partitions with three replicas each.
+
+A turn is the work of a loop between two polls of its sockets, by the wall clock and by the processor time of its thread
+alone.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ Answer = dict[str, Any]
 
 
 class Voter:
-    """A process, and what it is asked."""
+    """A voter's process, and the requests to it."""
 
     def __init__(self, number: int, folder: str, ports: list[int]) -> None:
         self.number = number
@@ -88,7 +91,7 @@ class Voter:
 
 
 class Quorum:
-    """All of them."""
+    """All voters."""
 
     def __init__(self, folder: str) -> None:
         ports = free_ports(VOTERS)
@@ -102,7 +105,7 @@ class Quorum:
             voter.answer()
 
     def leader(self) -> Voter:
-        """The one that all agree on."""
+        """Return the leader on which all voters agree."""
         for _ in range(100):
             said = {voter.call("leads")["leader"] for voter in self.voters if voter.process is not None}
             if len(said) == 1 and (number := said.pop()) >= 0 and self.voters[number].process is not None:
@@ -114,7 +117,7 @@ class Quorum:
         return [other for other in self.voters if other is not voter and other.process is not None]
 
     def create(self, count: int) -> list[Answer]:
-        """So many partitions, in topics of ten thousand at most."""
+        """Create `count` partitions, in topics of at most ten thousand."""
         leader, answers = self.leader(), []
         for number, first in enumerate(range(0, count, PARTITIONS_A_TOPIC)):
             partitions = min(PARTITIONS_A_TOPIC, count - first)
@@ -146,7 +149,7 @@ def a_quorum(folder: str | None) -> Iterator[Quorum]:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Of sorted values; in milliseconds."""
+    """Return a percentile of sorted values, in milliseconds."""
     return 1000 * values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
 
 
@@ -263,7 +266,7 @@ def idle(arguments: argparse.Namespace) -> None:
 
 
 def turns(table: Table, quorum: Quorum, when: str) -> None:
-    """The longest turns since they were last asked for."""
+    """Return the longest turns since the last request for them."""
     found = [voter.call("costs", forget=True) for voter in quorum.voters if voter.process is not None]
     for loop in ("quorum", "view"):
         wall, processor = (1000 * max(cost[loop + kind] for cost in found) for kind in ("", "_processor"))
@@ -279,10 +282,10 @@ def stalls(quorum: Quorum) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("commits", "isr", "partitions", "idle"))
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each run in seconds")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--count", type=int, default=100_000, help="partitions")
-    parser.add_argument("--folder", help="where the voters' folders go: the disk to measure")
+    parser.add_argument("--count", type=int, default=100_000, help="number of partitions")
+    parser.add_argument("--folder", help="folder for the voters' data, on the disk to measure")
     arguments = parser.parse_args()
     console.print(machine())
     cores = Cores.now()

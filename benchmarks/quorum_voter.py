@@ -1,7 +1,8 @@
-"""One voter of `benchmarks/quorum.py`: the quorum's thread with real sockets and a real disk, a broker that
-carries nothing, and a view, in a process of its own. It reads tasks as JSON lines and answers each with one.
+"""One voter of `benchmarks/quorum.py`, as a process of its own: the quorum's thread with real sockets and a real disk,
+a broker without replicas, and a view.
 
-It is no node: no partition has a log here, so what is measured is the metadata's cost alone.
+It reads tasks as JSON lines and answers each with one line. It is no complete node: no partition has a log, so the
+figures are the cost of the metadata alone.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ quorum_stalls, view_stalls = LoopStalls(), LoopStalls()
 
 
 class _MeasuredLoops(asyncio.DefaultEventLoopPolicy):
-    """The quorum's thread makes its loop by itself."""
+    """The factory for the loop of the quorum's thread."""
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
         quorum = threading.current_thread().name == "raftlog-quorum"
@@ -99,7 +100,7 @@ class Voter:
         os._exit(1)
 
     def _take_over(self, index: int, events: Sequence[MetadataEvent]) -> Iterator[None]:
-        """As a broker does, without its partitions."""
+        """Process the changes as a broker does, without its partitions."""
         late = [event for event in events if isinstance(event, TopicChanged)]
         for start in range(0, len(events), EVENTS_PER_STEP):
             some = events[start : start + EVENTS_PER_STEP]
@@ -156,7 +157,7 @@ class Voter:
         return {"leader": self.quorum.status().leader, "own": self.number}
 
     async def commits(self, seconds: float, in_flight: int, rate: float, kind: str) -> dict[str, Any]:
-        """As many as come through with so many in flight, or at a rate; latencies in seconds."""
+        """Run as many commits as possible with `in_flight` proposals, or at a rate; latencies are in seconds."""
         make = self._offsets if kind == "offsets" else self._grant
         latencies: list[float] = []
         lost = 0
@@ -192,7 +193,7 @@ class Voter:
         return {"took": time.perf_counter() - began, "latencies": sorted(latencies), "lost": lost}
 
     def _grant(self) -> Command:
-        """Some seventy bytes, and a session."""
+        """A command of about seventy bytes, with a session."""
         return GrantProducerIds(self.number, self.incarnation, 1)  # type: ignore[arg-type]
 
     def _offsets(self) -> Command:
@@ -203,7 +204,7 @@ class Voter:
         return ChangeGroups((Commit(f"group-{self.number}", "", 0, 0, 0, offsets),))
 
     async def isr(self, seconds: float, rate: float) -> dict[str, Any]:
-        """ISR changes of the partitions that this broker leads, one after the other, at most at this rate."""
+        """Propose ISR changes of the partitions that this broker leads, one after the other, at most at this rate."""
         latencies: list[float] = []
         refused = 0
         led = [record.topic_partition for record in self.view.partitions() if record.leader == self.number]
@@ -230,7 +231,7 @@ class Voter:
         return {"latencies": sorted(latencies), "lost": refused}
 
     async def create(self, name: str, partitions: int) -> dict[str, Any]:
-        """A topic with three replicas, its leaders on all brokers in turn."""
+        """Create a topic with three replicas, whose leaders alternate between all brokers."""
         replicas = tuple(tuple(VOTERS[(n + k) % 3] for k in range(3)) for n in range(partitions))
         started = time.perf_counter()
         outcome = await self.propose(CreateTopic(name, topic_id_of(name), replicas))
@@ -257,7 +258,7 @@ class Voter:
         return {"fenced": fenced, "led": time.perf_counter() - started}
 
     async def snapshot(self) -> dict[str, Any]:
-        """Take one, as the node does: a step, and then whatever else is due."""
+        """Take a snapshot as the node does: a step, and then any other due work."""
         done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         home, there, node = asyncio.get_running_loop(), self.quorum.loop, self.quorum._node
         assert node is not None
@@ -272,7 +273,7 @@ class Voter:
                 there.call_soon(step)
                 return
             written = time.perf_counter()
-            write(node._engine.compact(*taken), len(taken[0]), written)
+            write(node.engine.compact(*taken), len(taken[0]), written)
 
         def write(slices: Iterator[object], size: int, began: float) -> None:
             written = object()
@@ -287,7 +288,7 @@ class Voter:
         return await done
 
     async def costs(self, forget: bool) -> dict[str, Any]:
-        """Memory, CPU and the longest turns of both loops; with `forget`, count turns anew."""
+        """Return memory, CPU and the longest turns of both loops; with `forget`, reset the counters of turns."""
         found = {"rss": resident_mb(os.getpid()), "peak": resident_mb(os.getpid(), peak=True)}
         found["cpu"] = cpu_seconds(os.getpid())
         for name, gauge in (("quorum", quorum_stalls), ("view", view_stalls)):
@@ -301,7 +302,7 @@ class Voter:
 async def main() -> None:
     number, folder, *ports = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed here is for people
+    os.dup2(2, 1)  # All other output of this process is for people.
     configure_logging("error", cluster_id="benchmark", node_id=int(number))
     voter = Voter(int(number), folder, [int(port) for port in ports])
     reader = asyncio.StreamReader()

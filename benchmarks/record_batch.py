@@ -1,9 +1,9 @@
-"""What record batches cost: `python -m benchmarks.record_batch` (about 15 s, one core).
+"""The cost of record batches: `python -m benchmarks.record_batch` (about 15 s, one core).
 
-The load: 10,000 records of a timestamp, a key of about 8 bytes and a distinct, incompressible value of 100 bytes, no
-compression, CRC-32C included everywhere, made before the clock starts. The whole table is measured 5 times over, and
-each row is the best of its 5, so that a noisy neighbour must stay for all of it to be believed. The calibration loop
-(a million additions) tells how fast the machine was at its best and at its worst meanwhile.
+The load: 10,000 records with a timestamp, a key of about 8 bytes and a distinct, incompressible value of 100 bytes,
+without compression, always including CRC-32C, created before the clock starts. The whole table is measured 5 times, and
+each row is the best of its 5, so that only continuous disturbance can affect it. The calibration loop (a million
+additions) shows the best and the worst speed of the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Row:
     bar: str = ""
     arrow_from: int = record_batch.ARROW_FROM
     best: float = float("inf")
-    """Seconds of one call."""
+    """The seconds of one call."""
 
     def measure(self) -> None:
         chosen, record_batch.ARROW_FROM = record_batch.ARROW_FROM, self.arrow_from
@@ -55,7 +55,7 @@ class Row:
 
 
 def calibrate() -> float:
-    """Seconds of a million additions: pure interpreter, no memory."""
+    """Return the seconds of a million additions: only the interpreter, no memory."""
     started = time.perf_counter()
     total = 0
     for number in range(1_000_000):
@@ -64,13 +64,13 @@ def calibrate() -> float:
 
 
 def read_lists(batch: bytes) -> Sequence[object]:
-    """Everything of a batch, as lists."""
+    """Read everything in a batch, as lists."""
     decoded = RecordBatch(batch)
     return decoded.offsets(), decoded.timestamps_ms(), decoded.keys(), decoded.values(), decoded.headers()
 
 
 def packer(count: int, low: int, high: int) -> Callable[[], bytes]:
-    """Packs values of `low` to `high` bytes, keys and timestamps."""
+    """A function that packs values of `low` to `high` bytes, keys and timestamps."""
     seeded = random.Random(1)
     return partial(
         encode,
@@ -108,7 +108,7 @@ def rows_from_arrow() -> list[Row]:
 
 
 def rows_of_codecs() -> list[Row]:
-    """What compression adds, with text that it is meant for."""
+    """The additional cost of compression, with typical text."""
     count = 8000
     line = b'{"id": %d, "name": "user %d", "event": "page_view", "at": %d}'
     text = [line % (number, number % 77, NOW + number) for number in range(count)]
@@ -123,7 +123,7 @@ def rows_of_codecs() -> list[Row]:
 
 
 def rows_of_twins() -> list[Row]:
-    """Where pyarrow begins to pay: `record_batch.ARROW_FROM` lies between."""
+    """The sizes around which pyarrow becomes faster: `record_batch.ARROW_FROM` lies between them."""
     rows = []
     for count in (50, 100, 200, 400, 800):
         pack = packer(count, VALUE_BYTES, VALUE_BYTES)

@@ -1,17 +1,17 @@
-"""Where the limits of the metadata lie: many brokers, partitions and groups, and what each of them costs.
+"""The limits of the metadata: many brokers, partitions and groups, and the cost of each.
 
     python benchmarks/scale.py                     # 5 voters, 200 brokers, 200,000 partitions, 5,000 groups
     python benchmarks/scale.py --smoke             # the same at a twentieth of the size
     python benchmarks/scale.py --only image        # one part: image, cluster
-    python benchmarks/scale_plots.py               # docs/scale/*.svg from what was found
+    python benchmarks/scale_plots.py               # docs/scale/*.svg from the results
 
 *image*: the state machine alone, at several sizes, each in a process of its own: memory, and the processor time of each
-thing that is done to it. *cluster*: voters in virtual time with a core each (`scale_world.py`): what brokers cost that
-only beat, how many commits of groups the quorum carries, what becomes of it when a broker or the controller dies, and
-how long a cold broker takes to catch up.
+operation. *cluster*: voters in virtual time with a core each (`scale_world.py`): the cost of brokers that only send
+heartbeats, the number of group commits that the quorum can handle, the effect of a dying broker or controller, and the
+time that a cold broker takes to catch up.
 
-What is found goes to the terminal and, as a line of JSON each, to `--results` (default `build/scale.jsonl`), from which
-the plots are made. The limit of 100,000 partitions is lifted here where more are asked for.
+Results are printed, and written as JSON lines to `--results` (default `build/scale.jsonl`), from which the plots are
+made. If more than the limit of 100,000 partitions are requested, the limit is lifted.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FULL_SIZES = (10_000, 50_000, 100_000, 150_000, 200_000)
 
 
 def run_part(part: str, arguments: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """In a process of its own, so that the memory of one part is not counted in the next. What it finds is kept line by
-    line: an interrupted run loses only what it did not do."""
+    """Run a part in a process of its own, so that its memory is not counted in the next. Results are stored line by
+    line: an interrupted run loses only the missing ones."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"scale_{part}.py")
     command = [sys.executable, script, json.dumps(arguments)]
@@ -54,7 +54,7 @@ def run_part(part: str, arguments: dict[str, Any], options: argparse.Namespace) 
 
 
 def shown(found: dict[str, Any]) -> str:
-    """One line for people."""
+    """Return one line for people."""
     rest = {name: value for name, value in found.items() if name != "what"}
     return f"{found['what']}: " + ", ".join(f"{name} {_number(value)}" for name, value in rest.items())
 
@@ -76,11 +76,11 @@ def image_table(rows: list[dict[str, Any]]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--voters", type=int, default=5)
-    parser.add_argument("--brokers", type=int, default=200, help="voters among them")
+    parser.add_argument("--brokers", type=int, default=200, help="number of brokers, including voters")
     parser.add_argument("--partitions", type=int, default=200_000)
     parser.add_argument("--groups", type=int, default=5_000)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of virtual time, each load")
-    parser.add_argument("--sizes", default=",".join(map(str, FULL_SIZES)), help="of the image, in partitions")
+    parser.add_argument("--seconds", type=float, default=5.0, help="virtual seconds of each load")
+    parser.add_argument("--sizes", default=",".join(map(str, FULL_SIZES)), help="sizes of the image in partitions")
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--results", default="build/scale.jsonl")

@@ -1,8 +1,8 @@
-"""`benchmarks/scale.py`'s part *cluster*: voters with a core each in virtual time, and brokers that are stubs.
+"""The part *cluster* of `benchmarks/scale.py`: voters with a core each in virtual time, and brokers that are stubs.
 
-Every row tells of one thing: `share` is what of a core the quorum's leader (or a voter that follows) was busy,
-`out_mb_s` what the leader sent, `log_kb_s` what entered the metadata log. Latencies are from a broker's proposal to the
-answer in its hands.
+Every row describes one experiment. `share` is the load of the core of the quorum's leader (or of a voter that follows),
+`out_mb_s` the traffic that the leader sent, `log_kb_s` the growth of the metadata log. Latencies are from a broker's
+proposal to the arrival of its answer.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from raftlog.model import BrokerId
 
 IDLE_BROKERS = (0, 15, 45, 95, 195)
 LOADS = ((50, 1), (100, 1), (200, 1), (400, 1), (800, 1), (1600, 1), (20, 25), (40, 25), (80, 25), (160, 25))
-"""Commands a second, and how many groups' commits each of them carries."""
+"""Commands per second, and the number of group commits in each of them."""
 STOP_SHARE = 0.97
 SNAPSHOT_ENTRIES = 2_000
-"""Often, so that the loads contain snapshots and a cold broker needs one."""
+"""Small, so that the loads include snapshots and a cold broker needs one."""
 
 
 def say(what: str, **found: Any) -> None:
@@ -58,10 +58,10 @@ class Study:
         self.controller_dies()
         say("memory", voters=self.asked["voters"], resident_mb=resident_mb(os.getpid()))
 
-    # --- What is there ---
+    # --- Idle brokers ---
 
     def idle(self) -> None:
-        """Brokers that only beat."""
+        """Brokers that only send heartbeats."""
         most = self.asked["brokers"] - self.asked["voters"]
         for count in [*(n for n in IDLE_BROKERS if n < most), most]:
             self.world.add_stubs(count - len(self.world.stubs))
@@ -72,14 +72,14 @@ class Study:
         say("idle with everything", brokers=len(self.world.nodes), **self.costs(self.asked["seconds"]))
 
     def costs(self, seconds: float) -> dict[str, float]:
-        """Of so many virtual seconds."""
+        """Measure `seconds` of virtual time."""
         world, leader = self.world, self.world.the_leader()
         others = [voter for voter in world.voters if voter is not leader and voter.node is not None]
         for voter in (leader, *others):
             voter.forget_costs()
-        first, journal = leader.image.index, leader.node._engine._journal.size_bytes if leader.node else 0  # type: ignore[attr-defined]
+        first, journal = leader.image.index, leader.node.engine.journal.size_bytes if leader.node else 0  # type: ignore[attr-defined]
         world.run(seconds)
-        grown = leader.node._engine._journal.size_bytes - journal if leader.node else 0  # type: ignore[attr-defined]
+        grown = leader.node.engine.journal.size_bytes - journal if leader.node else 0  # type: ignore[attr-defined]
         return {
             "share": leader.busy_seconds / seconds,
             "follower_share": max(voter.busy_seconds for voter in others) / seconds,
@@ -112,7 +112,7 @@ class Study:
         assert self.world.run(120.0, lambda: bool(done)), command
         assert done[0].fate is Fate.APPLIED and "Refused" not in str(done[0].result), done
 
-    # --- What it carries ---
+    # --- Loads ---
 
     def loads(self) -> None:
         over: set[int] = set()
@@ -158,10 +158,10 @@ class Study:
         world.run(1.0)
         return row
 
-    # --- What becomes of it ---
+    # --- Failures ---
 
     def cold_broker(self) -> None:
-        """One with an empty log and no snapshot. Its view has a core of its own, too."""
+        """Start a broker with an empty log and without a snapshot. Its view has a core of its own, too."""
         world, leader = self.world, self.world.the_leader()
         voters = leader.identity.voters
         cold = Voter(world, 10_000, voters)
@@ -208,7 +208,8 @@ class Study:
         )  # fmt: skip
 
     def until_led(self, broker: BrokerId, began: float) -> dict[str, float]:
-        """Until it is fenced and leads nothing, and whatever it led has another leader: at all voters."""
+        """Wait until all voters see the broker fenced without leaderships, and its former partitions with another
+        leader."""
         world = self.world
         running = [voter for voter in world.voters if voter.node is not None]
         for voter in running:
@@ -230,7 +231,7 @@ class Study:
 
 
 def part(values: list[float], share: float) -> float:
-    """Of sorted values."""
+    """Return a percentile of sorted values."""
     return values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
 
 

@@ -1,4 +1,4 @@
-"""The commands of which `scale_image.py` and `scale_cluster.py` make a large cluster."""
+"""The commands with which `scale_image.py` and `scale_cluster.py` build a large cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HERE = Endpoint("127.0.0.1", 9641)
 
 
 def lift_limits(partitions: int) -> None:
-    """So that it is the work that ends the study, not the bound that keeps users from it."""
+    """Lift the limits for users, so that the cost of the work ends the study."""
     image_topics.MAX_PARTITIONS = max(image_topics.MAX_PARTITIONS, partitions)
     group_image.MAX_COMMITTED_OFFSETS = max(group_image.MAX_COMMITTED_OFFSETS, 8 * partitions)
 
@@ -40,7 +40,7 @@ def registrations(brokers: int) -> Iterator[RegisterBroker]:
 
 
 def topics(partitions: int, brokers: int) -> Iterator[CreateTopic]:
-    """Three replicas each, on brokers in turn, so that each leads as much as any other."""
+    """Topics with three replicas each, on alternating brokers, so that all brokers lead the same number."""
     strides = (0, 1 + brokers // 3, 1 + 2 * brokers // 3)
     for number, first in enumerate(range(0, partitions, PARTITIONS_A_TOPIC)):
         count = min(PARTITIONS_A_TOPIC, partitions - first)
@@ -49,14 +49,14 @@ def topics(partitions: int, brokers: int) -> Iterator[CreateTopic]:
 
 
 def group_commits(groups: int, partitions: int, offset: int, groups_a_command: int) -> Iterator[ChangeGroups]:
-    """Each group has committed in `OFFSETS_A_GROUP` partitions, one after the other."""
+    """Let each group commit in `OFFSETS_A_GROUP` partitions, one after the other."""
     for first in range(0, groups, groups_a_command):
         some = range(first, min(first + groups_a_command, groups))
         yield ChangeGroups(tuple(commit_of(group, partitions, offset) for group in some))
 
 
 def commit_of(group: int, partitions: int, offset: int) -> Commit:
-    """A consumer of its own partitions, without a coordinator."""
+    """A commit of a consumer that assigns partitions to itself, without a coordinator."""
     offsets = []
     for n in range(OFFSETS_A_GROUP):
         topic, partition = divmod((group * OFFSETS_A_GROUP + n) % partitions, PARTITIONS_A_TOPIC)
@@ -65,7 +65,7 @@ def commit_of(group: int, partitions: int, offset: int) -> Commit:
 
 
 def elections(image: ClusterImage) -> Iterator[Command]:
-    """A leader for every partition without one."""
+    """Elections of a leader for every partition without one."""
     wanted = []
     for tp in list(image.leaderless):
         record = image.partitions[tp]

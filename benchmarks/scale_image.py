@@ -1,6 +1,6 @@
-"""One size of `benchmarks/scale.py`'s part *image*: a cluster image, and what is done to it, in this process alone.
+"""One size of the part *image* of `benchmarks/scale.py`: the operations on a cluster image, in this process alone.
 
-Times are of this thread's processor. A *step* is the longest piece of work between two chances to look at sockets.
+Times are processor times of this thread. A *step* is the longest piece of work between two polls of the sockets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VIEW_STEP = 128
 
 
 class Longest:
-    """Runs things in steps, and knows the longest and their sum."""
+    """Runs operations in steps, and records the longest step and the sum."""
 
     def __init__(self) -> None:
         self.total = 0.0
@@ -111,7 +111,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fail(machine: Machine, found: dict[str, Any], brokers: int) -> None:
-    """A broker is fenced, its partitions get other leaders."""
+    """Fence a broker, and give its partitions other leaders."""
     fencing, electing = Longest(), Longest()
     broker = machine.image.brokers[BrokerId(brokers - 1)]
     led, replicas = len(machine.image.led_by(broker.broker_id)), len(machine.image.replicas_of(broker.broker_id))

@@ -1,9 +1,9 @@
-"""Plots of what `benchmarks/scale.py` found: `docs/scale/*.svg`.
+"""Plots of the results of `benchmarks/scale.py`: `docs/scale/*.svg`.
 
     python benchmarks/scale_plots.py                     # from build/scale.jsonl, of full runs
     python benchmarks/scale_plots.py --smoke --folder build/plots
 
-Of each part the latest run counts. The same figures give the same files.
+The latest run of each part counts. The same figures give the same files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read(path: str, smoke: bool) -> list[Row]:
 
 
 def latest(rows: Iterable[Row], what: str, *names: str) -> list[Row]:
-    """The last row of each kind, in the order of these columns."""
+    """Return the last row of each kind, in the order of these columns."""
     found = {tuple(row[name] for name in names): row for row in rows if row["what"] == what}
     return [found[key] for key in sorted(found)]
 
@@ -83,12 +83,10 @@ def idle(rows: list[Row], folder: str) -> None:
     figure, (left, right) = plt.subplots(1, 2)
     left.plot(brokers, [100 * row["share"] for row in found], "o-", label="leader")
     left.plot(brokers, [100 * row["follower_share"] for row in found], "o-", label="other voter")
-    left.set(xlabel="brokers that only beat", ylabel="% of a core", ylim=(0, None), xlim=(0, None))
+    left.set(xlabel="idle brokers", ylabel="% of a core", ylim=(0, None), xlim=(0, None))
     left.legend(frameon=False)
     right.plot(brokers, [row["out_messages_s"] for row in found], "o-")
-    right.set(
-        xlabel="brokers that only beat", ylabel="messages a second from the leader", ylim=(0, None), xlim=(0, None)
-    )
+    right.set(xlabel="idle brokers", ylabel="messages per second from the leader", ylim=(0, None), xlim=(0, None))
     save(figure, folder, "idle")
 
 
@@ -102,8 +100,8 @@ def load(rows: list[Row], folder: str) -> None:
         commits, name = [row["commits_s"] for row in some], f"{size} a command"
         left.plot(commits, [100 * row["share"] for row in some], "o-", label=name)
         right.plot(commits, [row["p99_ms"] for row in some], "o-", label=name)
-    left.set(xlabel="groups' commits a second", ylabel="leader, % of a core", ylim=(0, 105), xscale="log")
-    right.set(xlabel="groups' commits a second", ylabel="p99, ms", xscale="log", yscale="log")
+    left.set(xlabel="group commits per second", ylabel="leader, % of a core", ylim=(0, 105), xscale="log")
+    right.set(xlabel="group commits per second", ylabel="p99, ms", xscale="log", yscale="log")
     for axes in (left, right):
         axes.legend(frameon=False)
     save(figure, folder, "load")
@@ -113,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", default="build/scale.jsonl")
     parser.add_argument("--folder", default="docs/scale")
-    parser.add_argument("--smoke", action="store_true", help="of smoke runs")
+    parser.add_argument("--smoke", action="store_true", help="plot the results of smoke runs")
     options = parser.parse_args()
     rows = read(options.results, options.smoke)
     os.makedirs(options.folder, exist_ok=True)

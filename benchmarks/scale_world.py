@@ -1,12 +1,13 @@
-"""A cluster's metadata at a size that no single machine here could run: voters with a core each, in virtual time.
+"""The metadata of a cluster that is too large for a single machine: voters with a core each, in virtual time.
 
-Each voter is the product's `QuorumNode`, and each turn of it takes as much virtual time as it took of this process's
-processor: whatever arrives meanwhile waits for it, as it waits for a quorum's thread. So delays add up as they would on
-machines of their own, whatever else runs here, and a voter that is busy all the time is a core at its limit.
+Each voter is the product's `QuorumNode`, and each turn of it takes as much virtual time as the processor time that it
+used in this process: messages that arrive meanwhile wait, as they do for a quorum's thread. Delays therefore add up as
+they would on separate machines, regardless of the other load here, and a voter that is always busy is a core at its
+limit.
 
-A broker that is no voter is a stub (`Stub`): it beats, proposes what a broker proposes, and acknowledges what an
-observer acknowledges, but applies nothing, and its work costs nothing. A message takes `LATENCY_SECONDS` and its bytes'
-time on a link of 10 Gbit/s; an fsync takes `FSYNC_SECONDS`.
+A broker that is no voter is a stub (`Stub`): it sends heartbeats, proposes what a broker proposes, and acknowledges
+like an observer, but applies nothing, and its work costs nothing. A message takes `LATENCY_SECONDS` and the time of its
+bytes on a link of 10 Gbit/s; an fsync takes `FSYNC_SECONDS`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ HERE = Endpoint("127.0.0.1", 9641)
 
 
 class _Append(msgspec.Struct, array_like=True, tag="append.1"):
-    """As much of an append as a stub must know of it."""
+    """The part of an append that a stub reads."""
 
     term: int
     prev_index: int
@@ -72,7 +73,7 @@ _frame_decoder = msgspec.msgpack.Decoder(list[Any])
 
 
 class World:
-    """Virtual time, and who lives in it."""
+    """Virtual time, and the participants."""
 
     def __init__(self, voters: int, limits: QuorumLimits | None = None) -> None:
         self.now = 0.0
@@ -94,7 +95,7 @@ class World:
         heapq.heappush(self._events, (when, self._made, call))
 
     def run(self, seconds: float = math.inf, until: Callable[[], bool] = lambda: False) -> bool:
-        """So many virtual seconds, or until this holds. Whether it does."""
+        """Run for this number of virtual seconds, or until the condition holds. Returns whether it does."""
         end = self.now + seconds
         while not until():
             if not self._events or self._events[0][0] > end:
@@ -113,7 +114,7 @@ class World:
 
     @property
     def leader(self) -> Voter | None:
-        """Who leads, in the opinion of all voters that run."""
+        """The leader on which all running voters agree, or None."""
         running = [voter for voter in self.voters if voter.node is not None]
         said = {int(voter.node.status().leader) for voter in running if voter.node is not None}
         return self.voters[said.pop()] if len(said) == 1 and said <= {v.number for v in running} else None
@@ -124,7 +125,7 @@ class World:
         return self.leader
 
     def add_stubs(self, count: int) -> None:
-        """So many more brokers, registered and unfenced."""
+        """Add stub brokers, and register and unfence them."""
         first = len(self.voters) + len(self.stubs)
         for number in range(first, first + count):
             stub = Stub(self, number)
@@ -139,7 +140,7 @@ class World:
 
 
 class _Disk(SimDisk):
-    """Says how often it was synced."""
+    """A disk that counts its syncs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +152,7 @@ class _Disk(SimDisk):
 
 
 class Voter:
-    """A process of a quorum: `QuorumNode` with a core of its own. `observer`: one that does not vote."""
+    """A process of a quorum: `QuorumNode` with a core of its own. `observer`: without a vote."""
 
     def __init__(self, world: World, number: int, voters: Sequence[BrokerId]) -> None:
         self.world = world
@@ -163,7 +164,7 @@ class Voter:
         self.node: QuorumNode | None = None
         self.on_events: Callable[[int, Sequence[MetadataEvent]], None] = lambda index, events: None
         self.busy_seconds = 0.0
-        """Of its core, fsyncs apart."""
+        """The seconds of its core, without fsyncs."""
         self.longest_turn = 0.0
         self.sent_bytes = 0
         self.sent_messages = 0
@@ -221,7 +222,7 @@ class Voter:
             other.node.on_hello(self.number, self.directory, HERE)
             other.node.on_connected(self.number)
 
-    # --- Its clock, while it runs ---
+    # --- The voter's clock, while it runs ---
 
     def monotonic(self) -> float:
         return self.world.now + (time.thread_time() - self._turn_began if self._turn_began else 0.0)
@@ -237,7 +238,7 @@ class Voter:
             self._wake(self.world.now)
 
     def ask(self, call: Callable[[QuorumNode], None]) -> None:
-        """As from the broker beside it."""
+        """Propose as if from the broker of this node."""
         assert self.node is not None
         call(self.node)
         self._wake(self.world.now)
@@ -305,7 +306,7 @@ class Stub:
                 voter.ask(lambda node: node.on_connected(self.number))
 
     def stop(self) -> None:
-        """It is silent from now on."""
+        """Stop sending anything."""
         self.alive = False
         del self.world.nodes[self.number]
         for voter in self.world.voters:
@@ -356,7 +357,7 @@ class Stub:
             self.world.at(self.world.now + self.world.timing.broker_heartbeat_ms / 1000, self._beat)
 
     def propose(self, command: Command, done: Callable[[float, _Proposed], None]) -> None:
-        """`done` gets the seconds it took, and the answer."""
+        """Propose a command; `done` gets its seconds and the answer."""
         self._asked += 1
         self._done[self._asked] = (self.world.now, done)
         self._send(self._leader, Propose(self._asked, encode(command), False))
@@ -366,6 +367,6 @@ class Stub:
 
 
 def settle_memory() -> None:
-    """What is loaded is no work for the collector from now on."""
+    """Exclude the objects that are loaded now from garbage collection."""
     gc.collect()
     gc.freeze()

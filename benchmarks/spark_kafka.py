@@ -1,19 +1,20 @@
-"""What `spark_read.py` and `spark_write.py` measure, for Spark's Kafka connector and Kafka: the peer of `raftlog`.
+"""The measurements of `spark_read.py` and `spark_write.py` for Spark's Kafka connector and Kafka.
 
-The same rows (16-byte keys, 100-byte values, incompressible, two partitions; Spark writes them from memory, also those
-that are read afterwards) go to as many brokers, with the same replication and `min.insync.replicas`, through the same
-Spark, and are counted by the same code: into `noop`, `count()`, a stream of one micro-batch; written; micro-batches of
-1,000 rows and empty ones. The rows from memory (`memory into noop`) are in all of these tables, so that tables of
-different runs can be held beside each other.
+The same rows (16-byte keys, 100-byte values, incompressible, two partitions; Spark writes them from memory, including
+those that are read afterwards) go to the same number of brokers, with the same replication and `min.insync.replicas`,
+through the same Spark, and are counted by the same code: into `noop`, `count()`, a stream of one micro-batch; written;
+micro-batches of 1,000 rows and empty ones. The rows from memory (`memory into noop`) are in all of these tables, so
+that tables of different runs can be compared.
 
-What is not the same, and cannot be: Kafka acknowledges what is in the page caches, raftlog what is fsynced
-(`flush.messages=1`, a row of its own, makes Kafka's brokers fsync first); the connector's sink is at least once, to be
-compared with `exactlyOnce=false`; and it cannot leave a column unread, only drop it afterwards.
+Some differences are inherent: Kafka acknowledges data in the page caches, raftlog fsynced data (`flush.messages=1`, a
+separate row, makes Kafka's brokers fsync first); the connector's sink is at least once, to be compared with
+`exactlyOnce=false`; and it cannot skip a column, only drop it afterwards.
 
     python benchmarks/spark_kafka.py [--rows 4000000] [--written 2000000] [--best-of 3] [--batches 30] [--brokers 3]
 
 Needs `pip install 'raftlog[spark]'`, Java 17 (`python -m spark_source.java`), and for the first run Maven and a network
-that reaches Maven Central. Without these it says so and ends with 1. Run it with nothing else on the machine.
+that reaches Maven Central. If one of them is missing, it says so and exits with 1. Run it with nothing else on the
+machine.
 """
 
 from __future__ import annotations
@@ -54,22 +55,24 @@ if TYPE_CHECKING:
 
 KAFKA_VERSION = "4.3.1"
 ADMIN_SECONDS = 60
-"""What one question to the brokers may take; at the start they elect a controller first."""
+"""The timeout of one request to the brokers; at the start they first elect a controller."""
 SECONDS_AT_MOST, SECONDS_TO_CLEAN_UP, JVM_SECONDS = 7200.0, 60.0, 30.0
-"""Of the whole; of what takes it down then; of what Spark's JVM takes for that."""
+"""Timeouts: of the whole run; of the cleanup; of Spark's JVM in the cleanup."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=4_000_000, help="rows that are read")
-    parser.add_argument("--written", type=int, help="rows that a batch query writes; by default half of --rows")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="number of rows to read")
+    parser.add_argument(
+        "--written", type=int, help="number of rows that a batch query writes (default: half of --rows)"
+    )
     parser.add_argument("--best-of", type=int, default=3)
     parser.add_argument("--batches", type=int, default=30)
     parser.add_argument("--brokers", type=int, default=3, choices=(1, 2, 3))
-    parser.add_argument("--only", default="", help="ways whose names contain this")
-    parser.add_argument("--kafka", default=KAFKA_VERSION, help="the brokers' version")
-    parser.add_argument("--connector", help="the connector's version; by default that of the installed PySpark")
-    parser.add_argument("--folder", help="where brokers and files live; by default the system's temporary folder")
+    parser.add_argument("--only", default="", help="run only the variants whose names contain this")
+    parser.add_argument("--kafka", default=KAFKA_VERSION, help="version of the brokers")
+    parser.add_argument("--connector", help="version of the connector (default: that of the installed PySpark)")
+    parser.add_argument("--folder", help="folder for brokers and files; default: the system's temporary folder")
     arguments = parser.parse_args()
     if arguments.batches < 1 or arguments.batches * PER_BATCH > whole_chunks(arguments.rows):
         parser.error(f"{arguments.batches} micro-batches of {PER_BATCH:,} rows need as many --rows")
@@ -81,7 +84,7 @@ def main() -> None:
 
 
 def compare(arguments: argparse.Namespace) -> None:
-    """Raises `Missing` or `java.NoJava` with what this machine does not have."""
+    """Raises `Missing` or `java.NoJava` if this machine lacks a prerequisite."""
     java_home = java.find()
     os.environ["JAVA_HOME"] = str(java_home)
     connector, jars = connector_jars(arguments.connector, java_home)
@@ -108,7 +111,7 @@ def compare(arguments: argparse.Namespace) -> None:
 
 
 def end(spark: SparkSession) -> None:
-    """Stops it and its JVM, which would else outlive this process by some seconds."""
+    """Stop Spark and its JVM, which would otherwise outlive this process by some seconds."""
     gateway: Any = spark.sparkContext._gateway
     try:
         spark.stop()
@@ -122,7 +125,7 @@ def end(spark: SparkSession) -> None:
 
 
 def connector_jars(version: str | None, java_home: Path) -> tuple[str, list[Path]]:
-    """Its version and what it needs beyond what Spark ships. Raises `Missing`."""
+    """Return the connector's version, and the jars that it needs beyond Spark's. Raises `Missing`."""
     try:
         import pyspark
     except ImportError as error:
@@ -134,20 +137,20 @@ def connector_jars(version: str | None, java_home: Path) -> tuple[str, list[Path
     except Missing as error:
         if version is not None:
             raise
-        told = "Where Maven Central has no connector of this PySpark, --connector takes that of the release before it."
+        told = "Where Maven Central has no connector of this PySpark, --connector selects that of the previous release."
         raise Missing(f"{error}\n{told}") from error
 
 
 def whole_chunks(rows: int) -> int:
-    """As many rows, or a few more: the source in memory yields whole batches, as many to each partition."""
+    """Round up to whole batches: the source in memory yields whole batches, the same number to each partition."""
     unit = PARTITIONS * CHUNK
     return -(-max(rows, 1) // unit) * unit
 
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Whatever waits in this block, for a JVM or a broker: it ends, and what was begun is taken down, after so long, or
-    on SIGTERM. Taking it down has a bound, too: the alarm rings again and again."""
+    """Limit the time of a block that waits for a JVM or a broker: after `seconds`, or on SIGTERM, it ends and
+    everything that it started is removed. The cleanup has a limit, too: the alarm rings repeatedly."""
 
     def late(*_: object) -> None:
         raise SystemExit(f"not done in {seconds:.0f} s")
@@ -176,7 +179,7 @@ class Peer:
     # --- Topics, by Kafka's own client in Spark's JVM ---
 
     def admin(self, ask: Callable[[Any], Any]) -> Any:
-        """The answer to what is asked of an `Admin`."""
+        """Return the answer to a request to an `Admin`."""
         properties = self.jvm.java.util.Properties()
         properties.put("bootstrap.servers", self.brokers.bootstrap)
         properties.put("default.api.timeout.ms", str(ADMIN_SECONDS * 1000))
@@ -187,13 +190,13 @@ class Peer:
             admin.close(self.jvm.java.time.Duration.ofSeconds(ADMIN_SECONDS))
 
     def wait_ready(self) -> None:
-        """Until all brokers belong to the cluster: a topic goes to all of them."""
+        """Wait until all brokers belong to the cluster, since a topic is placed on all of them."""
         for _ in range(ADMIN_SECONDS):
             self.brokers.check()
             if self.admin(lambda admin: admin.describeCluster().nodes()).size() == len(self.brokers.nodes):
                 return
             self.jvm.java.lang.Thread.sleep(500)
-        raise Missing(f"Kafka's brokers have not found one another:\n{self.brokers.nodes[0].tail()}")
+        raise Missing(f"Kafka's brokers did not form a cluster:\n{self.brokers.nodes[0].tail()}")
 
     def create(self, name: str, configuration: Mapping[str, str]) -> None:
         jvm = self.jvm
@@ -222,10 +225,10 @@ class Peer:
         frame = self.memory(rows).select("key", "value", "partition")
         frame.write.format("kafka").mode("append").options(**self.address, topic=name).save()
 
-    # --- What is measured ---
+    # --- Measurements ---
 
     def reading(self, rows: int, best_of: int, only: str) -> None:
-        """The ways of `spark_read.py`."""
+        """The variants of `spark_read.py`."""
         self.write(rows, TOPIC, {})
         counted(self.topic(TOPIC), rows)
 
@@ -272,7 +275,7 @@ class Peer:
     def micro_batches(self, batches: int) -> None:
         """The streaming queries of `spark_write.py`."""
         self.create("streamed", {})
-        # Queries are stopped in the middle of a micro-batch, of which Spark makes pages of errors.
+        # Queries are stopped in the middle of a micro-batch, for which Spark prints pages of errors.
         self.spark.sparkContext.setLogLevel("OFF")
         table, before = Table(*MICRO_BATCH_COLUMNS), Cores.now()
         for kind, condition in KINDS.items():

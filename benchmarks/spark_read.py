@@ -1,18 +1,19 @@
-"""How many rows a second Spark reads from a cluster, beside what it makes of the same rows without one.
+"""Rows per second that Spark reads from a cluster, compared with the same rows from memory and from files.
 
-Three sources of the same rows (16-byte keys, 100-byte values, incompressible, seven columns, two partitions): a topic
-of a running cluster; a data source that yields prebuilt Arrow batches from memory, which is the ceiling of Spark's
-Python sources; Parquet files, read by the JVM alone. Each is read into `noop` (every column of every row arrives) and
-counted; the topic also with `columns=offset`, and by a streaming query of one micro-batch. Every count is checked.
+There are three sources of the same rows (16-byte keys, 100-byte values, incompressible, seven columns, two partitions):
+a topic of a running cluster; a data source that yields prebuilt Arrow batches from memory, which is the ceiling of
+Spark's Python sources; and Parquet files, read by the JVM alone. Each is read into `noop` (every column of every row
+arrives) and counted; the topic also with `columns=offset`, and by a streaming query of one micro-batch. Every count is
+checked.
 
-All ways are run once to warm up, then in rounds. Seconds mean little where others use the machine as well, so CPU time
-is told beside them: of Spark (the driver with its JVM and Python processes) and of the cluster's nodes, each the least
-of the rounds.
+All variants run once to warm up, then in rounds. If other programs use the machine, seconds mean little, so CPU time is
+reported as well: Spark's (the driver with its JVM and Python processes) and the nodes', each the least of all rounds.
 
     python benchmarks/spark_read.py [--rows 4000000] [--best-of 3]
 
 Needs `pip install 'raftlog[spark]'` and Java (`python -m spark_source.java`). Run it with nothing else on the machine.
-(It is not called after the package that it measures: scripts of this folder come first on the import path.)
+(The script is not named after the package that it measures, because scripts of this folder come first on the import
+path.)
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 KEY_BYTES, VALUE_BYTES = 16, 100
 PARTITIONS = 2
 CHUNK = 20_000
-"""Rows of a prebuilt batch, and of a `send_many`."""
+"""Rows of a prebuilt batch, and of one `send_many`."""
 TOPIC = "rows"
 
 
@@ -48,8 +49,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--best-of", type=int, default=3)
-    parser.add_argument("--only", default="", help="ways whose names contain this")
-    parser.add_argument("--folder", help="where cluster and files live; by default the system's temporary folder")
+    parser.add_argument("--only", default="", help="run only the variants whose names contain this")
+    parser.add_argument("--folder", help="folder for cluster and files; default: the system's temporary folder")
     arguments = parser.parse_args()
     rows = arguments.rows // (PARTITIONS * CHUNK) * PARTITIONS * CHUNK
     if not rows:
@@ -66,8 +67,8 @@ def main() -> None:
 
 
 def python_for_spark(folder: Path) -> Path:
-    """Python without Spark's own import path: pyspark is installed here, and need not be compiled from a zip file by
-    each of Spark's processes."""
+    """Write a script that runs Python without Spark's own import path: pyspark is installed, so Spark's processes need
+    not compile it from a zip file."""
     program = folder / "python"
     program.write_text(f'#!/bin/sh\nPYTHONPATH= exec "{sys.executable}" "$@"\n')
     program.chmod(0o755)
@@ -75,7 +76,7 @@ def python_for_spark(folder: Path) -> Path:
 
 
 def produce(cluster: LocalCluster, rows: int) -> None:
-    """So many rows, evenly to all partitions."""
+    """Produce `rows` rows, evenly to all partitions."""
     with Admin(cluster.bootstrap) as admin:
         admin.create_topic(TOPIC, partitions=PARTITIONS)
     with Producer(cluster.bootstrap) as producer:
@@ -92,7 +93,7 @@ def chunk() -> tuple[list[bytes], list[bytes]]:
 
 
 def start_spark(settings: Mapping[str, str] | None = None) -> SparkSession:
-    """With so many cores as there are partitions."""
+    """Start Spark with as many cores as there are partitions."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{PARTITIONS}]").config("spark.ui.enabled", "false")
@@ -105,7 +106,8 @@ def start_spark(settings: Mapping[str, str] | None = None) -> SparkSession:
 
 
 def memory_source() -> type[Any]:
-    """Prebuilt batches, one of which is yielded again and again. A class made in a function goes to Spark by value."""
+    """A source that yields one prebuilt batch repeatedly. A class that is defined in a function is pickled by value for
+    Spark."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     columns = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
@@ -153,7 +155,7 @@ def memory_source() -> type[Any]:
 
 
 def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int, best_of: int, only: str) -> None:
-    """Everything once to warm up, then the best of a few."""
+    """Run everything once to warm up, then take the best of a few rounds."""
     from spark_source import RaftlogSource
 
     spark.dataSource.register(RaftlogSource)
@@ -192,8 +194,8 @@ def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int,
 
 
 def table_of_costs(ways: Mapping[str, Way], cluster: Nodes, rows: int, best_of: int) -> None:
-    """Each way's best beside what the machine was doing. Round by round, all ways in each: a JVM gets faster as it goes
-    on, and a machine has moods."""
+    """Print the best run of each variant, and the machine's load. All variants run in each round, because a JVM becomes
+    faster over time and the machine's load varies."""
     console.print(f"{rows:,} rows in {PARTITIONS} partitions; {machine()}")
     table = Table("what", *COST_COLUMNS)
     before = Cores.now()
@@ -211,14 +213,14 @@ def table_of_costs(ways: Mapping[str, Way], cluster: Nodes, rows: int, best_of: 
     console.print(Cores.now().since(before))
 
 
-COST_COLUMNS = ("million rows a second", "seconds", "median s", "CPU s of Spark", "CPU s of the nodes")
+COST_COLUMNS = ("million rows per second", "seconds", "median s", "CPU s of Spark", "CPU s of the nodes")
 
 Way = Callable[[], Callable[[], None] | None]
-"""What is measured. It may give back what is to be done when the clock has stopped, such as to check what it did."""
+"""A measured function. It may return a check of its results, which runs after the clock has stopped."""
 
 
 class Cost(NamedTuple):
-    """Of one run, in seconds."""
+    """The seconds of one run."""
 
     real: float
     spark: float
@@ -226,7 +228,7 @@ class Cost(NamedTuple):
 
 
 def told(costs: Sequence[Cost], rows: int) -> list[str]:
-    """Of some runs, in the order of `COST_COLUMNS`."""
+    """The best of some runs, in the order of `COST_COLUMNS`."""
     best = Cost(*map(min, zip(*costs, strict=True)))
     median = statistics.median(one.real for one in costs)
     return [
@@ -250,14 +252,15 @@ def node_seconds(cluster: Nodes) -> float:
 
 
 def spark_seconds(cluster: Nodes) -> float:
-    """CPU time of this process and of all it has started, also of what has ended, but for the nodes."""
+    """Return the CPU time of this process and all processes that it started, including those that have ended, except
+    the nodes."""
     parents, used = {}, {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             parents[int(name)], used[int(name)] = int(fields[1]), sum(map(int, fields[11:15]))
     nodes, mine = set(pids(cluster).values()), {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in mine} - mine - nodes:

@@ -1,12 +1,11 @@
-"""How many rows a second Spark writes to a cluster, and what a micro-batch costs, whatever is in it.
+"""Rows per second that Spark writes to a cluster, and the fixed cost of a micro-batch.
 
 Batch queries write the same rows (16-byte keys, 100-byte values, incompressible, yielded from memory) to a topic, with
-and without transactions, to Parquet files, and to nowhere (`noop`), which is the ceiling of what Spark's Python sources
-give. Every write to a topic is counted by a second reader when the clock has stopped.
+and without transactions, to Parquet files, and to `noop`, which is the ceiling of Spark's Python sources. Every write
+to a topic is counted by a second reader after the clock has stopped.
 
-Streaming queries from topic to topic take micro-batches of a bounded number of records (1,000), and one for each time
-that something comes to a topic but nothing passes their filter (empty). Of each kind the median is told, beside the
-same query into `noop`.
+Streaming queries from topic to topic run micro-batches of a bounded number of records (1,000), and empty ones, in which
+new records arrive but none passes the filter. The median of each kind is reported, beside the same query into `noop`.
 
     python benchmarks/spark_write.py [--rows 2000000] [--best-of 3] [--batches 30]
 
@@ -49,9 +48,9 @@ if TYPE_CHECKING:
 
 PER_BATCH = 1_000
 START_SECONDS, BATCH_SECONDS = 120.0, 10.0
-"""What a streaming query may take, before it is given up."""
+"""The timeout of a streaming query."""
 SOURCE = "rows"
-"""`spark_read.produce` makes it."""
+"""The topic that `spark_read.produce` creates."""
 
 
 def main() -> None:
@@ -59,7 +58,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--best-of", type=int, default=3)
     parser.add_argument("--batches", type=int, default=30)
-    parser.add_argument("--folder", help="where cluster and files live; by default the system's temporary folder")
+    parser.add_argument("--folder", help="folder for cluster and files; default: the system's temporary folder")
     arguments = parser.parse_args()
     rows = arguments.rows // (PARTITIONS * CHUNK) * PARTITIONS * CHUNK
     if not rows:
@@ -83,7 +82,7 @@ def main() -> None:
 
 
 def batches_written(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int, best_of: int) -> None:
-    """Everything once to warm up, then the best of a few."""
+    """Run everything once to warm up, then take the best of a few rounds."""
     runs = iter(range(1_000))
 
     def memory() -> DataFrame:
@@ -114,12 +113,13 @@ def batches_written(spark: SparkSession, cluster: LocalCluster, folder: Path, ro
 
 
 def micro_batches(spark: SparkSession, cluster: LocalCluster, folder: Path, batches: int) -> None:
-    """Medians of what Spark says of each micro-batch but the first ones, which warm it up."""
+    """Report medians of Spark's figures for the micro-batches, without the first ones, which warm up the query."""
     rows = max(batches * PER_BATCH // (PARTITIONS * CHUNK) + 1, 1) * PARTITIONS * CHUNK
     produce(cluster, rows)
     with Admin(cluster.bootstrap) as admin:
         admin.create_topic("streamed", partitions=PARTITIONS)
-    # Queries are stopped in the middle of a micro-batch, of which Spark makes pages of errors; what fails is raised.
+    # Queries are stopped in the middle of a micro-batch, for which Spark prints pages of errors; real failures are
+    # raised.
     spark.sparkContext.setLogLevel("OFF")
     table = Table(*MICRO_BATCH_COLUMNS)
     for kind, condition in KINDS.items():
@@ -136,11 +136,11 @@ def micro_batches(spark: SparkSession, cluster: LocalCluster, folder: Path, batc
 
 MICRO_BATCH_COLUMNS = ("micro-batch", "into", "median, ms", "of it addBatch", "micro-batches")
 KINDS = {f"{PER_BATCH:,} rows": "true", "empty": "false"}
-"""Of micro-batches, and the filter that makes them so."""
+"""The names of kinds of micro-batches, and their filters."""
 
 
 def medians(writer: DataStreamWriter, batches: int) -> tuple[str, str, str]:
-    """Of a query that has so many micro-batches to do; the first fifth of them warms it up."""
+    """Return the medians of a query of `batches` micro-batches; the first fifth of them warms it up."""
     query = writer.trigger(processingTime="0 seconds").start()
     deadline = time.monotonic() + START_SECONDS + BATCH_SECONDS * batches
     while query.isActive and (query.lastProgress is None or query.lastProgress.batchId < batches):

@@ -1,18 +1,18 @@
 """Kreps' table of 2014, by one command on one machine: throughput of producers and consumers, and latency.
 
     python benchmarks/table.py                         # every row that is not in the results file yet: about an hour
-    python benchmarks/table.py --smoke                 # ten seconds a row
+    python benchmarks/table.py --smoke                 # ten seconds per row
     python benchmarks/table.py --rows all/send latency --again
-    python benchmarks/table.py --show                  # only the table of what was measured
+    python benchmarks/table.py --show                  # only the table of stored results
 
-Each row has three nodes of its own in a temporary folder, fsync on. The load: distinct, incompressible values of 100
-bytes, made before the clock starts, no compression; at least 60 s and 1 GB after a warm-up; topics of six partitions
-with `retention.bytes` of 2 GB; consumers read a log of 4 GB again and again. Every record is read back by a second
-consumer. Results are lines of JSON, appended as rows end, so what was interrupted goes on where it was; the table shows
-each row's last result of this commit. It needs 50 GB of disk (smoke: 5) and 6 GB of memory.
+Each row has three nodes of its own in a temporary folder, with fsync on. The load: distinct, incompressible values of
+100 bytes, created before the clock starts, no compression; at least 60 s and 1 GB after a warm-up; topics of six
+partitions with `retention.bytes` of 2 GB; consumers read a log of 4 GB repeatedly. Every record is read back by a
+second consumer. Results are lines of JSON, appended as rows end, so an interrupted run continues; the table shows each
+row's last result of this commit. It needs 50 GB of disk (smoke: 5) and 6 GB of memory.
 
-The limit beside each row, in the same run: the same bytes written and fdatasynced by a bare loop as often as there are
-replicas (`bare_loop.py`), or sent by `sendfile` to a socket whose reader drops them (`bare_sendfile.py`).
+The limit of each row is measured in the same run: a bare loop writes and fdatasyncs the same bytes once per replica
+(`bare_loop.py`), or `sendfile` sends them to a socket whose reader drops them (`bare_sendfile.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEADER = ("row", "records/s", "MB/s", "of the limit", "of Kreps'", "CPU s/GB", "
 
 
 def commit() -> str:
-    """Which sources are measured, `+` where they are not as committed."""
+    """Return the commit of the sources, with `+` if they differ from it."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
@@ -43,7 +43,7 @@ def commit() -> str:
 
 
 def read_results(path: str) -> list[Measured]:
-    """All that was ever measured; a line that was cut short is left out."""
+    """Read all results; an incomplete last line is skipped."""
     if not os.path.exists(path):
         return []
     found = []
@@ -57,7 +57,7 @@ def read_results(path: str) -> list[Measured]:
 
 
 def append_result(path: str, result: Measured) -> None:
-    """On disk before the next row begins."""
+    """Append a result, and fsync it before the next row begins."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "ab") as file:
         file.write(msgspec.json.encode(result) + b"\n")
@@ -66,12 +66,12 @@ def append_result(path: str, result: Measured) -> None:
 
 
 def latest(results: Iterable[Measured], *, smoke: bool, sources: Collection[str]) -> dict[str, Measured]:
-    """Row → its last result of these sources and this size."""
+    """Return the last result of each row, for these sources and this size."""
     return {result.row: result for result in results if result.smoke == smoke and result.commit in sources}
 
 
 def markdown(results: dict[str, Measured], rows: Sequence[Row]) -> str:
-    """The table, in the order of the rows."""
+    """Return the table, in the order of the rows."""
     lines = ["| " + " | ".join(HEADER) + " |", "|---" + "|---:" * (len(HEADER) - 2) + "|---|"]
     for row in rows:
         if row.name in results:
@@ -103,7 +103,7 @@ def _cells(row: Row, found: Measured) -> list[str]:
 
 def show(path: str, *, smoke: bool, sources: Collection[str]) -> None:
     results = latest(read_results(path), smoke=smoke, sources=sources)
-    # Not through the console, which would break lines.
+    # The console would break the lines.
     print(markdown(results, ROWS))
     for name, found in results.items():
         print(f"{name}: {found.seconds:.1f} s in {found.passes} passes, {found.cores}, "
@@ -112,13 +112,17 @@ def show(path: str, *, smoke: bool, sources: Collection[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], metavar="ROW", help="default: all")
-    parser.add_argument("--smoke", action="store_true", help="ten seconds a row, on small pools and logs")
-    parser.add_argument("--again", action="store_true", help="also rows that were measured")
-    parser.add_argument("--show", action="store_true", help="measure nothing")
-    parser.add_argument("--results", default=RESULTS, help="the file of results (default %(default)s)")
-    parser.add_argument("--also", nargs="+", default=[], metavar="COMMIT", help="whose results count, too")
-    parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
+    parser.add_argument(
+        "--rows", nargs="+", choices=[row.name for row in ROWS], metavar="ROW", help="rows to measure (default: all)"
+    )
+    parser.add_argument("--smoke", action="store_true", help="ten seconds per row, with small pools and logs")
+    parser.add_argument("--again", action="store_true", help="measure rows again that have results")
+    parser.add_argument("--show", action="store_true", help="only print the table of stored results")
+    parser.add_argument("--results", default=RESULTS, help="file of results (default: %(default)s)")
+    parser.add_argument("--also", nargs="+", default=[], metavar="COMMIT", help="commits whose results are included")
+    parser.add_argument(
+        "--folder", default=None, help="folder on the disk to measure (default: that of temporary files)"
+    )
     options = parser.parse_args()
     source = commit()
     sources = {source, *options.also}
@@ -142,5 +146,5 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on with the row that was not finished")
+        console.print("interrupted; the same command continues with the unfinished row")
         raise SystemExit(130) from None

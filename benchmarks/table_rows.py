@@ -1,8 +1,8 @@
-"""The rows of the throughput table: Kreps' of 2014, what he published, and what ours do.
+"""The rows of the throughput table: Kreps' of 2014, his published figures, and the corresponding loads here.
 
-Figures are of "Benchmarking Apache Kafka: 2 Million Writes Per Second (On Three Cheap Machines)": 50 million records of
-100 bytes, three brokers of six cores, three more machines for the load, no fsync. Ours have `acks=all` and fsync on
-unless their name says otherwise, and all processes on one machine.
+His figures are from "Benchmarking Apache Kafka: 2 Million Writes Per Second (On Three Cheap Machines)": 50 million
+records of 100 bytes, three brokers of six cores, three more machines for the load, no fsync. The rows here use
+`acks=all` and fsync unless their names say otherwise, and run all processes on one machine.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Row:
-    """One row: which clients at once, and what the topic is."""
+    """One row: the clients that run at the same time, and the topic's settings."""
 
     name: str
     what: str
-    """In words, for the table."""
+    """The title for the table."""
     published: float | None
-    """Records a second."""
+    """Records per second."""
     producers: int = 0
     consumers: int = 0
     send: Literal["one", "many"] = "many"
@@ -27,11 +27,11 @@ class Row:
     replication_factor: int = 3
     acks: str = "all"
     rate: float | None = None
-    """Latency is measured, at so many records a second."""
+    """Records per second, if the row measures latency."""
 
     @property
     def reads_a_log(self) -> bool:
-        """It reads what was written before."""
+        """Whether the row reads records that were written before."""
         return self.consumers > 0 and self.producers == 0
 
 

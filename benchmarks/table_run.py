@@ -1,7 +1,7 @@
-"""One row of the throughput table: a fresh cluster, the load, the limit beside it, and what came of it.
+"""One row of the throughput table: a fresh cluster, the load, the limit of the machine, and the result.
 
-The clock runs from the first client's beginning of a pass until its last record is acknowledged (rows of `acks=1`:
-until every follower has it; rows of two kinds of clients: until it is read). It stands still while, between passes, a
+The clock runs from the start of a pass by the first client until its last record is acknowledged (rows of `acks=1`:
+until every follower has it; rows of two kinds of clients: until it is read). It stands still between passes, while a
 second consumer in a process of its own reads all of the pass back: number and checksum must agree, or the program ends.
 """
 
@@ -37,14 +37,14 @@ TOPIC = "table"
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything."""
+    """The sizes of a run."""
 
     pool_bytes: int
     least_bytes: int
     least_seconds: float
     warm_up: float
     log_bytes: int
-    """That consumers read again and again."""
+    """The log that consumers read repeatedly."""
     bare_bytes: int
 
 
@@ -53,15 +53,15 @@ SMOKE = Scale(100_000_000, 1, 10.0, 1.0, 200_000_000, 200_000_000)
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A row's result, as it is kept."""
+    """A row's result, as it is stored."""
 
     row: str
     smoke: bool
     commit: str
     when: str
-    """UTC."""
+    """The time in UTC."""
     records: int
-    """Each of them read back, apart from those of consumer rows, whose log was."""
+    """The number of records. Each was read back, except in consumer rows, whose log was."""
     seconds: float
     passes: int
     records_per_second: float
@@ -76,15 +76,16 @@ class Measured(msgspec.Struct, frozen=True):
     cores: str
     calibration_seconds: float
     latency: Summary | None = None
-    """Latency row: until the record is read."""
+    """Latency row: milliseconds until the record is read."""
     acknowledged: Summary | None = None
-    """Latency row: until it is acknowledged."""
+    """Latency row: milliseconds until it is acknowledged."""
     bare_p50_ms: float | None = None
-    """Latency row: a lone record written and fdatasynced three times by a bare loop."""
+    """Latency row: a single record written and fdatasynced three times by a bare loop."""
 
 
 class Watched(Between):
-    """Around each pass: processes' CPU time, the wait until all is where the row wants it, and the second consumer."""
+    """The work around each pass: the processes' CPU time, the wait until the row's condition holds, and the second
+    consumer."""
 
     def __init__(self, cluster: LocalCluster, admin: Admin, row: Row, records: int) -> None:
         """`records` of one pass of all producers."""
@@ -92,7 +93,7 @@ class Watched(Between):
         self.processes: dict[str, int] = pids(cluster)
         self.cpu: dict[str, float] = {}
         self.cores = Cores(0, 0, 0)
-        """Of the passes alone, as all figures of a row are: making values and reading back are one process's work."""
+        """The CPU time of the passes alone: creating values and reading back happen in the same process."""
         self.checksum = 0
         self.followers: Fleet | None = None
         """Consumers that read while producers write."""
@@ -124,13 +125,14 @@ class Watched(Between):
         return ended
 
     async def stop(self) -> None:
-        """What still reads is of no interest any more."""
+        """Stop the readers, whose further results are not needed."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _all_replicated(self, records: int) -> float:
-        """When all of the pass was below the high watermark. With acks=all that is so already, and costs no time."""
+        """Return the time when all records of the pass were below the high watermark. With acks=all this is already so,
+        and costs no time."""
         deadline = time.monotonic() + CATCH_UP_SECONDS
         while True:
             found = sum((await ends(self._admin)).values()) - sum(self._begin.values())
@@ -146,7 +148,7 @@ class Watched(Between):
 
 
 async def ends(admin: Admin) -> dict[int, int]:
-    """The high watermark of every partition."""
+    """Return the high watermark of every partition."""
     found = await asyncio.gather(*(admin.offsets(TOPIC, partition) for partition in range(PARTITIONS)))
     return {partition: offsets.latest for partition, offsets in enumerate(found)}
 
@@ -154,7 +156,7 @@ async def ends(admin: Admin) -> dict[int, int]:
 async def read_back(
     cluster: LocalCluster, begin: Mapping[int, int], end: Mapping[int, int], wrote: Sequence[Passed]
 ) -> int:
-    """The checksum that producers and a second consumer agree on. Ends the program where they do not."""
+    """Return the checksum on which producers and a second consumer agree. Ends the program if they differ."""
     async with Fleet([ConsumeJob(cluster.bootstrap, TOPIC, checksum=True)]) as fleet:
         (read,) = await fleet.go([Go(start=dict(begin), end=dict(end))])
     records, checksum = sum(one.records for one in wrote), sum(one.checksum for one in wrote)
@@ -164,7 +166,7 @@ async def read_back(
 
 
 async def run_row(cluster: LocalCluster, row: Row, scale: Scale) -> tuple[Totals, Watched]:
-    """Everything that needs the cluster."""
+    """Run everything that needs the cluster."""
     producers = max(row.producers, 1)
     pool_records = scale.pool_bytes // VALUE_BYTES // producers
     async with contextlib.AsyncExitStack() as stack:
@@ -197,7 +199,7 @@ async def run_row(cluster: LocalCluster, row: Row, scale: Scale) -> tuple[Totals
 
 
 async def fill(cluster: LocalCluster, admin: Admin, scale: Scale, watched: Watched) -> None:
-    """The log that consumers read, itself read back once."""
+    """Fill the log that consumers read, and read it back once."""
     records = min(scale.pool_bytes, scale.log_bytes) // VALUE_BYTES
     async with Fleet([ProduceJob(cluster.bootstrap, TOPIC, records, VALUE_BYTES)]) as fleet:
         written = 0
@@ -212,7 +214,7 @@ async def fill(cluster: LocalCluster, admin: Admin, scale: Scale, watched: Watch
 async def measure_latency(
     stack: contextlib.AsyncExitStack, cluster: LocalCluster, row: Row, scale: Scale, watched: Watched
 ) -> Totals:
-    """At a fixed rate; each record is read exactly once, or the client fails."""
+    """Send at a fixed rate; each record is read exactly once, or the client fails."""
     assert row.rate is not None
     fleet = await enter(stack, watched, "client", Fleet([LatencyJob(cluster.bootstrap, TOPIC, row.rate, VALUE_BYTES)]))
     await fleet.go([Go(round(scale.warm_up * row.rate))])
@@ -224,14 +226,14 @@ async def measure_latency(
 
 
 async def enter(stack: contextlib.AsyncExitStack, watched: Watched, name: str, fleet: Fleet) -> Fleet:
-    """Ready, and counted among the processes."""
+    """Wait for the process, and include it in the measurement."""
     await stack.enter_async_context(fleet)
     watched.processes |= {f"{name} {number}": pid for number, pid in enumerate(fleet.pids)}
     return fleet
 
 
 async def settled(admin: Admin) -> None:
-    """What the warm-up wrote is below the high watermark: two looks half a second apart find the same."""
+    """Wait until the warm-up's records are below the high watermark: two readings half a second apart agree."""
     deadline, last = time.monotonic() + CATCH_UP_SECONDS, await ends(admin)
     while time.monotonic() < deadline:
         await asyncio.sleep(0.5)
@@ -243,11 +245,11 @@ async def settled(admin: Admin) -> None:
 
 
 def quiet(progress: Progress) -> None:
-    """A bar would be measured, too."""
+    """Print no progress bar, which would be measured, too."""
 
 
 def measure(row: Row, scale: Scale, *, smoke: bool, commit: str, folder: str | None) -> Measured:
-    """One row, from an empty folder to its figures."""
+    """Measure one row, from an empty folder to its figures."""
     mood, when = calibration(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with a_cluster(folder, settings={"retention_check_ms": "5000"}) as cluster:
         totals, watched = asyncio.run(run_row(cluster, row, scale))
@@ -280,7 +282,7 @@ def measure(row: Row, scale: Scale, *, smoke: bool, commit: str, folder: str | N
 
 
 def bare_limit(row: Row, scale: Scale, folder: str | None) -> float | None:
-    """Bytes a second of values that the machine could do at best: the better of two chunk sizes, or sendfile."""
+    """Return the machine's best rate in bytes of values per second: the better of two chunk sizes, or sendfile."""
     if row.rate is not None:
         return None
     if row.reads_a_log:

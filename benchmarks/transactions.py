@@ -1,12 +1,12 @@
-"""What a transaction costs: how many a second, and how much longer than waiting for the same acknowledgements alone.
+"""The cost of a transaction: transactions per second, and the time added to waiting for the acknowledgements alone.
 
-    python benchmarks/transactions.py                          # 30 s a row
-    python benchmarks/transactions.py --seconds 2 --runs 1     # that it works
+    python benchmarks/transactions.py                          # 30 s per row
+    python benchmarks/transactions.py --seconds 2 --runs 1     # a short trial
 
-Each client sends 10 records over 3 partitions and waits, again and again: `acks` for the acknowledgements, without
-a transaction; `decided` for the commit too; `visible` until every partition shows it. Clients are tasks of one process,
-each with a producer of its own, named or (`unnamed`) with an id for each transaction. Afterwards a second consumer
-counts what is committed: a figure without its records is none.
+Each client repeatedly sends 10 records over 3 partitions and waits: `acks` for the acknowledgements, without a
+transaction; `decided` for the commit as well; `visible` until every partition shows it. Clients are tasks of one
+process, each with a producer of its own, named or (`unnamed`) with an id for each transaction. Afterwards a second
+consumer counts the committed records; without the right number, there is no result.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ WARM_UP = 5
 
 @dataclass
 class Row:
-    """One kind with so many clients."""
+    """One kind with a number of clients."""
 
     kind: str
     clients: int
     seconds: list[float] = field(default_factory=list)
-    """How long each round took."""
+    """The duration of each round."""
     took: float = 0.0
     sent: int = 0
-    """Records, those of the warm-up too."""
+    """Records, including those of the warm-up."""
 
     @property
     def rate(self) -> float:
@@ -53,7 +53,7 @@ class Row:
 
 
 async def client(row: Row, topic: str, producer: Producer, values: Sequence[bytes], until: float | None) -> None:
-    """Rounds until that time, or (None) a few that do not count."""
+    """Run rounds until that time, or (None) a few that do not count."""
     done = 0
     while (until is None and done < WARM_UP) or (until is not None and time.perf_counter() < until):
         started = time.perf_counter()
@@ -95,7 +95,7 @@ async def measure(bootstrap: str, kind: str, clients: int, seconds: float, run: 
 
 
 async def check(bootstrap: str, topic: str, expected: int) -> None:
-    """Every record is there, once."""
+    """Check that every record is there exactly once."""
     count = 0
     async with Consumer(bootstrap, topic) as consumer, asyncio.timeout(60):
         while count < expected:

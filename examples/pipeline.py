@@ -1,12 +1,12 @@
-"""A stream from end to end: flights into a topic, joined, counted and written again by Spark, each one counted once.
+"""A streaming pipeline from end to end: Spark joins, counts and writes flights, each of them exactly once.
 
-    make pipeline                 # half a minute on an idle machine, Java and packages apart
-    python examples/pipeline.py --kill    # the query is killed on the way, and started again
+    make pipeline                 # half a minute on an idle machine, without the installation of Java and packages
+    python examples/pipeline.py --kill    # the query is killed in the middle, and restarted
 
-Three nodes start; a year of flights is produced in the order in which they left, and the weather; Spark joins, counts
-by day and weather with a watermark, and writes each day that is complete to another topic, exactly once, and from there
-to Parquet. At last the files are compared with what plain Python makes of the same flights, and `build/pipeline.svg`
-shows them. It ends with exit code 0 only if every flight was counted, and counted once.
+Three nodes start. A year of flights, in the order of their departure, and the weather are produced. Spark joins them,
+counts by day and weather with a watermark, and writes each complete day to another topic, exactly once, and from there
+to Parquet. Finally, the files are compared with the counts of plain Python code, and `build/pipeline.svg` shows them.
+The exit code is 0 only if every flight was counted exactly once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Counted(msgspec.Struct):
 
 
 async def produce(bootstrap: str, flights: Sequence[Departure]) -> None:
-    """In this order. Partitions take turns, so that a reader which takes the same share of each sees it, too."""
+    """Produce the flights in order, alternating between partitions, so that a reader that takes the same share of each
+    partition sees them in order, too."""
     async with Admin(bootstrap) as admin:
         for topic, partitions in {"departures": PARTITIONS, "weather": 1, "delays": 2}.items():
             await admin.create_topic(topic, partitions, replication_factor=3)
@@ -69,7 +70,7 @@ async def produce(bootstrap: str, flights: Sequence[Departure]) -> None:
 
 
 def run_query(bootstrap: str, folder: Path, kill: bool) -> None:
-    """To its end; with `kill`, not at the first attempt."""
+    """Run the query to its end. With `kill`, kill it once and restart it."""
     started = time.monotonic()
     query = start_query(bootstrap, folder)
     if kill:
@@ -81,10 +82,12 @@ def run_query(bootstrap: str, folder: Path, kill: bool) -> None:
                 os.killpg(query.pid, signal.SIGKILL)
                 raise SystemExit(f"no {KILL_AFTER_BATCHES} micro-batches within {QUERY_SECONDS} s")
             time.sleep(0.02)
-        # Spark's own processes end with the one that started them.
+        # Spark's own processes end with their parent.
         os.killpg(query.pid, signal.SIGKILL)
         query.wait()
-        console.print("[red]SIGKILL[/] to Spark in the middle of it ... started again, it goes on from its checkpoint")
+        console.print(
+            "[red]SIGKILL[/] to Spark in the middle of the query; it is restarted and continues from its checkpoint"
+        )
         query = start_query(bootstrap, folder)
     try:
         code = query.wait(QUERY_SECONDS)
@@ -94,7 +97,7 @@ def run_query(bootstrap: str, folder: Path, kill: bool) -> None:
             query.wait()
     if code:
         raise SystemExit(f"the query ended with {code}")
-    console.print(f"Spark was done after {time.monotonic() - started:.1f} s")
+    console.print(f"Spark finished after {time.monotonic() - started:.1f} s")
 
 
 def start_query(bootstrap: str, folder: Path) -> subprocess.Popen[bytes]:
@@ -105,7 +108,7 @@ def start_query(bootstrap: str, folder: Path) -> subprocess.Popen[bytes]:
 
 
 async def read_topic(bootstrap: str) -> list[Counted]:
-    """Everything that was committed to the topic `delays`."""
+    """Read all committed records of the topic `delays`."""
     found: list[Counted] = []
     async with Consumer(bootstrap, "delays") as consumer:
         while True:
@@ -116,7 +119,7 @@ async def read_topic(bootstrap: str) -> list[Counted]:
 
 
 def read_files(folder: Path) -> list[Counted]:
-    """Everything in the Parquet files."""
+    """Read all rows of the Parquet files."""
     import pyarrow.parquet as pq
 
     rows = pq.read_table(folder / "delays", columns=["day", "weather", "flights", "delay_minutes"]).to_pylist()
@@ -124,7 +127,7 @@ def read_files(folder: Path) -> list[Counted]:
 
 
 def by_day(rows: Sequence[Counted]) -> Counts:
-    """Raises `SystemExit` where a day is counted twice with one kind of weather."""
+    """Sum the counts by day. Raises `SystemExit` if a day occurs twice with one kind of weather."""
     twice = [key for key, times in Counter((row.day, row.weather) for row in rows).items() if times > 1]
     if twice:
         raise SystemExit(f"counted twice: {twice[:5]}")
@@ -136,7 +139,7 @@ def by_day(rows: Sequence[Counted]) -> Counts:
 
 
 def expected(flights: Sequence[Departure]) -> Counts:
-    """What plain Python counts."""
+    """Count the flights in plain Python."""
     found: Counts = {}
     for one in flights:
         day = one.scheduled.date().isoformat()
@@ -146,24 +149,25 @@ def expected(flights: Sequence[Departure]) -> Counts:
 
 
 def judge(flights: Sequence[Departure], topic: Sequence[Counted], files: Sequence[Counted]) -> bool:
-    """Days that the watermark has not passed are not written yet: the last ones."""
+    """Compare the results with the expected counts. The last days, which the watermark has not passed, are not written
+    yet."""
     if sorted(map(msgspec.json.encode, topic)) != sorted(map(msgspec.json.encode, files)):
-        console.print("[bold red]The files are not what was written to the topic.[/]")
+        console.print("[bold red]The files differ from the topic.[/]")
         return False
     wanted, found = expected(flights), by_day(files)
     left = sorted(set(wanted) - set(found))
     wrong = [day for day, counts in found.items() if wanted.get(day) != counts]
     late = sum(one.delay_minutes > 60 for one in flights)
-    console.print(f"{late:,} flights ({late / len(flights):.1%}) came more than an hour late, and out of order")
-    console.print(f"{len(found)} days are complete; still open behind the watermark: {', '.join(left) or 'none'}")
+    console.print(f"{late:,} flights ({late / len(flights):.1%}) left more than an hour late, and are out of order")
+    console.print(f"{len(found)} days are complete; not complete yet at the watermark: {', '.join(left) or 'none'}")
     if wrong or left != sorted(wanted)[len(wanted) - len(left) :] or len(left) > 3:
-        console.print(f"[bold red]Counted otherwise than by plain Python: {wrong[:5] or left[:5]}[/]")
+        console.print(f"[bold red]The counts differ from those of plain Python: {wrong[:5] or left[:5]}[/]")
         return False
     return True
 
 
 def plot(rows: Sequence[Counted], path: Path) -> None:
-    """Mean delay by day, and by weather."""
+    """Plot the mean delay by day, and by weather."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -187,7 +191,7 @@ def plot(rows: Sequence[Counted], path: Path) -> None:
 
 
 def by_weather(rows: Sequence[Counted]) -> Mapping[str, float]:
-    """Mean minutes of delay, the least first."""
+    """Return the mean delay in minutes by weather, in ascending order."""
     flights: Counter[str] = Counter()
     delay: Counter[str] = Counter()
     for row in rows:
@@ -198,27 +202,27 @@ def by_weather(rows: Sequence[Counted]) -> Mapping[str, float]:
 
 
 def act(cluster: LocalCluster, folder: Path, arguments: Any) -> bool:
-    console.rule("[bold]1  Three nodes, and a year of flights in the order in which they left")
+    console.rule("[bold]1  Three nodes, and a year of flights in the order of their departure")
     cluster.start()
     cluster.wait_ready()
     flights = departures()[: arguments.flights]
-    console.print(f"{len(flights):,} flights left; those that were cancelled are left out")
+    console.print(f"{len(flights):,} flights departed; cancelled ones are left out")
     asyncio.run(produce(cluster.bootstrap, flights))
-    console.rule("[bold]2  Spark joins them with the weather, counts by day, and writes what is complete")
+    console.rule("[bold]2  Spark joins them with the weather, counts by day, and writes each complete day")
     run_query(cluster.bootstrap, folder, arguments.kill)
-    console.rule("[bold]3  Every flight counted, and counted once")
+    console.rule("[bold]3  Every flight is counted exactly once")
     topic, files = asyncio.run(read_topic(cluster.bootstrap)), read_files(folder)
     right = judge(flights, topic, files)
     plot(files, Path(arguments.plot))
     means = ", ".join(f"{kind} {minutes:.0f}" for kind, minutes in by_weather(files).items())
-    console.print(f"mean delay in minutes: {means}; {arguments.plot} shows it")
+    console.print(f"mean delay in minutes: {means}; plotted in {arguments.plot}")
     return right
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kill", action="store_true", help="kill the query on the way, and start it again")
-    parser.add_argument("--flights", type=int, default=10**9, help="so many only")
+    parser.add_argument("--kill", action="store_true", help="kill the query in the middle, and restart it")
+    parser.add_argument("--flights", type=int, default=10**9, help="number of flights to use (default: all)")
     parser.add_argument("--plot", default="build/pipeline.svg")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="raftlog-pipeline-") as folder:
@@ -227,7 +231,9 @@ def main() -> int:
             right = act(cluster, Path(folder), arguments)
         finally:
             cluster.stop()
-    console.print("[bold green]Every flight was counted once.[/]" if right else "[bold red]Not every flight was.[/]")
+    console.print(
+        "[bold green]Every flight was counted once.[/]" if right else "[bold red]Not every flight was counted once.[/]"
+    )
     return 0 if right else 1
 
 

@@ -1,12 +1,12 @@
-"""The pipeline's two Spark queries, as a program of its own: it may be killed, and goes on from its checkpoints.
+"""The pipeline's two Spark queries, as a separate program that may be killed and then continues from its checkpoints.
 
     python examples/pipeline_query.py BOOTSTRAP FOLDER
 
-1. Flights (topic `departures`) get the weather of their hour and airport (topic `weather`), are counted by day and
-   weather, and each day that is complete goes to the topic `delays`: exactly once, in micro-batches of 60,000.
+1. Flights (topic `departures`) are joined with the weather of their hour and airport (topic `weather`) and counted by
+   day and weather. Each complete day goes to the topic `delays`, exactly once, in micro-batches of 60,000.
 2. The topic `delays` goes to Parquet files.
 
-Both read what is there and end.
+Both queries read the available records and end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FLIGHT = "scheduled TIMESTAMP, hour TIMESTAMP, delay_minutes INT, origin STRING"
 WEATHER = "origin STRING, hour TIMESTAMP, rain_inches DOUBLE, wind_mph DOUBLE, sight_miles DOUBLE"
 DELAYS = "day DATE, weather STRING, flights BIGINT, delay_minutes BIGINT"
 WATERMARK = "24 hours"
-"""Longer than any flight was late: every one is counted."""
+"""Longer than the greatest delay, so that every flight is counted."""
 PER_TRIGGER = 60_000
 
 KIND = """
@@ -36,7 +36,7 @@ CASE WHEN rain_inches > 0 THEN 'rain'
 
 
 def start_spark(folder: Path) -> SparkSession:
-    """On this machine, with raftlog's sources registered by hand, since nothing is installed."""
+    """Start Spark on this machine, and register raftlog's source explicitly, since it is not installed."""
     from pyspark.sql import SparkSession
 
     from spark_source import RaftlogSource, java
@@ -65,7 +65,8 @@ def start_spark(folder: Path) -> SparkSession:
 
 
 def python_for_spark(folder: Path) -> Path:
-    """Python that imports pyspark as it is installed: Spark's processes would compile it from a zip file each time."""
+    """Write a script that runs Python with the installed pyspark; otherwise each of Spark's processes would compile it
+    from a zip file."""
     program = folder / "python"
     program.write_text(f'#!/bin/sh\nPYTHONPATH="{Path(__file__).parents[1]}" exec "{sys.executable}" "$@"\n')
     program.chmod(0o755)
@@ -73,7 +74,8 @@ def python_for_spark(folder: Path) -> Path:
 
 
 def weather(spark: SparkSession, bootstrap: str) -> DataFrame:
-    """One row an hour and airport; where there are two (clocks go back once a year) the worse one counts."""
+    """Return one row for each hour and airport. If there are two (when clocks are set back), the worse weather
+    counts."""
     from pyspark.sql import functions
 
     reader = spark.read.format("raftlog").option("raftlog.bootstrap.servers", bootstrap)
@@ -88,7 +90,7 @@ def weather(spark: SparkSession, bootstrap: str) -> DataFrame:
 
 
 def delays(spark: SparkSession, bootstrap: str) -> DataFrame:
-    """What goes to the topic `delays`."""
+    """Return the rows for the topic `delays`."""
     from pyspark.sql import functions
 
     reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", bootstrap)
@@ -107,7 +109,7 @@ def delays(spark: SparkSession, bootstrap: str) -> DataFrame:
 
 
 def run(bootstrap: str, folder: Path) -> None:
-    """Both queries, one after the other."""
+    """Run both queries, one after the other."""
     spark = start_spark(folder)
     try:
         writer = delays(spark, bootstrap).writeStream.format("raftlog").option("raftlog.bootstrap.servers", bootstrap)
