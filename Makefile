@@ -1,4 +1,4 @@
-# Everything a newcomer needs: `make demo` and `make test` set up what they use by themselves.
+# Start with `make demo` and `make test`; every target installs what it needs into .venv.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -18,12 +18,12 @@ ifneq ($(SPARK),0)
 	$(MAKE) --no-print-directory pipeline
 endif
 
-pipeline: $(VENV)/.installed-pipeline  ## flights through topics, Spark and Parquet, each one counted once; a plot in build/
+pipeline: $(VENV)/.installed-pipeline  ## flights through topics, Spark and Parquet, each counted exactly once; a plot in build/
 	@$(BIN)/python -P -m spark_source.java --install >/dev/null
 	$(BIN)/python examples/pipeline.py
 
 test: $(VENV)/.installed-dev  ## the whole suite
-	@$(BIN)/python -P -m spark_source.java --install >/dev/null || true  # without Java the tests of Spark say so and are skipped
+	@$(BIN)/python -P -m spark_source.java --install >/dev/null || true  # without Java, the tests of Spark are skipped with that reason
 	$(BIN)/python -P -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/.installed-dev  ## lint and types
@@ -38,14 +38,14 @@ format: $(VENV)/.installed-dev
 sim: $(VENV)/.installed-dev  ## one simulated cluster: make sim SEED=7
 	$(BIN)/python -P -m jepsen_like.simulator --seed $(SEED) --seconds $(SECONDS_SIMULATED)
 
-soak: $(VENV)/.installed-dev  ## the long runs that `make test` leaves out
+soak: $(VENV)/.installed-dev  ## the long runs that `make test` does not include
 	$(BIN)/python -P -m pytest -q -m soak
 
-mutants: $(VENV)/.installed-dev  ## small faults that the tests must notice, into tests/mutants/mutants.jsonl; goes on where it was stopped: make mutants SAMPLE=150 SEED=1 JOBS=2
+mutants: $(VENV)/.installed-dev  ## mutation testing, into tests/mutants/mutants.jsonl; resumes where it was stopped: make mutants SAMPLE=150 SEED=1 JOBS=2
 	$(BIN)/python -P -m tests.mutants run --sample $(SAMPLE) --seed $(SEED) --jobs $(JOBS); status=$$?; $(BIN)/python -P -m tests.mutants score; exit $$status
 
-power-loss: $(VENV)/.installed-dev  ## power failures of three nodes at once, as root, until so many are in power-loss.jsonl: make power-loss ROUNDS=20
-	$(BIN)/python -P -m tests.support.power_rounds --rounds $(ROUNDS) --seed $(SEED) --results power-loss.jsonl
+power-loss: $(VENV)/.installed-dev  ## power failures of three nodes at once (as root), until power-loss.jsonl has ROUNDS of them: make power-loss ROUNDS=20
+	$(BIN)/python -P -m tests.support.clusters.power_rounds --rounds $(ROUNDS) --seed $(SEED) --results power-loss.jsonl
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,8 +4,8 @@ This folder holds the foundation: the shared vocabulary (`model`, `errors`, `con
 transport of the data plane (`http2/`) and the client library (`client/`). None of it imports `metadata`, `partitions`,
 `http_api`, `spark_source` or `jepsen_like`. It also holds what assembles all of them: `broker/` and `cli/`.
 
-Importing this package loads nothing heavy; `Producer`, `Consumer`, `Admin` and `commit_together` are loaded on first
-use.
+Importing this package loads nothing heavy; `Producer`, `Consumer`, `Admin`, `Credentials` and `commit_together` are
+loaded on first use.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from raftlog.client.consuming.consumer import Consumer
     from raftlog.client.transactions.transaction import commit_together
 
     from .client.admin import Admin
+    from .client.consumer import Consumer
+    from .client.credentials import Credentials
     from .client.producer import Producer
 
-__all__ = ["Admin", "Consumer", "Producer", "__version__", "commit_together"]
+__all__ = ["Admin", "Consumer", "Credentials", "Producer", "__version__", "commit_together"]
 
 
 def __getattr__(name: str) -> Any:

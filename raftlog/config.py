@@ -10,12 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, TypeAlias
+from ipaddress import ip_address
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 
 from .errors import InvalidRequest
 from .model import Endpoint
+from .security.principals import USER, check_user_name
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -49,12 +52,13 @@ MAX_FETCH_BYTES = 16 * MIB
 MAX_FETCH_WAIT_MS = 60_000
 """Longest long poll."""
 
+DEFAULT_PRODUCE_TIMEOUT_MS = 30_000
 MAX_PRODUCE_TIMEOUT_MS = 300_000
 """Longest time to wait for the acknowledgement of a produce request."""
 
-MAX_REQUEST_HEAD_BYTES = 1 * MIB
-"""Largest head of a produce, fetch or offsets request, which is parsed on the loop. It fits 10,000 partitions of up to
-64 bytes each, with some to spare."""
+MAX_REQUEST_HEAD_BYTES = 2 * MIB
+"""Largest head of a request, which is parsed on the loop. It fits 10,000 partitions of up to 64 bytes each, with some
+to spare, and every commit of transactions that fits into a body of the HTTP API."""
 
 MAX_TOPIC_NAME = 249
 """Kafka's limit, so that topics can move between the two."""
@@ -138,9 +142,9 @@ _RANGES: dict[str, tuple[int, int]] = {
 _FRACTIONS = ("min_cleanable_dirty_ratio",)
 """Settings whose value is between 0 and 1."""
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "message_timestamp_type": ("CreateTime", "LogAppendTime"),
-    "cleanup_policy": ("delete", "compact", "compact,delete", "delete,compact"),
-    "flush": ("fsync", "os"),
+    "message_timestamp_type": get_args(TimestampType),
+    "cleanup_policy": get_args(CleanupPolicy),
+    "flush": get_args(Flush),
 }
 
 _FRACTION = re.compile(r"[0-9]{0,19}\.?[0-9]{1,19}", re.ASCII)
@@ -211,6 +215,15 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def endpoint(self) -> Endpoint:
         return Endpoint(self.host, self.port)
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it. A host's name other than `localhost` (RFC 6761) is not looked up."""
+        try:
+            address = ip_address(self.host)
+        except ValueError:
+            return self.host.lower().rstrip(".") == "localhost"
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
 
 class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address at which a node listens, and the one that it advertises if that differs."""
@@ -231,8 +244,8 @@ DEFAULT_NODE_NAME = "URI:raftlog:/cluster/{cluster_id}/node/{node_id}"
 class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Paths of PEM files, relative to `node.toml`. The files are read again when they change.
 
-    With this section the data listener accepts only TLS, and this node dials its peers only with TLS. See
-    `docs/security.md`.
+    With this section the data listener accepts only TLS, and this node dials its peers only with TLS. With
+    `security.mode` other than `off` the HTTP API speaks TLS as well. See `docs/security.md`.
     """
 
     certificate: _Text
@@ -243,21 +256,150 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Certificates of the trusted authorities. A holder of a certificate that they signed may be a node."""
     node_name: _Text = DEFAULT_NODE_NAME
     """Pattern of the subject alternative name that identifies a node: `URI:` or `DNS:` and a text with `{node_id}`."""
+    api_certificate: str = ""
+    """A certificate for the HTTP API alone, for clients that trust another authority. Empty: the node's own."""
+    api_key: str = ""
+    """The private key of `api_certificate`, without a pass phrase."""
+    migrating: bool = False
+    """Whether nodes still accept plain text from each other, and dial peers that speak no TLS in plain text. For the
+    time in which a cluster changes to TLS by restarts of one node after the other."""
 
     def __post_init__(self) -> None:
-        kind, colon, text = self.node_name.partition(":")
-        separator = {"URI": "/", "DNS": "."}.get(kind)
-        if not colon or separator is None:
-            raise ValueError(f"node_name must begin with 'URI:' or 'DNS:', not {self.node_name!r}")
-        pieces = re.split(r"(\{node_id\}|\{cluster_id\})", text)
-        places, between = pieces[1::2], pieces[2:-1:2]
-        if places.count("{node_id}") != 1 or len(places) > 2 or places == ["{node_id}"] * 2:
-            raise ValueError("node_name must contain {node_id} once, and {cluster_id} at most once")
-        if any(brace in piece for piece in pieces[::2] for brace in "{}"):
-            raise ValueError("node_name may contain only the fields {node_id} and {cluster_id}")
-        if any(separator not in piece for piece in between):
-            # Otherwise node 2 of cluster "a1" and node 12 of cluster "a" could have the same name.
-            raise ValueError(f"node_name must have a {separator!r} between {{cluster_id}} and {{node_id}}")
+        _check_name_pattern("node_name", self.node_name, "node_id", _SEPARATORS)
+        if bool(self.api_certificate) != bool(self.api_key):
+            raise ValueError("api_certificate and api_key are set together, or neither is")
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Return the files by the name of their setting."""
+        paths = {"certificate": self.certificate, "key": self.key, "authority": self.authority}
+        if self.api_certificate:
+            paths |= {"api_certificate": self.api_certificate, "api_key": self.api_key}
+        return paths
+
+
+DEFAULT_USER_NAME = "URI:raftlog:/user/{user}"
+
+SecurityMode: TypeAlias = Literal["off", "optional", "required"]
+
+
+class OidcConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The identity provider whose access tokens (JWT, RFC 7519 and 9068) the node accepts."""
+
+    issuer: _Text
+    """The provider's identifier, an https URL that equals the `iss` claim exactly."""
+    audience: _Text
+    """The value that the `aud` claim must contain, so that tokens for other services are refused."""
+    jwks: str = ""
+    """The provider's signing keys: an https URL, or a file relative to `node.toml`, which is read again when it
+    changes. Empty: the URL that the issuer's `/.well-known/openid-configuration` names."""
+    authority: str = ""
+    """PEM file with the authorities of the provider's https certificate. Empty: those that the system trusts."""
+    principal_claim: _Text = "sub"
+    """The claim with the user's name."""
+    groups_claim: _Text = "groups"
+    """The claim with the user's groups, a list of texts. A token without it has no groups."""
+
+    def __post_init__(self) -> None:
+        _check_https_url("issuer", self.issuer)
+        if "?" in self.issuer or "#" in self.issuer:
+            raise ValueError(f"issuer must have neither a query nor a fragment: {self.issuer!r}")
+        if self.jwks_is_a_url:
+            _check_https_url("jwks", self.jwks)
+
+    @property
+    def jwks_is_a_url(self) -> bool:
+        """Whether `jwks` is a URL, and no file."""
+        return "://" in self.jwks
+
+
+class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The audit log: who did what from where, allowed or refused, and by which rule.
+
+    Each destination gets all lines.
+    """
+
+    level: Literal["refused", "changes", "all"] = "changes"
+    """`refused`: failed logins and refused requests. `changes`: also every request that changes more than records and
+    offsets. `all`: also reading and writing of those."""
+    file: str = "audit.log"
+    """File of JSON lines; a relative path is inside the data folder. Empty: no file. A file that was renamed is created
+    again, so log rotation needs no signal."""
+    stdout: bool = False
+    """Whether the lines go to the standard output, too."""
+    topic: str = ""
+    """Topic to which the lines are appended, too. It must exist. Empty: none."""
+
+
+class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Authentication and authorization of clients. Users, tokens and rules are in the metadata quorum, not here."""
+
+    mode: SecurityMode = "off"
+    """`required`: every request carries a credential. `optional`: one without a credential is `ANONYMOUS`, and rules
+    decide what it may do. `off`: no credential is looked at, and everything is allowed."""
+    super_users: tuple[str, ...] = ()
+    """Principals (`User:NAME`) that no rule restricts, whatever authenticated them."""
+    insecure: bool = False
+    """Whether listeners without security may listen on addresses that are not loopback."""
+    user_name: _Text = DEFAULT_USER_NAME
+    """Pattern of the subject alternative name that identifies a user: `URI:`, `DNS:` or `email:` and a text with
+    `{user}`."""
+    oidc: OidcConfig | None = None
+    audit: AuditConfig = AuditConfig()
+
+    def __post_init__(self) -> None:
+        _check_name_pattern("user_name", self.user_name, "user", {**_SEPARATORS, "email": "@"})
+        for principal in self.super_users:
+            kind, _, name = principal.partition(":")
+            if kind != USER:
+                raise ValueError(f'super_users must name users, as in "User:admin", not {principal!r}')
+            try:
+                check_user_name(name)
+            except InvalidRequest as error:
+                raise ValueError(f"super_users: {error.detail}") from None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether credentials are checked."""
+        return self.mode != "off"
+
+
+_SEPARATORS = {"URI": "/", "DNS": "."}
+"""Kind of a subject alternative name → the character between its parts."""
+
+
+def _check_name_pattern(setting: str, pattern: str, field: str, separators: Mapping[str, str]) -> None:
+    """Check a pattern of subject alternative names with one `{field}` and at most one `{cluster_id}`.
+
+    Raises `ValueError`.
+    """
+    kind, colon, text = pattern.partition(":")
+    separator = separators.get(kind)
+    if not colon or separator is None:
+        kinds = [f"'{kind}:'" for kind in separators]
+        raise ValueError(f"{setting} must begin with {', '.join(kinds[:-1])} or {kinds[-1]}, not {pattern!r}")
+    pieces = re.split(rf"(\{{{field}\}}|\{{cluster_id\}})", text)
+    places, between = pieces[1::2], pieces[2:-1:2]
+    if places.count(f"{{{field}}}") != 1 or len(places) > 2 or places == [f"{{{field}}}"] * 2:
+        raise ValueError(f"{setting} must contain {{{field}}} once, and {{cluster_id}} at most once")
+    if any(brace in piece for piece in pieces[::2] for brace in "{}"):
+        raise ValueError(f"{setting} may contain only the fields {{{field}}} and {{cluster_id}}")
+    if any(separator not in piece for piece in between):
+        # Otherwise node 2 of cluster "a1" and node 12 of cluster "a" could have the same name.
+        raise ValueError(f"{setting} must have a {separator!r} between {{cluster_id}} and {{{field}}}")
+
+
+def _check_https_url(setting: str, text: str) -> None:
+    """Check a URL of the identity provider. Raises `ValueError`."""
+    try:
+        url = urlsplit(text)
+        _ = url.port
+    except ValueError as error:
+        raise ValueError(f"{setting} {text!r} is no URL: {error}") from None
+    if url.username is not None or url.password is not None:
+        raise ValueError(f"{setting} must not contain a user or a password")
+    if url.scheme != "https" or not url.hostname:
+        raise ValueError(f"{setting} must be an https URL, so that its answers are authentic, not {text!r}")
 
 
 class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -300,6 +442,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Overrides by node id. The ids are text because TOML's keys are strings."""
     tls: TlsConfig | None = None
     """TLS for the data listener and for all links between nodes. None: plain text."""
+    security: SecurityConfig = SecurityConfig()
     timing: TimingConfig = TimingConfig()
     scheduling: Literal["batch", "other"] = "batch"
     """CPU scheduling policy of the node's threads.
@@ -308,7 +451,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     few cores single records have lower latency. `other`: the system's default.
     """
     fsync_threads: _Threads = 2
-    """Threads that write and fsync logs, which is also the number of logs that one round of group commit covers."""
+    """Threads that write and fsync logs: the number of logs that are fsynced at the same time."""
     worker_threads: _Threads = 2
     """Threads for all other blocking work: reads that miss the page cache, opening and removing logs."""
     retention_check_ms: _Milliseconds = 30_000
@@ -320,6 +463,9 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Time for which the committed offsets of a consumer group without members are kept."""
     transactional_id_expiration_minutes: Annotated[int, msgspec.Meta(ge=1, le=10 * 525_600)] = 10_080
     """Time for which an unused `transactional_id` is kept, since its last transaction began or ended."""
+    transaction_max_timeout_ms: Annotated[int, msgspec.Meta(ge=100, le=3_600_000)] = 3_600_000
+    """The longest timeout that a transaction may ask for on this node. A transaction that its producer abandoned holds
+    back `read_committed` consumers for as long (Kafka's `transaction.max.timeout.ms`)."""
     producer_id_expiration_ms: Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 3_600_000)] = 24 * 3_600_000
     """Time for which a partition keeps the state of an idempotent producer that writes nothing, counted while its
     replica is in service (Kafka's `producer.id.expiration.ms`)."""
@@ -348,6 +494,38 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     fetch_cache_bytes: _Bytes = 64 * MIB
     """Memory for recently appended batches, over all partitions, which serves readers at the end of the log."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def __post_init__(self) -> None:
+        if self.security.is_on and self.tls is None:
+            raise ValueError(
+                f"security.mode is {self.security.mode!r}, which needs the section [tls]: credentials must not travel "
+                'in plain text. Add [tls] (see `raftlog tls`), or set security.mode = "off"'
+            )
+        if self.security.mode == "required" and self.tls is not None and self.tls.migrating:
+            raise ValueError(
+                "tls.migrating is true, so that anybody can be a node, but security.mode is 'required': remove "
+                'tls.migrating when every node has [tls]; until then, use security.mode = "optional"'
+            )
+        if self.exposed and not self.security.insecure:
+            raise ValueError(
+                f"{' and '.join(self.exposed)}: other machines can reach the address, but security.mode is 'off', so "
+                "everybody there could read, write and delete everything. Set up security (`raftlog server init "
+                "--secure` does), or listen on 127.0.0.1. On a network with trusted machines only, set "
+                "`insecure = true` under [security]"
+            )
+
+    @property
+    def accepts_plain(self) -> bool:
+        """Whether a data listener with TLS serves plain connections, too."""
+        return self.security.mode == "optional" or (self.tls is not None and self.tls.migrating)
+
+    @property
+    def exposed(self) -> list[str]:
+        """Return the listeners, with their addresses, that other machines can use without a credential."""
+        if self.security.is_on:
+            return []
+        listeners = {"api.listen": self.api.listen, "data.listen": self.data.listen}
+        return [f"{name} {address.endpoint}" for name, address in listeners.items() if not address.is_loopback]
 
 
 def load_node_config(text: str) -> NodeConfig:

@@ -1,11 +1,12 @@
-"""Every error, classified by whose fault it is and by what the caller can do.
+"""Every error, classified by its origin and by what the caller can do.
 
 There are five kinds:
 
 * `InvariantViolation`: a bug in raftlog. The replica or node that finds it stops and serves nothing more.
-* `RemoteProtocolError`: a peer violated the protocol. The connection is dropped, with no other effect.
+* `RemoteProtocolError`: a peer violated the protocol. The connection is dropped, with no other effect. Nothing that a
+  peer sends is reported as an `InvariantViolation`: no frame stops a node.
 * `InvalidRequest`: the caller asked for something impossible. Nothing was changed (S11).
-* `RetriableError`: the environment: a leader moved, a disk is full, a deadline passed. `applied` tells whether the
+* `RetriableError`: the environment: a leader moved, a disk is full, a deadline passed. `applied` says whether the
   operation may have taken effect anyway: the outcome of a timeout is *unknown*, never *failed*.
 * `DiskDamaged`: a disk lost or changed what it had made durable. The node does not start; the detail says what to do.
 
@@ -34,85 +35,99 @@ class Code:
 
     status: int
     retriable: bool
+    title: str
+    """The title of a problem document."""
     applied: Applied = Applied.NO
 
 
 CODES: dict[str, Code] = {
     # Errors of the caller.
-    "invalid_request": Code(400, False),
-    "invalid_config": Code(400, False),
-    "invalid_topic_name": Code(400, False),
-    "invalid_json": Code(400, False),
-    "corrupt_batch": Code(400, False),
-    "timestamp_out_of_range": Code(400, False),
-    "invalid_record": Code(400, False),
-    "unsupported_version": Code(400, False),
-    "origin_not_allowed": Code(403, False),
-    "cluster_authorization_failed": Code(403, False),
-    "host_not_allowed": Code(421, False),
-    "not_found": Code(404, False),
-    "unknown_topic": Code(404, False),
-    "unknown_partition": Code(404, False),
-    "method_not_allowed": Code(405, False),
-    "not_acceptable": Code(406, False),
-    "not_a_voter": Code(404, False),
-    "unknown_group": Code(404, False),
-    "unknown_member": Code(409, False),
-    "member_fenced": Code(409, False),
-    "stale_generation": Code(409, False),
-    "group_not_empty": Code(409, False),
-    "topic_exists": Code(409, False),
-    "reassignment_in_progress": Code(409, False),
-    "no_reassignment_in_progress": Code(409, False),
-    "quorum_majority_at_risk": Code(409, False),
-    "out_of_order_sequence": Code(409, False),
-    "producer_fenced": Code(409, False),
-    "unknown_producer_id": Code(409, False),
-    "unknown_transaction": Code(404, False),
-    "transaction_committed": Code(409, False),
-    "transaction_aborted": Code(409, False),
-    "position_taken": Code(409, False),
-    "offset_moved": Code(409, False),
-    "producer_ids_expired": Code(409, False),
-    "transaction_too_large": Code(413, False),
-    "body_too_large": Code(413, False),
-    "batch_too_large": Code(413, False),
-    "unsupported_media_type": Code(415, False),
-    "offset_out_of_range": Code(416, False),
-    "idempotency_key_reused": Code(422, False),
+    "invalid_request": Code(400, False, "The request is malformed"),
+    "invalid_config": Code(400, False, "A setting is unknown or out of range"),
+    "invalid_topic_name": Code(400, False, "The topic name is not allowed"),
+    "invalid_json": Code(400, False, "The body is not valid JSON"),
+    "corrupt_batch": Code(400, False, "A record batch is corrupt"),
+    "timestamp_out_of_range": Code(400, False, "A timestamp is out of range"),
+    "invalid_record": Code(400, False, "The topic does not accept the record"),
+    "unsupported_version": Code(400, False, "The version is not supported"),
+    "unauthenticated": Code(401, False, "The credential is missing or not valid"),
+    "authorization_failed": Code(403, False, "No rule allows the request"),
+    "origin_not_allowed": Code(403, False, "The origin is not allowed"),
+    "cluster_authorization_failed": Code(403, False, "Only nodes of this cluster may do this"),
+    "host_not_allowed": Code(421, False, "The host is not one of this node's names"),
+    "not_found": Code(404, False, "There is no such path"),
+    "unknown_topic": Code(404, False, "There is no such topic"),
+    "unknown_partition": Code(404, False, "There is no such partition"),
+    "method_not_allowed": Code(405, False, "The path does not support this method"),
+    "not_acceptable": Code(406, False, "None of the accepted media types is available"),
+    "not_a_voter": Code(404, False, "The node is not a voter of the metadata quorum"),
+    "unknown_group": Code(404, False, "There is no such consumer group"),
+    "unknown_user": Code(404, False, "There is no such user"),
+    "unknown_token": Code(404, False, "There is no such token"),
+    "unknown_member": Code(409, False, "The group has no such member"),
+    "member_fenced": Code(409, False, "A newer incarnation of the member has joined the group"),
+    "stale_generation": Code(409, False, "The member does not own a partition, or no longer owns it"),
+    "group_not_empty": Code(409, False, "The group has members"),
+    "topic_exists": Code(409, False, "The topic exists already"),
+    "user_exists": Code(409, False, "The user exists already"),
+    "user_changed": Code(409, False, "The user was changed meanwhile"),
+    "token_exists": Code(409, False, "The token exists already"),
+    "already_bootstrapped": Code(409, False, "The cluster has its first administrator already"),
+    "reassignment_in_progress": Code(409, False, "The partition is being moved"),
+    "no_reassignment_in_progress": Code(409, False, "The partition is not being moved"),
+    "quorum_majority_at_risk": Code(409, False, "The metadata quorum would risk its majority"),
+    "out_of_order_sequence": Code(409, False, "The producer's sequence number is out of order"),
+    "producer_fenced": Code(409, False, "The producer was replaced by a newer one"),
+    "unknown_producer_id": Code(409, False, "The producer id is not known"),
+    "unknown_transaction": Code(404, False, "There is no such transaction"),
+    "transaction_committed": Code(409, False, "The transaction is committed already"),
+    "transaction_aborted": Code(409, False, "The transaction is aborted"),
+    "position_taken": Code(409, False, "The position was published before"),
+    "offset_moved": Code(409, False, "The committed offset of the group, or the position, has moved"),
+    "producer_ids_expired": Code(409, False, "The block of the producer id has expired"),
+    "transaction_too_large": Code(413, False, "The transaction is too large"),
+    "body_too_large": Code(413, False, "The body is too large"),
+    "batch_too_large": Code(413, False, "A record or batch is too large for the topic"),
+    "unsupported_media_type": Code(415, False, "The media type is not supported"),
+    "offset_out_of_range": Code(416, False, "The offset is out of range"),
+    "idempotency_key_reused": Code(422, False, "The idempotency key was used with another body"),
     # Errors of the environment: nothing happened, and a retry may succeed.
-    "not_leader": Code(503, True),
-    "leader_not_available": Code(503, True),
-    "fenced_leader_epoch": Code(503, True),
-    "unknown_leader_epoch": Code(503, True),
-    "unknown_fetch_session": Code(503, True),
-    "stale_incarnation": Code(503, True),
-    "stale_partition_epoch": Code(503, True),
-    "not_eligible": Code(503, True),
-    "not_enough_replicas": Code(503, True),
-    "not_controller": Code(503, True),
-    "not_coordinator": Code(503, True),
-    "stale_group_epoch": Code(503, True),
-    "quorum_unavailable": Code(503, True),
-    "quorum_change_in_progress": Code(503, True),
-    "voter_not_caught_up": Code(503, True),
-    "offset_not_available": Code(503, True),
-    "replica_not_available": Code(503, True),
-    "metadata_behind": Code(503, True),
-    "overloaded": Code(503, True),
-    "shutting_down": Code(503, True),
-    "connection_lost": Code(503, True),
-    "disk_full": Code(507, True),
-    "disk_failed": Code(503, True),
-    "slow_request": Code(408, True),
+    "not_leader": Code(503, True, "The partition is led by another broker"),
+    "leader_not_available": Code(503, True, "The partition has no leader at the moment"),
+    "fenced_leader_epoch": Code(503, True, "The leader epoch is older than the leader's"),
+    "unknown_leader_epoch": Code(503, True, "The leader epoch is newer than the broker's"),
+    "unknown_fetch_session": Code(503, True, "The broker no longer has the fetch session"),
+    "stale_incarnation": Code(503, True, "A broker has restarted since"),
+    "stale_partition_epoch": Code(503, True, "The partition has changed since"),
+    "not_eligible": Code(503, True, "The replica may not take part at the moment"),
+    "not_enough_replicas": Code(503, True, "Too few replicas are in sync"),
+    "not_controller": Code(503, True, "The node is not the controller"),
+    "not_coordinator": Code(503, True, "The node does not coordinate groups"),
+    "stale_group_epoch": Code(503, True, "The group has changed meanwhile"),
+    "quorum_unavailable": Code(503, True, "The metadata quorum has no leader at the moment"),
+    "quorum_change_in_progress": Code(503, True, "The voters of the metadata quorum are changing"),
+    "voter_not_caught_up": Code(503, True, "The node does not follow the metadata log closely enough to vote"),
+    "offset_not_available": Code(503, True, "The offset is not known yet"),
+    "replica_not_available": Code(503, True, "The replica is not available"),
+    "metadata_behind": Code(503, True, "The node's view of the metadata is behind what the caller knows"),
+    "overloaded": Code(503, True, "The node is overloaded"),
+    "throttled": Code(429, True, "A quota is used up for the moment"),
+    "identity_provider_unavailable": Code(503, True, "The keys of the identity provider could not be read yet"),
+    "shutting_down": Code(503, True, "The node is shutting down"),
+    "connection_lost": Code(503, True, "The connection to another node was lost"),
+    "disk_full": Code(507, True, "The disk is full"),
+    "disk_failed": Code(503, True, "The disk failed"),
+    "slow_request": Code(408, True, "The request arrived too slowly"),
     # Errors of the environment: the operation may have taken effect.
-    "not_enough_replicas_after_append": Code(503, True, Applied.UNKNOWN),
-    "leadership_lost": Code(503, True, Applied.UNKNOWN),
-    "request_timed_out": Code(504, True, Applied.UNKNOWN),
-    "outcome_unknown": Code(504, True, Applied.UNKNOWN),
+    "not_enough_replicas_after_append": Code(
+        503, True, "Too few replicas were in sync after the append", Applied.UNKNOWN
+    ),
+    "leadership_lost": Code(503, True, "The leader lost its leadership during the request", Applied.UNKNOWN),
+    "request_timed_out": Code(504, True, "The request timed out", Applied.UNKNOWN),
+    "outcome_unknown": Code(504, True, "It is not known whether the request took effect", Applied.UNKNOWN),
     # Errors of a peer, and raftlog's own.
-    "protocol_error": Code(502, False, Applied.UNKNOWN),
-    "internal_error": Code(500, False, Applied.UNKNOWN),
+    "protocol_error": Code(502, False, "Another node violated the protocol", Applied.UNKNOWN),
+    "internal_error": Code(500, False, "A bug in raftlog", Applied.UNKNOWN),
 }
 """Stable code → its meaning. The exhaustive test walks this table."""
 
@@ -153,8 +168,8 @@ class InvariantViolation(RaftlogError):
 
 
 class Unforeseen(InvariantViolation):
-    """An exception that raftlog does not raise on purpose. The half-done work is discarded and restarted from what is
-    on disk."""
+    """An exception that raftlog does not raise on purpose. The unfinished work is discarded and restarted from the
+    state on disk."""
 
 
 class RemoteProtocolError(RaftlogError):
@@ -162,6 +177,14 @@ class RemoteProtocolError(RaftlogError):
 
     def __init__(self, detail: str) -> None:
         super().__init__("protocol_error", detail)
+
+
+class Contradiction(RemoteProtocolError):
+    """A peer's frame contradicts what this node knows for certain: one of the two is wrong, or the frame is forged.
+
+    As after any breach the connection is dropped and the frame is not followed. The node's health reports it as well,
+    because no correct peer sends such a frame.
+    """
 
 
 class InvalidRequest(RaftlogError):

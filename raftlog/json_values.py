@@ -1,4 +1,4 @@
-"""The representation of keys and values in JSON, in both directions.
+"""The representation of records in JSON: their form, and their keys and values in both directions.
 
 Input: a string is stored as its UTF-8 text, `{"base64": "..."}` as the bytes that it encodes, null as no value (a
 tombstone), and any other JSON value as its JSON text, byte for byte as it was sent (so no number loses a digit).
@@ -19,7 +19,7 @@ This module is pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,11 +31,37 @@ MAX_SHOWN_DEPTH = 64
 
 NULL = msgspec.Raw(b"null")
 
+JSON_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""The exceptions that msgspec raises for text that it cannot decode."""
+
 
 class Binary(msgspec.Struct, gc=False):
     """Bytes in JSON."""
 
     base64: bytes
+
+
+class HeaderIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A header of a record in JSON."""
+
+    key: str
+    value: msgspec.Raw = NULL
+
+
+class RecordIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A record in JSON. `gc=False`: it cannot be part of a reference cycle, and there may be very many."""
+
+    value: msgspec.Raw
+    key: msgspec.Raw = NULL
+    timestamp: int | None = None
+    headers: dict[str, msgspec.Raw] | list[HeaderIn] | None = None
+    partition: int | None = None
+
+    @property
+    def header_pairs(self) -> Iterable[tuple[str, msgspec.Raw]]:
+        """Names and values of its headers."""
+        headers = self.headers or ()
+        return headers.items() if isinstance(headers, dict) else [(header.key, header.value) for header in headers]
 
 
 Shown = str | msgspec.Raw | Binary | None
@@ -44,6 +70,7 @@ Shown = str | msgspec.Raw | Binary | None
 Show = Callable[[bytes | None], Shown]
 
 _decode_string = msgspec.json.Decoder(str).decode
+_decode_strings = msgspec.json.Decoder(list[str | None]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_binary = msgspec.json.Decoder(Binary).decode
 
@@ -53,6 +80,15 @@ _BRACKETS = re.compile(rb"[\[\]{}]")
 
 
 # --- In --------------------------------------------------------------------------------------------------------------
+
+
+def json_refused(error: Exception, where: str = "") -> InvalidRequest:
+    """Return the refusal of JSON that msgspec cannot decode: `invalid_request` if only its shape is another. `where`:
+    the place, before the error's text."""
+    if isinstance(error, RecursionError):
+        return InvalidRequest("invalid_json", f"{where}JSON is nested too deeply")
+    code = "invalid_request" if isinstance(error, msgspec.ValidationError) else "invalid_json"
+    return InvalidRequest(code, f"{where}{error}")
 
 
 def value_bytes(text: bytes) -> bytes | None:
@@ -69,13 +105,18 @@ def value_bytes(text: bytes) -> bytes | None:
         if first == _BRACE and _may_be_binary(text) and _is_binary(text):
             return _decode_binary(text).base64
         text.decode()
-    except msgspec.ValidationError as error:
-        raise InvalidRequest("invalid_request", str(error)) from None
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise InvalidRequest("invalid_json", str(error)) from None
-    except RecursionError:
-        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+    except JSON_ERRORS as error:
+        raise json_refused(error) from None
     return text
+
+
+def string_column(values: Sequence[Any]) -> list[bytes | None] | None:
+    """Return the stored bytes of JSON values that are all strings or null, decoded by one call; otherwise None."""
+    try:
+        strings = _decode_strings(b"[" + b",".join(values) + b"]")
+    except JSON_ERRORS:
+        return None
+    return [None if string is None else string.encode() for string in strings]
 
 
 def _may_be_binary(text: bytes) -> bool:
@@ -132,7 +173,7 @@ def _embedded(value: bytes) -> msgspec.Raw | Binary | None:
             return None
         if _may_be_binary(compact) and compact[0] == _BRACE and _is_binary(compact):
             return Binary(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except JSON_ERRORS:
         return None
     return msgspec.Raw(compact)
 

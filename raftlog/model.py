@@ -43,9 +43,6 @@ ProducerEpoch = NewType("ProducerEpoch", int)
 Sequence = NewType("Sequence", int)
 """Number of a record among those of one (producer id, epoch) in one partition. It wraps at 2**31."""
 
-TimestampMs = NewType("TimestampMs", int)
-"""Milliseconds since 1970-01-01T00:00:00Z."""
-
 FilePosition = NewType("FilePosition", int)
 """Byte position in a segment file."""
 
@@ -55,8 +52,6 @@ NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER_ID = ProducerId(-1)
 EVERY_PRODUCER_ID = ProducerId(2**63 - 1)
 """A bound on producer ids that excludes none, for state that may be missing for any producer. It is never granted."""
-NO_PRODUCER_EPOCH = ProducerEpoch(-1)
-NO_SEQUENCE = Sequence(-1)
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -288,25 +283,3 @@ class QuorumStatus:
     forgetful: tuple[BrokerId, ...] = ()
     """Nodes that lost what they had acknowledged and no longer take part: all that the leader knows, or on any other
     node itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class VotersChange:
-    """The outcome of a change of the quorum's voters, or a plan for one."""
-
-    before: tuple[BrokerId, ...]
-    after: tuple[BrokerId, ...]
-    applied: bool
-    """True if the change is in effect, False if this is a plan."""
-    index: int
-    """Index of the change in the metadata log; -1 if there was nothing to change."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureLevelChange:
-    """The outcome of a change of the cluster's feature level, or a plan for one."""
-
-    before: int
-    after: int
-    applied: bool
-    """True if the change is in effect, False if this is a plan."""

@@ -19,7 +19,7 @@ MAX_MEMORY = 1 << 20
 
 
 def full_matcher(pattern: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a whole text matches `pattern`.
+    """Return a function that checks whether a whole text matches `pattern`.
 
     Raises `InvalidRequest` if the pattern is malformed or too large.
     """

@@ -11,13 +11,18 @@ pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from .errors import RaftlogError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 T = TypeVar("T")
+
+Answer: TypeAlias = Callable[[T | RaftlogError], None]
+"""A callback for the outcome of an operation, called exactly once: with the result, or with the error that ended it."""
 
 
 class Clock(Protocol):
@@ -212,7 +217,7 @@ class Disk(Protocol):
         The changes are writes, cuts, creations, renamings and removals. One call covers any number of files. It also
         waits for other processes' writes to the same disk.
 
-        Raises `DiskFailed`, which does not tell which files are affected. From then on every open file with data that
+        Raises `DiskFailed`, which does not say which files are affected. From then on every open file with data that
         was not fsynced is lost (`File.lose`), including files of other callers: a later successful call says nothing
         about what this one dropped.
         """
@@ -239,6 +244,23 @@ Part: TypeAlias = Buffer | FileRegion
 def part_length(part: Part) -> int:
     """Return the number of bytes in a piece of a message."""
     return part.length if isinstance(part, FileRegion) else memoryview(part).nbytes
+
+
+def behind(views: Iterable[memoryview], done: int) -> list[memoryview]:
+    """Return the rest of the buffers after the first `done` bytes, which were written or sent."""
+    left = []
+    for view in views:
+        if done < view.nbytes:
+            left.append(view[done:])
+        done = max(0, done - view.nbytes)
+    return left
+
+
+def release_regions(parts: Iterable[Part]) -> None:
+    """Release every file region of a message that is given up."""
+    for part in parts:
+        if isinstance(part, FileRegion):
+            part.release()
 
 
 class Link(Protocol):

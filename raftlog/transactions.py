@@ -14,18 +14,22 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
+
+import msgspec
 
 from .model import Offset, ProducerEpoch, ProducerId, TopicPartition
 
 NO_OFFSET = Offset(-1)
+ATTEMPT_BYTES = 16
+"""The size of the random id of an initialization, the same in each of its retries."""
 
 
 class TransactionKey(NamedTuple):
-    """The identity of a transaction."""
+    """The identity of a transaction. In messages and in the metadata log it is an array of two bounded numbers."""
 
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
+    producer_id: Annotated[ProducerId, msgspec.Meta(ge=0, le=2**62)]
+    producer_epoch: Annotated[ProducerEpoch, msgspec.Meta(ge=0, le=2**15 - 1)]
 
 
 class Outcome(enum.IntEnum):

@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-FEATURE_LEVEL = 5
+FEATURE_LEVEL = 6
 """Highest feature level that this code supports.
 
 The quorum holds the cluster's finalized level. A command above that level is never proposed, and a node that receives
@@ -13,4 +13,5 @@ one it cannot decode stops with an error.
 * Level 4: a reassignment in progress can be replaced by another.
 * Level 5: a `min.insync.replicas` above the size of the commit set does not block recovery; topics have a creation
   index; the cluster has a time; a leadership can restart in a new epoch; a registration names the one that it replaces.
+* Level 6: users, tokens, access rules and quotas.
 """

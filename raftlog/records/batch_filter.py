@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import compress as select
 from itertools import repeat
 from operator import is_, sub
+
+from msgspec.structs import replace
 
 from raftlog.config import MAX_BATCH_BYTES, MAX_BATCH_DECOMPRESSED_BYTES
 from raftlog.model import NO_PRODUCER_ID
@@ -92,7 +93,7 @@ def is_hole(header: BatchHeader) -> bool:
 def hole(
     base_offset: int, end_offset: int, leader_epoch: int, max_timestamp: int, greatest_id: int = NO_PRODUCER_ID
 ) -> bytes:
-    """Return a batch without records and producer that stands for the offsets [base_offset, end_offset).
+    """Return a batch without records and producer that covers the offsets [base_offset, end_offset).
 
     Any part of it is a hole as well. `max_timestamp` is that of the removed records, in milliseconds; -1: none.
     `greatest_id` is the greatest id of the producers that appear nowhere else in the log; -1: none.

@@ -23,8 +23,9 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 
+import msgspec
 from crc32c import crc32c
 
 from raftlog.errors import CorruptBatch, InvalidRequest
@@ -41,7 +42,6 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")
 _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8
-_CRC_POSITION = 17
 _CRC_START = 21
 _CODEC_POSITION = 22
 """Position of the lower byte of the attributes."""
@@ -71,8 +71,7 @@ class Codec(enum.IntEnum):
 _CODECS = tuple(Codec)
 
 
-@dataclass(slots=True)
-class BatchHeader:
+class BatchHeader(msgspec.Struct):
     """The header of a record batch, with Kafka's names. Lengths are in bytes, timestamps in milliseconds since 1970.
 
     Invariant (if `parse_header` returned it): every field is in the range that the format allows.
@@ -132,21 +131,10 @@ class BatchHeader:
 
     def pack(self) -> bytes:
         """Return the 61 bytes."""
-        return _HEADER.pack(
-            self.base_offset,
-            self.batch_length,
-            self.leader_epoch,
-            self.magic,
-            self.crc,
-            self.attributes,
-            self.last_offset_delta,
-            self.base_timestamp,
-            self.max_timestamp,
-            self.producer_id,
-            self.producer_epoch,
-            self.base_sequence,
-            self.record_count,
-        )
+        return _HEADER.pack(*_fields_of(self))
+
+
+_fields_of = attrgetter(*BatchHeader.__struct_fields__)
 
 
 def attributes_of(codec: Codec, *, transactional: bool = False, control: bool = False) -> int:
