@@ -87,13 +87,24 @@ def route(
 
     async def handler(request: web.Request) -> web.StreamResponse:
         query = Query(request, parameters, repeatable=repeatable)
-        call = Call(request, context_of(request), query, caller_of(request), action, request_id_of(request))
+        context = context_of(request)
+        call = Call(
+            request,
+            context,
+            query,
+            caller_of(request),
+            action,
+            request_id_of(request),
+            guard,
+            context.service.access.rules_version,
+        )
         # The decision comes first: other refusals tell something about what the caller may not use.
         guard(call)
         query.check()
         if decided:
             spend(call.caller, call.service.access, {Usage.METADATA_COMMANDS: 1})
         await know_topic(call)
+        call.check_again()
         return await answer(call)
 
     return method, path, handler

@@ -18,7 +18,7 @@ CHANGE_TIMEOUT_S = 60.0
 
 
 async def list_acls(call: Call) -> web.StreamResponse:
-    await call.context.catch_up("a rule")
+    await call.catch_up("a rule")
     return json_reply(_acls(call.view.security.rules()))
 
 
@@ -42,7 +42,7 @@ async def check_acl(call: Call) -> web.StreamResponse:
     kind, _, name = check_principal(asked.principal).partition(":")
     if kind != USER or name == "*":
         raise InvalidRequest("invalid_request", "the question is about one user: User:NAME")
-    await call.context.catch_up("a rule")
+    await call.catch_up("a rule")
     principal, host = Principal(name, tuple(asked.groups)), host_of(asked.host) if asked.host else ""
     found = call.service.access.explain(principal, host, asked.operation, Resource(asked.resource_type, asked.name))
     acl = None if found.rule is None else documents.Acl.of(found.rule)
@@ -50,7 +50,7 @@ async def check_acl(call: Call) -> web.StreamResponse:
 
 
 async def list_quotas(call: Call) -> web.StreamResponse:
-    await call.context.catch_up("a quota")
+    await call.catch_up("a quota")
     return json_reply(documents.Quotas([_quota(one) for one in call.view.security.quotas()]))
 
 

@@ -75,7 +75,7 @@ async def seek(call: Call) -> web.StreamResponse:
     asked = await read_json(call, documents.SeekGroup)
     name = group_name(call)
     _check_named(call, (one.topic for one in asked.topics or ()))
-    await call.context.catch_up(f"group {name!r}")
+    await call.catch_up(f"group {name!r}")
     view = call.view
     _check_partitions(call, (TopicPartition(TopicId(bytes.fromhex(one.topic_id)), 0) for one in asked.planned))
     group = view.groups.group(name)
@@ -238,7 +238,7 @@ async def _by_topic_id(call: Call, asked: Sequence[documents.OffsetToCommit]) ->
     this node's view may still have a deleted one. Raises `InvalidRequest`."""
     named = next((one.topic for one in asked if one.topic_id is None), None)
     if named is not None:
-        await call.context.catch_up(f"topic {named!r}")
+        await call.catch_up(f"topic {named!r}")
     offsets: list[wire.OffsetToCommit] = []
     topic_id, last = TopicId(b""), None
     for one in asked:

@@ -107,7 +107,7 @@ def group_name(call: Call) -> str:
 async def group_of(call: Call) -> GroupRecord:
     """Return the group's present state (S7). Raises `InvalidRequest("unknown_group")`."""
     name = group_name(call)
-    await call.context.catch_up(f"group {name!r}")
+    await call.catch_up(f"group {name!r}")
     group = call.view.groups.group(name)
     if group is None:
         raise InvalidRequest("unknown_group", f"there is no group {name!r}")

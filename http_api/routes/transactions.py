@@ -137,7 +137,7 @@ def _parse_commit(body: bytes) -> wire.CommitRequest:
 
 async def list_transactions(call: Call) -> web.StreamResponse:
     """List transactions that are open in partitions of this leader, or committed and not yet visible everywhere."""
-    await call.context.catch_up("a transaction")
+    await call.catch_up("a transaction")
     found = await _under_way(call)
     shown, looked_at = [], 0
     for key in sorted(found):
@@ -153,7 +153,7 @@ async def list_transactions(call: Call) -> web.StreamResponse:
 async def describe_transaction(call: Call) -> web.StreamResponse:
     """Describe a named producer's transaction in progress, or else its last one."""
     name = check_name("a transactional id", call.segment("transactional_id"))
-    await call.context.catch_up(f"transactional id {name!r}")
+    await call.catch_up(f"transactional id {name!r}")
     producer = call.view.transactions.producer(name)
     if producer is None:
         raise InvalidRequest("unknown_transaction", f"there is no transactional id {name!r}")
@@ -166,7 +166,7 @@ async def describe_transaction(call: Call) -> web.StreamResponse:
 async def describe_position(call: Call) -> web.StreamResponse:
     """Return a named position (linearizable, S7)."""
     name = check_name("a position", call.segment("name"))
-    await call.context.catch_up(f"position {name!r}")
+    await call.catch_up(f"position {name!r}")
     value = call.view.transactions.position(name)
     return json_reply(documents.PositionValue(name, value if value >= 0 else None))
 
@@ -174,7 +174,7 @@ async def describe_position(call: Call) -> web.StreamResponse:
 async def list_positions(call: Call) -> web.StreamResponse:
     """List a bounded number of named positions by name (linearizable, S7)."""
     prefix = call.query.text("prefix") or ""
-    await call.context.catch_up("a position")
+    await call.catch_up("a position")
     known = call.view.transactions
     cost = _POSITION_COST * known.position_count
     found = await call.context.threads.run(cost, _with_prefix, known.position_items(), prefix)

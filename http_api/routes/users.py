@@ -22,7 +22,7 @@ CHANGE_TIMEOUT_S = 60.0
 
 
 async def list_users(call: Call) -> web.StreamResponse:
-    await call.context.catch_up("a user")
+    await call.catch_up("a user")
     return json_reply(documents.Users([_user(call, user) for user in call.view.security.users()]))
 
 
@@ -35,7 +35,7 @@ async def create_user(call: Call) -> web.StreamResponse:
 
 async def describe_user(call: Call) -> web.StreamResponse:
     name = call.segment("user")
-    await call.context.catch_up("a user")
+    await call.catch_up("a user")
     user = call.view.security.user(name)
     if user is None:
         raise InvalidRequest("unknown_user", f"there is no user {name[:255]!r}")
@@ -62,7 +62,7 @@ async def remove_user(call: Call) -> web.StreamResponse:
 
 
 async def list_tokens(call: Call) -> web.StreamResponse:
-    await call.context.catch_up("a token")
+    await call.catch_up("a token")
     tokens = call.view.security.tokens_of(call.segment("user"))
     return json_reply(documents.Tokens([_token(token) for token in tokens]))
 
@@ -79,7 +79,7 @@ async def create_token(call: Call) -> web.StreamResponse:
 
 async def revoke_token(call: Call) -> web.StreamResponse:
     token_id, user = call.segment("token"), call.segment("user")
-    await call.context.catch_up("a token")
+    await call.catch_up("a token")
     token = call.view.security.token(token_id)
     if token is None or token.principal_name != user:
         raise InvalidRequest("unknown_token", f"user {user[:255]!r} has no token {token_id[:64]!r}")

@@ -52,6 +52,11 @@ class AccessService(Protocol):
         """Whether a request without a credential is refused."""
         ...
 
+    @property
+    def rules_version(self) -> int:
+        """The version of the access rules: another one after each change. A decision holds for one version."""
+        ...
+
     async def authenticate(self, presented: Presented) -> Authenticated:
         """Return the caller of a request. Raises `InvalidRequest` (`unauthenticated`, with the same text whatever the
         cause), or a `RetriableError` if the credential cannot be checked at present."""

@@ -53,8 +53,11 @@ def content_type(call: Call, *, allowed: tuple[str, ...]) -> str:
 
 
 async def read_body(call: Call, most: int | None = None) -> bytes:
-    """Return the whole body, decompressed, of at most `most` bytes. Raises `InvalidRequest` (`body_too_large`,
-    `unsupported_media_type`, `invalid_request`) or `RetriableError` (`slow_request`, `overloaded`)."""
+    """Return the whole body, decompressed, of at most `most` bytes, to a caller that still has the route's right (S12).
+
+    Raises `InvalidRequest` (`body_too_large`, `unsupported_media_type`, `invalid_request`, `authorization_failed`) or
+    `RetriableError` (`slow_request`, `overloaded`).
+    """
     request, context = call.request, call.context
     _check_transfer_coding(request)
     encoding = _content_encoding(request)
@@ -63,9 +66,10 @@ async def read_body(call: Call, most: int | None = None) -> bytes:
         raise _too_large(limit)
     await let_send(request)
     body = await _read_in_time(call, limit)
-    if encoding == "identity":
-        return body
-    return await _decompress(request, context, Inflater(body, encoding, limit))
+    if encoding != "identity":
+        body = await _decompress(request, context, Inflater(body, encoding, limit))
+    call.check_again()
+    return body
 
 
 async def read_json(call: Call, model: type[T]) -> T:

@@ -30,6 +30,10 @@ class Call:
     action: str
     """Method and route, for the audit log."""
     request_id: str
+    guard: Callable[[Call], None]
+    """The route's right, as far as its path says (`guards.py`)."""
+    rules_version: int
+    """The version of the access rules by which the guard first decided."""
 
     @property
     def service(self) -> BrokerService:
@@ -50,6 +54,14 @@ class Call:
         """Return a variable segment of the path."""
         return self.request.match_info[name]
 
+    async def catch_up(self, what: str) -> None:
+        """Bring the view up to date before `what` is reported or changed (S7), with the rules in it (S12).
+
+        Raises `RetriableError` (`quorum_unavailable`), or `InvalidRequest` (`authorization_failed`).
+        """
+        await self.context.catch_up(what)
+        self.check_again()
+
     # --- What the caller may do (S12) --------------------------------------------------------------------------------
 
     def check(self, operation: Operation, resource: Resource = CLUSTER) -> None:
@@ -59,6 +71,12 @@ class Call:
     def check_any(self, operation: Operation, kind: ResourceType) -> None:
         """Raise `InvalidRequest` (`authorization_failed`) if the caller may do this to no resource of the type."""
         self.service.access.check_any(self.caller, operation, kind, self.action, self.request_id)
+
+    def check_again(self) -> None:
+        """Let the guard decide again if the rules have changed since it first did: a client may take minutes to send
+        its body, and the quorum seconds to answer. Raises `InvalidRequest` (`authorization_failed`)."""
+        if self.service.access.rules_version != self.rules_version:
+            self.guard(self)
 
     def check_request(self, request: GroupRequest | TransactionRequest) -> None:
         """Raise `InvalidRequest` (`authorization_failed`) if the caller may not do what the request asks."""

@@ -39,6 +39,8 @@ class Access:
         self._authorizer = authorizer
         self._audit = audit
         self._listeners: dict[Callable[[], None], None] = {}
+        self.rules_version = 0
+        """The number of changes of the rules: a decision holds while it stays the same."""
 
     def decide(self, caller: Caller, operation: Operation, resource: Resource) -> Decision:
         """Return the decision, without recording it.
@@ -127,5 +129,6 @@ class Access:
 
     def rules_changed(self) -> None:
         """Let those who use resources for longer than one request check again."""
+        self.rules_version += 1
         for listener in list(self._listeners):
             listener()

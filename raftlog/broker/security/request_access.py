@@ -57,6 +57,7 @@ class OpenAccess:
     guard: Access | None = None
     """The decisions about partitions; None: every caller may use all of them."""
     needs_credentials = False
+    rules_version = 0
 
     async def authenticate(self, presented: Presented) -> AnonymousRequest:
         return AnonymousRequest(presented.host)
@@ -121,6 +122,10 @@ class GuardedAccess:
         self.check = access.check
         self.check_any = access.check_any
         self.allows = access.allows
+
+    @property
+    def rules_version(self) -> int:
+        return self.guard.rules_version
 
     async def authenticate(self, presented: Presented) -> AuthenticatedRequest:
         return AuthenticatedRequest(await self._authenticate(presented), self._sessions)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 from collections.abc import AsyncIterator
@@ -15,10 +16,11 @@ import pytest_asyncio
 from http_api.app import MESSAGE_ROUTES, ROUTES
 from http_api.routes.cluster import OPENAPI
 from http_api.web.middleware import ALWAYS_ANSWERED
+from metadata.records.events import RulesChanged
 from raftlog.errors import InvalidRequest
-from raftlog.security.acls import OPERATIONS_OF, Operation, ResourceType
+from raftlog.security.acls import OPERATIONS_OF, AclFilter, Operation, ResourceType
 from tests.support.client.secured_broker import Headers, SecuredBroker, basic
-from tests.support.http.api_client import Answer, Api, running_api
+from tests.support.http.api_client import Answer, Api, eventually, running_api
 from tests.support.http.route_rights import Case, Right, cases, content_type_of, filled, ways_to
 from tests.support.security.rules import allow
 
@@ -252,6 +254,65 @@ async def test_a_route_needs_its_rights_and_no_others(api: Api, broker: Counting
     answer = await send(api, key, case, headers)
     assert answer.status not in (401, 403, 500), (key, answer)
     assert b"authorization_failed" not in answer.body
+
+
+UPLOADS = [
+    key
+    for key, case in cases(bytes(16)).items()
+    if case.body is not None and isinstance(case.needs, tuple) and not case.names_in_body
+]
+"""The routes that decide by the path, and read a body afterwards."""
+
+
+@pytest.mark.parametrize("key", UPLOADS)
+async def test_a_right_lost_while_the_body_arrives_is_missed_s12(
+    api: Api, broker: Counting, key: tuple[str, str]
+) -> None:
+    topic = broker.add_topic("t")
+    case = cases(topic.topic_id)[key]
+    assert isinstance(case.needs, tuple)
+    headers = await broker.user("carol")
+    await broker.allow(*(allow(*right, named(right), principal="User:carol") for right in case.needs))
+    body = case.body if isinstance(case.body, bytes) else msgspec.json.encode(case.body)
+    rest = asyncio.Event()
+
+    async def upload() -> AsyncIterator[bytes]:
+        yield body[:1]
+        await rest.wait()
+        yield body[1:]
+
+    headers = {**headers, "Content-Type": content_type_of(case.body)}
+    asked = asyncio.ensure_future(api.call(key[0], filled(key[1]), headers=headers, data=upload()))
+    await eventually(lambda: api.context.held_bytes == 1)
+    index = broker.view.index
+    await broker.allow(allow(Operation.READ, ResourceType.TOPIC, "another"))
+    await broker.security.remove_rules(AclFilter(), dry_run=False)
+    assert broker.view.index > index + 1
+    index = broker.view.index
+    rest.set()
+    (await asked).problem("authorization_failed")
+    assert (broker.view.index, broker.produced) == (index, []), "it was carried out"
+
+
+@pytest.mark.parametrize("key", [("GET", "/v1/users"), ("DELETE", "/v1/users/{user}/tokens/{token}")])
+async def test_a_right_that_is_gone_once_the_view_is_up_to_date_is_missed_s12(
+    api: Api, broker: Counting, key: tuple[str, str]
+) -> None:
+    """This node is behind: what it has yet to learn is that the caller has lost its right."""
+    headers = await broker.user("carol")
+    await broker.user("bob-too")
+    token = broker.view.security.tokens_of("bob-too")[0]
+    await broker.allow(allow(Operation.ALTER, ResourceType.CLUSTER, "raftlog-cluster", principal="User:carol"))
+
+    def learn() -> bool:
+        for rule in broker.view.security.rules():
+            broker.view.on_events(broker.view.index + 1, [RulesChanged((), (rule,))])
+        return True
+
+    broker._catch_up = learn  # type: ignore[method-assign]
+    answer = await api.call(key[0], filled(key[1], user="bob-too", token=token.token_id), headers=headers)
+    answer.problem("authorization_failed")
+    assert broker.view.security.token(token.token_id) == token
 
 
 def named(right: Right) -> str:

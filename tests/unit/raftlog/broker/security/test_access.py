@@ -116,6 +116,15 @@ def test_listeners_are_called_after_a_change_until_they_end(view: ClusterView) -
     assert calls == [1]
 
 
+def test_each_change_of_the_rules_makes_another_version(view: ClusterView) -> None:
+    access, _ = access_of(view)
+    versions = [access.rules_version]
+    for _ in range(2):
+        access.rules_changed()
+        versions.append(access.rules_version)
+    assert len(set(versions)) == 3
+
+
 # --- Needs -----------------------------------------------------------------------------------------------------------
 
 
