@@ -9,6 +9,7 @@ no address has a scheme and there are both a credential and TLS settings. Every 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -239,13 +240,14 @@ class HttpApi:
         return tuple(self._nodes.nodes)
 
     async def close(self) -> None:
-        for companion in self.companions.values():
-            await companion.close()
+        """Close all connections, also if one of them fails to, or if this call is cancelled. Twice is allowed."""
         self._closed = True
-        for session in (self._session, self._fresh_session):
-            if session is not None:
-                await session.close()
+        sessions, companions = (self._session, self._fresh_session), tuple(self.companions.values())
         self._session = self._fresh_session = None
+        self.companions.clear()
+        async with AsyncExitStack() as stack:
+            for part in (*filter(None, sessions), *companions):
+                stack.push_async_callback(part.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import TypeVar
 
 import msgspec
@@ -76,8 +77,9 @@ class NodeChannel:
         return await self._nodes.once(asking, timeout=left)
 
     async def close(self) -> None:
-        await self._refresher.close()
-        await self._transport.close()
+        async with AsyncExitStack() as stack:
+            for part in (self._transport, self._refresher):
+                stack.push_async_callback(part.close)
 
     # --- Inside -------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
@@ -323,6 +324,36 @@ async def test_a_closed_client_says_so(api: HttpApi) -> None:
     await api.close()
     with pytest.raises(RetriableError, match="shutting_down"):
         await api.get("/x", Who, timeout=0.1)
+
+
+class Stuck:
+    """A companion that does not end."""
+
+    def __init__(self) -> None:
+        self.closing = asyncio.Event()
+
+    async def close(self) -> None:
+        self.closing.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_cancelled_close_leaves_no_session_open(api: HttpApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = []
+    close = aiohttp.ClientSession.close
+
+    async def closed(session: aiohttp.ClientSession) -> None:
+        sessions.append(session)
+        await close(session)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "close", closed)
+    await api.get("/x", Who)
+    api.companions[Stuck] = stuck = Stuck()
+    ending = asyncio.create_task(api.close())
+    await stuck.closing.wait()
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert [session.closed for session in sessions] == [True]
 
 
 # --- The description of the cluster ----------------------------------------------------------------------------------
