@@ -4,7 +4,7 @@ implements it."""
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from raftlog.errors import RaftlogError
@@ -101,4 +101,16 @@ class AccessService(Protocol):
 
     def charge(self, caller: Caller, usage: Usage, amount: int) -> None:
         """Count what a request used. It may exceed a quota; then the next one has to wait."""
+        ...
+
+    def enter(self, connection: Hashable, caller: Caller) -> None:
+        """Count a connection as this caller's, whose request it carries, and no longer as an earlier caller's.
+
+        Raises `RetriableError` (`throttled`), and counts it for no caller, if that would be a connection over the
+        quota: the connection must be closed.
+        """
+        ...
+
+    def leave(self, connection: Hashable) -> None:
+        """Count a connection, perhaps one that `enter` never counted, for no caller: it is closed."""
         ...

@@ -115,7 +115,7 @@ async def bounded(request: web.Request, handler: Handler, context: ApiContext) -
     context.requests_under_way += 1
     try:
         caller = await authenticate(request, context)
-        admit(caller, context)
+        admit(request, caller, context)
         check_expectation(request)
         return await handler(request)
     finally:
@@ -157,11 +157,12 @@ def _is_preflight(request: web.Request) -> bool:
 
 
 def _close_after(request: web.Request, response: web.StreamResponse) -> None:
-    """Close the connection after an answer if the rest of it is useless: a body of a caller that is not known, or one
-    that the client was not told to send and may or may not send now."""
+    """Close the connection after an answer if the answer says so, or the rest of it is useless: a body of a caller that
+    is not known, or one that the client was not told to send and may or may not send now."""
     if response.prepared:
         return
-    if is_body_unsent(request) or (response.status == 401 and not request.content.is_eof()):
+    refused = response.status == 401 and not request.content.is_eof()
+    if is_body_unsent(request) or refused or response.headers.get("Connection") == "close":
         response.force_close()
 
 

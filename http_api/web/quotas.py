@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from http_api.service.access import AccessService, Usage
-from raftlog.errors import CODES
+from raftlog.errors import CODES, RetriableError
 from raftlog.security.principals import Caller
 
 from .authentication import AUTHENTICATED
@@ -18,12 +18,22 @@ from .problems import ApiError
 
 ADMISSION = (Usage.REQUESTS, Usage.BYTES_IN, Usage.BYTES_OUT)
 """The uses that every request is held to."""
+CONNECTION_RETRY_S = 1
+"""Seconds to wait with another connection: there is room as soon as one is closed."""
 _THROTTLED = CODES["throttled"].status
 
 
-def admit(caller: Caller, context: ApiContext) -> None:
-    """Count a request. Raises `ApiError` (`throttled`), and counts nothing, while the caller has to wait."""
+def admit(request: web.Request, caller: Caller, context: ApiContext) -> None:
+    """Count a request, and its connection. Raises `ApiError` (`throttled`), and does not count the request, while the
+    caller has to wait, or has too many connections: then this one is closed."""
     access = context.service.access
+    if request.transport is None:
+        raise ConnectionError("the client has gone")
+    try:
+        access.enter(request.protocol, caller)
+    except RetriableError as error:
+        wait = {"Retry-After": str(CONNECTION_RETRY_S), "Connection": "close"}
+        raise ApiError(error.code, error.detail, headers=wait) from None
     _check(caller, access.delay_s(caller, *ADMISSION))
     access.charge(caller, Usage.REQUESTS, 1)
 

@@ -101,10 +101,15 @@ class ApiServer(web.Server):
     """Creates a protocol for each connection, and counts them."""
 
     def __init__(
-        self, inner: web.Server, limits: Limits, most_connections: Callable[[], int | None], **options: Any
+        self,
+        inner: web.Server,
+        limits: Limits,
+        most_connections: Callable[[], int | None],
+        on_closed: Callable[[web.RequestHandler], None],
+        **options: Any,
     ) -> None:
         """`inner` is the server that aiohttp built from the application. `most_connections`: the number of connections
-        allowed at present, if that is less than the limit."""
+        allowed at present, if that is less than the limit. `on_closed` is called for each connection that closed."""
         super().__init__(
             inner.request_handler,
             request_factory=_undecided(inner.request_factory),
@@ -114,6 +119,7 @@ class ApiServer(web.Server):
         self._options = options
         self._limits = limits
         self._most_connections = most_connections
+        self._on_closed = on_closed
         self._open = 0
 
     @property
@@ -138,6 +144,7 @@ class ApiServer(web.Server):
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         self._open -= 1
+        self._on_closed(handler)
         super().connection_lost(handler, exc)
 
     def __call__(self) -> web.RequestHandler:
@@ -148,7 +155,8 @@ class ApiRunner(web.AppRunner):
     """Runs an application on an `ApiServer`."""
 
     def __init__(self, app: web.Application, most_connections: Callable[[], int | None]) -> None:
-        self._limits = app[CONTEXT].limits
+        self._context = app[CONTEXT]
+        self._limits = self._context.limits
         self._most_connections = most_connections
         super().__init__(app, access_log=None, shutdown_timeout=self._limits.shutdown_timeout_s)
 
@@ -158,6 +166,7 @@ class ApiRunner(web.AppRunner):
             await super()._make_server(),
             limits,
             self._most_connections,
+            self._context.service.access.leave,
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=limits.keepalive_timeout_s,

@@ -3,7 +3,7 @@ authorized and limited (S12). See `http_api.service.access.AccessService`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 
 from http_api.service.access import Usage
 from metadata.view import ClusterView
@@ -16,6 +16,7 @@ from raftlog.security.principals import ANONYMOUS, Caller, Principal
 from raftlog.wire import GroupRequest, TransactionRequest
 
 from .access import Access
+from .api_connections import ApiConnections
 from .authentication import Authentication
 from .needs import needs_of
 from .quotas import Quotas, Rate
@@ -92,6 +93,12 @@ class OpenAccess:
     def charge(self, caller: Caller, usage: Usage, amount: int) -> None:
         """Limit nothing."""
 
+    def enter(self, connection: Hashable, caller: Caller) -> None:
+        """Count nothing."""
+
+    def leave(self, connection: Hashable) -> None:
+        """Nothing was counted."""
+
 
 class GuardedAccess:
     """The access of a node with security. All calls are made on the broker's loop."""
@@ -117,11 +124,14 @@ class GuardedAccess:
         self._view = view
         self._sessions = sessions
         self._quotas = quotas
+        connections = ApiConnections(quotas)
         self._clock = clock
         self._is_super_user = is_super_user
         self.check = access.check
         self.check_any = access.check_any
         self.allows = access.allows
+        self.enter = connections.enter
+        self.leave = connections.leave
 
     @property
     def rules_version(self) -> int:

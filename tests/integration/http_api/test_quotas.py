@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from metadata.view import QuotaLimits
 from raftlog.security.acls import Operation, ResourceType
 from raftlog.wire import CONTENT_TYPE, FetchPartition, FetchRequest
 from tests.support.client.secured_broker import Headers, SecuredBroker
-from tests.support.http.api_client import Answer, Api, running_api
+from tests.support.http.api_client import Answer, Api, eventually, running_api
 from tests.support.http.route_rights import raw
 from tests.support.security.rules import allow
 
@@ -133,3 +134,36 @@ async def test_quotas_concern_neither_strangers_nor_load_balancers(
         (await api.get("/v1/identity")).problem("unauthenticated")
     assert (await api.get("/v1/identity", headers=alice)).status == 200
     assert (await api.get("/v1/health", headers=alice)).status == 200
+
+
+async def test_connections_are_limited_and_one_too_many_is_closed(
+    api: Api, broker: SecuredBroker, alice: Headers
+) -> None:
+    await limit(broker, connections=1)
+    bob = await broker.user("bob")
+    request = "".join(f"{name}: {value}\r\n" for name, value in alice.items())
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+    try:
+        writer.write(f"GET /v1/identity HTTP/1.1\r\nHost: 127.0.0.1\r\n{request}\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        answer = await api.get("/v1/identity", headers=alice)
+        assert throttled(answer) == 1
+        assert "as many connections" in answer.document["detail"]
+        assert answer.headers["Connection"] == "close"
+        assert (await api.get("/v1/identity", headers=bob)).status == 200
+    finally:
+        writer.close()
+    await eventually(lambda: api.connections <= 1)
+    assert (await api.get("/v1/identity", headers=alice)).status == 200
+    # The same connection again, kept open by the client.
+    assert (await api.get("/v1/identity", headers=alice)).status == 200
+
+
+async def test_connections_of_an_address_are_limited_whatever_its_users(
+    api: Api, broker: SecuredBroker, alice: Headers
+) -> None:
+    await limit(broker, "Address:127.0.0.1", connections=0)
+    throttled(await api.get("/v1/identity", headers=alice))
+    throttled(await api.get("/v1/identity", headers=await broker.user("bob")))
+    assert (await api.get("/v1/ready")).status == 200
+    await eventually(lambda: api.connections == 1)
