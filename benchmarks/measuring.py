@@ -129,11 +129,14 @@ def machine() -> str:
 
 
 @contextlib.contextmanager
-def a_cluster(folder: str | None, nodes: int = 3, settings: Mapping[str, str] | None = None) -> Iterator[LocalCluster]:
+def a_cluster(
+    folder: str | None, nodes: int = 3, settings: Mapping[str, str] | None = None, *, secure: bool = False
+) -> Iterator[LocalCluster]:
     """Run a cluster that accepts requests, in a folder of its own below `folder`, which is removed when the block ends.
-    `settings`: additional lines of every `node.toml`."""
+    `settings`: additional lines of every `node.toml`. `secure`: with TLS at every listener, and required credentials.
+    """
     place = tempfile.mkdtemp(prefix="raftlog-benchmark-", dir=folder)
-    cluster = LocalCluster(place, nodes, free_base_port(nodes), settings=settings or {})
+    cluster = LocalCluster(place, nodes, free_base_port(nodes), settings=settings or {}, secure=secure)
     try:
         cluster.start()
         cluster.wait_ready()

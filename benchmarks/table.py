@@ -4,12 +4,16 @@
     python benchmarks/table.py --smoke                 # ten seconds per row
     python benchmarks/table.py --rows all/send latency --again
     python benchmarks/table.py --show                  # only the table of stored results
+    python benchmarks/table.py --security --rows all/send_many consumer/lists latency    # plain and secured, in turn
 
 Each row has three nodes of its own in a temporary folder, with fsync on. The load: distinct, incompressible values of
 100 bytes, created before the clock starts, no compression; at least 60 s and 1 GB after a warm-up; topics of six
 partitions with `retention.bytes` of 2 GB; consumers read a log of 4 GB repeatedly. Every record is read back by a
 second consumer. Results are lines of JSON, appended as rows end, so an interrupted run continues; the table shows each
 row's last result of this commit. It needs 50 GB of disk (smoke: 5) and 6 GB of memory.
+
+With `--security` each row is measured `--pairs` times plain and secured in turn (`table_pairs.py`), and the table shows
+the ratios. These results are not part of the other table.
 
 The limit of each row is measured in the same run: a bare loop writes and fdatasyncs the same bytes once per replica
 (`bare_loop.py`), or `sendfile` sends them to a socket whose reader drops them (`bare_sendfile.py`).
@@ -22,9 +26,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 
 import msgspec
 from measuring import GB, console, machine
+from table_pairs import markdown as pairs_markdown
+from table_pairs import measure_pair, pairs_of
 from table_rows import PUBLISHED_LATENCY_MS, ROWS, Row
 from table_run import FULL, SMOKE, Measured, measure
 
@@ -66,8 +73,9 @@ def append_result(path: str, result: Measured) -> None:
 
 
 def latest(results: Iterable[Measured], *, smoke: bool, sources: Collection[str]) -> dict[str, Measured]:
-    """Return the last result of each row, for these sources and this size."""
-    return {result.row: result for result in results if result.smoke == smoke and result.commit in sources}
+    """Return the last result of each row, for these sources and this size, without those of pairs."""
+    found = (result for result in results if result.smoke == smoke and result.commit in sources)
+    return {result.row: result for result in found if not result.pair}
 
 
 def markdown(results: dict[str, Measured], rows: Sequence[Row]) -> str:
@@ -110,12 +118,41 @@ def show(path: str, *, smoke: bool, sources: Collection[str]) -> None:
               f"calibration loop {found.calibration_seconds:.3f} s, {found.when}, commit {found.commit}")  # fmt: skip
 
 
+def show_pairs(path: str, *, smoke: bool, sources: Collection[str]) -> None:
+    results = read_results(path)
+    print(pairs_markdown({row.name: pairs_of(results, row, smoke=smoke, sources=sources) for row in ROWS}, ROWS))
+
+
+def measure_rows(wanted: Sequence[Row], options: argparse.Namespace, source: str, sources: Collection[str]) -> None:
+    """Measure the rows that have no result yet."""
+    scale = SMOKE if options.smoke else FULL
+    done = latest(read_results(options.results), smoke=options.smoke, sources=sources)
+    for row in wanted:
+        if row.name not in done or options.again:
+            console.print(f"{row.name}: {machine()}")
+            result = measure(row, scale, smoke=options.smoke, commit=source, folder=options.folder)
+            append_result(options.results, result)
+
+
+def measure_pairs(wanted: Sequence[Row], options: argparse.Namespace, source: str, sources: Collection[str]) -> None:
+    """Measure the pairs that are missing, one of each row before the next of any."""
+    scale, results = SMOKE if options.smoke else FULL, [] if options.again else read_results(options.results)
+    done = {row.name: len(pairs_of(results, row, smoke=options.smoke, sources=sources)) for row in wanted}
+    for number in range(options.pairs):
+        for row in wanted:
+            if done[row.name] <= number:
+                measure_pair(row, scale, number, partial(append_result, options.results), smoke=options.smoke,
+                             commit=source, folder=options.folder)  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--rows", nargs="+", choices=[row.name for row in ROWS], metavar="ROW", help="rows to measure (default: all)"
     )
     parser.add_argument("--smoke", action="store_true", help="ten seconds per row, with small pools and logs")
+    parser.add_argument("--security", action="store_true", help="measure each row plain and secured, in turn")
+    parser.add_argument("--pairs", type=int, default=3, help="with --security: pairs per row (default: %(default)s)")
     parser.add_argument("--again", action="store_true", help="measure rows again that have results")
     parser.add_argument("--show", action="store_true", help="only print the table of stored results")
     parser.add_argument("--results", default=RESULTS, help="file of results (default: %(default)s)")
@@ -126,20 +163,13 @@ def main() -> None:
     options = parser.parse_args()
     source = commit()
     sources = {source, *options.also}
-    scale = SMOKE if options.smoke else FULL
     wanted = [row for row in ROWS if options.rows is None or row.name in options.rows]
-    if not options.again:
-        done = latest(read_results(options.results), smoke=options.smoke, sources=sources)
-        wanted = [row for row in wanted if row.name not in done]
-    if wanted and not options.show:
+    if not options.show:
         free, needed = shutil.disk_usage(options.folder or "/tmp").free / GB, 5 if options.smoke else 50
         if free < needed:
             raise SystemExit(f"{needed} GB of disk are needed, {free:.0f} are free: choose another --folder")
-        for row in wanted:
-            console.print(f"{row.name}: {machine()}")
-            result = measure(row, scale, smoke=options.smoke, commit=source, folder=options.folder)
-            append_result(options.results, result)
-    show(options.results, smoke=options.smoke, sources=sources)
+        (measure_pairs if options.security else measure_rows)(wanted, options, source, sources)
+    (show_pairs if options.security else show)(options.results, smoke=options.smoke, sources=sources)
 
 
 if __name__ == "__main__":

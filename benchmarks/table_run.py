@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 from bare_loop import MIB, incompressible, write_single_records, write_three_times
 from bare_sendfile import send_all
+from callers import administrator, client
 from measuring import GB, Cores, a_cluster, calibration, console, cpu_seconds, pids, resident_mb, wait_in_sync
 from table_rows import PUBLISHED_LATENCY_MS, Row
 
@@ -25,6 +26,7 @@ from raftlog.cli.bench.histogram import Summary
 from raftlog.cli.bench.messages import ConsumeJob, Go, LatencyJob, Passed, ProduceJob, Progress
 from raftlog.cli.bench.runs import Between, Limits, Totals, consume, produce
 from raftlog.cli.nodes.local_cluster import LocalCluster
+from raftlog.cli.terminal.connection import Access
 
 VALUE_BYTES = 100
 PARTITIONS = 6
@@ -81,15 +83,21 @@ class Measured(msgspec.Struct, frozen=True):
     """Latency row: milliseconds until it is acknowledged."""
     bare_p50_ms: float | None = None
     """Latency row: a single record written and fdatasynced three times by a bare loop."""
+    secure: bool = False
+    """Whether the cluster had TLS at every listener, required credentials, and decided by rules."""
+    pair: str = ""
+    """The name that a plain and a secured result share which were measured one after the other; empty: there is no
+    other."""
 
 
 class Watched(Between):
     """The work around each pass: the processes' CPU time, the wait until the row's condition holds, and the second
     consumer."""
 
-    def __init__(self, cluster: LocalCluster, admin: Admin, row: Row, records: int) -> None:
-        """`records` of one pass of all producers."""
+    def __init__(self, cluster: LocalCluster, access: Access, admin: Admin, row: Row, records: int) -> None:
+        """`access`: that of the clients. `records` of one pass of all producers."""
         self._cluster, self._admin, self._row, self._records = cluster, admin, row, records
+        self.access = access
         self.processes: dict[str, int] = pids(cluster)
         self.cpu: dict[str, float] = {}
         self.cores = Cores(0, 0, 0)
@@ -121,7 +129,7 @@ class Watched(Between):
             self.cpu[who] = self.cpu.get(who, 0.0) + seconds - self._before[who]
         self.cores += Cores.now() - self._cores_before
         if self._row.producers:
-            self.checksum += await read_back(self._cluster, self._begin, await ends(self._admin), passed)
+            self.checksum += await read_back(self._cluster, self.access, self._begin, await ends(self._admin), passed)
         return ended
 
     async def stop(self) -> None:
@@ -154,10 +162,14 @@ async def ends(admin: Admin) -> dict[int, int]:
 
 
 async def read_back(
-    cluster: LocalCluster, begin: Mapping[int, int], end: Mapping[int, int], wrote: Sequence[Passed]
+    cluster: LocalCluster,
+    access: Access,
+    begin: Mapping[int, int],
+    end: Mapping[int, int],
+    wrote: Sequence[Passed],
 ) -> int:
     """Return the checksum on which producers and a second consumer agree. Ends the program if they differ."""
-    async with Fleet([ConsumeJob(cluster.bootstrap, TOPIC, checksum=True)]) as fleet:
+    async with Fleet([ConsumeJob(cluster.bootstrap, TOPIC, checksum=True, access=access)]) as fleet:
         (read,) = await fleet.go([Go(start=dict(begin), end=dict(end))])
     records, checksum = sum(one.records for one in wrote), sum(one.checksum for one in wrote)
     if (read.records, read.checksum) != (records, checksum):
@@ -170,18 +182,19 @@ async def run_row(cluster: LocalCluster, row: Row, scale: Scale) -> tuple[Totals
     producers = max(row.producers, 1)
     pool_records = scale.pool_bytes // VALUE_BYTES // producers
     async with contextlib.AsyncExitStack() as stack:
-        admin = await stack.enter_async_context(Admin(cluster.bootstrap))
+        access = await client(cluster, TOPIC)
+        admin = await stack.enter_async_context(Admin(cluster.bootstrap, **administrator(cluster).keywords))
         configs = {"retention.bytes": str(RETENTION_BYTES)}
         await admin.create_topic(TOPIC, PARTITIONS, row.replication_factor, configs=configs)
         await wait_in_sync(admin, [TOPIC])
-        watched = Watched(cluster, admin, row, pool_records * producers)
+        watched = Watched(cluster, access, admin, row, pool_records * producers)
         stack.push_async_callback(watched.stop)
         if row.rate is not None:
             return await measure_latency(stack, cluster, row, scale, watched), watched
         limits = Limits(scale.least_bytes // VALUE_BYTES, scale.least_seconds, both=True)
         if row.reads_a_log:
             await fill(cluster, admin, scale, watched)
-            jobs = [ConsumeJob(cluster.bootstrap, TOPIC, row.decode)] * row.consumers
+            jobs = [ConsumeJob(cluster.bootstrap, TOPIC, row.decode, access=access)] * row.consumers
             fleet = await enter(stack, watched, "consumer", Fleet(jobs))
             span = (dict.fromkeys(range(PARTITIONS), 0), await ends(admin))
             totals = await consume(fleet, row.consumers, limits, span, quiet, watched)
@@ -189,10 +202,19 @@ async def run_row(cluster: LocalCluster, row: Row, scale: Scale) -> tuple[Totals
             if totals.records != expected:
                 raise SystemExit(f"NOT VERIFIED: {totals.records:,} records were read of {expected:,}")
             return totals, watched
-        job = ProduceJob(cluster.bootstrap, TOPIC, pool_records, VALUE_BYTES, row.send, row.acks, warm_up=scale.warm_up)
+        job = ProduceJob(
+            cluster.bootstrap,
+            TOPIC,
+            pool_records,
+            VALUE_BYTES,
+            row.send,
+            row.acks,
+            warm_up=scale.warm_up,
+            access=access,
+        )
         fleet = await enter(stack, watched, "producer", Fleet([job] * producers))
         if row.consumers:
-            jobs = [ConsumeJob(cluster.bootstrap, TOPIC, row.decode)] * row.consumers
+            jobs = [ConsumeJob(cluster.bootstrap, TOPIC, row.decode, access=access)] * row.consumers
             watched.followers = await enter(stack, watched, "consumer", Fleet(jobs))
         await settled(admin)
         return await produce(fleet, producers, limits, pool_records, quiet, watched), watched
@@ -201,12 +223,12 @@ async def run_row(cluster: LocalCluster, row: Row, scale: Scale) -> tuple[Totals
 async def fill(cluster: LocalCluster, admin: Admin, scale: Scale, watched: Watched) -> None:
     """Fill the log that consumers read, and read it back once."""
     records = min(scale.pool_bytes, scale.log_bytes) // VALUE_BYTES
-    async with Fleet([ProduceJob(cluster.bootstrap, TOPIC, records, VALUE_BYTES)]) as fleet:
+    async with Fleet([ProduceJob(cluster.bootstrap, TOPIC, records, VALUE_BYTES, access=watched.access)]) as fleet:
         written = 0
         while written < scale.log_bytes // VALUE_BYTES:
             begin = await ends(admin)
             passed = await fleet.go([Go()])
-            watched.checksum += await read_back(cluster, begin, await ends(admin), passed)
+            watched.checksum += await read_back(cluster, watched.access, begin, await ends(admin), passed)
             written += sum(one.records for one in passed)
             await fleet.salt()
 
@@ -216,7 +238,8 @@ async def measure_latency(
 ) -> Totals:
     """Send at a fixed rate; each record is read exactly once, or the client fails."""
     assert row.rate is not None
-    fleet = await enter(stack, watched, "client", Fleet([LatencyJob(cluster.bootstrap, TOPIC, row.rate, VALUE_BYTES)]))
+    job = LatencyJob(cluster.bootstrap, TOPIC, row.rate, VALUE_BYTES, access=watched.access)
+    fleet = await enter(stack, watched, "client", Fleet([job]))
     await fleet.go([Go(round(scale.warm_up * row.rate))])
     totals = Totals()
     await watched.before()
@@ -248,15 +271,18 @@ def quiet(progress: Progress) -> None:
     """Print no progress bar, which would be measured, too."""
 
 
-def measure(row: Row, scale: Scale, *, smoke: bool, commit: str, folder: str | None) -> Measured:
+def measure(
+    row: Row, scale: Scale, *, smoke: bool, commit: str, folder: str | None, secure: bool = False, pair: str = ""
+) -> Measured:
     """Measure one row, from an empty folder to its figures."""
     mood, when = calibration(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    with a_cluster(folder, settings={"retention_check_ms": "5000"}) as cluster:
+    with a_cluster(folder, settings={"retention_check_ms": "5000"}, secure=secure) as cluster:
         totals, watched = asyncio.run(run_row(cluster, row, scale))
         peaks = [resident_mb(pid, peak=True) for pid in pids(cluster).values()]
     size = totals.records * VALUE_BYTES
     rate = size / totals.seconds
-    console.print(f"{row.name}: {totals.records / totals.seconds:,.0f} records/s, verified; now the bare loop")
+    kind = ", secured" * secure
+    console.print(f"{row.name}{kind}: {totals.records / totals.seconds:,.0f} records/s, verified; now the bare loop")
     limit = bare_limit(row, scale, folder)
     common = {
         "row": row.name, "smoke": smoke, "commit": commit, "when": when, "records": totals.records,
@@ -267,7 +293,7 @@ def measure(row: Row, scale: Scale, *, smoke: bool, commit: str, folder: str | N
         "cpu_seconds_per_gigabyte": None if row.rate else sum(watched.cpu.values()) / (size / GB),
         "cpu_seconds": watched.cpu, "peak_rss_mb": peaks, "checksum": f"{watched.checksum:x}",
         "cores": str(watched.cores),
-        "calibration_seconds": mood,
+        "calibration_seconds": mood, "secure": secure, "pair": pair,
     }  # fmt: skip
     if row.rate is not None:
         lone = write_single_records(folder, LONE_RECORDS)
