@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 
 from raftlog.client import Consumer, Producer
@@ -63,8 +64,9 @@ class LatencyWorker(Worker):
         return Passed(go.records, size, began, time.monotonic(), latency=one.read, acknowledged=one.acknowledged)
 
     async def close(self) -> None:
-        await self._producer.close(flush=False)
-        await self._consumer.close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._consumer.close)
+            stack.push_async_callback(self._producer.close, flush=False)
 
 
 class _Run:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 import pytest
@@ -77,6 +78,14 @@ async def child(job: Job) -> AsyncIterator[Child]:
         yield running
     finally:
         await running.end()
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """A worker freezes what it finds, which would hide its own unclosed connections."""
+    yield
+    gc.unfreeze()
+    gc.collect()
 
 
 @pytest.fixture
