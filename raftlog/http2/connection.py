@@ -44,6 +44,12 @@ NOT_HTTP2_ANSWER = (
 )
 
 
+def _may_be_http1(first_bytes: bytes) -> bool:
+    """Return whether these may be the first bytes of a request in HTTP/1.x (RFC 9112 section 3)."""
+    line, ended, _ = first_bytes.partition(b"\n")
+    return first_bytes[:1].isalpha() and (not ended or b" HTTP/1." in line)
+
+
 class StreamHandler(Protocol):
     """Receives a stream's events on the connection's loop. No call may block."""
 
@@ -294,7 +300,7 @@ class Http2Connection:
         elif isinstance(event, NotHttp2):
             tls = event.first_bytes[0] == _HANDSHAKE_RECORD
             # To TLS, this is a wrong version number: the usual sign of a peer without TLS.
-            if tls or event.first_bytes[:1].isalpha():
+            if tls or _may_be_http1(event.first_bytes):
                 self._shell.say_plain(NOT_HTTP2_ANSWER)
             self._shell.close_gently(TLS_REFUSED if tls else "the peer does not speak HTTP/2")
         elif isinstance(event, ConnectionFailed):
@@ -351,10 +357,13 @@ class Http2Connection:
             self._core.refuse(event.stream, 421, detail, _told("not_found", detail))
         elif acceptor is None:
             detail = f"nothing is served at {path[:200]!r}"
-            self._core.refuse(event.stream, 404, detail, _told("not_found", detail))
+            text = "" if event.method == "HEAD" else detail
+            self._core.refuse(event.stream, 404, text, _told("not_found", detail))
         elif event.method != "POST":
             headers = [("allow", "POST"), *_told("method_not_allowed")]
-            self._core.refuse(event.stream, 405, f"{path} accepts only POST, with messages as its content", headers)
+            # The answer to HEAD has no content (RFC 9110 section 9.3.2).
+            text = "" if event.method == "HEAD" else f"{path} accepts only POST, with messages as its content"
+            self._core.refuse(event.stream, 405, text, headers)
         elif not event.stream.closed:
             self._accept(event, acceptor)
 

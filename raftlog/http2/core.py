@@ -55,13 +55,11 @@ from .frames import (
     AUTHORIZATION_HEADER,
     CONTENT_TYPE,
     CONTINUATION,
-    DATA,
     DETAIL_HEADER,
     ERROR_HEADER,
     FLAG_ACK,
     FLAG_END_HEADERS,
     FLAG_END_STREAM,
-    FRAME_HEADER,
     GOAWAY,
     HEADER_BYTES,
     HEADERS,
@@ -79,6 +77,7 @@ from .frames import (
     parse_goaway,
     parse_status,
     parse_window_update,
+    rst_stream,
     split_headers,
     window_update,
 )
@@ -94,6 +93,9 @@ ENDED = "ended"
 """`StreamClosed.reason` of a stream that both sides ended."""
 
 NOT_HTTP2_BYTES = 256
+
+ENDED_STREAMS = 1024
+"""Closed streams that are remembered as ended by the peer."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -157,6 +159,8 @@ class ConnectionCore:
         self._header_stream = 0
         """Id of the stream whose header block is being received; 0: none."""
         self._header_block_bytes = 0
+        self._ended_by_peer: dict[int, None] = {}
+        """The last closed streams of which the peer ended its side: it sends nothing more on them."""
         self._window = limits.window_bytes
         self._low_window = limits.window_bytes // 2
         self._first_window = limits.window_bytes if client else limits.first_window_bytes
@@ -249,24 +253,22 @@ class ConnectionCore:
             self.fail(error.code, error.detail)
 
     def refuse(self, stream: StreamState, status: int, text: str, headers: Headers = ()) -> None:
-        """Answer with an error that ends the stream, and a line of text."""
+        """Answer with an error that ends the stream, and a line of text, if there is any."""
         if stream.closed or self.failed:
             return
         if not self._control_rate.allow(self._now):
             self.fail(ErrorCode.ENHANCE_YOUR_CALM, "too many requests that had to be refused")
             return
-        body = text.encode("utf-8", "replace")[:1000] + b"\n"
-        plain = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))]
-        if len(body) > min(self.outbox.window, stream.send_window):
-            plain, body = [], b""  # a window shrunk on purpose: the status must suffice
+        body = text.encode("utf-8", "replace")[:1000] + b"\n" if text else b""
+        plain = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))] if body else []
         self._answer(stream, status, [*plain, *headers])
-        if body:
-            self.outbox.window -= len(body)
-            stream.send_window -= len(body)
-            self._write(FRAME_HEADER.pack(len(body) << 8 | DATA, 0, stream.id) + body)
         # Content that still arrives is discarded. RFC 9113 section 8.1 allows us to stop it with RST_STREAM, but then
         # some clients (curl 7.88) discard the answer instead.
-        self._end_local(stream)
+        if body:
+            self.outbox.send_content(stream, body)
+        stream.end_wanted = True
+        if not stream.queue:
+            self._end_local(stream)
         self._drop_early(stream)
         stream.refused = True
         if stream.early_end and not stream.closed:
@@ -396,8 +398,12 @@ class ConnectionCore:
         if stream is None:
             if self._is_idle(stream_id):
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"DATA on idle stream {stream_id}")
-            self._ration_empty(length)
-            return None  # it was closed while this frame was in flight
+            if stream_id in self._ended_by_peer:
+                self._ration("DATA frames on streams that the peer has ended")
+                self._write(rst_stream(stream_id, ErrorCode.STREAM_CLOSED))
+            else:
+                self._ration_empty(length)  # this side closed it while the frame was on its way
+            return None
         stream.receive_window -= length
         if stream.receive_window < self._low_window:
             self._reopen_stream(stream, bool(ends))
@@ -633,6 +639,7 @@ class ConnectionCore:
             if stream is None:
                 return
             if isinstance(event, StreamReset):
+                stream.remote_ended = stream.remote_ended or bool(event.remote_reset)
                 by = "reset by the peer" if event.remote_reset else "reset because of the peer's header block"
                 self._close_stream(stream, f"{by}: {error_name(int(event.error_code or 0))}")
             else:
@@ -719,6 +726,10 @@ class ConnectionCore:
     def _close_stream(self, stream: StreamState, reason: str) -> None:
         del self.streams[stream.id]
         stream.closed = True
+        if stream.remote_ended:
+            self._ended_by_peer[stream.id] = None
+            if len(self._ended_by_peer) > ENDED_STREAMS:
+                del self._ended_by_peer[next(iter(self._ended_by_peer))]
         self.outbox.drop(stream)
         self._drop_early(stream)
         stream.assembler.discard()

@@ -77,6 +77,11 @@ def window_update(stream_id: int, increment: int) -> bytes:
     return FRAME_HEADER.pack(4 << 8 | WINDOW_UPDATE, 0, stream_id) + PREFIX.pack(increment)
 
 
+def rst_stream(stream_id: int, code: int) -> bytes:
+    """Build a RST_STREAM frame."""
+    return FRAME_HEADER.pack(4 << 8 | RST_STREAM, 0, stream_id) + PREFIX.pack(code)
+
+
 def goaway(last_stream_id: int, code: int, detail: str) -> bytes:
     """Build a GOAWAY frame with at most 200 bytes of text."""
     debug = detail.encode("utf-8", "replace")[:200]

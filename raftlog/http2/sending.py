@@ -72,6 +72,17 @@ class Outbox:
             self.output.append(header)
             self.output.extend(parts)
 
+    def send_content(self, stream: StreamState, content: bytes) -> None:
+        """Frame bytes that are no message at once, or queue them: the text of a refusal."""
+        size = len(content)
+        if size > min(self.max_frame_bytes, self.window, stream.send_window):
+            self._queue(stream, QueuedMessage(deque([content]), size))
+            return
+        self.window -= size
+        stream.send_window -= size
+        self.framed_bytes += size
+        self.output.append(FRAME_HEADER.pack(size << 8 | DATA, 0, stream.id) + content)
+
     def fill(self) -> None:
         """Frame queued messages until there is no room, or no window allows more."""
         blocked = 0
@@ -122,10 +133,12 @@ class Outbox:
                 raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS made a window grow beyond 2^31-1")
 
     def _enqueue(self, stream: StreamState, parts: list[Part], total: int) -> None:
-        size = total + PREFIX_BYTES
-        stream.queue.append(QueuedMessage(deque((PREFIX.pack(total), *parts)), size))
-        stream.queued_bytes += size
-        self.queued_bytes += size
+        self._queue(stream, QueuedMessage(deque((PREFIX.pack(total), *parts)), total + PREFIX_BYTES))
+
+    def _queue(self, stream: StreamState, message: QueuedMessage) -> None:
+        stream.queue.append(message)
+        stream.queued_bytes += message.left
+        self.queued_bytes += message.left
         self.queued_messages += 1
         if not stream.in_ring:
             stream.in_ring = True

@@ -1,6 +1,6 @@
-"""Other HTTP/2 implementations: curl, nghttp and h2load work with the listener.
+"""Other HTTP/2 implementations: curl, nghttp and h2load work with the listener, and h2spec finds no broken rule.
 
-On Debian: `apt-get install curl nghttp2-client`.
+On Debian: `apt-get install curl nghttp2-client`. `.ci/run` shows how to install h2spec.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def needs(tool: str, package: str) -> pytest.MarkDecorator:
 needs_curl = needs("curl", "curl")
 needs_nghttp = needs("nghttp", "nghttp2-client")
 needs_h2load = needs("h2load", "nghttp2-client")
+needs_h2spec = pytest.mark.skipif(shutil.which("h2spec") is None, reason="h2spec is not installed")
 
 
 class Echo:
@@ -163,3 +164,26 @@ async def test_h2load_with_the_smallest_windows_and_more_streams_than_announced(
     await listener.close(0.0)
     assert status == 0
     assert b"200 succeeded, 0 failed, 0 errored, 0 timeout" in out, out
+
+
+@needs_h2spec
+@pytest.mark.parametrize("options", [("--strict",), ("--strict", "--tls", "--insecure")], ids=["plain", "tls"])
+async def test_h2spec_finds_no_broken_rule(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """The announced frame size is below the largest, beyond which no frame header can go (RFC 9113 section 4.1): h2spec
+    could not send one that is too large."""
+    certificate, key = self_signed("127.0.0.1")
+    (tmp_path / "certificate.pem").write_bytes(certificate)
+    (tmp_path / "key.pem").write_bytes(key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    listener = Http2Listener(
+        {"/echo": lambda stream: Echo()},
+        limits=Http2Limits(max_frame_bytes=2**20),
+        ssl=context if "--tls" in options else None,
+    )
+    port = await listener.start("127.0.0.1", 0)
+    status, out, err = await run("h2spec", "-h", "127.0.0.1", "-p", str(port), "-P", "/echo", *options)
+    await listener.close(0.0)
+    assert status == 0, (out + err).decode()
+    tests, passed, skipped, failed = map(int, re.findall(rb"\d+", out.splitlines()[-1]))
+    assert tests == passed >= 145 and not (skipped or failed), out.decode()
