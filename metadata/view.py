@@ -23,7 +23,9 @@ from metadata.records.events import (
     MetadataEvent,
     OffsetsCommitted,
     OffsetsRemoved,
+    OwnerChanged,
     PartitionChanged,
+    ProducerIdsOwned,
     QuotaChanged,
     QuotaRemoved,
     RulesChanged,
@@ -39,6 +41,8 @@ from metadata.records.events import (
 )
 from metadata.records.group_table import GroupsView
 from metadata.records.groups import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
+from metadata.records.owner_table import EVENTS_OF_OWNERS, Owners
+from metadata.records.owners import NO_OWNER, Owned
 from metadata.records.security import QuotaLimits, QuotaRecord, TokenRecord, UserRecord
 from metadata.records.security_view import SecurityView
 from metadata.records.tickets import RecoveryTicket
@@ -53,6 +57,7 @@ from raftlog.model import (
     BrokerId,
     BrokerRecord,
     PartitionRecord,
+    ProducerId,
     TopicId,
     TopicPartition,
     TopicRecord,
@@ -157,6 +162,8 @@ class ClusterView:
         """Consumer groups and their offsets."""
         self.transactions = Transactions()
         """Transactions; leaders consult it about their records (`raftlog.transactions.TransactionVerdicts`)."""
+        self.owners = Owners()
+        """The principals to which groups, transactional ids, blocks, positions and producer ids belong."""
         self.security = SecurityView()
         """Users, tokens, access rules and quotas."""
         self.tally = PartitionTally()
@@ -235,6 +242,13 @@ class ClusterView:
         """Return the tickets of a partition's members that may not lead."""
         return self._tickets.get(topic_partition, ())
 
+    def owner_of_unnamed_id(self, producer_id: ProducerId) -> str:
+        """Return the principal to which a producer id without a name belongs (S12), or an empty name."""
+        block = self.transactions.block_of(producer_id)
+        if block is None:
+            return self.owners.owner_of_id(producer_id)
+        return NO_OWNER if block.name else self.owners.owner(Owned.BLOCK, block.first)
+
     # --- Following ---------------------------------------------------------------------------------------------------
 
     def subscribe(self, listener: ViewListener) -> Callable[[], None]:
@@ -258,6 +272,8 @@ class ClusterView:
             listener(index, events)
 
     def _apply(self, event: MetadataEvent) -> None:
+        if type(event) in EVENTS_OF_OWNERS:
+            self.owners.on_event(event)
         match event:
             case PartitionChanged(record, tickets):
                 self.tally.update(self._partitions.get(record.topic_partition), record)
@@ -299,6 +315,8 @@ class ClusterView:
                 | SecurityBegun()
             ):
                 self.security.on_event(event)
+            case OwnerChanged() | ProducerIdsOwned():
+                pass
             case _:
                 self.transactions.on_event(event)
 

@@ -82,6 +82,7 @@ CODES: dict[str, Code] = {
     "unknown_transaction": Code(404, False, "There is no such transaction"),
     "transaction_committed": Code(409, False, "The transaction is committed already"),
     "transaction_aborted": Code(409, False, "The transaction is aborted"),
+    "quota_exceeded": Code(429, False, "A quota permits no more of this kind"),
     "position_taken": Code(409, False, "The position was published before"),
     "offset_moved": Code(409, False, "The committed offset of the group, or the position, has moved"),
     "producer_ids_expired": Code(409, False, "The block of the producer id has expired"),

@@ -66,7 +66,7 @@ async def commit_offsets(call: Call) -> web.StreamResponse:
         0, group_name(call), asked.member_id, asked.incarnation, asked.generation, offsets
     )
     call.check_request(commit)
-    await call.context.decided(partial(call.service.groups.commit, commit))
+    await call.context.decided(partial(call.service.groups.commit, commit, principal=call.principal))
     return web.Response(status=204)
 
 
@@ -108,7 +108,7 @@ async def _carry_out(call: Call, name: str, epoch: int, plan: list[documents.Sou
         part = plan[first : first + documents.MAX_OFFSETS_PER_REQUEST]
         offsets = [wire.OffsetToCommit(bytes.fromhex(one.topic_id), one.partition, one.new_offset) for one in part]
         expected = [-1 if one.offset is None else one.offset for one in part]
-        reset = partial(call.service.groups.reset, name, epoch, offsets, expected)
+        reset = partial(call.service.groups.reset, name, epoch, offsets, expected, principal=call.principal)
         try:
             await call.context.decided(reset)
         except RaftlogError as error:

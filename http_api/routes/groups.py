@@ -73,7 +73,9 @@ async def join_group(call: Call) -> web.StreamResponse:
         asked.rebalance_timeout_ms,
     )
     call.check_request(join)
-    joined = await call.context.decided(partial(call.service.groups.join, join, call.request.remote or ""))
+    joined = await call.context.decided(
+        partial(call.service.groups.join, join, call.request.remote or "", principal=call.principal)
+    )
     return json_reply(documents.MembershipInfo.of(join.group_id, member_id, joined), status=201)
 
 

@@ -106,7 +106,7 @@ async def _change(
     call.check_request(asked)
 
     async def answered() -> wire.TransactionResponse:
-        return await future_of(lambda answer: call.service.transactions.ask(asked, answer))
+        return await future_of(lambda answer: call.service.transactions.ask(asked, answer, call.principal))
 
     return await call.context.finish(answered(), CHANGE_TIMEOUT_S + within_s, holder=holder)
 

@@ -103,6 +103,10 @@ class AccessService(Protocol):
         """Count what a request used. It may exceed a quota; then the next one has to wait."""
         ...
 
+    def principal_of(self, caller: Caller) -> str:
+        """Return the name of the principal to which belongs what the caller makes; empty without security."""
+        ...
+
     def enter(self, connection: Hashable, caller: Caller) -> None:
         """Count a connection as this caller's, whose request it carries, and no longer as an earlier caller's.
 

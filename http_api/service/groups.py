@@ -30,11 +30,16 @@ class GroupService(Protocol):
     caller.
 
     `answer` gets an `InvalidRequest` if the change is refused, or a `RetriableError` (`outcome_unknown`,
-    `quorum_unavailable`, `overloaded`).
+    `quorum_unavailable`, `overloaded`). `principal`: the one to which a group belongs that the request makes
+    (`AccessService.principal_of`).
     """
 
     def join(
-        self, request: wire.JoinGroupRequest, client_host: str, answer: Answer[wire.MembershipResponse]
+        self,
+        request: wire.JoinGroupRequest,
+        client_host: str,
+        answer: Answer[wire.MembershipResponse],
+        principal: str = "",
     ) -> None: ...
 
     def heartbeat(self, request: wire.MemberHeartbeatRequest, answer: Answer[wire.MembershipResponse]) -> None:
@@ -45,7 +50,9 @@ class GroupService(Protocol):
 
     def leave(self, request: wire.LeaveGroupRequest, answer: Answer[int]) -> None: ...
 
-    def commit(self, request: wire.CommitOffsetsRequest, answer: Answer[int], *, decoded: bool = False) -> None:
+    def commit(
+        self, request: wire.CommitOffsetsRequest, answer: Answer[int], *, decoded: bool = False, principal: str = ""
+    ) -> None:
         """Commit all of these offsets or none; no offset is lowered.
 
         Without a member id the group must have no members. `decoded`: the request was decoded from a message, so all
@@ -59,6 +66,7 @@ class GroupService(Protocol):
         offsets: Sequence[wire.OffsetToCommit],
         expected: Sequence[int],
         answer: Answer[int],
+        principal: str = "",
     ) -> None:
         """Set all of these offsets or none, lower or higher.
 

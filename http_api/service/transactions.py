@@ -32,8 +32,11 @@ class OpenTransaction:
 class TransactionService(Protocol):
     """The transactions of one broker."""
 
-    def ask(self, request: wire.TransactionRequest, answer: Answer[wire.TransactionResponse]) -> None:
-        """Carry out a request, and call `answer` once; perhaps before this returns.
+    def ask(
+        self, request: wire.TransactionRequest, answer: Answer[wire.TransactionResponse], principal: str = ""
+    ) -> None:
+        """Carry out a request, and call `answer` once; perhaps before this returns. Records that it makes belong to
+        `principal` (`AccessService.principal_of`).
 
         By then the change is decided and visible in the view; changes by commits and aborts become visible in it a
         moment later, or after `catch_up`. A commit that waits for its markers, and gets them too late, is answered as

@@ -82,6 +82,11 @@ class Call:
         """Raise `InvalidRequest` (`authorization_failed`) if the caller may not do what the request asks."""
         self.service.access.check_request(self.caller, request, self.action, self.request_id)
 
+    @property
+    def principal(self) -> str:
+        """The principal to which belongs what the request makes; empty without security."""
+        return self.service.access.principal_of(self.caller)
+
     def watch(self, ended: Callable[[RaftlogError], None]) -> Callable[[], None]:
         """Call `ended` at most once, in an event of its own, when the caller's credential is revoked or expires. Return
         the function that ends the watch. Raises `InvalidRequest` (`unauthenticated`) if that has happened already."""

@@ -87,7 +87,7 @@ def _moves_offsets_all_the_same(state: Any, wanted: Any, index: int) -> Generato
     decided = yield from _decide(state, wanted, index)
     if isinstance(decided, Refused) and decided.code not in ("invalid_request", "offset_moved"):
         for group in wanted.moves.values():
-            groups.have_group(state, group.group_id, index)
+            groups.have_group(state, group.group_id, index, wanted.principal)
             for move in group.moves:
                 committed = CommittedOffset(move.end, -1, "", wanted.now_ms)
                 state.groups.put_offsets(group.group_id, {move.topic_partition: committed})

@@ -36,6 +36,7 @@ from .fields import (
     PackedReports,
     PartitionEpochField,
     PartitionField,
+    PrincipalField,
     Report,
     TextField,
     TopicIdField,
@@ -205,6 +206,12 @@ class GrantProducerIds(OfIncarnation, frozen=True, tag="grant_producer_ids.1"):
     """Grants a block of producer ids exclusively to one incarnation of a broker. Answered by `ProducerIdsGranted`."""
 
     count: NaturalField
+
+
+class GrantProducerIdsTo(GrantProducerIds, frozen=True, tag="grant_producer_ids.2"):
+    """The same for producers of one principal, to which the ids belong. Needs `SECURITY_FEATURE_LEVEL`."""
+
+    principal: PrincipalField
 
 
 class SetFeatureLevel(WireStruct, frozen=True, tag="set_feature_level.1"):

@@ -29,6 +29,7 @@ from .cluster import (
     ElectLeaders,
     FenceBroker,
     GrantProducerIds,
+    GrantProducerIdsTo,
     NoOp,
     RegisterBroker,
     ReplaceRegistration,
@@ -37,7 +38,7 @@ from .cluster import (
     UnfenceBroker,
 )
 from .fields import NaturalField, SessionIdField, WireStruct
-from .groups import ChangeGroups
+from .groups import ChangeGroups, ChangeGroupsAs
 from .replicas import (
     AlterReassignments,
     BeginMoves,
@@ -49,7 +50,7 @@ from .replicas import (
 )
 from .results import CommandResult
 from .security import BootstrapSecurity, ChangeSecurity
-from .transactions import ChangeTransactions
+from .transactions import ChangeTransactions, ChangeTransactionsAs
 
 ENVELOPE_VERSION = 1
 
@@ -83,6 +84,9 @@ Command: TypeAlias = (
     | ReplaceRegistration
     | ChangeSecurity
     | BootstrapSecurity
+    | ChangeGroupsAs
+    | ChangeTransactionsAs
+    | GrantProducerIdsTo
 )
 
 COMMAND_TYPES: tuple[type[msgspec.Struct], ...] = Command.__args__

@@ -37,6 +37,8 @@ NaturalField: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 PartitionField: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 PortField: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 HostField: TypeAlias = Annotated[str, msgspec.Meta(max_length=255)]
+PrincipalField: TypeAlias = Annotated[str, msgspec.Meta(max_length=255)]
+"""The name of a principal; empty: none."""
 TextField: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
 
 

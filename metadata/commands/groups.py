@@ -7,6 +7,8 @@ answer names only refused changes, because refusals are rare and answers are rem
 Joins and commits do not pass through the coordinator, since the image decides them anyway: a coordinator's death delays
 heartbeats and rebalances for a moment, and commits by no more than the quorum's election.
 
+`ChangeGroupsAs` is the same for changes of principals: a group that one of them makes belongs to its principal.
+
 Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its proposer splits it
 (`http_api/records/pack.py`). From the first release on no change gains a field, and `change_groups.1` no other kind of
 change: both would be a new command behind a new feature level. `GROUPS_FEATURE_LEVEL` is the level from which these
@@ -24,7 +26,7 @@ from metadata.records.groups import in_order
 from raftlog.config import KIB
 from raftlog.model import Offset, TopicId, TopicPartition
 
-from .fields import NaturalField, OfPartition, PartitionField, TextField, TopicIdField, WireStruct
+from .fields import NaturalField, OfPartition, PartitionField, PrincipalField, TextField, TopicIdField, WireStruct
 
 GROUPS_FEATURE_LEVEL = 2
 
@@ -223,3 +225,9 @@ class ChangeGroups(WireStruct, frozen=True, tag="change_groups.1"):
     """Changes of groups, in order. Answered by `GroupsChanged`."""
 
     changes: Annotated[tuple[GroupChange, ...], msgspec.Meta(max_length=MAX_CHANGES)]
+
+
+class ChangeGroupsAs(ChangeGroups, frozen=True, tag="change_groups.2"):
+    """The same, with the principal of each change (empty: none). Needs `SECURITY_FEATURE_LEVEL`."""
+
+    principals: Annotated[tuple[PrincipalField, ...], msgspec.Meta(max_length=MAX_CHANGES)]

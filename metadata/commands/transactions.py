@@ -31,7 +31,7 @@ from raftlog.wire import (
     TransactionOutput,
 )
 
-from .fields import LeaderEpochField, NaturalField, OfPartition, WireStruct
+from .fields import LeaderEpochField, NaturalField, OfPartition, PrincipalField, WireStruct
 
 TRANSACTIONS_FEATURE_LEVEL = 3
 
@@ -241,6 +241,15 @@ class ChangeTransactions(WireStruct, frozen=True, tag="change_transactions.1"):
     """Changes of transactions, in order. Answered by `TransactionsChanged`."""
 
     changes: Annotated[tuple[TransactionChange, ...], msgspec.Meta(max_length=MAX_CHANGES)]
+
+
+class ChangeTransactionsAs(ChangeTransactions, frozen=True, tag="change_transactions.2"):
+    """The same, with the principal of each change (empty: none), to which belongs what the change makes.
+
+    Needs `SECURITY_FEATURE_LEVEL`.
+    """
+
+    principals: Annotated[tuple[PrincipalField, ...], msgspec.Meta(max_length=MAX_CHANGES)]
 
 
 # --- Pieces ----------------------------------------------------------------------------------------------------------

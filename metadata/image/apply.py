@@ -29,6 +29,7 @@ from metadata.commands.cluster import (
     ElectLeaders,
     FenceBroker,
     GrantProducerIds,
+    GrantProducerIdsTo,
     NoOp,
     RegisterBroker,
     ReportRoom,
@@ -36,7 +37,7 @@ from metadata.commands.cluster import (
     UnfenceBroker,
 )
 from metadata.commands.envelope import Command, Envelope
-from metadata.commands.groups import ChangeGroups
+from metadata.commands.groups import ChangeGroups, ChangeGroupsAs
 from metadata.commands.replicas import (
     AlterReassignments,
     BeginMoves,
@@ -47,8 +48,8 @@ from metadata.commands.replicas import (
     UnregisterBroker,
 )
 from metadata.commands.results import CommandResult, Done, ProducerIdsGranted, Refused
-from metadata.commands.security import BootstrapSecurity, ChangeSecurity
-from metadata.commands.transactions import ChangeTransactions
+from metadata.commands.security import SECURITY_FEATURE_LEVEL, BootstrapSecurity, ChangeSecurity
+from metadata.commands.transactions import ChangeTransactions, ChangeTransactionsAs
 from raftlog.errors import InvariantViolation
 from raftlog.model import UNTHROTTLED, ClusterTime, ProducerId
 
@@ -59,6 +60,7 @@ from . import topics as image_topics
 from .groups import change_groups, topic_removed
 from .image import ClusterImage, Steps
 from .security import bootstrap_security, change_security
+from .shares import own_ids
 from .transactions import change_transactions, strike_topic
 
 MAX_PRODUCER_IDS_PER_GRANT = 100_000
@@ -91,6 +93,12 @@ def apply_in_steps(image: ClusterImage, index: int, term: int, envelope: Envelop
 
 
 def _carry_out(image: ClusterImage, command: Command, index: int, term: int) -> CommandResult | Steps:
+    if isinstance(command, ChangeGroupsAs | ChangeTransactionsAs | GrantProducerIdsTo):
+        if image.feature_level < SECURITY_FEATURE_LEVEL:
+            level = image.feature_level
+            return Refused("unsupported_version", f"the feature level is {level}, not {SECURITY_FEATURE_LEVEL}")
+        if not isinstance(command, GrantProducerIdsTo) and len(command.principals) != len(command.changes):
+            return Refused("invalid_request", f"{len(command.principals)} principals of {len(command.changes)} changes")
     match command:
         case AlterIsr():
             return image_partitions.alter_isr(image, command)
@@ -157,6 +165,8 @@ def _grant_producer_ids(image: ClusterImage, command: GrantProducerIds) -> Comma
     if not 1 <= command.count <= MAX_PRODUCER_IDS_PER_GRANT:
         return Refused("invalid_request", f"a block has 1 to {MAX_PRODUCER_IDS_PER_GRANT} producer ids")
     first = image.next_producer_id
+    if isinstance(command, GrantProducerIdsTo):
+        own_ids(image, command.principal, first, command.count)
     image.next_producer_id = ProducerId(first + command.count)
     return ProducerIdsGranted(first, command.count)
 

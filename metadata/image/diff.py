@@ -19,11 +19,14 @@ from metadata.records.events import (
     MetadataEvent,
     OffsetsCommitted,
     OffsetsRemoved,
+    OwnerChanged,
+    OwnerEvent,
     PartitionChanged,
     PartsStaged,
     PositionMoved,
     PositionRemoved,
     ProducerChanged,
+    ProducerIdsOwned,
     ProducerIdsTaken,
     ProducerRemoved,
     QuotaChanged,
@@ -42,6 +45,8 @@ from metadata.records.events import (
     UserRemoved,
 )
 from metadata.records.groups import CommittedOffset, in_order
+from metadata.records.owner_table import Owners
+from metadata.records.owners import NO_OWNER, OwnedIds
 from metadata.records.security import QuotaRecord
 from raftlog.model import PartitionRecord, TopicPartition
 
@@ -82,6 +87,8 @@ def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None,
         for records in new.slices_of_topic(topic):
             events += _changed(old, new, records)
             yield
+    # First: an id that is known to be granted must not seem to belong to no principal (S12).
+    events += yield from owners_diff(old.owners, new.owners)
     events += yield from groups_diff(old.groups, new.groups)
     events += yield from transactions_diff(old.transactions, new.transactions)
     events += yield from security_diff(old.security, new.security)
@@ -169,6 +176,31 @@ def _changed_records(old: TransactionsState, new: TransactionsState) -> Iterator
         yield PositionRemoved(name) if new.position(name) < 0 else None
     for block in old.blocks():
         yield BlockRemoved(block.first) if new.block(block.first) is None else None
+
+
+def owners_diff(old: Owners, new: Owners) -> Generator[None, None, list[OwnerEvent]]:
+    """The events that lead a follower of `old` to `new`, in steps."""
+    events: list[OwnerEvent] = []
+    for number, event in enumerate(_owner_differences(old, new), 1):
+        if event is not None:
+            events.append(event)
+        if number % COMPARED_PER_STEP == 0:
+            yield
+    return events
+
+
+def _owner_differences(old: Owners, new: Owners) -> Iterator[OwnerEvent | None]:
+    """Yield the differences; None if an owner is the same."""
+    before, after = dict(old.items()), dict(new.items())
+    for kind, owners in after.items():
+        for name in before[kind]:
+            yield OwnerChanged(kind, name, NO_OWNER) if name not in owners else None
+        for name, owner in owners.items():
+            yield OwnerChanged(kind, name, owner) if owner != before[kind].get(name) else None
+    for ids in old.ids():
+        yield None if new.ids_from(ids.first) else ProducerIdsOwned(OwnedIds(ids.first, ids.first, NO_OWNER))
+    for ids in new.ids():
+        yield ProducerIdsOwned(ids) if ids != old.ids_from(ids.first) else None
 
 
 def security_diff(old: SecurityState, new: SecurityState) -> Generator[None, None, list[SecurityEvent]]:

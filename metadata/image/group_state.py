@@ -5,11 +5,14 @@ Only the methods that write here change anything, and each notes an event.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from metadata.records.events import GroupChanged, GroupEvent, GroupRemoved, OffsetsCommitted, OffsetsRemoved
 from metadata.records.groups import CommittedOffset, GroupRecord
+from metadata.records.owner_table import Owners
+from metadata.records.owners import NO_OWNER, Owned
 from raftlog.model import TopicId, TopicPartition
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
@@ -26,11 +29,15 @@ class IndexFacts:
 class GroupsState:
     """The image's groups and their committed offsets."""
 
-    def __init__(self, note: Callable[[GroupEvent], None]) -> None:
+    def __init__(self, note: Callable[[GroupEvent], None], owners: Owners) -> None:
+        """`owners` follows the noted events."""
         self._note = note
+        self._owners = owners
         self.by_id: dict[str, GroupRecord] = {}
         self.offset_count = 0
         """The number of committed offsets of all groups."""
+        self._offset_counts: Counter[str] = Counter()
+        """Owner → the number of committed offsets of its groups; derived."""
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._lent: set[str] = set()
         """Groups whose offsets are shared with a snapshot: they must be copied before a change."""
@@ -47,6 +54,10 @@ class GroupsState:
             {topic_id: tuple(groups) for topic_id, groups in self._of_topics.items()},
             {group_id: tuple(topics) for group_id, topics in self._topics_of.items()},
         )
+
+    def offset_count_of(self, owner: str) -> int:
+        """Return the number of committed offsets of an owner's groups."""
+        return self._offset_counts[owner]
 
     def offsets_of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         return self._offsets.get(group_id, _NOTHING)
@@ -76,7 +87,7 @@ class GroupsState:
             del groups[record.group_id]
             if not groups:
                 del self._of_topics[topic_id]
-        self.offset_count -= len(self._offsets.pop(record.group_id, ()))
+        self._count_offsets(record.group_id, -len(self._offsets.pop(record.group_id, ())))
         self._lent.discard(record.group_id)
         self._note(GroupRemoved(record.group_id))
 
@@ -84,9 +95,9 @@ class GroupsState:
         """Store these offsets, regardless of earlier ones."""
         if offsets:
             known = self._own_offsets(group_id)
-            self.offset_count -= len(known)
+            before = len(known)
             known.update(offsets)
-            self.offset_count += len(known)
+            self._count_offsets(group_id, len(known) - before)
             self._read(group_id, {partition.topic_id: None for partition in offsets})
             self._note(OffsetsCommitted(group_id, offsets))
 
@@ -96,8 +107,16 @@ class GroupsState:
         known = self._own_offsets(group_id)
         for partition in gone:
             del known[partition]
-        self.offset_count -= len(gone)
+        self._count_offsets(group_id, -len(gone))
         self._note(OffsetsRemoved(group_id, gone))
+
+    def _count_offsets(self, group_id: str, change: int) -> None:
+        self.offset_count += change
+        owner = self._owners.owner(Owned.GROUP, group_id) if change else NO_OWNER
+        if owner != NO_OWNER:
+            self._offset_counts[owner] += change
+            if not self._offset_counts[owner]:
+                del self._offset_counts[owner]
 
     def _read(self, group_id: str, topics: Iterable[TopicId]) -> None:
         for topic_id in topics:

@@ -22,6 +22,7 @@ from metadata.commands.groups import (
     MAX_PARTITIONS_PER_GROUP,
     Assign,
     ChangeGroups,
+    ChangeGroupsAs,
     Commit,
     Delete,
     Expire,
@@ -37,11 +38,13 @@ from metadata.commands.groups import (
 )
 from metadata.commands.results import GroupsChanged, Refused, RefusedChange
 from metadata.records.groups import NEVER_MS, CommittedOffset, GroupRecord, MemberRecord, in_order
+from metadata.records.owners import NO_OWNER, Owned
 from metadata.rules.assignors import ASSIGNORS
 from raftlog.model import TopicId, TopicPartition
 from raftlog.wire import GroupMoves
 
 from .image import ClusterImage
+from .shares import own, refuse_offsets, refuse_records
 
 MAX_GROUPS = 10_000
 MAX_COMMITTED_OFFSETS = 1_000_000
@@ -51,19 +54,20 @@ MAX_COMMITTED_OFFSETS = 1_000_000
 def change_groups(state: ClusterImage, command: ChangeGroups, index: int, term: int) -> GroupsChanged:
     """Apply each change on its own, in order."""
     refusals = []
-    for position, change in enumerate(command.changes):
-        refused = _change(state, change, index, term)
+    principals = command.principals if isinstance(command, ChangeGroupsAs) else (NO_OWNER,) * len(command.changes)
+    for position, (change, principal) in enumerate(zip(command.changes, principals, strict=True)):
+        refused = _change(state, change, index, term, principal)
         if refused is not None:
             refusals.append(RefusedChange(position, refused.code, refused.detail))
     return GroupsChanged(tuple(refusals))
 
 
-def _change(state: ClusterImage, change: GroupChange, index: int, term: int) -> Refused | None:
+def _change(state: ClusterImage, change: GroupChange, index: int, term: int, principal: str) -> Refused | None:
     match change:
         case Commit():
-            return _commit(state, change, index)
+            return _commit(state, change, index, principal)
         case Join():
-            return _join(state, change, index)
+            return _join(state, change, index, principal)
         case Release():
             return _release(state, change, index)
         case Assign():
@@ -73,7 +77,7 @@ def _change(state: ClusterImage, change: GroupChange, index: int, term: int) -> 
         case Fence():
             return _other_term(change.term, term) or _remove_member(state, change, index)
         case Reset():
-            return _reset(state, change, index)
+            return _reset(state, change, index, principal)
         case Expire():
             return _other_term(change.term, term) or _expire(state, change)
         case Delete():
@@ -103,7 +107,7 @@ def topic_removed(state: ClusterImage, topic_id: TopicId, index: int) -> None:
 # --- Members ---------------------------------------------------------------------------------------------------------
 
 
-def _join(state: ClusterImage, join: Join, index: int) -> Refused | None:
+def _join(state: ClusterImage, join: Join, index: int, principal: str) -> Refused | None:
     if join.assignor not in ASSIGNORS:
         return Refused("invalid_request", f"assignor {join.assignor!r} is not one of {', '.join(sorted(ASSIGNORS))}")
     if not join.topics and not join.pattern:
@@ -112,6 +116,9 @@ def _join(state: ClusterImage, join: Join, index: int) -> Refused | None:
     if group is None:
         if len(state.groups.by_id) >= MAX_GROUPS:
             return Refused("invalid_request", f"the cluster has {MAX_GROUPS} groups, which is the most")
+        refused = refuse_records(state, principal, Owned.GROUP, 1, MAX_GROUPS)
+        if refused is not None:
+            return refused
         group = GroupRecord(join.group_id, index, 0, join.assignor)
     known = group.members.get(join.member_id)
     if known is not None and known.instance_id != join.instance_id:
@@ -146,6 +153,8 @@ def _join(state: ClusterImage, join: Join, index: int) -> Refused | None:
     members[member.member_id] = member
     # Not merely older than the epoch: what came before in this entry may have the same index.
     epoch, target_epoch = (group.epoch, group.target_epoch) if same and group.assignor == join.assignor else (index, 0)
+    if join.group_id not in state.groups.by_id:
+        own(state, principal, Owned.GROUP, join.group_id)
     state.groups.put_group(GroupRecord(join.group_id, epoch, target_epoch, join.assignor, NEVER_MS, members))
     return None
 
@@ -250,13 +259,13 @@ def _assign(state: ClusterImage, assign: Assign, index: int) -> Refused | None:
 # --- Offsets ---------------------------------------------------------------------------------------------------------
 
 
-def _commit(state: ClusterImage, commit: Commit, index: int) -> Refused | None:
+def _commit(state: ClusterImage, commit: Commit, index: int, principal: str) -> Refused | None:
     # Made once: of ten thousand offsets a second each is looked up in four places.
     named = [one.topic_partition for one in commit.offsets]
-    refused = refuse_if_not_owner(state, commit, named) or _no_such_place(state, commit.group_id, named)
+    refused = refuse_if_not_owner(state, commit, named) or _no_such_place(state, commit.group_id, named, principal)
     if refused is not None:
         return refused
-    have_group(state, commit.group_id, index)
+    have_group(state, commit.group_id, index, principal)
     current = state.groups.offsets_of(commit.group_id)
     now_ms = state.stamp_ms(commit.now_ms)
     taken: dict[TopicPartition, CommittedOffset] = {}
@@ -296,7 +305,7 @@ def refuse_if_not_owner(
     return None
 
 
-def _no_such_place(state: ClusterImage, group_id: str, named: list[TopicPartition]) -> Refused | None:
+def _no_such_place(state: ClusterImage, group_id: str, named: list[TopicPartition], principal: str) -> Refused | None:
     current = state.groups.offsets_of(group_id)
     added = 0
     for partition in named:
@@ -307,12 +316,21 @@ def _no_such_place(state: ClusterImage, group_id: str, named: list[TopicPartitio
         return Refused("invalid_request", f"the cluster keeps {MAX_COMMITTED_OFFSETS} committed offsets at most")
     if group_id not in state.groups.by_id and len(state.groups.by_id) >= MAX_GROUPS:
         return Refused("invalid_request", f"the cluster has {MAX_GROUPS} groups, which is the most")
-    return None
+    fresh = group_id not in state.groups.by_id
+    return refuse_records(state, principal, Owned.GROUP, int(fresh), MAX_GROUPS) or refuse_offsets(
+        state, owner_to_be(state, group_id, principal), added, MAX_COMMITTED_OFFSETS
+    )
 
 
-def have_group(state: ClusterImage, group_id: str, index: int) -> None:
-    """Create an empty group if it does not exist."""
+def owner_to_be(state: ClusterImage, group_id: str, principal: str) -> str:
+    """Return the owner of a group, which is made for this principal if it does not exist."""
+    return state.owners.owner(Owned.GROUP, group_id) if group_id in state.groups.by_id else principal
+
+
+def have_group(state: ClusterImage, group_id: str, index: int, principal: str) -> None:
+    """Create an empty group of this principal if it does not exist."""
     if group_id not in state.groups.by_id:
+        own(state, principal, Owned.GROUP, group_id)
         state.groups.put_group(GroupRecord(group_id, index, index, ""))
 
 
@@ -320,17 +338,17 @@ def _committed(one: OffsetToCommit, now_ms: int) -> CommittedOffset:
     return CommittedOffset(one.offset, one.leader_epoch, one.metadata, now_ms)
 
 
-def _reset(state: ClusterImage, reset: Reset, index: int) -> Refused | None:
+def _reset(state: ClusterImage, reset: Reset, index: int, principal: str) -> Refused | None:
     group = state.groups.by_id.get(reset.group_id)
     if group is not None and group.members:
         return _has_members(group)
     if (group.epoch if group is not None else -1) != reset.epoch:
         return Refused("stale_group_epoch", f"group {reset.group_id!r} is not what it was when this was planned")
     named = [one.topic_partition for one in reset.offsets]
-    refused = _no_such_place(state, reset.group_id, named) or _moved(state, reset, named)
+    refused = _no_such_place(state, reset.group_id, named, principal) or _moved(state, reset, named)
     if refused is not None:
         return refused
-    have_group(state, reset.group_id, index)
+    have_group(state, reset.group_id, index, principal)
     now_ms = state.stamp_ms(reset.now_ms)
     offsets = (_committed(one, now_ms) for one in reset.offsets)
     state.groups.put_offsets(reset.group_id, dict(zip(named, offsets, strict=True)))

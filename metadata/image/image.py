@@ -22,6 +22,7 @@ from metadata.records.events import (
     FeatureLevelChanged,
     GroupEvent,
     MetadataEvent,
+    OwnerEvent,
     PartitionChanged,
     ProducerIdsTaken,
     SecurityEvent,
@@ -31,6 +32,7 @@ from metadata.records.events import (
     TopicRemoved,
     TransactionEvent,
 )
+from metadata.records.owner_table import EVENTS_OF_OWNERS, Owners
 from metadata.records.tickets import RecoveryTicket
 from raftlog.model import (
     NO_BROKER,
@@ -81,7 +83,9 @@ class ClusterImage:
         self.feature_level = INITIAL_FEATURE_LEVEL
         self.time = NO_TIME
         """The cluster's time: once it exists, no other clock makes a stamp here."""
-        self.groups = GroupsState(self.note)
+        self.owners = Owners()
+        """The principals to which groups, transactional ids, blocks, positions and producer ids belong."""
+        self.groups = GroupsState(self.note, self.owners)
         """Consumer groups and their offsets."""
         self.transactions = TransactionsState(self.note)
         """The records of transactions."""
@@ -180,7 +184,9 @@ class ClusterImage:
         events, self._events = self._events, []
         return events
 
-    def note(self, event: GroupEvent | TransactionEvent | SecurityEvent) -> None:
+    def note(self, event: GroupEvent | TransactionEvent | OwnerEvent | SecurityEvent) -> None:
+        if type(event) in EVENTS_OF_OWNERS:
+            self.owners.on_event(event)
         self._events.append(event)
 
     def put_feature_level(self, level: int) -> None:

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import Any
 
+from metadata.records.owners import Owned
 from metadata.records.transactions import MAX_PRODUCER_EPOCH, Block, NamedProducer, Ranges
 from raftlog.errors import InvariantViolation
 from raftlog.model import NO_INCARNATION, BrokerId, PartitionRecord, TopicPartition
@@ -50,7 +53,12 @@ def check(state: ClusterImage) -> None:
     _require(known >= {*state.reassigning, *state.moving, *state.adding}, "a reassignment of no partition")
     for broker_id in sorted(state.starting):
         _require(state.brokers[broker_id].fenced, f"broker {broker_id} is starting but not fenced")
-    for wrong in (*check_groups(state.groups), *check_transactions(state), *check_security(state)):
+    for wrong in (
+        *check_groups(state.groups),
+        *check_transactions(state),
+        *check_security(state),
+        *check_owners(state),
+    ):
         raise InvariantViolation(wrong)
 
 
@@ -245,3 +253,33 @@ def _check_tokens(security: SecurityState) -> Iterable[str]:
             yield f"token {token_id} of no user"
         if security.token_of_digest(token.digest) is not token:
             yield f"token {token_id} is not found by its digest"
+
+
+def check_owners(state: ClusterImage) -> Iterable[str]:
+    """Return the violations in words; scans everything."""
+    owners = state.owners
+    exists: dict[Owned, Callable[[Any], bool]] = {
+        Owned.GROUP: state.groups.by_id.__contains__,
+        Owned.TRANSACTIONAL_ID: lambda name: state.transactions.producer(name) is not None,
+        Owned.BLOCK: lambda first: state.transactions.block(first) is not None,
+        Owned.POSITION: lambda name: state.transactions.position(name) >= 0,
+    }
+    offsets: Counter[str] = Counter()
+    for kind, of_kind in owners.items():
+        for name, owner in of_kind.items():
+            if not exists[kind](name):
+                yield f"{owner!r} owns a {kind.value} {name!r} that does not exist"
+            if kind is Owned.GROUP:
+                offsets[owner] += len(state.groups.offsets_of(str(name)))
+        for owner, count in Counter(of_kind.values()).items():
+            if owners.count(kind, owner) != count:
+                yield f"the counter of each {kind.value} of {owner!r} differs"
+    for owner, count in offsets.items():
+        if state.groups.offset_count_of(owner) != count:
+            yield f"the counter of {owner!r}'s committed offsets differs from those of its groups"
+    for before, after in pairwise(owners.ids()):
+        if before.end > after.first:
+            yield f"two owners of producer id {after.first}"
+    for ids in owners.ids():
+        if not ids.first < ids.end <= state.next_producer_id:
+            yield f"{ids}: producer ids that were not granted"

@@ -36,10 +36,17 @@ from metadata.records.events import (
     UserChanged,
     UserRemoved,
 )
-from metadata.records.security import NEVER_EXPIRES, QuotaRecord, TokenRecord, UserRecord, checked_entity
+from metadata.records.security import (
+    LIMITS_OF_USERS,
+    NEVER_EXPIRES,
+    QuotaRecord,
+    TokenRecord,
+    UserRecord,
+    checked_entity,
+)
 from raftlog.errors import InvalidRequest
 from raftlog.security.acls import AclRule, checked_rule
-from raftlog.security.principals import check_text, check_user_name
+from raftlog.security.principals import USER, check_text, check_user_name
 
 from .image import ClusterImage, Steps
 from .security_state import EVENTS_PER_STEP
@@ -212,6 +219,10 @@ def _put_quota(state: ClusterImage, change: PutQuota) -> Refused | None:
     before = security.quota(entity)
     if change.limits.is_unset:
         return Refused("invalid_request", "a quota sets at least one limit: remove it if there shall be none")
+    of_users = [field for field in LIMITS_OF_USERS if getattr(change.limits, field) is not None]
+    if of_users and not entity.startswith(f"{USER}:"):
+        # The records that these count have an owner, and no address.
+        return Refused("invalid_request", f"{of_users[0]} is a limit of users, not of addresses")
     if before is None and security.quota_count >= MAX_QUOTAS:
         return Refused("invalid_request", f"the cluster keeps {MAX_QUOTAS} quotas at most")
     if change.limits != before:

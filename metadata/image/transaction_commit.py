@@ -15,6 +15,7 @@ A refusal of 2 to 5 aborts the commit's undecided transactions and retires its b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
 
@@ -24,6 +25,7 @@ from metadata.commands.results import Refused
 from metadata.commands.transactions import Commit, CommitStaged, Piece, decode_piece, digest_of
 from metadata.records.events import EndsCommitted, PositionMoved
 from metadata.records.groups import CommittedOffset
+from metadata.records.owners import Owned
 from metadata.records.transactions import Standing
 from raftlog.model import Offset, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey
@@ -31,6 +33,7 @@ from raftlog.wire import GroupMoves, PositionMove, TransactionOutput
 
 from . import groups
 from .image import ClusterImage
+from .shares import own, refuse_offsets, refuse_records
 from .transaction_ends import KEYS_PER_STEP, Decision, abort_undecided, describe, end_all, retire_block, told_after
 
 MAX_KEYS_PER_COMMIT = 100_000
@@ -53,7 +56,8 @@ each.
 class _Wanted:
     """A commit with its pieces merged."""
 
-    def __init__(self, change: Commit | CommitStaged, now_ms: int) -> None:
+    def __init__(self, change: Commit | CommitStaged, now_ms: int, principal: str) -> None:
+        self.principal = principal
         self.positions: tuple[PositionMove, ...] = change.positions
         self.block = change.block
         self.now_ms = now_ms
@@ -114,9 +118,9 @@ class _Wanted:
         return None
 
 
-def commit(state: ClusterImage, change: Commit | CommitStaged, index: int) -> Decision:
-    """Decide one commit, in steps."""
-    wanted = _Wanted(change, state.stamp_ms(change.now_ms))
+def commit(state: ClusterImage, change: Commit | CommitStaged, index: int, principal: str) -> Decision:
+    """Decide one commit of a principal, in steps."""
+    wanted = _Wanted(change, state.stamp_ms(change.now_ms), principal)
     pieces: list[bytes] = []
     if isinstance(change, CommitStaged):
         staged = _take_parts(state, change)
@@ -220,14 +224,23 @@ def _no_room(state: ClusterImage, wanted: _Wanted) -> Refused | None:
     groups_to_be = [group_id for group_id in wanted.moves if group_id not in state.groups.by_id]
     if groups_to_be and len(state.groups.by_id) + len(groups_to_be) > groups.MAX_GROUPS:
         return Refused("invalid_request", f"the cluster has {groups.MAX_GROUPS} groups, which is the most")
-    offsets_to_be = sum(
-        move.topic_partition not in state.groups.offsets_of(group.group_id)
-        for group in wanted.moves.values()
-        for move in group.moves
-    )
-    if offsets_to_be and state.groups.offset_count + offsets_to_be > groups.MAX_COMMITTED_OFFSETS:
+    offsets_to_be: Counter[str] = Counter()
+    for group in wanted.moves.values():
+        current = state.groups.offsets_of(group.group_id)
+        owner = groups.owner_to_be(state, group.group_id, wanted.principal)
+        offsets_to_be[owner] += sum(move.topic_partition not in current for move in group.moves)
+    total = offsets_to_be.total()
+    if total and state.groups.offset_count + total > groups.MAX_COMMITTED_OFFSETS:
         return Refused("invalid_request", f"the cluster keeps {groups.MAX_COMMITTED_OFFSETS} committed offsets at most")
-    return None
+    refusals = (
+        refuse_records(state, wanted.principal, Owned.POSITION, fresh, MAX_POSITIONS),
+        refuse_records(state, wanted.principal, Owned.GROUP, len(groups_to_be), groups.MAX_GROUPS),
+        *(
+            refuse_offsets(state, owner, added, groups.MAX_COMMITTED_OFFSETS)
+            for owner, added in sorted(offsets_to_be.items())
+        ),
+    )
+    return next((refused for refused in refusals if refused is not None), None)
 
 
 # --- Preconditions that no longer hold: the attempt ends -------------------------------------------------------------
@@ -325,13 +338,15 @@ def _write(state: ClusterImage, wanted: _Wanted, index: int) -> Generator[None, 
     retire_block(state, wanted.block, index, answered=_position_tells_all(state, wanted))
     yield
     for group in wanted.moves.values():
-        groups.have_group(state, group.group_id, index)
+        groups.have_group(state, group.group_id, index, wanted.principal)
         moved = {
             move.topic_partition: CommittedOffset(move.end, move.leader_epoch, move.metadata, wanted.now_ms)
             for move in group.moves
         }
         state.groups.put_offsets(group.group_id, moved)
     for position in wanted.positions:
+        if state.transactions.position(position.name) < 0:
+            own(state, wanted.principal, Owned.POSITION, position.name)
         state.transactions.change(PositionMoved(position.name, position.new))
 
 

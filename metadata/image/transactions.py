@@ -23,6 +23,7 @@ from metadata.commands.transactions import (
     Abort,
     AbortOverdue,
     ChangeTransactions,
+    ChangeTransactionsAs,
     Commit,
     CommitStaged,
     Expire,
@@ -43,12 +44,14 @@ from metadata.records.events import (
     ProducerIdsTaken,
     ProducerRemoved,
 )
+from metadata.records.owners import NO_OWNER, Owned
 from metadata.records.transactions import Block, NamedProducer, Standing, with_attempt
 from raftlog.config import MIB
 from raftlog.model import ProducerEpoch, ProducerId, TopicId, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey
 
 from .image import ClusterImage
+from .shares import own, refuse_records
 from .transaction_commit import commit
 from .transaction_ends import (
     DONE,
@@ -81,8 +84,9 @@ def change_transactions(
 ) -> Generator[None, None, TransactionsChanged]:
     """Apply each change on its own, in order and in steps."""
     answers = []
-    for position, change in enumerate(command.changes):
-        answer = yield from _change(state, change, index, term)
+    principals = command.principals if isinstance(command, ChangeTransactionsAs) else (NO_OWNER,) * len(command.changes)
+    for position, (change, principal) in enumerate(zip(command.changes, principals, strict=True)):
+        answer = yield from _change(state, change, index, term, principal)
         if isinstance(answer, Refused):
             answers.append(TransactionAnswer(position, answer.code, answer.detail, (), 0))
         elif answer != DONE:
@@ -91,18 +95,18 @@ def change_transactions(
     return TransactionsChanged(tuple(answers))
 
 
-def _change(state: ClusterImage, change: TransactionChange, index: int, term: int) -> Decision:
+def _change(state: ClusterImage, change: TransactionChange, index: int, term: int, principal: str) -> Decision:
     match change:
         case Commit() | CommitStaged():
-            return (yield from commit(state, change, index))
+            return (yield from commit(state, change, index, principal))
         case Marked():
             return _marked(state, change)
         case Initialize():
-            return _initialize(state, change)
+            return _initialize(state, change, principal)
         case Abort():
             return (yield from _abort(state, change, index))
         case OpenBlock():
-            return _open_block(state, change, index)
+            return _open_block(state, change, index, principal)
         case RetireBlock():
             retire_block(state, change.name, index)
             return DONE
@@ -141,7 +145,7 @@ def _forget(state: ClusterImage, topic_partition: TopicPartition, keys: Iterable
 # --- Who has transactions --------------------------------------------------------------------------------------------
 
 
-def _initialize(state: ClusterImage, change: Initialize) -> Answer:
+def _initialize(state: ClusterImage, change: Initialize, principal: str) -> Answer:
     transactions = state.transactions
     known = transactions.producer(change.transactional_id)
     now_ms = state.stamp_ms(change.now_ms)
@@ -150,6 +154,10 @@ def _initialize(state: ClusterImage, change: Initialize) -> Answer:
     if known is None:
         if transactions.producer_count >= MAX_PRODUCERS:
             return Refused("overloaded", f"the cluster has {MAX_PRODUCERS} transactional ids, which is the most")
+        refused = refuse_records(state, principal, Owned.TRANSACTIONAL_ID, 1, MAX_PRODUCERS)
+        if refused is not None:
+            return refused
+        own(state, principal, Owned.TRANSACTIONAL_ID, change.transactional_id)
         first = transactions.granted_below
         record = NamedProducer(change.transactional_id, first, ProducerEpoch(0), change.timeout_ms, now_ms)
     elif turn == 0:
@@ -171,7 +179,7 @@ def _initialize(state: ClusterImage, change: Initialize) -> Answer:
     return EndOutcome((record.key,))
 
 
-def _open_block(state: ClusterImage, change: OpenBlock, index: int) -> Answer:
+def _open_block(state: ClusterImage, change: OpenBlock, index: int, principal: str) -> Answer:
     transactions = state.transactions
     block = transactions.open_block(change.name) if change.name else None
     if block is None:
@@ -182,6 +190,10 @@ def _open_block(state: ClusterImage, change: OpenBlock, index: int) -> Answer:
         )
         if too_many:
             return Refused("overloaded", "the cluster keeps too many blocks of producer ids: some must expire first")
+        refused = refuse_records(state, principal, Owned.BLOCK, 1, MAX_BLOCKS)
+        if refused is not None:
+            return refused
+        own(state, principal, Owned.BLOCK, transactions.granted_below)
         block = Block(transactions.granted_below, change.count, change.name, change.timeout_ms, index)
         transactions.change(BlockChanged(block))
         transactions.change(ProducerIdsTaken(ProducerId(block.end)))

@@ -31,6 +31,7 @@ from raftlog.security.acls import AclRule
 from raftlog.transactions import TransactionKey
 
 from .groups import CommittedOffset, GroupRecord
+from .owners import Owned, OwnedIds, OwnedName
 from .security import QuotaRecord, TokenRecord, UserRecord
 from .tickets import RecoveryTicket
 from .transactions import Block, NamedProducer
@@ -205,6 +206,23 @@ TransactionEvent: TypeAlias = (
 )
 
 
+class OwnerChanged(msgspec.Struct, frozen=True):
+    """A record belongs to this principal from now on; empty: to none. Precedes the producer ids that it is about."""
+
+    kind: Owned
+    name: OwnedName
+    owner: str
+
+
+class ProducerIdsOwned(msgspec.Struct, frozen=True):
+    """The range of producer ids with this first one is now this; without an owner, it is no longer remembered."""
+
+    ids: OwnedIds
+
+
+OwnerEvent: TypeAlias = OwnerChanged | ProducerIdsOwned
+
+
 class UserChanged(msgspec.Struct, frozen=True):
     """A user is new, or its password or standing changed."""
 
@@ -268,5 +286,6 @@ MetadataEvent: TypeAlias = (
     | PartitionChanged
     | GroupEvent
     | TransactionEvent
+    | OwnerEvent
     | SecurityEvent
 )

@@ -102,10 +102,18 @@ class QuotaLimits(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_f
     open_transactions: _Count | None = None
     """The most open transactions."""
     groups: _Count | None = None
-    """The most consumer groups."""
+    """The most consumer groups that a user made and that exist; this and the last four are counted by the quorum."""
     topics_created_per_hour: _Count | None = None
     partitions_created_per_hour: _Count | None = None
     metadata_commands_per_second: _Rate | None = None
+    committed_offsets: _Count | None = None
+    """The most committed offsets in groups that a user made."""
+    transactional_ids: _Count | None = None
+    """The most transactional ids that a user made and that have not expired."""
+    producer_id_blocks: _Count | None = None
+    """The most blocks of producer ids, likewise."""
+    positions: _Count | None = None
+    """The most named positions that a user made."""
 
     @property
     def is_unset(self) -> bool:
@@ -114,6 +122,16 @@ class QuotaLimits(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_f
 
 
 _UNSET = QuotaLimits()
+
+LIMITS_OF_USERS = (
+    "open_transactions",
+    "groups",
+    "committed_offsets",
+    "transactional_ids",
+    "producer_id_blocks",
+    "positions",
+)
+"""The limits that an address cannot have."""
 
 
 class QuotaRecord(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):

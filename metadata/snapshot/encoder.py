@@ -44,6 +44,7 @@ from .format import (
     unpack_session,
 )
 from .groups import PackedGroup, pack_group, unpack_group
+from .owners import pack_owners, unpack_owners
 from .security import pack_security, unpack_security
 from .transactions import pack_transactions, unpack_transactions
 
@@ -127,6 +128,7 @@ class SnapshotEncoder:
         lacks_transactions = self._version == VERSION_WITHOUT_TRANSACTIONS
         self._transactions = None if lacks_transactions else pack_transactions(state.transactions)
         self._security = pack_security(state.security)
+        self._owners = pack_owners(state.owners)
         self._short_of_room = tuple(b for b in sorted(state.brokers) if state.brokers[b].short_of_room)
         self._time = (state.time.now_ms, state.time.began_ms, state.time.agreed_ms)
         self._body = Body(
@@ -169,7 +171,8 @@ class SnapshotEncoder:
             if self._version >= VERSION_WITH_TIME:
                 fields |= {"time": self._time, "short_of_room": self._short_of_room}
             if self._version == VERSION:
-                whole = BodyWithSecurity(**fields, security=(yield from self._security))
+                security = yield from self._security
+                whole = BodyWithSecurity(**fields, security=security, owners=(yield from self._owners))
             elif self._version == VERSION_WITH_TIME:
                 whole = BodyWithTime(**fields)
             else:
@@ -262,6 +265,9 @@ def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterIma
             if done % PARTITIONS_PER_STEP == 0:
                 state.take_events()
                 yield
+    if isinstance(body, BodyWithSecurity) and bytes(body.owners):
+        # Before the groups: the offsets are counted by owner.
+        yield from _checked(state, unpack_owners(state, body.owners))
     for packed_group in body.groups:
         unpack_group(state.groups, _decode(_group_decoder, packed_group))
         yield

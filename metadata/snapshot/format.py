@@ -120,6 +120,8 @@ class BodyWithSecurity(BodyWithTime, frozen=True):
 
     security: msgspec.Raw = msgspec.Raw()
     """Users, tokens, rules and quotas as `security.py` encodes them."""
+    owners: msgspec.Raw = msgspec.Raw()
+    """Owners as `owners.py` encodes them; empty if there are none."""
 
 
 def pack_session(session_id: bytes, seen: Seen) -> PackedSession:

@@ -182,7 +182,8 @@ class AclDecision(msgspec.Struct, frozen=True):
 
 
 class QuotaFields(Request, frozen=True):
-    """The limits of a user or address on each node; absent: no limit."""
+    """The limits of a user or address on each node; absent: no limit. Of groups, committed offsets, transactional ids,
+    blocks of producer ids and positions, the limits of a user in the cluster; absent: a quarter of the cluster's."""
 
     bytes_in_per_second: Limit | None = None
     bytes_out_per_second: Limit | None = None
@@ -193,6 +194,10 @@ class QuotaFields(Request, frozen=True):
     topics_created_per_hour: Limit | None = None
     partitions_created_per_hour: Limit | None = None
     metadata_commands_per_second: Limit | None = None
+    committed_offsets: Limit | None = None
+    transactional_ids: Limit | None = None
+    producer_id_blocks: Limit | None = None
+    positions: Limit | None = None
 
 
 class QuotaInfo(msgspec.Struct, frozen=True):

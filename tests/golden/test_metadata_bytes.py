@@ -150,6 +150,9 @@ SAMPLES: list[envelope.Command] = [
         )
     ),
     s.BootstrapSecurity(put_user("root", superuser=True), put_token(2, "root")),
+    g.ChangeGroupsAs((g.Delete("readers"), g.Delete("others")), ("alice", "")),
+    t.ChangeTransactionsAs((t.RetireBlock("spark/q/1"),), ("alice",)),
+    c.GrantProducerIdsTo(_N(1), _N(9), 1000, "alice"),
 ]
 ANSWERS: list[results.CommandResult] = [
     results.Done(),
@@ -247,6 +250,19 @@ def of_the_newest_level() -> Cluster:
         s.PutQuota("User:*", QuotaLimits(bytes_in_per_second=1_000_000, connections=100)),
         s.PutQuota("Address:10.0.0.1", QuotaLimits(requests_per_second=10)),
     )
+    join = g.Join("hers", "m-1", "", "app", "10.0.0.1", ("orders",), "", "uniform", 10_000, 30_000)
+    cluster.do(g.ChangeGroupsAs((join,), ("app",)))
+    cluster.do(
+        t.ChangeTransactionsAs(
+            (
+                t.Initialize("its-own", 60_000, 1_700_000_000_000, None),
+                t.OpenBlock("", 10, 60_000),
+                t.Commit((), (), (PositionMove("its", -1, 1),), "", 1_700_000_000_001),
+            ),
+            ("app", "app", "root"),
+        )
+    )
+    cluster.do(c.GrantProducerIdsTo(_N(0), cluster.incarnation(0), 100, "app"))
     return cluster
 
 

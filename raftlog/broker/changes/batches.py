@@ -25,7 +25,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from metadata.commands.envelope import Command
+from metadata.commands.security import SECURITY_FEATURE_LEVEL
 from metadata.quorum.port import Fate, MetadataQuorum, Outcome
+from metadata.records.owners import NO_OWNER
 from raftlog.broker.unforeseen import raise_soon
 from raftlog.config import MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
@@ -61,6 +63,8 @@ class _Waiting(Generic[Change, Decision]):
     """The caller's callback; None after the call."""
     shown: bool
     """Whether the answer waits for the view."""
+    principal: str
+    """The principal to which belongs what the change makes; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,11 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
     def _command(self, changes: tuple[Change, ...]) -> Command: ...
 
     @abstractmethod
+    def _command_as(self, changes: tuple[Change, ...], principals: tuple[str, ...]) -> Command:
+        """Return the command for changes of principals, one for each change (empty: none)."""
+        ...
+
+    @abstractmethod
     def _answers(self, outcome: Outcome, count: int) -> list[Decision | RaftlogError] | None:
         """Return the outcome of each of the `count` changes, in their order; None if this does not answer a command."""
         ...
@@ -142,12 +151,21 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
 
     # --- Submitting --------------------------------------------------------------------------------------------------
 
-    def submit(self, change: Change, answer: Answer[Decision], *, shown: bool = True, decodable: bool = False) -> None:
+    def submit(
+        self,
+        change: Change,
+        answer: Answer[Decision],
+        *,
+        shown: bool = True,
+        decodable: bool = False,
+        principal: str = NO_OWNER,
+    ) -> None:
         """Queue a change. `answer` is called once it is decided and, with `shown`, this node's view shows that.
 
         `answer` gets the decision, the refusal or a `RetriableError`, perhaps before this call returns. Raises
         `InvalidRequest` or `RetriableError` for a change that is not even queued; `answer` is not called for it.
-        `decodable`: every field is known to be within its bounds, so that is not checked again.
+        `decodable`: every field is known to be within its bounds, so that is not checked again. `principal`: the one to
+        which belongs what the change makes.
         """
         size = self._size_of(change, decodable)
         if size > self._limits.change_bytes:
@@ -158,7 +176,7 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         if len(self._queue) + self._unconfirmed >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
             raise RetriableError("overloaded", f"too many changes of {self._what} wait for the quorum")
         self._bytes += size
-        waiting = _Waiting[Change, Decision](change, size, answer, shown)
+        waiting = _Waiting[Change, Decision](change, size, answer, shown, principal)
         if self._feature_level() < self._needs_level:
             self._confirm_level(waiting)
         else:
@@ -236,10 +254,17 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         self._began = self._clock.monotonic()
         try:
             self._take()
-            command = self._command(tuple(waiting.change for waiting in self._under_way))
-            self._quorum.propose(command, self._answered, timeout=PROPOSAL_SECONDS)
+            self._quorum.propose(self._next_command(), self._answered, timeout=PROPOSAL_SECONDS)
         except Exception as error:  # noqa: BLE001  reported; the waiting callers get an error
             self._broke(error)
+
+    def _next_command(self) -> Command:
+        changes = tuple(waiting.change for waiting in self._under_way)
+        principals = tuple(waiting.principal for waiting in self._under_way)
+        # Without security there are no principals, and older nodes do not know the command with them.
+        if any(principals) and self._feature_level() >= SECURITY_FEATURE_LEVEL:
+            return self._command_as(changes, principals)
+        return self._command(changes)
 
     def _gathers(self) -> bool:
         """Return whether to wait for more: many callers are active, more will come, and no queued change is urgent."""

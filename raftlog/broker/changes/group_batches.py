@@ -16,6 +16,7 @@ from metadata.commands.groups import (
     MAX_CHANGES_BYTES,
     MAX_OFFSETS,
     ChangeGroups,
+    ChangeGroupsAs,
     Commit,
     GroupChange,
     Reset,
@@ -57,6 +58,9 @@ class GroupBatches(ChangeBatches[GroupChange, int]):
 
     def _command(self, changes: tuple[GroupChange, ...]) -> Command:
         return ChangeGroups(changes)
+
+    def _command_as(self, changes: tuple[GroupChange, ...], principals: tuple[str, ...]) -> Command:
+        return ChangeGroupsAs(changes, principals)
 
     def _answers(self, outcome: Outcome, count: int) -> list[int | RaftlogError] | None:
         if not isinstance(outcome.result, GroupsChanged):

@@ -30,6 +30,7 @@ from metadata.commands.groups import (
 from metadata.commands.groups import OffsetToCommit as CommandOffset
 from metadata.controller.group_coordinator import AssignmentJob, Coordinator
 from metadata.quorum.port import MetadataQuorum
+from metadata.records.owners import NO_OWNER
 from metadata.rules.assignors import DEFAULT_ASSIGNOR
 from metadata.view import ClusterView, GroupChanged, MetadataEvent, TopicChanged, TopicRemoved
 from raftlog.broker.unforeseen import raise_soon
@@ -125,25 +126,33 @@ class Groups:
 
     # --- Requests of members -----------------------------------------------------------------------------------------
 
-    def ask(self, request: GroupRequest, client_host: str, answer: Answer[GroupResponse]) -> None:
-        """Carry out a request that was decoded from a message."""
+    def ask(
+        self, request: GroupRequest, client_host: str, answer: Answer[GroupResponse], principal: str = NO_OWNER
+    ) -> None:
+        """Carry out a request that was decoded from a message. `principal`: as in `GroupService`."""
 
         def changed(outcome: int | RaftlogError) -> None:
             answer(outcome if isinstance(outcome, RaftlogError) else GroupChangedResponse(request.correlation_id))
 
         match request:
             case CommitOffsetsRequest():
-                self.commit(request, changed, decoded=True)
+                self.commit(request, changed, decoded=True, principal=principal)
             case MemberHeartbeatRequest():
                 self.heartbeat(request, answer)
             case JoinGroupRequest():
-                self.join(request, client_host, answer)
+                self.join(request, client_host, answer, principal)
             case LeaveGroupRequest():
                 self.leave(request, changed)
             case GroupOffsetsRequest():
                 self.committed(request, answer)
 
-    def join(self, request: JoinGroupRequest, client_host: str, answer: Answer[MembershipResponse]) -> None:
+    def join(
+        self,
+        request: JoinGroupRequest,
+        client_host: str,
+        answer: Answer[MembershipResponse],
+        principal: str = NO_OWNER,
+    ) -> None:
         reply = Reply(self._scheduler, answer)
 
         def propose() -> None:
@@ -162,7 +171,7 @@ class Groups:
                 request.session_timeout_ms,
                 request.rebalance_timeout_ms,
             )
-            self._batches.submit(change, reply.then(joined))
+            self._batches.submit(change, reply.then(joined), principal=principal)
 
         def joined(incarnation: int) -> None:
             number, group_id, member_id = request.correlation_id, request.group_id, request.member_id
@@ -200,7 +209,14 @@ class Groups:
     def leave(self, request: LeaveGroupRequest, answer: Answer[int]) -> None:
         self._submit(Leave(request.group_id, request.member_id, request.incarnation, self._clock.wall_ms()), answer)
 
-    def commit(self, request: CommitOffsetsRequest, answer: Answer[int], *, decoded: bool = False) -> None:
+    def commit(
+        self,
+        request: CommitOffsetsRequest,
+        answer: Answer[int],
+        *,
+        decoded: bool = False,
+        principal: str = NO_OWNER,
+    ) -> None:
         reply = Reply(self._scheduler, answer)
 
         def propose() -> None:
@@ -213,7 +229,7 @@ class Groups:
                 self._clock.wall_ms(),
                 command_offsets(request.offsets),
             )
-            self._batches.submit(change, reply.give, decodable=decoded)
+            self._batches.submit(change, reply.give, decodable=decoded, principal=principal)
 
         self._when_current(request.generation, "a partition", propose, reply)
 
@@ -243,17 +259,19 @@ class Groups:
         offsets: Sequence[OffsetToCommit],
         expected: Sequence[int],
         answer: Answer[int],
+        principal: str = NO_OWNER,
     ) -> None:
-        self._submit(Reset(group_id, epoch, self._clock.wall_ms(), command_offsets(offsets), tuple(expected)), answer)
+        change = Reset(group_id, epoch, self._clock.wall_ms(), command_offsets(offsets), tuple(expected))
+        self._submit(change, answer, principal)
 
     def delete(self, group_id: str, answer: Answer[int]) -> None:
         self._submit(Delete(group_id), answer)
 
     # --- Inside a request --------------------------------------------------------------------------------------------
 
-    def _submit(self, change: GroupChange, answer: Answer[int]) -> None:
+    def _submit(self, change: GroupChange, answer: Answer[int], principal: str = NO_OWNER) -> None:
         reply = Reply(self._scheduler, answer)
-        reply.attempt(lambda: self._batches.submit(change, reply.give))
+        reply.attempt(lambda: self._batches.submit(change, reply.give, principal=principal))
 
     def _when_current(self, index: int, what: str, step: Callable[[], None], reply: Reply[Any]) -> None:
         """Take a step once the view has reached `index`."""

@@ -16,6 +16,7 @@ from metadata.commands.transactions import (
     MAX_CHANGES_BYTES,
     TRANSACTIONS_FEATURE_LEVEL,
     ChangeTransactions,
+    ChangeTransactionsAs,
     TransactionChange,
 )
 from metadata.quorum.port import MetadataQuorum, Outcome
@@ -66,6 +67,9 @@ class TransactionBatches(ChangeBatches[TransactionChange, Decided]):
 
     def _command(self, changes: tuple[TransactionChange, ...]) -> Command:
         return ChangeTransactions(changes)
+
+    def _command_as(self, changes: tuple[TransactionChange, ...], principals: tuple[str, ...]) -> Command:
+        return ChangeTransactionsAs(changes, principals)
 
     def _answers(self, outcome: Outcome, count: int) -> list[Decided | RaftlogError] | None:
         if not isinstance(outcome.result, TransactionsChanged):

@@ -33,6 +33,7 @@ from metadata.commands.transactions import (
 )
 from metadata.controller.transaction_expiry import TransactionExpiry
 from metadata.quorum.port import MetadataQuorum
+from metadata.records.owners import NO_OWNER
 from metadata.view import ClusterView, MetadataEvent
 from raftlog.broker.unforeseen import raise_soon
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
@@ -67,6 +68,7 @@ class _Commit:
 
     request: CommitRequest
     answer: Answer[TransactionResponse]
+    principal: str
     deadline: float
     """When it stops waiting for its markers, on the monotonic clock."""
     shown: bool
@@ -136,18 +138,18 @@ class Transactions:
 
     # --- Requests of producers ---------------------------------------------------------------------------------------
 
-    def ask(self, request: TransactionRequest, answer: Answer[TransactionResponse]) -> None:
+    def ask(self, request: TransactionRequest, answer: Answer[TransactionResponse], principal: str = NO_OWNER) -> None:
         try:
             check_request(request)
             if isinstance(request, CommitRequest):
-                self._commit(request, answer)
+                self._commit(request, answer, principal)
                 return
             change = self._change(request)
         except RaftlogError as error:
             answer(error)
             return
         shown = not (isinstance(change, Abort) and self._knows_names(change.keys))
-        self._submit(change, partial(self._changed, request, answer), shown=shown)
+        self._submit(change, partial(self._changed, request, answer), shown=shown, principal=principal)
 
     def _change(
         self,
@@ -179,10 +181,17 @@ class Transactions:
         ended = request.transactions if isinstance(request, AbortRequest) else ()
         answer(TransactionResponse(request.correlation_id, self._next_keys(outcome, ended), outcome.count))
 
-    def _submit(self, change: TransactionChange, answer: Answer[Decided], *, shown: bool = True) -> None:
+    def _submit(
+        self,
+        change: TransactionChange,
+        answer: Answer[Decided],
+        *,
+        shown: bool = True,
+        principal: str = NO_OWNER,
+    ) -> None:
         """Submit a change. `shown`: the answer waits for the view."""
         try:
-            self._batches.submit(change, answer, shown=shown)
+            self._batches.submit(change, answer, shown=shown, principal=principal)
         except RaftlogError as error:
             answer(error)
 
@@ -199,14 +208,15 @@ class Transactions:
 
     # --- Commits -----------------------------------------------------------------------------------------------------
 
-    def _commit(self, request: CommitRequest, answer: Answer[TransactionResponse]) -> None:
+    def _commit(self, request: CommitRequest, answer: Answer[TransactionResponse], principal: str) -> None:
         within_s = request.visible_within_ms / 1000
         if within_s and len(self._invisible) >= MAX_INVISIBLE:
             raise RetriableError("overloaded", "too many commits wait until they are visible")
         keys = [output.key for output in request.outputs]
         # The deadline is computed at once, because it includes the decision.
         deadline = self._clock.monotonic() + within_s
-        commit = _Commit(request, answer, deadline, within_s > 0 or not self._knows_names(keys), keys)
+        shown = within_s > 0 or not self._knows_names(keys)
+        commit = _Commit(request, answer, principal, deadline, shown, keys)
         if offsets_in(request) <= INLINE_OFFSETS:
             self._divided(commit, divide(request))
         else:
@@ -249,7 +259,7 @@ class Transactions:
         self._submit(StagePart(commit_id, number, parts.packed[number]), staged, shown=False)
 
     def _decide(self, commit: _Commit, change: Commit | CommitStaged) -> None:
-        self._submit(change, partial(self._decided, commit), shown=commit.shown)
+        self._submit(change, partial(self._decided, commit), shown=commit.shown, principal=commit.principal)
 
     def _decided(self, commit: _Commit, outcome: Decided | RaftlogError) -> None:
         if isinstance(outcome, RaftlogError):

@@ -45,7 +45,7 @@ from .guarded_members import GuardedMembers
 from .in_flight import InFlight
 from .local import LocalRequests
 from .pace import Pace, PacedStream
-from .request_stream import AskTransactions, GroupRequests, RequestStream
+from .request_stream import AskTransactionsAs, GroupRequestsAs, RequestStream
 from .stream_security import StreamSecurity, presented_of
 
 _CLIENTS: dict[str, tuple[type[Request], ...]] = {
@@ -60,8 +60,8 @@ _FORWARDED = (ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest
 
 def data_acceptors(
     local: LocalRequests,
-    groups: GroupRequests,
-    ask: AskTransactions,
+    groups: GroupRequestsAs,
+    ask: AskTransactionsAs,
     accepting: Callable[[], bool],
     security: StreamSecurity | None = None,
     view: ClusterView | None = None,
@@ -95,8 +95,8 @@ class SecureAcceptors:
     def __init__(
         self,
         local: LocalRequests,
-        groups: GroupRequests,
-        ask: AskTransactions,
+        groups: GroupRequestsAs,
+        ask: AskTransactionsAs,
         accepting: Callable[[], bool],
         security: StreamSecurity,
         view: ClusterView,

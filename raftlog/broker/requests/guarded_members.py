@@ -22,14 +22,14 @@ from raftlog.wire import (
     TransactionResponse,
 )
 
-from .request_stream import AskTransactions, GroupRequests
+from .request_stream import AskTransactionsAs, GroupRequestsAs
 
 
 class GuardedMembers:
     """`GroupRequests` and `AskTransactions` of one caller. Every request is decided when it arrives."""
 
     def __init__(
-        self, groups: GroupRequests, ask: AskTransactions, view: ClusterView, access: Access, caller: Caller
+        self, groups: GroupRequestsAs, ask: AskTransactionsAs, view: ClusterView, access: Access, caller: Caller
     ) -> None:
         self._groups = groups
         self._ask = ask
@@ -44,12 +44,12 @@ class GuardedMembers:
         elif isinstance(request, GroupOffsetsRequest):
             self._groups.ask(request, client_host, lambda found: answer(self._shown(found)))
         else:
-            self._groups.ask(request, client_host, answer)
+            self._groups.ask(request, client_host, answer, self._caller.principal.name)
 
     def ask_transactions(self, request: TransactionRequest, answer: Answer[TransactionResponse]) -> None:
         refusal = self._refusal(request)
         if refusal is None:
-            self._ask(request, answer)
+            self._ask(request, answer, self._caller.principal.name)
         else:
             answer(refusal)
 

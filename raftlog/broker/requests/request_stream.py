@@ -54,6 +54,22 @@ class GroupRequests(Protocol):
     def hear(self, request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse: ...
 
 
+class GroupRequestsAs(GroupRequests, Protocol):
+    """The same for principals, to which belongs what their requests make."""
+
+    def ask(
+        self, request: GroupRequest, client_host: str, answer: Answer[GroupResponse], principal: str = ""
+    ) -> None: ...
+
+
+class AskTransactionsAs(Protocol):
+    """`AskTransactions` for principals, likewise."""
+
+    def __call__(
+        self, request: TransactionRequest, answer: Answer[TransactionResponse], principal: str = ""
+    ) -> None: ...
+
+
 class StreamRequests(OwnRequests, Protocol):
     """Requests to this broker's own partitions on one stream: `LocalRequests`, or `GuardedRequests` of one caller."""
 

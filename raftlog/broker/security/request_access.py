@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable
 
 from http_api.service.access import Usage
+from metadata.records.owners import NO_OWNER
 from metadata.view import ClusterView
 from raftlog.errors import RaftlogError
 from raftlog.ports import Clock
@@ -93,6 +94,9 @@ class OpenAccess:
     def charge(self, caller: Caller, usage: Usage, amount: int) -> None:
         """Limit nothing."""
 
+    def principal_of(self, caller: Caller) -> str:
+        return NO_OWNER
+
     def enter(self, connection: Hashable, caller: Caller) -> None:
         """Count nothing."""
 
@@ -144,6 +148,9 @@ class GuardedAccess:
         self, caller: Caller, request: GroupRequest | TransactionRequest, action: str, request_id: str = ""
     ) -> None:
         self.guard.check_all(caller, needs_of(request, self._view), action, request_id)
+
+    def principal_of(self, caller: Caller) -> str:
+        return caller.principal.name
 
     def explain(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> Decision:
         user = self._view.security.user(principal.name)

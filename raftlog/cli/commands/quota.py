@@ -1,4 +1,4 @@
-"""`raftlog quota`: the limits of users and addresses, which each node counts for itself."""
+"""`raftlog quota`: the limits of users and addresses."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_second: Annotated[int | None, COUNT, "Requests in a second."] = None
     connections: Annotated[int | None, COUNT, "Open connections."] = None
     open_transactions: Annotated[int | None, COUNT, "Open transactions."] = None
-    groups: Annotated[int | None, COUNT, "Consumer groups."] = None
+    groups: Annotated[int | None, COUNT, "Consumer groups that a user made."] = None
     topics_created_per_hour: Annotated[int | None, COUNT, "Topics created in an hour."] = None
     partitions_created_per_hour: Annotated[int | None, COUNT, "Partitions created in an hour."] = None
     metadata_commands_per_second: Annotated[int | None, COUNT, "Changes of metadata in a second."] = None
+    committed_offsets: Annotated[int | None, COUNT, "Committed offsets in the groups that a user made."] = None
+    transactional_ids: Annotated[int | None, COUNT, "Transactional ids that a user made."] = None
+    producer_id_blocks: Annotated[int | None, COUNT, "Blocks of producer ids that a user made."] = None
+    positions: Annotated[int | None, COUNT, "Named positions that a user made."] = None
 
     @property
     def given(self) -> dict[str, int]:

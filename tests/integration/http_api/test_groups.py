@@ -195,13 +195,13 @@ async def test_a_seek_that_fails_after_its_first_part_does_not_say_that_nothing_
     monkeypatch.setattr(documents, "MAX_OFFSETS_PER_REQUEST", 2)
     reset, calls = broker.groups.reset, 0
 
-    def once(*asked: Any) -> None:
+    def once(*asked: Any, **named: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == 2:
             asked[-1](RetriableError("quorum_unavailable", "the metadata quorum cannot decide"))
         else:
-            reset(*asked)
+            reset(*asked, **named)
 
     monkeypatch.setattr(broker.groups, "reset", once)
     told = (await api.post(f"{G}/seek", {"to": "shift", "value": 3})).problem("outcome_unknown")

@@ -155,11 +155,11 @@ async def test_a_commit_that_is_not_visible_in_time_needs_the_quorum_no_more(
     decide = broker.transactions.change
     decided: list[object] = []
 
-    def once(change: TransactionChange) -> TransactionAnswer:
+    def once(change: TransactionChange, principal: str) -> TransactionAnswer:
         if decided:
             raise RetriableError("quorum_unavailable", "the metadata quorum cannot decide")
         decided.append(change)
-        return decide(change)
+        return decide(change, principal)
 
     monkeypatch.setattr(broker.transactions, "change", once)
     hasty = {"transactions": [output(api, key, (0, 6))], "visible_within_ms": 10}

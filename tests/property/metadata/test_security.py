@@ -125,7 +125,7 @@ class RandomSecurity:
         entity = self._random.choice(("User:*", "User:alice", "Address:::1", "Address:0::1", "wrong"))
         if self._random.random() < 0.3:
             return RemoveQuota(entity)
-        return PutQuota(entity, QuotaLimits(groups=self._random.choice((None, 1, 2))))
+        return PutQuota(entity, QuotaLimits(connections=self._random.choice((None, 1, 2))))
 
 
 def seen(view: ClusterView) -> tuple[object, ...]:
@@ -265,7 +265,7 @@ class Twin:
                     }
                     rules = rules | named if isinstance(change, AddRules) else rules - named
                 case PutQuota(entity, limits):
-                    if entity == "wrong" or limits.groups is None:
+                    if entity == "wrong" or limits.connections is None:
                         return False
                 case RemoveQuota(entity):
                     if entity == "wrong":

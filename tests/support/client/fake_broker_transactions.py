@@ -15,7 +15,7 @@ from http_api.service.transactions import OpenTransaction, check_request
 from metadata.commands.results import TransactionAnswer
 from metadata.commands.transactions import (
     Abort,
-    ChangeTransactions,
+    ChangeTransactionsAs,
     Commit,
     Initialize,
     Marked,
@@ -60,14 +60,15 @@ class FakeBrokerTransactions:
         self.fail: Exception | None = None
         """The exception that every call raises."""
 
-    def change(self, change: TransactionChange) -> TransactionAnswer:
-        """Apply the change and return its answer. Raises the refusal."""
+    def change(self, change: TransactionChange, principal: str = "") -> TransactionAnswer:
+        """Apply the change of a principal and return its answer. Raises the refusal."""
         if self.fail is not None:
             raise self.fail
         groups: Any = self._groups
         groups.transactions = self._state
         typed: ClusterImage = groups
-        steps = change_transactions(typed, ChangeTransactions((change,)), self._groups.view.index + 1, 1)
+        command = ChangeTransactionsAs((change,), (principal,))
+        steps = change_transactions(typed, command, self._groups.view.index + 1, 1)
         try:
             while True:
                 next(steps)
@@ -88,10 +89,10 @@ class FakeBrokerTransactions:
 
     # --- TransactionService ---
 
-    def ask(self, request: TransactionRequest, answer: Answer[TransactionResponse]) -> None:
+    def ask(self, request: TransactionRequest, answer: Answer[TransactionResponse], principal: str = "") -> None:
         try:
             check_request(request)
-            told = self.change(_change(request))
+            told = self.change(_change(request), principal)
         except RaftlogError as error:
             answer(error)
             return

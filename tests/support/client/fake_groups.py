@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from metadata.commands.groups import (
-    ChangeGroups,
+    ChangeGroupsAs,
     Commit,
     Delete,
     GroupChange,
@@ -21,7 +21,9 @@ from metadata.commands.groups import (
 from metadata.controller.group_coordinator import Coordinator
 from metadata.image.group_state import GroupsState
 from metadata.image.groups import change_groups
-from metadata.records.events import GroupEvent, TransactionEvent
+from metadata.records.events import GroupEvent, OwnerEvent, TransactionEvent
+from metadata.records.owner_table import EVENTS_OF_OWNERS, Owners
+from metadata.records.security_table import SecurityTable
 from metadata.rules.assignors import DEFAULT_ASSIGNOR
 from metadata.view import ClusterView
 from raftlog.broker.changes.group_answers import membership_of, offsets_of
@@ -59,7 +61,8 @@ class FakeGroups:
     def __init__(self, view: ClusterView, feed: Callable[..., None], catch_up: Callable[[], bool]) -> None:
         """`feed(*events)` makes them the view's next entry; `catch_up` returns False if the quorum is silent."""
         self._catch_up = catch_up
-        self.groups = GroupsState(self.note)
+        self.owners = Owners()
+        self.groups = GroupsState(self.note, self.owners)
         self.view = view
         self._feed = feed
         self._events: list[Any] = []
@@ -76,7 +79,13 @@ class FakeGroups:
     def stamp_ms(self, proposed_ms: int) -> int:
         return self.view.time.stamp_ms or proposed_ms
 
-    def note(self, event: GroupEvent | TransactionEvent) -> None:
+    @property
+    def security(self) -> SecurityTable:
+        return self.view.security
+
+    def note(self, event: GroupEvent | TransactionEvent | OwnerEvent) -> None:
+        if type(event) in EVENTS_OF_OWNERS:
+            self.owners.on_event(event)
         self._events.append(event)
 
     def feed_events(self) -> None:
@@ -84,12 +93,12 @@ class FakeGroups:
         events, self._events = self._events, []
         self._feed(*events)
 
-    def change(self, change: GroupChange) -> int:
-        """Apply the change and return its index. Raises the refusal."""
+    def change(self, change: GroupChange, principal: str = "") -> int:
+        """Apply the change of a principal and return its index. Raises the refusal."""
         index = self.view.index + 1
         state: Any = self
         typed: ClusterImage = state
-        result = change_groups(typed, ChangeGroups((change,)), index, 1)
+        result = change_groups(typed, ChangeGroupsAs((change,), (principal,)), index, 1)
         self.feed_events()
         assert self.view.index == index
         for refused in result.refusals:
@@ -108,7 +117,13 @@ class FakeGroups:
 
     # --- GroupService ---
 
-    def join(self, request: JoinGroupRequest, client_host: str, answer: Answer[MembershipResponse]) -> None:
+    def join(
+        self,
+        request: JoinGroupRequest,
+        client_host: str,
+        answer: Answer[MembershipResponse],
+        principal: str = "",
+    ) -> None:
         def joined() -> MembershipResponse:
             full_matcher(request.pattern)
             index = self.change(
@@ -123,7 +138,8 @@ class FakeGroups:
                     request.assignor or DEFAULT_ASSIGNOR,
                     request.session_timeout_ms,
                     request.rebalance_timeout_ms,
-                )
+                ),
+                principal,
             )
             self.assign()
             return membership_of(self.view, request.correlation_id, request.group_id, request.member_id, index)
@@ -152,12 +168,14 @@ class FakeGroups:
 
         _answer(answer, left)
 
-    def commit(self, request: CommitOffsetsRequest, answer: Answer[int], *, decoded: bool = False) -> None:
+    def commit(
+        self, request: CommitOffsetsRequest, answer: Answer[int], *, decoded: bool = False, principal: str = ""
+    ) -> None:
         who = (request.group_id, request.member_id, request.incarnation, request.generation)
 
         def committed() -> int:
             self._see(request.generation)
-            return self.change(Commit(*who, NOW_MS, command_offsets(request.offsets)))
+            return self.change(Commit(*who, NOW_MS, command_offsets(request.offsets)), principal)
 
         _answer(answer, committed)
 
@@ -170,17 +188,17 @@ class FakeGroups:
 
         _answer(answer, found)
 
-    def ask(self, request: GroupRequest, client_host: str, answer: Answer[GroupResponse]) -> None:
+    def ask(self, request: GroupRequest, client_host: str, answer: Answer[GroupResponse], principal: str = "") -> None:
         def changed(outcome: int | RaftlogError) -> None:
             answer(outcome if isinstance(outcome, RaftlogError) else GroupChangedResponse(request.correlation_id))
 
         match request:
             case CommitOffsetsRequest():
-                self.commit(request, changed, decoded=True)
+                self.commit(request, changed, decoded=True, principal=principal)
             case MemberHeartbeatRequest():
                 self.heartbeat(request, answer)
             case JoinGroupRequest():
-                self.join(request, client_host, answer)
+                self.join(request, client_host, answer, principal)
             case LeaveGroupRequest():
                 self.leave(request, changed)
             case GroupOffsetsRequest():
@@ -200,8 +218,10 @@ class FakeGroups:
         offsets: Sequence[OffsetToCommit],
         expected: Sequence[int],
         answer: Answer[int],
+        principal: str = "",
     ) -> None:
-        _answer(answer, lambda: self.change(Reset(group_id, epoch, NOW_MS, command_offsets(offsets), tuple(expected))))
+        change = Reset(group_id, epoch, NOW_MS, command_offsets(offsets), tuple(expected))
+        _answer(answer, lambda: self.change(change, principal))
 
     def delete(self, group_id: str, answer: Answer[int]) -> None:
         _answer(answer, lambda: self.change(Delete(group_id)))

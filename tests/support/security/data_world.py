@@ -135,19 +135,25 @@ class ServedGroups:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.principals: list[str] = []
+        """The principal of each request of members and transactional producers."""
         self.answers: dict[type[Any], Any] = {}
         """Other answers than that all is done, by the kind of request."""
 
-    def ask(self, request: GroupRequest, client_host: str, answer: Answer[GroupResponse]) -> None:
+    def ask(self, request: GroupRequest, client_host: str, answer: Answer[GroupResponse], principal: str = "") -> None:
         self.asked.append(request)
+        self.principals.append(principal)
         answer(self.answers.get(type(request), GroupChangedResponse(request.correlation_id)))
 
     def hear(self, request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse:
         self.asked.append(request)
         return GroupHeartbeatsResponse(request.correlation_id, [""] * len(request.members))
 
-    def ask_transactions(self, request: TransactionRequest, answer: Answer[TransactionResponse]) -> None:
+    def ask_transactions(
+        self, request: TransactionRequest, answer: Answer[TransactionResponse], principal: str = ""
+    ) -> None:
         self.asked.append(request)
+        self.principals.append(principal)
         answer(TransactionResponse(request.correlation_id))
 
 

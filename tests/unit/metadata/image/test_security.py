@@ -312,7 +312,7 @@ def test_a_refused_change_undoes_those_before_it(cluster: Cluster) -> None:
         AddRules.of((rule("User:bob"),)),
         RemoveRules.of((rule(),)),
         PutQuota("User:*", QuotaLimits(groups=2)),
-        PutQuota("Address:*", QuotaLimits(groups=2)),
+        PutQuota("Address:*", QuotaLimits(connections=2)),
         RemoveQuota("User:*"),
         put_user("bob"),
     )

@@ -405,11 +405,11 @@ def test_a_groups_change_that_raises_is_repeated(monkeypatch: pytest.MonkeyPatch
     node = test_broker_groups.Node()
     submit, broken = node.batches.submit, []
 
-    def breaks_once(change: Any, answer: Any) -> None:
+    def breaks_once(change: Any, answer: Any, **named: Any) -> None:
         if isinstance(change, Assign) and not broken:
             broken.append(change)
             raise Bug("submit")
-        submit(change, answer)
+        submit(change, answer, **named)
 
     monkeypatch.setattr(node.batches, "submit", breaks_once)
     with pytest.raises(Bug):
