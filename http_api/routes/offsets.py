@@ -55,7 +55,9 @@ async def allocate_producer(call: Call) -> web.StreamResponse:
     if body:
         content_type(call, allowed=(JSON_TYPE,))
         decode_json(body, AllocateProducer)
-    producer_id, epoch = await call.context.finish(call.service.allocate_producer_id(), ALLOCATE_TIMEOUT_S)
+    producer_id, epoch = await call.context.finish(
+        call.service.allocate_producer_id(call.principal), ALLOCATE_TIMEOUT_S
+    )
     return json_reply(Producer(producer_id, epoch))
 
 

@@ -78,7 +78,8 @@ class AccessService(Protocol):
     def check_request(
         self, caller: Caller, request: GroupRequest | TransactionRequest, action: str, request_id: str = ""
     ) -> None:
-        """Raise `InvalidRequest` (`authorization_failed`) if something that the request names is not allowed."""
+        """Raise `InvalidRequest` (`authorization_failed`) if something that the request names is not allowed, or
+        `RetriableError` (`metadata_behind`) if it names a producer id that this node does not know yet."""
         ...
 
     def allows(self, caller: Caller, operation: Operation, resource: Resource) -> bool:

@@ -75,8 +75,8 @@ class BrokerService(Protocol):
     def as_caller(self, caller: Caller) -> PartitionService:
         """Return the partitions as a caller may use them."""
 
-    async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
-        """Return a producer id that is not in use."""
+    async def allocate_producer_id(self, principal: str = "") -> tuple[ProducerId, ProducerEpoch]:
+        """Return a producer id that is not in use, and belongs to `principal` (`AccessService.principal_of`)."""
 
     def health(self) -> HealthInfo: ...
 

@@ -18,7 +18,7 @@ from raftlog.security.principals import USER
 from .image import ClusterImage
 
 SHARES = 4
-"""A principal without a quota may have one part in so many of each bound."""
+"""A principal without a quota may have a quarter of each bound."""
 MAX_ID_RANGES_OF_OWNER = 100
 """The most ranges of producer ids of one principal: for each further one its oldest is no longer remembered. Ranges
 that follow one another count as one.
@@ -36,7 +36,7 @@ _LIMITS = {
 
 
 def refuse_records(state: ClusterImage, owner: str, kind: Owned, added: int, bound: int) -> Refused | None:
-    """Return why the owner may not have so many more records of a kind, or None. `bound`: the cluster's."""
+    """Return why the owner may not have `added` more records of a kind, or None. `bound`: the cluster's."""
     if owner == NO_OWNER or not added:
         return None
     field, what = _LIMITS[kind]
@@ -44,7 +44,7 @@ def refuse_records(state: ClusterImage, owner: str, kind: Owned, added: int, bou
 
 
 def refuse_offsets(state: ClusterImage, owner: str, added: int, bound: int) -> Refused | None:
-    """Return why the groups of this owner may not have so many more committed offsets, or None."""
+    """Return why the groups of this owner may not have `added` more committed offsets, or None."""
     if owner == NO_OWNER or not added:
         return None
     held = state.groups.offset_count_of(owner)

@@ -9,9 +9,11 @@ import structlog
 
 from http_api.service.service import PartitionService
 from http_api.service.transactions import OpenTransaction
-from metadata.commands.cluster import GrantProducerIds
+from metadata.commands.cluster import GrantProducerIds, GrantProducerIdsTo
 from metadata.commands.results import ProducerIdsGranted
+from metadata.commands.security import SECURITY_FEATURE_LEVEL
 from metadata.quorum.port import MetadataQuorum
+from metadata.records.owners import NO_OWNER
 from raftlog.api.cluster import HealthInfo
 from raftlog.api.scrubs import Scrub, ScrubFinding
 from raftlog.broker.changes.group_batches import GroupBatches
@@ -40,6 +42,8 @@ from .loop_stalls import LoopStalls
 from .wiring import Broker
 
 PRODUCER_ID_BLOCK = 1000
+MAX_ALLOCATING = 1_000
+"""The most principals for which producer ids are kept that were granted and not given out."""
 CATCH_UP_SECONDS = 2.0
 MAX_OPEN_SHOWN = 2_500
 """Maximum number of open transactions that a node lists, the oldest of each partition first: ten milliseconds of its
@@ -88,7 +92,8 @@ class Router:
         self._routers = PartitionRouters(self.node_id, broker.local, forwarder, broker.view, self.catch_up)
         self.partitions = self._routers.of_everybody()
         """The partitions for requests of this node itself."""
-        self._producer_ids = range(0)
+        self._producer_ids: dict[str, range] = {}
+        """Principal → granted producer ids that are not given out yet; the least recent use first."""
         self._producer_ids_lock = asyncio.Lock()
 
     @property
@@ -100,15 +105,28 @@ class Router:
         guard = self.access.guard
         return self.partitions if guard is None else CallerPartitions(self._routers, guard, caller)
 
-    async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
+    async def allocate_producer_id(self, principal: str = NO_OWNER) -> tuple[ProducerId, ProducerEpoch]:
+        if self.view.feature_level < SECURITY_FEATURE_LEVEL:
+            principal = NO_OWNER  # Older nodes do not know the command.
         async with self._producer_ids_lock:
-            if not self._producer_ids:
-                asked = GrantProducerIds(self.node_id, self._broker.incarnation, PRODUCER_ID_BLOCK)
-                granted = await self._proposer.decide(asked)
-                assert isinstance(granted, ProducerIdsGranted), granted
-                self._producer_ids = range(granted.first, granted.first + granted.count)
-            first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
-        return ProducerId(first), ProducerEpoch(0)
+            left = self._producer_ids.pop(principal, range(0)) or await self._granted(principal)
+            if len(left) > 1:
+                # The last one: those of the principal that asked least recently are given up first.
+                self._producer_ids[principal] = left[1:]
+            if len(self._producer_ids) > MAX_ALLOCATING:
+                del self._producer_ids[next(iter(self._producer_ids))]
+        return ProducerId(left[0]), ProducerEpoch(0)
+
+    async def _granted(self, principal: str) -> range:
+        """Return producer ids that belong to this principal, which no other node gets."""
+        incarnation = self._broker.incarnation
+        if principal == NO_OWNER:
+            asked = GrantProducerIds(self.node_id, incarnation, PRODUCER_ID_BLOCK)
+        else:
+            asked = GrantProducerIdsTo(self.node_id, incarnation, PRODUCER_ID_BLOCK, principal)
+        granted = await self._proposer.decide(asked)
+        assert isinstance(granted, ProducerIdsGranted), granted
+        return range(granted.first, granted.first + granted.count)
 
     async def catch_up(self) -> bool:
         """Bring the view up to everything that the quorum has decided (S7). False: the quorum does not answer."""

@@ -14,9 +14,8 @@ from metadata.view import ClusterView
 from partitions.fetch.session import FetchSession
 from partitions.manager import Cancellable
 from raftlog.broker.security.access import Access
-from raftlog.broker.security.needs import owner_of
-from raftlog.errors import InvalidRequest, RaftlogError
-from raftlog.model import NO_PRODUCER_ID
+from raftlog.errors import RaftlogError
+from raftlog.model import NO_PRODUCER_ID, ProducerId
 from raftlog.ports import Part
 from raftlog.records.batch import parse_header
 from raftlog.security.acls import Operation
@@ -158,13 +157,12 @@ class GuardedRequests:
     def _refusals(self, operation: Operation, asked: Sequence[Asked], action: str) -> Refusals[Asked]:
         return Refusals.of(self._access, self._caller, operation, asked, action)
 
-    def _foreign_producer(self, batch: memoryview) -> InvalidRequest | None:
-        """Return the error for a batch in the name of a producer under which the caller may not write."""
+    def _foreign_producer(self, batch: memoryview) -> RaftlogError | None:
+        """Return the error for a batch in the name of a producer id that is not the caller's."""
         try:
             header = parse_header(batch)
         except RaftlogError:
             return None  # the partition refuses the batch, with the reason
         if header.producer_id == NO_PRODUCER_ID:
             return None
-        need = owner_of(header.producer_id, self._view)
-        return None if need is None else self._access.refusal(self._caller, *need, "produce")
+        return self._access.refused_id(self._caller, ProducerId(header.producer_id), "produce")

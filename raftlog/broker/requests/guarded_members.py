@@ -6,8 +6,8 @@ import msgspec
 
 from metadata.view import ClusterView
 from raftlog.broker.security.access import Access
-from raftlog.broker.security.needs import needs_of
-from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.broker.security.needs import ids_of, needs_of
+from raftlog.errors import RaftlogError
 from raftlog.ports import Answer
 from raftlog.security.acls import Operation, Resource, ResourceType
 from raftlog.security.principals import Caller
@@ -81,10 +81,11 @@ class GuardedMembers:
             return found
         return msgspec.structs.replace(found, offsets=[one for one in found.offsets if one.topic in shown])
 
-    def _refusal(self, request: GroupRequest | TransactionRequest | GroupHeartbeatsRequest) -> InvalidRequest | None:
-        tag = str(request.__struct_config__.tag)
+    def _refusal(self, request: GroupRequest | TransactionRequest | GroupHeartbeatsRequest) -> RaftlogError | None:
+        action = str(request.__struct_config__.tag).partition(".")[0]
         try:
-            self._access.check_all(self._caller, needs_of(request, self._view), tag.partition(".")[0])
-        except InvalidRequest as error:
+            self._access.check_all(self._caller, needs_of(request, self._view), action)
+            self._access.check_ids(self._caller, ids_of(request), action)
+        except RaftlogError as error:
             return error
         return None

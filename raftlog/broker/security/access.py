@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from metadata.records.owners import NO_OWNER
 from metadata.view import ClusterView
-from raftlog.errors import InvalidRequest
-from raftlog.model import TopicId
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import ProducerId, TopicId
 from raftlog.security.acls import ANY, CLUSTER, Operation, Resource, ResourceType
 from raftlog.security.authorizer import Authorizer, Decision, refusal
 from raftlog.security.principals import Caller
 
 from .audit import AuditEvent, of_decision
-from .needs import Need
+from .needs import Need, owner_of
 
 
 class Audit(Protocol):
@@ -98,6 +99,39 @@ class Access:
         """Raise `InvalidRequest` (`authorization_failed`) for the first need that is not met."""
         for operation, resource in dict.fromkeys(needs):
             self.check(caller, operation, resource, action, request_id)
+
+    def refused_id(
+        self, caller: Caller, producer_id: ProducerId, action: str, request_id: str = ""
+    ) -> RaftlogError | None:
+        """Return the error for a request in the name of a producer id that is not the caller's, or None.
+
+        An id of a transactional id or a named block is used by the right to the name. Any other belongs to the
+        principal that it was granted to; ids that were granted without security belong to none, and are not refused.
+        An id that this node does not know to be granted is refused until it does (`metadata_behind`): ids count up, so
+        anybody can guess those that others will get.
+        """
+        named = owner_of(producer_id, self._view)
+        if named is not None:
+            return self.refusal(caller, *named, action, request_id)
+        if caller.superuser:
+            return None
+        if producer_id >= self._view.transactions.granted_below:
+            return RetriableError("metadata_behind", f"producer id {producer_id} is not known to be granted; retry")
+        owner = self._view.owner_of_unnamed_id(producer_id)
+        if owner in (NO_OWNER, caller.principal.name):
+            return None
+        decision = Decision(False, None, f"producer id {producer_id} belongs to another principal")
+        self._audit.note(of_decision(caller, action, Operation.IDEMPOTENT_WRITE, CLUSTER, decision), request_id)
+        return InvalidRequest(
+            "authorization_failed", f"{caller} may not use producer id {producer_id}: it belongs to another principal"
+        )
+
+    def check_ids(self, caller: Caller, producer_ids: Iterable[ProducerId], action: str, request_id: str = "") -> None:
+        """Raise the error of the first producer id that is not the caller's (`refused_id`)."""
+        for producer_id in dict.fromkeys(producer_ids):
+            error = self.refused_id(caller, producer_id, action, request_id)
+            if error is not None:
+                raise error
 
     def refused_topics(
         self, caller: Caller, operation: Operation, topic_ids: Iterable[bytes], action: str

@@ -75,6 +75,15 @@ def needs_of(request: GroupRequest | TransactionRequest | GroupHeartbeatsRequest
             yield _group(Operation.READ, request.group_id)
 
 
+def ids_of(request: GroupRequest | TransactionRequest | GroupHeartbeatsRequest) -> Iterator[ProducerId]:
+    """Yield the producer ids in whose name a request is made."""
+    match request:
+        case CommitRequest():
+            yield from (output.producer_id for output in request.outputs)
+        case AbortRequest():
+            yield from (key.producer_id for key in request.transactions)
+
+
 def _of_outputs(outputs: Iterable[TransactionOutput], view: ClusterView) -> Iterator[Need]:
     for output in outputs:
         yield from _owners((output.producer_id,), view)

@@ -19,7 +19,7 @@ from raftlog.wire import GroupRequest, TransactionRequest
 from .access import Access
 from .api_connections import ApiConnections
 from .authentication import Authentication
-from .needs import needs_of
+from .needs import ids_of, needs_of
 from .quotas import Quotas, Rate
 from .sessions import Sessions
 
@@ -148,6 +148,7 @@ class GuardedAccess:
         self, caller: Caller, request: GroupRequest | TransactionRequest, action: str, request_id: str = ""
     ) -> None:
         self.guard.check_all(caller, needs_of(request, self._view), action, request_id)
+        self.guard.check_ids(caller, ids_of(request), action, request_id)
 
     def principal_of(self, caller: Caller) -> str:
         return caller.principal.name

@@ -21,7 +21,19 @@ from raftlog.broker.security.tokens import new_token
 from raftlog.config import load_node_config
 from raftlog.http2 import Http2Stream, connect
 from raftlog.model import Endpoint
-from raftlog.wire import FetchPartition, FetchRequest, FetchResponse, Response, decode_response, encode
+from raftlog.records import batch
+from raftlog.wire import (
+    CONTENT_TYPE,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    Response,
+    decode_response,
+    encode,
+)
 from tests.support.clusters.cluster import eventually
 from tests.support.clusters.tls import SETTING, Authority, write
 from tests.support.http.api_client import eventually as becomes
@@ -257,3 +269,37 @@ async def test_quotas_refuse_with_429_what_is_over_them_s11(secured: Secured) ->
     ):
         assert (answer.status, int(answer.headers["Retry-After"]) >= 1) == (429, True)
     assert (await secured.ask("GET", "/v1/identity", secured.administrator)).status == 200, "others are not limited"
+
+
+async def test_a_producer_id_of_one_user_serves_no_other_user_s12(secured: Secured) -> None:
+    """Ids can be guessed: without their owner, a batch with the next epoch would fence the producer that has the id."""
+    alice, bob = await secured.new_user("alice"), await secured.new_user("bob")
+    await secured.administer("POST", "/v1/topics", {"name": "orders", "partitions": 1})
+    for name in ("alice", "bob"):
+        await secured.allow(name, "write", "orders")
+    topic = secured.node.broker.view.topic("orders")
+    assert topic is not None
+    hers = (await secured.ask("POST", "/v1/producers", alice)).body["producer_id"]
+    his = (await secured.ask("POST", "/v1/producers", bob)).body["producer_id"]
+
+    async def produce(token: str, producer_id: int, epoch: int, sequence: int) -> str:
+        packed = batch.encode(
+            [b"x"], base_timestamp_ms=0, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+        )
+        request = ProduceRequest(1, -1, 5_000, [ProducePartition(topic.topic_id, 0, len(packed))])
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": CONTENT_TYPE}
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=secured.context)) as session,
+            session.post(
+                f"https://{secured.node.api}/v1/produce", data=b"".join(encode(request, [packed])), headers=headers
+            ) as answer,
+        ):
+            response = decode_response(memoryview(await answer.read()))[0]
+        assert isinstance(response, ProduceResponse), response
+        return response.partitions[0].error
+
+    assert await produce(alice, hers, 0, 0) == ""
+    assert [await produce(bob, hers, epoch, 0) for epoch in (0, 1)] == ["authorization_failed"] * 2
+    assert await produce(bob, 10**9, 0, 0) == "metadata_behind"
+    assert await produce(alice, hers, 0, 1) == "", "its owner was not fenced"
+    assert await produce(bob, his, 0, 0) == ""

@@ -474,7 +474,7 @@ class FakeBroker:
             raise InvalidRequest("unknown_topic", f"there is no topic {name!r}")
         return topic
 
-    async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
+    async def allocate_producer_id(self, principal: str = "") -> tuple[ProducerId, ProducerEpoch]:
         self._raise_if_asked("allocate_producer_id")
         self._producer_ids += 1
         return ProducerId(self._producer_ids), ProducerEpoch(0)

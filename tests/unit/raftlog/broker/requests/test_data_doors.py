@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
+from metadata.commands.cluster import GrantProducerIds
 from raftlog.broker.requests.data_listener import data_acceptors
 from raftlog.broker.requests.forwarded import head_of
 from raftlog.broker.requests.forwarding import FORWARD_PATH
 from raftlog.broker.security.unauthenticated import TEXT
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import ProducerEpoch, ProducerId
+from raftlog.model import BrokerId, ProducerEpoch, ProducerId
 from raftlog.records.batch import encode as encode_batch
 from raftlog.security.acls import AclRule, Operation, ResourceType
 from raftlog.security.presented import Presented
@@ -156,6 +157,7 @@ def fields(request: Any) -> set[str]:
 def world() -> DataWorld:
     w = DataWorld()
     w.credentials.put_user("alice", "correct horse")
+    w.cluster.do(GrantProducerIds(BrokerId(0), w.cluster.incarnation(0), 10))
     return w
 
 

@@ -7,7 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from metadata.commands.cluster import CreateTopic
+from metadata.commands.cluster import CreateTopic, GrantProducerIds, GrantProducerIdsTo, SetFeatureLevel
+from metadata.commands.results import ProducerIdsGranted
+from metadata.commands.transactions import ChangeTransactionsAs, OpenBlock
 from raftlog.broker.requests.guarded import GuardedRequests
 from raftlog.broker.requests.local import LocalRequests
 from raftlog.broker.security.access import Access
@@ -17,6 +19,7 @@ from raftlog.records.batch import encode
 from raftlog.security.acls import AclRule, Operation, ResourceType
 from raftlog.security.authorizer import Authorizer
 from raftlog.security.principals import Caller
+from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import (
     DeletedPartition,
     DeleteRecordsPartition,
@@ -41,10 +44,13 @@ from raftlog.wire import (
 )
 from tests.support.metadata.cluster import TOPIC
 from tests.support.metadata.transactions import TransactionCluster
-from tests.support.security.rules import ALICE, ROOT, KeptAudit, allow
+from tests.support.security.rules import ALICE, BOB, ROOT, KeptAudit, allow
 
 OPEN, SECRET, UNKNOWN = TOPIC, TopicId(b"topic-number-002"), TopicId(b"\1" * 16)
 REFUSED = "authorization_failed"
+EVERYBODY_WRITES = tuple(
+    allow(Operation.WRITE, ResourceType.TOPIC, "orders", principal=str(caller.principal)) for caller in (ALICE, BOB)
+)
 
 
 class Local:
@@ -177,6 +183,56 @@ def test_the_name_of_another_producer_is_refused_s12() -> None:
     guarded.authorizer.add(allow(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, "payments"))
     guarded.requests.produce(request, [forged], answered.append)
     assert errors(answered[1].partitions) == [""]
+
+
+def forge(guarded: Guarded, producer_id: int, epoch: int = 0, *, caller: Caller = ALICE) -> str:
+    """Return the error of a caller's batch in the name of a producer id; empty if the partition gets it."""
+    requests = GuardedRequests(
+        cast(LocalRequests, guarded.local), guarded.cluster.view, guarded.access, caller, lambda: None
+    )
+    one = memoryview(
+        encode([b"x"], base_timestamp_ms=0, producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
+    )
+    answered: list[ProduceResponse] = []
+    requests.produce(ProduceRequest(5, -1, 1000, [ProducePartition(OPEN, 0, one.nbytes)]), [one], answered.append)
+    (error,) = errors(answered[0].partitions)
+    assert bool(guarded.local.batches) == (not error)
+    return error
+
+
+def test_a_producer_id_of_another_principal_is_refused_in_every_epoch_s12() -> None:
+    guarded = Guarded(*EVERYBODY_WRITES)
+    guarded.cluster.do(SetFeatureLevel(FEATURE_LEVEL))
+    incarnation = guarded.cluster.incarnation(0)
+    granted = guarded.cluster.do(GrantProducerIdsTo(BrokerId(0), incarnation, 10, ALICE.principal.name))
+    assert isinstance(granted, ProducerIdsGranted)
+    hers = granted.first
+    assert forge(guarded, hers) == ""
+    assert [forge(guarded, hers, epoch, caller=BOB) for epoch in (0, 1, 7)] == [REFUSED] * 3
+    assert [event.principal for event in guarded.audit.events if not event.allowed] == ["User:bob"] * 3
+    assert "another principal" in guarded.audit.events[-1].reason
+    assert forge(guarded, hers, 1) == "", "its owner may raise the epoch"
+    assert forge(guarded, hers, 2, caller=ROOT) == ""
+
+
+def test_ids_of_a_block_without_a_name_are_refused_to_others_s12() -> None:
+    guarded = Guarded(*EVERYBODY_WRITES)
+    guarded.cluster.do(SetFeatureLevel(FEATURE_LEVEL))
+    first = guarded.cluster.view.transactions.granted_below
+    guarded.cluster.do(ChangeTransactionsAs((OpenBlock("", 10, 60_000),), (ALICE.principal.name,)))
+    assert forge(guarded, first) == ""
+    assert forge(guarded, first + 9, caller=BOB) == REFUSED
+
+
+def test_an_id_that_may_be_granted_to_others_is_refused_until_it_is_known_s12() -> None:
+    """Ids count up: one that is not granted yet is the next producer's."""
+    guarded = Guarded(*EVERYBODY_WRITES)
+    next_id = guarded.cluster.view.transactions.granted_below
+    assert [forge(guarded, next_id + ahead, caller=BOB) for ahead in (0, 1, 10**9)] == ["metadata_behind"] * 3
+    granted = guarded.cluster.do(GrantProducerIds(BrokerId(0), guarded.cluster.incarnation(0), 10))
+    assert isinstance(granted, ProducerIdsGranted)
+    # Granted without security: it belongs to no principal.
+    assert forge(guarded, next_id, caller=BOB) == ""
 
 
 def test_bytes_that_are_no_batch_are_left_to_the_partition() -> None:
