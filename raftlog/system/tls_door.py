@@ -98,7 +98,11 @@ class PlainRefusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
         transport.write(self._answer)
-        transport.write_eof()
+        try:
+            transport.write_eof()
+        except OSError:  # the peer has reset the connection meanwhile
+            transport.abort()
+            return
         # Closing a socket with unread bytes resets it, and the reset can overtake the answer.
         self._end = asyncio.get_running_loop().call_later(SHUTDOWN_SECONDS, transport.abort)
 

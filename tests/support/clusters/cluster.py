@@ -39,12 +39,13 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def running_cluster(node_count: int = 3, **settings: str) -> Iterator[LocalCluster]:
+def running_cluster(node_count: int = 3, *, secure: bool = False, **settings: str) -> Iterator[LocalCluster]:
     """A cluster whose nodes accept requests. `settings` are additional lines of every `node.toml`."""
     # A crash in native code leaves its traceback in the node's log.
     os.environ["PYTHONFAULTHANDLER"] = "1"
     with tempfile.TemporaryDirectory(prefix="raftlog-test-") as folder:
-        cluster = LocalCluster(folder, node_count, free_base_port(node_count), settings=settings)
+        base_port = free_base_port(node_count)
+        cluster = LocalCluster(folder, node_count, base_port, settings=settings, secure=secure)
         try:
             cluster.start()
             cluster.wait_ready(PATIENCE_S)

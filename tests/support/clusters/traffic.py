@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from raftlog import Consumer, Producer
 from raftlog.client import Delivery, DeliveryFuture
@@ -61,15 +62,18 @@ class Traffic:
         pause: float = 0.01,
         name: str = "",
         first: Sequence[int] | None = None,
+        client: Mapping[str, Any] | None = None,
     ) -> None:
-        """`records` go to each partition every `pause` seconds. `first`: the offsets at which this traffic begins."""
+        """`records` go to each partition every `pause` seconds. `first`: the offsets at which this traffic begins.
+        `client`: further options of the client, such as credentials."""
         self.topic = topic
         self.partitions = [PartitionTraffic(number) for number in range(partitions)]
         self.first = list(first or [0] * partitions)
         self._name = name or topic
         self._records = records
         self._pause = pause
-        self._producer = Producer(bootstrap, linger_ms=2, delivery_timeout_ms=300_000)
+        self.client = dict(client or {})
+        self._producer = Producer(bootstrap, linger_ms=2, delivery_timeout_ms=300_000, **self.client)
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -130,11 +134,13 @@ class Traffic:
             await asyncio.sleep(self._pause)
 
 
-async def read_all(bootstrap: str, topic: str, partitions: int, *, ends: Sequence[int]) -> list[list[bytes | None]]:
+async def read_all(
+    bootstrap: str, topic: str, partitions: int, *, ends: Sequence[int], client: Mapping[str, Any] | None = None
+) -> list[list[bytes | None]]:
     """By partition: every value below these offsets, and the following ones of the same batches. Offsets must be dense
     (S2)."""
     found: list[list[bytes | None]] = [[] for _ in range(partitions)]
-    async with Consumer(bootstrap, topic) as consumer:
+    async with Consumer(bootstrap, topic, **(client or {})) as consumer:
         while any(len(values) < end for values, end in zip(found, ends, strict=True)):
             try:
                 batch = await consumer.next_batch(timeout=30)
@@ -153,7 +159,7 @@ async def check_exactly(bootstrap: str, traffic: Traffic, *, all_acknowledged: b
     With `all_acknowledged` the log has no other records; otherwise the next sent ones may follow.
     """
     ends = [first + count for first, count in zip(traffic.first, traffic.acknowledged_counts, strict=True)]
-    found = await read_all(bootstrap, traffic.topic, len(traffic.partitions), ends=ends)
+    found = await read_all(bootstrap, traffic.topic, len(traffic.partitions), ends=ends, client=traffic.client)
     for partition, first, values in zip(traffic.partitions, traffic.first, found, strict=True):
         position = first
         for delivery in partition.acknowledged:

@@ -1,0 +1,1 @@
+"""Mutated captures of valid conversations, sent to the ports of running nodes."""
