@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from metadata.records.events import MetadataEvent, RulesChanged
+from metadata.records.transactions import Standing
 from metadata.view import ClusterView
 from raftlog.broker.security.access import Access
 from raftlog.broker.security.audit import AuditLevel, AuditTrail, of_failed_login
@@ -16,6 +17,7 @@ from raftlog.broker.security.audit_logs import AuditLogs
 from raftlog.broker.security.audit_topic import Produce, TopicSink
 from raftlog.broker.security.authentication import Authentication
 from raftlog.broker.security.node_authentication import NodeAuthentication
+from raftlog.broker.security.open_transactions import OpenTransactions
 from raftlog.broker.security.quota_limits import QuotaTable
 from raftlog.broker.security.quotas import Quotas
 from raftlog.broker.security.request_access import GuardedAccess
@@ -72,11 +74,12 @@ class NodeSecurity:
         )
         self.sessions = self._authentication.sessions
         """The authentications of open streams."""
-        self.access = Access(view, view.security.authorizer, self.audit)
-        """The decisions about requests."""
         table = QuotaTable(view.security)
         self.quotas = Quotas(table.limits_of, table.is_limited)
         """The rates and counts of callers."""
+        transactions = OpenTransactions(self.quotas, lambda key: view.transactions.standing(key) is Standing.UNDECIDED)
+        self.access = Access(view, view.security.authorizer, self.audit, transactions)
+        """The decisions about requests."""
         self.unnamed = Caller(ANONYMOUS, "") if config.mode == "optional" else None
         """The caller of requests that a node without security forwards; None: they are refused."""
         self.doors = GuardedAccess(

@@ -15,11 +15,12 @@ from partitions.fetch.session import FetchSession
 from partitions.manager import Cancellable
 from raftlog.broker.security.access import Access
 from raftlog.errors import RaftlogError
-from raftlog.model import NO_PRODUCER_ID, ProducerId
+from raftlog.model import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from raftlog.ports import Part
 from raftlog.records.batch import parse_header
 from raftlog.security.acls import Operation
 from raftlog.security.principals import Caller
+from raftlog.transactions import TransactionKey
 from raftlog.wire import (
     DeletedPartition,
     DeleteRecordsRequest,
@@ -68,7 +69,7 @@ class GuardedRequests:
         foreign = {
             at: error
             for at, batch in enumerate(batches)
-            if at not in refusals and (error := self._foreign_producer(batch)) is not None
+            if at not in refusals and (error := self._refused_producer(batch)) is not None
         }
         refusals.add(foreign)
         if not refusals:
@@ -157,12 +158,19 @@ class GuardedRequests:
     def _refusals(self, operation: Operation, asked: Sequence[Asked], action: str) -> Refusals[Asked]:
         return Refusals.of(self._access, self._caller, operation, asked, action)
 
-    def _foreign_producer(self, batch: memoryview) -> RaftlogError | None:
-        """Return the error for a batch in the name of a producer id that is not the caller's."""
+    def _refused_producer(self, batch: memoryview) -> RaftlogError | None:
+        """Return the error for a batch in the name of a producer id that is not the caller's, or of a transaction that
+        would be one too many of its own.
+        """
         try:
             header = parse_header(batch)
         except RaftlogError:
             return None  # the partition refuses the batch, with the reason
         if header.producer_id == NO_PRODUCER_ID:
             return None
-        return self._access.refused_id(self._caller, ProducerId(header.producer_id), "produce")
+        producer_id = ProducerId(header.producer_id)
+        refused = self._access.refused_id(self._caller, producer_id, "produce")
+        if refused is not None or not header.is_transactional:
+            return refused
+        key = TransactionKey(producer_id, ProducerEpoch(header.producer_epoch))
+        return self._access.refused_transaction(self._caller, key)

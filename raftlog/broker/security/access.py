@@ -16,9 +16,11 @@ from raftlog.model import ProducerId, TopicId
 from raftlog.security.acls import ANY, CLUSTER, Operation, Resource, ResourceType
 from raftlog.security.authorizer import Authorizer, Decision, refusal
 from raftlog.security.principals import Caller
+from raftlog.transactions import TransactionKey
 
 from .audit import AuditEvent, of_decision
 from .needs import Need, owner_of
+from .open_transactions import OpenTransactions
 
 
 class Audit(Protocol):
@@ -34,8 +36,11 @@ class Audit(Protocol):
 class Access:
     """The decisions of one node. All calls are made on the broker's loop."""
 
-    def __init__(self, view: ClusterView, authorizer: Authorizer, audit: Audit) -> None:
-        """`authorizer` has the view's rules, and follows them."""
+    def __init__(
+        self, view: ClusterView, authorizer: Authorizer, audit: Audit, transactions: OpenTransactions | None = None
+    ) -> None:
+        """`authorizer` has the view's rules, and follows them. `transactions`: the quota of those; None: no limit."""
+        self._transactions = transactions
         self._view = view
         self._authorizer = authorizer
         self._audit = audit
@@ -125,6 +130,10 @@ class Access:
         return InvalidRequest(
             "authorization_failed", f"{caller} may not use producer id {producer_id}: it belongs to another principal"
         )
+
+    def refused_transaction(self, caller: Caller, key: TransactionKey) -> RaftlogError | None:
+        """Return the error for a batch whose transaction the caller may not begin now, or None."""
+        return None if self._transactions is None else self._transactions.begin(caller, key)
 
     def check_ids(self, caller: Caller, producer_ids: Iterable[ProducerId], action: str, request_id: str = "") -> None:
         """Raise the error of the first producer id that is not the caller's (`refused_id`)."""

@@ -85,6 +85,32 @@ class Secured:
         await self.administer("POST", "/v1/users", {"name": name, "password": PASSWORD})
         return str((await self.administer("POST", f"/v1/users/{name}/tokens", {"description": "test"}))["token"])
 
+    async def produce(
+        self, token: str, producer_id: int, epoch: int, sequence: int, *, transactional: bool = False
+    ) -> str:
+        """Write a batch to the topic `orders`, and return the error; empty if it was appended."""
+        topic = self.node.broker.view.topic("orders")
+        assert topic is not None
+        packed = batch.encode(
+            [b"x"],
+            base_timestamp_ms=0,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+        request = ProduceRequest(1, -1, 1_000, [ProducePartition(topic.topic_id, 0, len(packed))])
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": CONTENT_TYPE}
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self.context)) as session,
+            session.post(
+                f"https://{self.node.api}/v1/produce", data=b"".join(encode(request, [packed])), headers=headers
+            ) as answer,
+        ):
+            response = decode_response(memoryview(await answer.read()))[0]
+        assert isinstance(response, ProduceResponse), response
+        return response.partitions[0].error
+
     def audited(self) -> list[dict[str, Any]]:
         """Return the lines of the audit log."""
         path = self.folder / "data" / "audit.log"
@@ -277,29 +303,35 @@ async def test_a_producer_id_of_one_user_serves_no_other_user_s12(secured: Secur
     await secured.administer("POST", "/v1/topics", {"name": "orders", "partitions": 1})
     for name in ("alice", "bob"):
         await secured.allow(name, "write", "orders")
-    topic = secured.node.broker.view.topic("orders")
-    assert topic is not None
     hers = (await secured.ask("POST", "/v1/producers", alice)).body["producer_id"]
     his = (await secured.ask("POST", "/v1/producers", bob)).body["producer_id"]
 
-    async def produce(token: str, producer_id: int, epoch: int, sequence: int) -> str:
-        packed = batch.encode(
-            [b"x"], base_timestamp_ms=0, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
-        )
-        request = ProduceRequest(1, -1, 5_000, [ProducePartition(topic.topic_id, 0, len(packed))])
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": CONTENT_TYPE}
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=secured.context)) as session,
-            session.post(
-                f"https://{secured.node.api}/v1/produce", data=b"".join(encode(request, [packed])), headers=headers
-            ) as answer,
-        ):
-            response = decode_response(memoryview(await answer.read()))[0]
-        assert isinstance(response, ProduceResponse), response
-        return response.partitions[0].error
+    assert await secured.produce(alice, hers, 0, 0) == ""
+    assert [await secured.produce(bob, hers, epoch, 0) for epoch in (0, 1)] == ["authorization_failed"] * 2
+    assert await secured.produce(bob, 10**9, 0, 0) == "metadata_behind"
+    assert await secured.produce(alice, hers, 0, 1) == "", "its owner was not fenced"
+    assert await secured.produce(bob, his, 0, 0) == ""
 
-    assert await produce(alice, hers, 0, 0) == ""
-    assert [await produce(bob, hers, epoch, 0) for epoch in (0, 1)] == ["authorization_failed"] * 2
-    assert await produce(bob, 10**9, 0, 0) == "metadata_behind"
-    assert await produce(alice, hers, 0, 1) == "", "its owner was not fenced"
-    assert await produce(bob, his, 0, 0) == ""
+
+async def test_open_transactions_and_transactional_ids_are_limited(secured: Secured) -> None:
+    alice = await secured.new_user("alice")
+    await secured.administer("POST", "/v1/topics", {"name": "orders", "partitions": 1})
+    await secured.allow("alice", "write", "orders")
+    await secured.allow("alice", "write", "*", "transactional_id")
+    await secured.administer("PUT", "/v1/quotas/User:alice", {"open_transactions": 1, "transactional_ids": 2})
+
+    async def initialize(name: str) -> Told:
+        body = {"transactional_id": name, "timeout_ms": 60_000}
+        return await secured.ask("POST", "/v1/transactions/initialize", alice, body)
+
+    one, two = (await initialize("one")).body, (await initialize("two")).body
+    refused = await initialize("three")
+    assert (refused.status, refused.body["code"], refused.body["retriable"]) == (429, "quota_exceeded", False)
+
+    async def write(key: Any) -> str:
+        return await secured.produce(alice, key["producer_id"], key["producer_epoch"], 0, transactional=True)
+
+    assert [await write(one), await write(two)] == ["", "throttled"]
+    ended = await secured.ask("POST", "/v1/transactions/abort", alice, {"transactions": [one]})
+    assert ended.status == 200, ended
+    assert await write(two) == ""
