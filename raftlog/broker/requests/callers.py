@@ -18,7 +18,7 @@ from metadata.view import ClusterView
 from raftlog.broker.security.access import Access
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId
-from raftlog.ports import Part
+from raftlog.ports import Part, release_regions
 from raftlog.security.acls import Operation
 from raftlog.security.principals import Caller
 from raftlog.wire import (
@@ -131,18 +131,34 @@ class CallerPartitions:
     async def _fetch_while_allowed(
         self, router: PartitionRouter, request: FetchRequest
     ) -> tuple[FetchResponse, list[Part]]:
-        """Fetch, and end the wait if the caller loses the right to a topic meanwhile."""
+        """Fetch, and end the wait if the caller loses the right to a topic meanwhile. Records that have been fetched by
+        then are released."""
         loop = asyncio.get_running_loop()
-        revoked = asyncio.timeout(None)
-        watched = WatchedTopics(self._access, self._caller, lambda: revoked.reschedule(loop.time()))
+        waiting = asyncio.timeout(None)
+        is_lost = False
+
+        def lose() -> None:
+            nonlocal is_lost
+            is_lost = True
+            waiting.reschedule(loop.time())
+
+        watched = WatchedTopics(self._access, self._caller, lose)
         watched.begin({one.topic_id for one in request.partitions})
         try:
-            async with revoked:
-                return await router.fetch(request)
+            async with waiting:
+                response, parts = await router.fetch(request)
         except TimeoutError:
-            raise InvalidRequest(
-                "authorization_failed",
-                f"{self._caller} lost the right to read while the request waited; nothing is sent",
-            ) from None
+            if not is_lost:
+                raise
+            raise self._lost() from None
         finally:
             watched.close()
+        if is_lost:  # The answer was on its way through the loop already, and overtook the end of the wait.
+            release_regions(parts)
+            raise self._lost()
+        return response, parts
+
+    def _lost(self) -> InvalidRequest:
+        return InvalidRequest(
+            "authorization_failed", f"{self._caller} lost the right to read while the request waited; nothing is sent"
+        )

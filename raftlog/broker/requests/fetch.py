@@ -166,10 +166,10 @@ class FetchRouter:
             await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
+                # Not after the wait below: the caller may be cancelled in it.
+                task.add_done_callback(_release)
                 task.cancel()
-            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(outcome, tuple):
-                    release_regions(outcome[1])
+            await asyncio.wait(tasks)
 
     async def _leaders_of(self, partitions: Sequence[FetchPartition]) -> set[BrokerId]:
         leaders: set[BrokerId] = set()
@@ -192,6 +192,12 @@ class FetchRouter:
 def _part_of(request: FetchRequest, positions: list[int]) -> FetchRequest:
     chosen = [request.partitions[position] for position in positions]
     return msgspec.structs.replace(request, partitions=chosen, forwarded=True)
+
+
+def _release(task: asyncio.Task[tuple[FetchResponse, list[Part]]]) -> None:
+    """Release the records of a poll that is given up; its error, if any, is found by the next one."""
+    if not task.cancelled() and task.exception() is None:
+        release_regions(task.result()[1])
 
 
 def _is_enough(response: FetchResponse, min_bytes: int) -> bool:

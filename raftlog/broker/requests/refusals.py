@@ -61,7 +61,7 @@ class Refusals(Generic[Asked]):
 
 
 class WatchedTopics:
-    """The topics that one caller is reading. `on_revoked` is called when it may no longer read one of them."""
+    """The topics that one caller is reading. `on_revoked` is called once, when it may no longer read one of them."""
 
     def __init__(self, access: Access, caller: Caller, on_revoked: Callable[[], None]) -> None:
         self._access = access
@@ -85,4 +85,6 @@ class WatchedTopics:
     def _check_again(self) -> None:
         reading = list(self._reading)
         if reading and self._access.refused_topics(self._caller, Operation.READ, reading, "fetch"):
+            # Its reading takes a while to end, in which the rules may change again.
+            self.close()
             self._on_revoked()

@@ -174,4 +174,5 @@ class Access:
         """Let those who use resources for longer than one request check again."""
         self.rules_version += 1
         for listener in list(self._listeners):
-            listener()
+            if listener in self._listeners:  # One that was called before may have ended it.
+                listener()

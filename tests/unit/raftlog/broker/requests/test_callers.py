@@ -23,7 +23,7 @@ from raftlog.model import (
     TopicPartition,
     TopicRecord,
 )
-from raftlog.ports import Part
+from raftlog.ports import FileRegion, Part, release_regions
 from raftlog.security.acls import AclRule, Operation, ResourceType
 from raftlog.security.authorizer import Authorizer
 from raftlog.security.principals import Caller
@@ -84,6 +84,8 @@ class Local:
         self.asked: list[Any] = []
         self.cancelled = 0
         self.polling = asyncio.Event()
+        self.polls: list[Callable[[], None]] = []
+        self.regions_held = 0
 
     def produce(self, request: ProduceRequest, batches: Sequence[memoryview], done: Any) -> None:
         self._ask(request, done)
@@ -99,12 +101,28 @@ class Local:
         if request.max_wait_ms:
             self.asked.append(request)
             self.polling.set()
+            self.polls.append(lambda: done(*self._records(request)))
         else:
             self._ask(request, lambda response: done(response, parts))
         return self
 
+    def answer_polls(self) -> None:
+        """Answer every long poll with three bytes of a file for each partition."""
+        polls, self.polls = self.polls, []
+        for poll in polls:
+            poll()
+
     def cancel(self) -> None:
         self.cancelled += 1
+
+    def _records(self, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        found = [FetchedPartition(p.topic_id, p.partition, length=3) for p in request.partitions]
+        self.regions_held += len(found)
+        file: Any = None
+        return FetchResponse(0, found), [FileRegion(file, 0, 3, self._release) for _ in found]
+
+    def _release(self) -> None:
+        self.regions_held -= 1
 
     def _ask(self, request: Any, done: Any) -> None:
         self.asked.append(request)
@@ -229,3 +247,45 @@ async def test_a_poll_ends_when_its_caller_loses_the_topic_s12(targets: list[tup
             await poll
     assert caught.value.code == REFUSED
     assert guarded.local.cancelled >= 1
+
+
+async def test_rules_may_change_again_before_a_poll_has_ended_s12() -> None:
+    guarded = Guarded(Operation.READ, Operation.WRITE)
+    reads, writes = guarded.rules
+    request = FetchRequest(5, 60_000, 1, 1 << 20, [FetchPartition(OPEN, 0, 0, 100)])
+    for turns in range(4):
+        poll = asyncio.create_task(guarded.partitions.fetch(request))
+        async with asyncio.timeout(PATIENCE_S):
+            await guarded.local.polling.wait()
+            guarded.local.polling.clear()
+            guarded.revoke(reads)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            guarded.revoke(writes)
+            with pytest.raises(InvalidRequest, match="lost the right"):
+                await poll
+        guarded.authorizer.add(reads)
+
+
+@pytest.mark.parametrize("targets", [[(OPEN, 0)], [(OPEN, 0), (OPEN, 1)]])
+async def test_records_that_were_fetched_before_the_right_is_lost_are_released_and_not_sent_s12(
+    targets: list[tuple[TopicId, int]],
+) -> None:
+    """The right is lost in each turn of the loop between the records' arrival and the answer."""
+    request = FetchRequest(5, 60_000, 1, 1 << 20, [FetchPartition(*target, 0, 100) for target in targets])
+    for turns in range(8):
+        guarded = Guarded(Operation.READ)
+        poll = asyncio.create_task(guarded.partitions.fetch(request))
+        async with asyncio.timeout(PATIENCE_S):
+            await guarded.local.polling.wait()
+            guarded.local.answer_polls()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            is_answered = poll.done()
+            guarded.revoke(guarded.rules[0])
+            if is_answered:
+                release_regions((await poll)[1])
+            else:
+                with pytest.raises(InvalidRequest, match="lost the right"):
+                    await poll
+        assert guarded.local.regions_held == 0, f"lost after {turns} turns"

@@ -116,6 +116,14 @@ def test_listeners_are_called_after_a_change_until_they_end(view: ClusterView) -
     assert calls == [1]
 
 
+def test_a_listener_that_another_one_ended_is_not_called(view: ClusterView) -> None:
+    access, _ = access_of(view)
+    calls: list[str] = []
+    ends = [access.subscribe(lambda: ends[1]()), access.subscribe(lambda: calls.append("ended"))]
+    access.rules_changed()
+    assert calls == []
+
+
 def test_each_change_of_the_rules_makes_another_version(view: ClusterView) -> None:
     access, _ = access_of(view)
     versions = [access.rules_version]
