@@ -25,11 +25,15 @@ from raftlog.wire import ErrorResponse, Response, ThrottledResponse, decode_requ
 MAX_WAITING_REQUESTS = 256
 MAX_WAITING_BYTES = 8 * MIB
 
+STREAM_RATES = (Rate.REQUESTS, Rate.BYTES_IN, Rate.BYTES_OUT, Rate.METADATA_COMMANDS)
+"""The rates that requests of a stream are charged to."""
+
 Told = TypeVar("Told", bound=Response)
 
 
 class Pace:
-    """The debt of one caller on one stream. All calls are made on the broker's loop."""
+    """The debt of one caller on one stream, which begins with what the caller owes already: another stream is no way
+    around a quota. All calls are made on the broker's loop."""
 
     __slots__ = ("_caller", "_clock", "_quotas", "_until")
 
@@ -37,7 +41,9 @@ class Pace:
         self._quotas = quotas
         self._caller = caller
         self._clock = clock
-        self._until = 0.0
+        now = clock.monotonic()
+        debt = max(quotas.wait(caller, rate, now) for rate in STREAM_RATES)
+        self._until = now + debt if debt else 0.0
 
     def wait(self) -> float:
         """Return the seconds until the next request is served; 0: it is served now."""

@@ -86,10 +86,12 @@ def test_a_callers_streams_share_its_quota() -> None:
     p = Paced(FETCH_PATH, requests=1.0)
     for _ in range(3):
         p.stream.ask(OFFSETS)
-    other = p.open(FETCH_PATH)
-    other.ask(OFFSETS)
-    assert len(other.sent) == 1, "the request that finds the debt is served"
-    assert other.ask(OFFSETS) is None
+    served = len(p.world.local.asked)
+    others = [p.open(FETCH_PATH) for _ in range(5)]
+    assert [other.ask(OFFSETS) for other in others] == [None] * 5, "a new stream begins with its caller's debt"
+    assert len(p.world.local.asked) == served
+    p.world.scheduler.advance(10.0)
+    assert [len(other.sent) for other in others] == [1] * 5
 
 
 def test_the_line_is_bounded_and_beyond_it_requests_are_refused_s11() -> None:
