@@ -51,6 +51,8 @@ class SigningKeys:
         self._deadline: Timer | None = None
         self._complaint = ""
         """The problem of the last reading; empty: it succeeded."""
+        self._unusable: RaftlogError | None = None
+        """Why the content that was read last is no key set: it counts until there is another. The worker's."""
         self._closed = False
 
     @property
@@ -104,7 +106,15 @@ class SigningKeys:
 
     def _read_on_worker(self) -> KeySet | None:
         content = self._source()
-        return None if content is None else parse_key_set(content)
+        if content is not None:
+            self._unusable = None
+            try:
+                return parse_key_set(content)
+            except RaftlogError as error:
+                self._unusable = error
+        if self._unusable is not None:
+            raise type(self._unusable)(self._unusable.code, self._unusable.detail)
+        return None
 
     def _was_read(self, keys: KeySet | None, error: BaseException | None) -> None:
         self._reading = False

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from raftlog.broker.security.key_set import MAX_KEYS, parse_key_set
 from raftlog.broker.security.key_sources import MAX_BYTES, KeyFile, KeyUrl
 from raftlog.broker.security.signing_keys import (
+    FILE_SECONDS,
     MAX_WAITING,
     RETRY_SECONDS,
     UNKNOWN_KEY_SECONDS,
@@ -333,3 +334,41 @@ def test_a_long_rsa_key_costs_too_much_s11() -> None:
     with pytest.raises(InvalidRequest):
         parse_key_set(key_set({"kty": "RSA", "n": int_to_base64(number), "e": "AQAB"}))
     assert len(parse_key_set(key_set(RSAKey.generate_key(2048).as_dict(private=False)))) == 1
+
+
+@pytest.mark.parametrize("broken", [b"{", b'{"keys":[]}'])
+def test_a_broken_file_is_a_problem_until_it_is_good_again(tmp_path: Path, broken: bytes) -> None:
+    """Looked at every two seconds, it is read only when it changes; the old keys serve meanwhile."""
+    path = tmp_path / "keys.json"
+    path.write_bytes(provider().published("rsa"))
+    world = World(interval=FILE_SECONDS)
+    world.keys = SigningKeys(
+        KeyFile(str(path)), FILE_SECONDS, world.scheduler.clock, world.scheduler, world.worker, get_logger()
+    )
+    world.keys.start()
+    world.advance(3)
+    assert world.keys.is_known and world.keys.problems() == []
+
+    def replace(content: bytes) -> None:
+        (tmp_path / "new").write_bytes(content)
+        os.replace(tmp_path / "new", path)
+
+    for _ in range(2):
+        replace(broken)
+        for _ in range(10):
+            world.advance(3)
+            (problem,) = world.keys.problems()
+            assert "key set cannot be used" in problem and "still in use" in problem
+        os.rename(path, tmp_path / "aside")
+        for _ in range(10):
+            world.advance(3)
+            (problem,) = world.keys.problems()
+            assert "No such file" in problem and "still in use" in problem
+        os.rename(tmp_path / "aside", path)
+        world.advance(3)
+        (problem,) = world.keys.problems()
+        assert "key set cannot be used" in problem, "the same broken file is back"
+        replace(provider().published("rsa"))
+        world.advance(3)
+        assert world.keys.problems() == []
+    world.keys.close()
