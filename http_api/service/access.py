@@ -75,6 +75,10 @@ class AccessService(Protocol):
         """Raise `InvalidRequest` (`authorization_failed`) if the caller may do this to no resource of the type."""
         ...
 
+    def allow_own(self, caller: Caller, operation: Operation, action: str, request_id: str = "") -> None:
+        """Record an operation of a caller on its own user, password or tokens, which no rule has to allow."""
+        ...
+
     def check_request(
         self, caller: Caller, request: GroupRequest | TransactionRequest, action: str, request_id: str = ""
     ) -> None:

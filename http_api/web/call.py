@@ -78,6 +78,10 @@ class Call:
         if self.service.access.rules_version != self.rules_version:
             self.guard(self)
 
+    def allow_own(self, operation: Operation) -> None:
+        """Record that the caller does this to its own user, which no rule has to allow."""
+        self.service.access.allow_own(self.caller, operation, self.action, self.request_id)
+
     def check_request(self, request: GroupRequest | TransactionRequest) -> None:
         """Raise `InvalidRequest` (`authorization_failed`) if the caller may not do what the request asks."""
         self.service.access.check_request(self.caller, request, self.action, self.request_id)

@@ -50,11 +50,13 @@ def on_any_topic(operation: Operation) -> Guard:
 
 def on_own_user(operation: Operation) -> Guard:
     """Return the guard of a route about the user in its path: the user itself, or somebody with the right to the
-    cluster."""
+    cluster. Either is recorded."""
 
     def guard(call: Call) -> None:
         caller = call.caller
-        if caller.principal.name != call.segment("user") or caller.mechanism not in OWN_MECHANISMS:
+        if caller.principal.name == call.segment("user") and caller.mechanism in OWN_MECHANISMS:
+            call.allow_own(operation)
+        else:
             call.check(operation)
 
     return guard

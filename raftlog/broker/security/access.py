@@ -22,6 +22,8 @@ from .audit import AuditEvent, of_decision
 from .needs import Need, owner_of
 from .open_transactions import OpenTransactions
 
+_OWN = Decision(True, None, "the user's own password and tokens")
+
 
 class Audit(Protocol):
     """The part of the audit log that is needed here."""
@@ -99,6 +101,11 @@ class Access:
             self._audit.note(of_decision(caller, action, operation, resource, decision), request_id)
         if not decision.allowed:
             raise refusal(caller, operation, resource)
+
+    def allow_own(self, caller: Caller, operation: Operation, action: str, request_id: str = "") -> None:
+        """Record an operation of a caller on its own user, password or tokens, which no rule has to allow."""
+        if self._audit.wants(operation, allowed=True):
+            self._audit.note(of_decision(caller, action, operation, CLUSTER, _OWN), request_id)
 
     def check_all(self, caller: Caller, needs: Iterable[Need], action: str, request_id: str = "") -> None:
         """Raise `InvalidRequest` (`authorization_failed`) for the first need that is not met."""

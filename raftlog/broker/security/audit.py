@@ -48,7 +48,7 @@ class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the trail. Equal events may be merged, so the time is not part of one."""
 
     kind: str
-    """`authentication`, `authorization`, `change` or `gap`."""
+    """`authentication`, `authorization` or `gap`."""
     allowed: bool
     principal: str = ""
     host: str = ""
@@ -113,21 +113,6 @@ def of_failed_login(host: str, claimed: str, mechanism: str, reason: str) -> Aud
     )
 
 
-def of_change(caller: Caller, action: str, resource: Resource, outcome: str = "") -> AuditEvent:
-    """Return the event of a change that was carried out, or that failed after it was allowed (`outcome`: the code)."""
-    return AuditEvent(
-        kind="change",
-        allowed=True,
-        principal=str(caller.principal),
-        host=caller.host,
-        mechanism=caller.mechanism,
-        action=action,
-        resource_type=resource.type,
-        resource=resource.name[:MAX_TEXT],
-        reason=outcome,
-    )
-
-
 class AuditTrail:
     """The events of one node, merged and bounded, on their way to a sink.
 
@@ -150,7 +135,7 @@ class AuditTrail:
             return True
         if self._level is AuditLevel.REFUSED:
             return False
-        return event.kind == "change" or event.operation not in DATA_OPERATIONS
+        return event.operation not in DATA_OPERATIONS
 
     def note(self, event: AuditEvent, now_ms: int, request_id: str = "") -> None:
         """Record an event, or count it to an equal one."""

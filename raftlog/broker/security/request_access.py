@@ -74,6 +74,9 @@ class OpenAccess:
     ) -> None:
         """Allow it."""
 
+    def allow_own(self, caller: Caller, operation: Operation, action: str, request_id: str = "") -> None:
+        """Record nothing."""
+
     def check_request(
         self, caller: Caller, request: GroupRequest | TransactionRequest, action: str, request_id: str = ""
     ) -> None:
@@ -133,6 +136,7 @@ class GuardedAccess:
         self._is_super_user = is_super_user
         self.check = access.check
         self.check_any = access.check_any
+        self.allow_own = access.allow_own
         self.allows = access.allows
         self.enter = connections.enter
         self.leave = connections.leave

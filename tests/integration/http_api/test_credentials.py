@@ -16,6 +16,7 @@ import structlog
 from http_api.web.limits import Limits
 from raftlog.api.cluster import HealthInfo
 from raftlog.broker.security.access_claims import AccessClaims
+from raftlog.broker.security.audit import AuditLevel, AuditTrail
 from raftlog.records.batch import encode as encode_batch
 from raftlog.security.acls import AclFilter, Operation, ResourceType
 from raftlog.security.principals import Principal
@@ -134,6 +135,25 @@ async def test_a_user_looks_after_its_own_password_and_tokens(api: Api, broker: 
     for rise in ({"superuser": True}, {"superuser": False}, {"remove_password": True}):
         (await api.call("PATCH", "/v1/users/bob", json=rise, headers=headers)).problem("authorization_failed")
     (await api.call("DELETE", "/v1/users/bob", headers=headers)).problem("authorization_failed")
+
+
+async def test_a_users_changes_of_its_own_credentials_are_audited(api: Api, broker: SecuredBroker) -> None:
+    """No rule allows them, so the line says what does."""
+    headers = basic("bob", PASSWORD)
+    made = await api.post("/v1/users/bob/tokens", {}, headers=headers)
+    await api.call("DELETE", f"/v1/users/bob/tokens/{made.document['id']}", headers=headers)
+    await api.call("PATCH", "/v1/users/bob", json={"password": "another horse"}, headers=headers)
+    found = [event for event in broker.audit.events if event.principal == "User:bob"]
+    assert [event.action for event in found] == [
+        "POST /v1/users/{user}/tokens",
+        "DELETE /v1/users/{user}/tokens/{token}",
+        "PATCH /v1/users/{user}",
+    ]
+    assert {(event.allowed, event.operation, event.resource_type, event.mechanism) for event in found} == {
+        (True, "alter", "cluster", "password")
+    }
+    assert {(event.rule, event.reason) for event in found} == {("", "the user's own password and tokens")}
+    assert all(AuditTrail(AuditLevel.CHANGES, 0).wants(event) for event in found)
 
 
 async def test_nobody_revokes_the_token_of_another_user_by_its_id(api: Api, broker: SecuredBroker) -> None:
