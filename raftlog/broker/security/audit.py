@@ -39,6 +39,12 @@ class AuditLevel(enum.StrEnum):
     ALL = "all"
     """Also reading and writing of records and offsets."""
 
+    def includes(self, operation: str, *, allowed: bool) -> bool:
+        """Return whether decisions about an operation are recorded at this level."""
+        if not allowed or self is AuditLevel.ALL:
+            return True
+        return self is AuditLevel.CHANGES and operation not in DATA_OPERATIONS
+
 
 DATA_OPERATIONS = frozenset({Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.IDEMPOTENT_WRITE})
 """Operations of the data path, and looks at it; recorded at level `all` if they are allowed."""
@@ -131,11 +137,7 @@ class AuditTrail:
 
     def wants(self, event: AuditEvent) -> bool:
         """Return whether events like this one are recorded at the trail's level."""
-        if not event.allowed or self._level is AuditLevel.ALL:
-            return True
-        if self._level is AuditLevel.REFUSED:
-            return False
-        return event.operation not in DATA_OPERATIONS
+        return self._level.includes(event.operation, allowed=event.allowed)
 
     def note(self, event: AuditEvent, now_ms: int, request_id: str = "") -> None:
         """Record an event, or count it to an equal one."""

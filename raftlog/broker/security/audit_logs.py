@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from raftlog.security.acls import Operation
 
-from .audit import DATA_OPERATIONS, AuditEvent, AuditLevel
+from .audit import AuditEvent, AuditLevel
 from .audit_log import AuditLog
 
 
@@ -19,11 +19,7 @@ class AuditLogs:
 
     def wants(self, operation: Operation, *, allowed: bool) -> bool:
         """Return whether such decisions are recorded."""
-        if not self._logs:
-            return False
-        if not allowed or self._level is AuditLevel.ALL:
-            return True
-        return self._level is AuditLevel.CHANGES and operation not in DATA_OPERATIONS
+        return bool(self._logs) and self._level.includes(operation, allowed=allowed)
 
     def note(self, event: AuditEvent, request_id: str = "") -> None:
         """Record an event. Costs no I/O."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from raftlog.broker.security.audit import (
     of_decision,
     of_failed_login,
 )
+from raftlog.broker.security.audit_log import AuditLog
+from raftlog.broker.security.audit_logs import AuditLogs
 from raftlog.security.acls import CLUSTER, AclRule, Operation, PatternType, Permission, Resource, ResourceType
 from raftlog.security.authorizer import Authorizer
 from raftlog.security.principals import Caller, Principal
@@ -75,6 +78,16 @@ def test_each_level_includes_the_one_before() -> None:
     assert wanted[AuditLevel.REFUSED] == events[:2]
     assert wanted[AuditLevel.CHANGES] == events[:3]
     assert wanted[AuditLevel.ALL] == events
+
+
+@pytest.mark.parametrize("level", AuditLevel)
+@pytest.mark.parametrize("operation", Operation)
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_logs_want_what_their_trails_record(level: AuditLevel, operation: Operation, allowed: bool) -> None:
+    event = msgspec.structs.replace(decided(operation), allowed=allowed)
+    logs = AuditLogs(level, [cast(AuditLog, None)])
+    assert logs.wants(operation, allowed=allowed) is AuditTrail(level, 0).wants(event)
+    assert not AuditLogs(level, []).wants(operation, allowed=allowed)
 
 
 def test_allowed_administration_is_recorded_from_level_changes_on() -> None:
