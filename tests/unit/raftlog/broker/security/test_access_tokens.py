@@ -193,8 +193,8 @@ class TestClaims:
             ({"exp": True}, "malformed"),
             ({"exp": 10**300}, "out of range"),
             ({"exp": -1}, "out of range"),
-            ({"nbf": NOW + 61}, "nbf is 61 s ahead"),
-            ({"iat": NOW + 61}, "iat is 61 s ahead"),
+            ({"nbf": NOW + 61}, f"nbf {NOW + 61} is ahead"),
+            ({"iat": NOW + 61}, f"iat {NOW + 61} is ahead"),
             ({"nbf": "soon"}, "malformed"),
             ({"sub": None}, "'sub' is not a text"),
             ({"sub": 7}, "'sub' is not a text"),
@@ -223,7 +223,8 @@ class TestClaims:
     def test_a_token_ends_s12(self) -> None:
         text = provider().token(exp=NOW + 300)
         assert isinstance(check(text, now_ms=(NOW + 359) * 1000), AccessClaims)
-        refused(text, Cause.EXPIRED, "ended 60 s ago", now_ms=(NOW + 360) * 1000)
+        for later in (360, 361):  # the same words, so that the audit log counts repetitions into one line
+            refused(text, Cause.EXPIRED, f"ended at {NOW + 300}$", now_ms=(NOW + later) * 1000)
 
     def test_other_claims_name_user_and_groups(self) -> None:
         text = provider().token(preferred_username="bob", roles=["a"], groups="ignored")
