@@ -13,5 +13,6 @@ one it cannot decode stops with an error.
 * Level 4: a reassignment in progress can be replaced by another.
 * Level 5: a `min.insync.replicas` above the size of the commit set does not block recovery; topics have a creation
   index; the cluster has a time; a leadership can restart in a new epoch; a registration names the one that it replaces.
-* Level 6: users, tokens, access rules and quotas; owners of groups, transactional ids, blocks, positions, producer ids.
+* Level 6: users, tokens, access rules and quotas; owners of groups, transactional ids, blocks, positions, producer ids;
+  an operator aborts transactions of ids that were never granted.
 """

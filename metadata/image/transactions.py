@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterable
 from msgspec.structs import replace
 
 from metadata.commands.results import Refused, TransactionAnswer, TransactionsChanged
+from metadata.commands.security import SECURITY_FEATURE_LEVEL
 from metadata.commands.transactions import (
     Abort,
     AbortOverdue,
@@ -214,6 +215,9 @@ _NOT_ABORTED = (
 def _abort(state: ClusterImage, change: Abort, index: int) -> Decision:
     keys = list(change.keys)
     yield from abort_undecided(state, keys, index, state.stamp_ms(change.now_ms))
+    # A producer has its id from this state, so an unknown one is a stranger's: an operator finds it open in a log.
+    passed = set() if state.feature_level < SECURITY_FEATURE_LEVEL else _pass_over_unknown(state, keys)
+    keys = [key for key in keys if key not in passed]
     standings = {state.transactions.standing(key): key for key in reversed(keys)}
     for standing, code, why in _NOT_ABORTED:
         if standing in standings:
@@ -225,9 +229,22 @@ def _abort_overdue(state: ClusterImage, change: AbortOverdue, index: int) -> Dec
     keys = list(change.keys)
     yield from abort_undecided(state, keys, index, None)
     for key in keys:
-        if state.transactions.standing(key) is Standing.UNKNOWN and state.transactions.is_near(key):
+        if _is_passable(state, key):
             _pass_over(state, key)
     return DONE
+
+
+def _pass_over_unknown(state: ClusterImage, keys: Iterable[TransactionKey]) -> set[TransactionKey]:
+    """Abort the unknown ones among these, and return them."""
+    unknown = {key for key in keys if _is_passable(state, key)}
+    for key in sorted(unknown):
+        if _is_passable(state, key):  # The others are aborted with those before.
+            _pass_over(state, key)
+    return unknown
+
+
+def _is_passable(state: ClusterImage, key: TransactionKey) -> bool:
+    return state.transactions.standing(key) is Standing.UNKNOWN and state.transactions.is_near(key)
 
 
 def _pass_over(state: ClusterImage, key: TransactionKey) -> None:

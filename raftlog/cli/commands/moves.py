@@ -17,7 +17,7 @@ from raftlog.api.moves import MoveInfo, PartitionOutcome
 from raftlog.api.problems import PartitionError
 from raftlog.cli.terminal.command import argument, command, option
 from raftlog.cli.terminal.exit_codes import EXIT_FAILED
-from raftlog.cli.terminal.options import COUNT
+from raftlog.cli.terminal.options import COUNT, parse_partition
 from raftlog.cli.terminal.output import Output, fields, show, table
 from raftlog.errors import InvalidRequest
 
@@ -131,7 +131,7 @@ def elect(
     output: Output = "table",
 ) -> int:
     """Elect the preferred leaders of partitions (default: all partitions)."""
-    named = [_parse_partition(text) for text in partitions]
+    named = [parse_partition(text) for text in partitions]
     if unclean and not (accepted and named):
         raise click.UsageError(
             "an unclean election may lose acknowledged records: name the partitions, and give --i-accept-data-loss"
@@ -245,18 +245,11 @@ def _elect_preferred(admin: Admin, moves: Sequence[MoveInfo]) -> list[PartitionO
 def _parse(text: str) -> tuple[tuple[str, int], list[int] | None]:
     name, equals, brokers = text.partition("=")
     if not equals:
-        return _parse_partition(name), None
+        return parse_partition(name), None
     try:
-        return _parse_partition(name), [int(broker) for broker in brokers.split(",")]
+        return parse_partition(name), [int(broker) for broker in brokers.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r}: brokers must be numbers, as in orders/0=1,2,3") from None
-
-
-def _parse_partition(text: str) -> tuple[str, int]:
-    topic, slash, number = text.rpartition("/")
-    if not slash or not topic or not number.isascii() or not number.isdigit():
-        raise click.BadParameter(f"{text!r} is not a partition: it must be TOPIC/PARTITION")
-    return topic, int(number)
 
 
 def _report(outcomes: Sequence[PartitionOutcome], done: str, output: str) -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
+import msgspec
 import rich_click as click
 
-from raftlog.cli.terminal.command import argument, command
+from raftlog.cli.terminal.command import argument, command, option
 from raftlog.cli.terminal.exit_codes import EXIT_UNHEALTHY
-from raftlog.cli.terminal.options import COUNT, Name, PlanDeletion, Yes
+from raftlog.cli.terminal.options import COUNT, Name, PlanDeletion, Yes, parse_partition
 from raftlog.cli.terminal.output import Output, dash, listing, show
 from raftlog.errors import InvalidRequest
 
@@ -39,9 +40,22 @@ def transaction() -> None:
 
 
 @command(transaction, "list")
-def list_transactions(admin: Admin, output: Output = "table") -> int:
+def list_transactions(
+    admin: Admin,
+    *,
+    partition: Annotated[
+        tuple[str, ...], option("Only transactions with records in it; repeatable.", metavar="TOPIC/PARTITION")
+    ] = (),
+    output: Output = "table",
+) -> int:
     """List open transactions, and decided ones without all their markers. Exit code 10: not all nodes answered."""
+    wanted = {parse_partition(text) for text in partition}
     found = admin.list_transactions()
+    if wanted:
+        there = [
+            one for one in found.transactions if wanted.intersection((p.topic, p.partition) for p in one.partitions)
+        ]
+        found = msgspec.structs.replace(found, transactions=there)
     columns = ("TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState")
     rows = []
     for one in found.transactions:

@@ -106,3 +106,11 @@ async def check_partitions(connection: Connection, topic: str, partitions: Itera
         if partition >= count:
             there = "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
             raise InvalidRequest("unknown_partition", f"topic {topic} has {there}, not {partition}")
+
+
+def parse_partition(text: str) -> tuple[str, int]:
+    """Return the topic and number of `TOPIC/PARTITION`. Raises `click.BadParameter`."""
+    topic, slash, number = text.rpartition("/")
+    if not slash or not topic or not number.isascii() or not number.isdigit():
+        raise click.BadParameter(f"{text!r} is not a partition: it must be TOPIC/PARTITION")
+    return topic, int(number)

@@ -80,6 +80,10 @@ class FakeGroups:
         return self.view.time.stamp_ms or proposed_ms
 
     @property
+    def feature_level(self) -> int:
+        return self.view.feature_level
+
+    @property
     def security(self) -> SecurityTable:
         return self.view.security
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from metadata.commands.cluster import SetFeatureLevel
 from metadata.commands.transactions import (
     Abort,
     AbortOverdue,
@@ -19,6 +20,7 @@ from metadata.image import transaction_ends
 from metadata.records.transactions import NamedProducer
 from raftlog.model import NO_PRODUCER_ID, LeaderEpoch, ProducerEpoch, ProducerId
 from raftlog.transactions import Outcome
+from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata.cluster import TOPIC
 from tests.support.metadata.groups import NOW_MS, join
 from tests.support.metadata.transactions import (
@@ -212,6 +214,26 @@ def test_an_id_that_was_never_granted_is_unknown_and_not_expired() -> None:
     cluster.refuse(Abort((unknown,), NOW_MS), "unknown_transaction", changes_nothing=True)
     far = key(next_id + 2**40)
     assert cluster.view.transactions.refusal(far) == "unknown_transaction"
+
+
+def test_an_operator_aborts_transactions_of_ids_that_were_never_granted_s13() -> None:
+    cluster = TransactionCluster()
+    cluster.do(SetFeatureLevel(FEATURE_LEVEL))
+    named = cluster.initialize()
+    next_id = cluster.image.next_producer_id
+    strangers = (key(next_id + 7), key(next_id + 3), key(named.producer_id, 9))
+    assert cluster.do_change(Abort(strangers, NOW_MS)) == (key(named.producer_id, 10),)
+    producer = cluster.image.transactions.producer_of(named.producer_id)
+    assert producer is not None and producer.key == key(named.producer_id, 10)
+    assert [cluster.verdict(one, 0) for one in strangers] == [ABORTED] * 3
+    assert cluster.open_block()[0].producer_id > strangers[0].producer_id, "nobody gets these ids later"
+    far = key(cluster.image.next_producer_id + 2**40)
+    cluster.refuse(Abort((far,), NOW_MS), "unknown_transaction", changes_nothing=True)
+    # One that was committed stays so, whatever else the request names.
+    committed_one = cluster.initialize()
+    cluster.do_change(commit(output(committed_one, {0: 5})))
+    cluster.refuse(Abort((committed_one, key(cluster.image.next_producer_id)), NOW_MS), "transaction_committed")
+    assert cluster.verdict(committed_one, 0) == committed(5)
 
 
 def test_a_transaction_with_an_id_that_was_never_granted_does_not_stay_open() -> None:

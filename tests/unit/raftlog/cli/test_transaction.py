@@ -9,15 +9,16 @@ from dataclasses import replace
 import pytest
 
 from http_api.service.transactions import OpenTransaction
-from metadata.view import BrokerChanged
+from metadata.view import BrokerChanged, FeatureLevelChanged
 from raftlog.api.transactions import TransactionPartition
 from raftlog.client import Admin, TransactionInfo
 from raftlog.client.admin import _merged
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.transactions.api import TransactionApi
 from raftlog.errors import InvalidRequest
-from raftlog.model import Endpoint, Offset, TopicPartition
-from raftlog.transactions import TransactionKey
+from raftlog.model import Endpoint, Offset, ProducerEpoch, ProducerId, TopicPartition
+from raftlog.transactions import Outcome, TransactionKey
+from raftlog.version import FEATURE_LEVEL
 from tests.support.cli_runner import Background, Result, run
 from tests.support.client.fake_broker import NODE, FakeBroker
 from tests.support.http.api_client import Api, running_api
@@ -78,6 +79,14 @@ class TestShow:
         assert int(known["TransactionDurationMs"]) >= 4_000
         assert transaction(api, "list", "-o", "json").json["transactions"][0]["partitions"][0]["first_offset"] == 7
 
+    def test_list_by_partition(self, api: Api, broker: FakeBroker) -> None:
+        begin(api, broker)
+        assert len(transaction(api, "list", "--partition", "t/1").table("TransactionalId")) == 2
+        assert len(transaction(api, "list", "--partition", "t/0").table("TransactionalId")) == 1
+        both = transaction(api, "list", "--partition", "t/0", "--partition", "t/1", "-o", "json")
+        assert [one["transactional_id"] for one in both.json["transactions"]] == ["app"]
+        assert transaction(api, "list", "--partition", "t").code == 2
+
     def test_a_node_that_does_not_answer_is_named(
         self, api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -121,6 +130,20 @@ class TestAbort:
         assert transaction(api, "list").table("TransactionalId")[1][3] == "PrepareAbort"
         again = transaction(api, "abort", "--producer-id", str(key.producer_id), "--yes")
         assert (again.code, "PrepareAbort" in again.stderr) == (1, True)
+
+    def test_one_that_the_quorum_does_not_know_is_listed_and_aborted(self, api: Api, broker: FakeBroker) -> None:
+        """A stranger's batch, in the name of an id that was never granted, blocks readers like any other."""
+        begin(api, broker)
+        broker._event(FeatureLevelChanged(FEATURE_LEVEL))  # type: ignore[arg-type]
+        stranger = TransactionKey(ProducerId(broker.view.transactions.granted_below + 5), ProducerEpoch(0))
+        place = TopicPartition(broker.view.topics()[0].topic_id, 0)
+        broker.transactions.open_now.append(OpenTransaction(stranger, place, Offset(3)))
+        listed = transaction(api, "list", "--partition", "t/0").table("TransactionalId")[1]
+        assert listed == ["-", str(stranger.producer_id), "0", "Ongoing"]
+        done = transaction(api, "abort", "--producer-id", str(stranger.producer_id), "--yes")
+        assert done.code == 0, done.stderr
+        assert broker.view.transactions.verdict(stranger, place).outcome is Outcome.ABORTED
+        assert transaction(api, "list", "--partition", "t/0").table("TransactionalId")[1][3] == "PrepareAbort"
 
 
 def test_several_nodes_answers_about_one_transaction_are_merged() -> None:
