@@ -4,12 +4,17 @@ A reader may ask for an offset inside a batch, but batches are stored and fetche
 out here. So are control batches, which hold no user records, and with `read_committed` the records of aborted
 transactions (S13). A corrupt batch ends the page before it; if it is the first, the reader gets an error.
 
+A page is planned first, from the sizes of its records, and encoded slice by slice as its reader takes it: a few hundred
+stored bytes may be a hundred megabytes of JSON, so a reader that does not read holds the stored bytes and one slice.
+
 Pure, and safe to run in a thread.
 """
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -18,9 +23,12 @@ import msgspec
 from http_api.web.limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
 from raftlog.errors import CorruptBatch, DiskFailed, RaftlogError
 from raftlog.json_values import Show, Shown
-from raftlog.ports import FileRegion, Part
+from raftlog.ports import Buffer, FileRegion, Part
 from raftlog.records.batch import Codec, RecordBatch, check_crc, parse_header, split_batches
 from raftlog.wire import AbortedBatches, AbortedRange
+
+GZIP_LEVEL = 1
+"""The fastest level already reduces JSON of records to a fraction."""
 
 _RECORD_COST = 64
 """Encoding a record takes about as long as parsing this number of bytes."""
@@ -53,18 +61,95 @@ class PageOptions(msgspec.Struct, frozen=True):
     """Whether records are JSON lines; otherwise they are the elements of a JSON array."""
 
 
+class Slice(msgspec.Struct, frozen=True):
+    """Some consecutive records of a stored batch, by their places in it."""
+
+    batch: Buffer
+    start: int
+    end: int
+
+
 class Page(msgspec.Struct):
-    """A page of encoded records. `next_offset`: the offset of the next page."""
+    """The plan of a page. `next_offset`: the offset of the next page."""
 
     next_offset: int
     records: int = 0
     size: int = 0
     """Bytes of keys, values and headers."""
-    chunks: list[bytes] = []
+    slices: list[Slice] = []
 
-    def body(self, *, lines: bool) -> bytes:
-        """Return the page as JSON lines, or as a JSON array."""
-        return b"".join(self.chunks) if lines else b"[" + b",".join(self.chunks) + b"]"
+
+class PageEncoder:
+    """Encodes a page slice by slice, as JSON lines or as the elements of a JSON array, between a head and a tail.
+
+    Calls may be made in different threads, one at a time.
+    """
+
+    def __init__(
+        self, plan: Page, options: PageOptions, *, head: bytes = b"", tail: bytes = b"", gzip: bool = False
+    ) -> None:
+        self._options = options
+        self._slices = deque(plan.slices)
+        self._head, self._tail = head, tail
+        self._compressor = zlib.compressobj(GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS) if gzip else None
+        self._separator = b""
+        self._decoded: _Decoded | None = None
+        self.ended = False
+        """Whether everything was returned."""
+
+    def next(self) -> bytes:
+        """Return the next piece: a slice, with the head or the tail where it is the first or the last."""
+        head, self._head = self._head, b""
+        records = self._encode(self._slices.popleft()) if self._slices else b""
+        piece = head + self._separator + records if records else head
+        if records and not self._options.lines:
+            self._separator = b","
+        self.ended = not self._slices
+        if self.ended:
+            piece += self._tail
+            self.forget()
+        if self._compressor is None:
+            return piece
+        packed = self._compressor.compress(piece)
+        return packed + self._compressor.flush() if self.ended else packed
+
+    def forget(self) -> None:
+        """Drop the decoded batch, because the reader does not read: it is decoded again for its next slice."""
+        self._decoded = None
+
+    def _encode(self, part: Slice) -> bytes:
+        decoded = self._decoded
+        if decoded is None or decoded.stored is not part.batch:
+            decoded = self._decoded = _decode(part.batch)
+        chosen = slice(part.start, part.end)
+        options = self._options
+        records = list(
+            map(
+                ReadRecord,
+                decoded.offsets[chosen],
+                decoded.timestamps_ms[chosen],
+                map(options.show_key, decoded.keys[chosen]),
+                map(options.show_value, decoded.values[chosen]),
+                [_headers(pairs, options.show_value) if pairs else () for pairs in decoded.headers[chosen]],
+            )
+        )
+        return _encoder.encode_lines(records) if options.lines else _encoder.encode(records)[1:-1]
+
+
+class _Decoded(msgspec.Struct, frozen=True):
+    """A decoded batch with the stored bytes that it came from."""
+
+    stored: Buffer
+    offsets: Sequence[int]
+    timestamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Sequence[tuple[str, bytes | None]]]
+
+
+def _decode(stored: Buffer) -> _Decoded:
+    batch = RecordBatch(stored)
+    return _Decoded(stored, batch.offsets(), batch.timestamps_ms(), batch.keys(), batch.values(), batch.headers())
 
 
 _encoder = msgspec.json.Encoder()
@@ -101,8 +186,10 @@ def weight(batches: bytes) -> int:
 
 
 def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[AbortedRange] = ()) -> Page:
-    """Return the records from `offset` on without the `aborted` ones. Raises `RaftlogError("internal_error")` when the
-    first batch is corrupt."""
+    """Plan a page of the records from `offset` on without the `aborted` ones.
+
+    Raises `RaftlogError("internal_error")` when the first batch is corrupt.
+    """
     result = Page(offset)
     dropped = AbortedBatches(aborted)
     try:
@@ -112,7 +199,7 @@ def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[Ab
                 result.next_offset = max(result.next_offset, header.end_offset)
                 continue
             check_crc(batch)
-            if not _add(result, RecordBatch(batch), options):
+            if not _add(result, batch, options):
                 break
     except CorruptBatch as error:
         if result.next_offset == offset:
@@ -122,8 +209,9 @@ def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[Ab
     return result
 
 
-def _add(result: Page, batch: RecordBatch, options: PageOptions) -> bool:
-    """Add a batch's records to the page. Returns False if it is full."""
+def _add(result: Page, stored: Buffer, options: PageOptions) -> bool:
+    """Add a stored batch's records to the page. Returns False if it is full."""
+    batch = RecordBatch(stored)
     offsets = batch.offsets()
     keys, values, headers = batch.keys(), batch.values(), batch.headers()
     first = bisect_left(offsets, result.next_offset)
@@ -132,19 +220,7 @@ def _add(result: Page, batch: RecordBatch, options: PageOptions) -> bool:
     if room == 0 and result.records == 0:
         room = 1
     count = min(room, options.max_records - result.records, len(sizes))
-    timestamps = batch.timestamps_ms()
-    for start, end in _slices(sizes[:count], first):
-        records = list(
-            map(
-                ReadRecord,
-                offsets[start:end],
-                timestamps[start:end],
-                map(options.show_key, keys[start:end]),
-                map(options.show_value, values[start:end]),
-                [_headers(pairs, options.show_value) if pairs else () for pairs in headers[start:end]],
-            )
-        )
-        result.chunks.append(_encoder.encode_lines(records) if options.lines else _encoder.encode(records)[1:-1])
+    result.slices += [Slice(stored, start, end) for start, end in _slices(sizes[:count], first)]
     result.records += count
     result.size += sizes[count - 1] if count else 0
     if first + count < len(offsets):

@@ -14,7 +14,8 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from http_api.records.page import Page, PageOptions, join_parts, page, read_region, weight
+from http_api.records.page import Page, PageEncoder, PageOptions, join_parts, page, read_region, weight
+from http_api.service.access import Usage
 from http_api.web import limits
 from http_api.web.bodies import JSON_TYPE, read_message
 from http_api.web.call import Call
@@ -22,7 +23,7 @@ from http_api.web.context import ApiContext
 from http_api.web.negotiation import negotiate
 from http_api.web.problems import ApiError
 from http_api.web.query import MAX_OFFSET, integer, timestamp
-from http_api.web.replies import bulk_reply, write_deadline, write_in_time
+from http_api.web.replies import accepts_gzip, bulk_reply, write_deadline, write_in_time
 from http_api.web.revocation import Revocation, cut_when_revoked
 from http_api.web.topics import TOPIC_ID, partition_of, topic_meant
 from raftlog import wire
@@ -50,6 +51,11 @@ QUERY = (
 )
 GRACE_S = 10.0
 """Seconds beyond `max_wait_ms`, the broker's own deadline, before the API gives up."""
+
+SLOW_S = 0.1
+"""Seconds after which a client that has not taken a slice is slow."""
+_RECORDS = b'"\x00records\x00"'
+"""The place of the records in a document that is encoded without them: text that JSON never contains."""
 
 _log = structlog.get_logger(__name__)
 
@@ -93,8 +99,9 @@ async def read_records(call: Call) -> web.StreamResponse:
         raise _error_of(fetched)
     batches = await call.context.finish(_join(call.context, parts), GRACE_S)
     call.context.hold(call.request, len(batches))
-    found = await call.context.threads.run(weight(batches), page, batches, offset, options, fetched.aborted)
-    return await _records_reply(call, topic, fetched, found, lines=options.lines)
+    cost = weight(batches)
+    found = await call.context.threads.run(cost, page, batches, offset, options, fetched.aborted)
+    return await _records_reply(call, topic, fetched, found, options, cost)
 
 
 async def _fetch(call: Call, message: wire.FetchRequest) -> tuple[wire.FetchResponse, list[Part]]:
@@ -147,8 +154,8 @@ async def _first_offset(call: Call, partition: PartitionRecord, text: str, isola
 
 
 async def _records_reply(
-    call: Call, topic: TopicRecord, fetched: wire.FetchedPartition, found: Page, *, lines: bool
-) -> web.Response:
+    call: Call, topic: TopicRecord, fetched: wire.FetchedPartition, found: Page, options: PageOptions, cost: int
+) -> web.StreamResponse:
     stable = fetched.last_stable_offset if fetched.last_stable_offset >= 0 else fetched.high_watermark
     places = {
         "next_offset": found.next_offset,
@@ -158,12 +165,57 @@ async def _records_reply(
         "leader_epoch": fetched.leader_epoch,
     }
     headers = {f"X-Raftlog-{name.replace('_', '-').title()}": str(place) for name, place in places.items()}
-    body = found.body(lines=lines)
-    call.context.hold(call.request, len(body))
-    if lines:
-        return await bulk_reply(call, body, NDJSON_TYPE, headers)
-    document = ReadRecords(topic.name, fetched.partition, msgspec.Raw(body), **places)
-    return await bulk_reply(call, encode(document), JSON_TYPE, headers)
+    head, tail = b"", b""
+    if not options.lines:
+        document = encode(ReadRecords(topic.name, fetched.partition, msgspec.Raw(_RECORDS), **places))
+        head, _, tail = document.partition(_RECORDS)
+        head, tail = head + b"[", b"]" + tail
+    media_type = NDJSON_TYPE if options.lines else JSON_TYPE
+    if len(found.slices) <= 1:
+        body = await call.context.threads.run(cost, PageEncoder(found, options, head=head, tail=tail).next)
+        call.context.hold(call.request, len(body))
+        return await bulk_reply(call, body, media_type, headers)
+    gzip = accepts_gzip(call.request.headers.get("Accept-Encoding", ""))
+    encoder = PageEncoder(found, options, head=head, tail=tail, gzip=gzip)
+    headers |= {"Content-Type": media_type, "Vary": "Accept-Encoding", **({"Content-Encoding": "gzip"} if gzip else {})}
+    return await _stream_page(call, web.StreamResponse(headers=headers), encoder, cost)
+
+
+async def _stream_page(call: Call, response: web.StreamResponse, encoder: PageEncoder, cost: int) -> web.StreamResponse:
+    """Send a page slice by slice: the next one is encoded when the client has taken the one before, in turn with the
+    pages of others. A client that reads slowly holds no decoded batch."""
+    request, context = call.request, call.context
+    transport, loop = request.transport, asyncio.get_running_loop()
+    try:
+        with cut_when_revoked(request):
+            while not encoder.ended:
+                context.decoded.use(encoder)
+                piece = await context.threads.run(cost, encoder.next)
+                if not response.prepared:
+                    await response.prepare(request)
+                if piece:
+                    context.service.access.charge(call.caller, Usage.BYTES_OUT, len(piece))
+                    slow = loop.call_later(SLOW_S, context.decoded.end, encoder)
+                    try:
+                        await write_in_time(response, context, piece)
+                    finally:
+                        slow.cancel()
+            await response.write_eof()
+    except (RaftlogError, TimeoutError) as error:
+        if not response.prepared:
+            raise
+        # A page that ends early must not look like a whole one.
+        if transport is not None:
+            transport.abort()
+        _log.info("fetch_cut_short", error=str(error) or "the client read too slowly")
+        raise ConnectionResetError("the answer was cut short") from error
+    except BaseException:
+        if transport is not None:
+            transport.abort()
+        raise
+    finally:
+        context.decoded.end(encoder)
+    return response
 
 
 def _error_of(fetched: wire.FetchedPartition) -> RaftlogError:

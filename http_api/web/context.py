@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import structlog
 from aiohttp import web
@@ -76,6 +76,32 @@ class CodecThreads:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
+class Forgetful(Protocol):
+    """Something that holds memory only to be faster."""
+
+    def forget(self) -> None: ...
+
+
+class Remembering:
+    """The few that may hold such memory: those that were used last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used: dict[Forgetful, None] = {}
+
+    def use(self, one: Forgetful) -> None:
+        """Let it remember; the one that was used longest ago forgets, if there are too many."""
+        self._used.pop(one, None)
+        self._used[one] = None
+        if len(self._used) > self._most:
+            self.end(next(iter(self._used)))
+
+    def end(self, one: Forgetful) -> None:
+        """Let it forget."""
+        self._used.pop(one, None)
+        one.forget()
+
+
 class ApiContext:
     """The shared state of one running API."""
 
@@ -91,6 +117,8 @@ class ApiContext:
         """Changes that the broker has begun to propose to the quorum."""
         self.log = structlog.get_logger(__name__).bind()
         """Bound once, so that a line below the log's level costs almost nothing."""
+        self.decoded = Remembering(limits.decoded_pages)
+        """The pages of records whose batch stays decoded until their next slice."""
         self.requests_under_way = 0
         self.closing = False
         self.polls: set[asyncio.Timeout] = set()

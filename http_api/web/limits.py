@@ -70,6 +70,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 5.0
     """The time for which the rest of a refused body is read and discarded, so that the client sees the answer."""
     codec_threads: int = 2
+    decoded_pages: int = 4
+    """Large answers in progress whose batch stays decoded between two slices, at most 16 MiB each; the others decode it
+    again for each slice."""
     codec_queue: int = 64
     """Bodies waiting for a codec thread; above it: `overloaded`."""
     shutdown_timeout_s: float = 5.0

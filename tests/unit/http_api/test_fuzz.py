@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_api.records.pack import Target, pack
-from http_api.records.page import PageOptions, page, weight
+from http_api.records.page import PageEncoder, PageOptions, page, weight
 from http_api.records.parse import RecordOptions, parse_json, parse_ndjson, parse_text
 from http_api.routes.transactions import _parse_commit
 from http_api.service.transactions import check_request
@@ -135,4 +135,8 @@ def test_stored_batches(stored: bytes, offset: int) -> None:
     with contextlib.suppress(RaftlogError):
         found = page(stored, offset, OPTIONS)
         assert found.next_offset >= offset
-        msgspec.json.decode(found.body(lines=False))
+        encoder = PageEncoder(found, OPTIONS, head=b"[", tail=b"]")
+        pieces = [encoder.next()]
+        while not encoder.ended:
+            pieces.append(encoder.next())
+        msgspec.json.decode(b"".join(pieces))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 import msgspec
@@ -10,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_api.records import page as records_out
-from http_api.records.page import Page, PageOptions, page, weight
-from http_api.web.limits import OFFLOAD_BYTES
+from http_api.records.page import Page, PageEncoder, PageOptions, page, weight
+from http_api.web.limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
 from raftlog.errors import RaftlogError
 from raftlog.json_values import FORMATS
 from raftlog.records.batch import Codec, encode, encode_control
@@ -26,8 +27,25 @@ def options(max_records: int = 1000, max_bytes: int = 1 << 20, *, lines: bool = 
     return PageOptions(max_records, max_bytes, FORMATS["text"], FORMATS["text"], lines)
 
 
+def pieces(found: Page, chosen: PageOptions, *, forgetful: bool = False, **more: Any) -> list[bytes]:
+    """All pieces of a page, encoded one after the other."""
+    encoder = PageEncoder(found, chosen, **more)
+    made = [encoder.next()]
+    while not encoder.ended:
+        if forgetful:
+            encoder.forget()
+        made.append(encoder.next())
+    return made
+
+
+def body(found: Page, chosen: PageOptions) -> bytes:
+    """The whole page; an array is enclosed in brackets."""
+    ends = {} if chosen.lines else {"head": b"[", "tail": b"]"}
+    return b"".join(pieces(found, chosen, **ends))
+
+
 def offsets(found: Page) -> list[int]:
-    return [record["offset"] for record in msgspec.json.decode(found.body(lines=False))]
+    return [record["offset"] for record in msgspec.json.decode(body(found, options()))]
 
 
 THREE = batch(10, [b"a", b"b", b"c"]) + batch(13, [b"d"]) + batch(14, [b"e", b"f"])
@@ -41,7 +59,7 @@ def test_records_below_the_offset_are_left_out() -> None:
 
 def test_a_record_has_offset_timestamp_key_value_and_headers() -> None:
     stored = batch(5, [b"v", None], keys=[b"k", None], timestamps_ms=[7, 8], headers=[[("h", b"x"), ("h", None)], None])
-    assert msgspec.json.decode(page(stored, 5, options()).body(lines=False)) == [
+    assert msgspec.json.decode(body(page(stored, 5, options()), options())) == [
         {
             "offset": 5,
             "timestamp": 7,
@@ -54,7 +72,7 @@ def test_a_record_has_offset_timestamp_key_value_and_headers() -> None:
 
 
 def test_lines_hold_a_record_each() -> None:
-    lines = page(THREE, 10, options(lines=True)).body(lines=True)
+    lines = body(page(THREE, 10, options(lines=True)), options(lines=True))
     assert [msgspec.json.decode(line)["value"] for line in lines.splitlines()] == list("abcdef")
     assert lines.endswith(b"\n")
 
@@ -83,7 +101,7 @@ def test_control_batches_are_passed_over() -> None:
 
 def test_nothing_is_an_empty_page_at_the_same_offset() -> None:
     assert page(b"", 7, options()) == Page(7)
-    assert page(b"", 7, options()).body(lines=False) == b"[]"
+    assert body(Page(7), options()) == b"[]"
 
 
 def test_a_corrupt_batch_ends_the_page_before_it_and_is_told_when_it_is_first() -> None:
@@ -151,3 +169,18 @@ def test_what_is_aborted_is_left_out_by_transaction_and_place() -> None:
     aborted = [AbortedRange(7, 3, 0, 2), AbortedRange(7, 3, 8, 20), AbortedRange(8, 3, 0, 20)]
     assert offsets(page(stored, 0, options(), aborted)) == [2, 3, 6, 7, 8, 9]
     assert page(stored[: len(batch(0, 7, 3))], 0, options(), aborted).next_offset == 2, "it is read on behind them"
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_large_page_is_encoded_in_bounded_pieces_and_the_same_after_a_pause(lines: bool) -> None:
+    """A reader that does not read holds no decoded batch; its page continues where it was."""
+    stored = batch(0, [b"\x01" * 100_000] * 20, codec=Codec.ZSTD) + batch(20, [b"x"] * 10_000)
+    chosen = options(100_000, 1 << 24, lines=lines)
+    found = page(stored, 0, chosen)
+    whole = pieces(found, chosen)
+    assert len(whole) > 10 and max(map(len, whole)) <= 6 * (SLICE_BYTES + 100_000) + 100 * SLICE_RECORDS
+    assert pieces(found, chosen, forgetful=True) == whole
+    records = b"".join(whole).splitlines() if lines else msgspec.json.decode(b"[" + b"".join(whole) + b"]")
+    assert len(records) == 10_020 == found.records
+    packed = b"".join(pieces(found, chosen, gzip=True))
+    assert gzip.decompress(packed) == b"".join(whole)

@@ -1,0 +1,96 @@
+"""Unread answers hold little memory, and do not delay other readers (S11)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from raftlog.config import MIB
+from raftlog.records.batch import Codec, encode
+from tests.support.client.fake_broker import FakeBroker
+from tests.support.http.api_client import Api, eventually, running_api
+
+pytestmark = pytest.mark.integration
+
+READ = "/v1/topics/t/partitions/0/records"
+BOMB = f"{READ}?max_bytes=16777216"
+READERS = 24
+
+
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[Api]:
+    broker = FakeBroker()
+    broker.add_topic("t", 1)
+    broker.add_topic("small", 1)
+    # Some hundred stored bytes; each byte of a value is an escape of six characters in JSON.
+    values: list[bytes | None] = [b"\x01" * 100_000] * 100
+    broker.append("t", encode(values, base_timestamp_ms=1, codec=Codec.ZSTD))
+    broker.append("small", encode([b"honest"], base_timestamp_ms=1))
+    async with running_api(broker) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def unread(api: Api, path: str, *, connections: int = 1, requests: int = 1) -> Iterator[None]:
+    """Send requests on connections, and read nothing."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(connections):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", api.port))
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() * requests)
+        yield
+
+
+async def test_readers_that_do_not_read_hold_little_of_what_their_pages_become(api: Api) -> None:
+    """60 MB of JSON each; an honest read is served meanwhile."""
+    tracemalloc.start()
+    try:
+        with unread(api, BOMB, connections=READERS):
+            await eventually(lambda: api.context.requests_under_way == READERS)
+            for _ in range(20):
+                async with asyncio.timeout(5):
+                    answer = await api.get("/v1/topics/small/partitions/0/records")
+                assert answer.document["records"][0]["value"] == "honest"
+                await asyncio.sleep(0.05)
+            held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100 * MIB, f"{READERS} readers hold {held / MIB:.0f} MiB"
+    assert most < 250 * MIB, f"{READERS} readers held {most / MIB:.0f} MiB"
+    await eventually(lambda: api.context.requests_under_way == 0)
+
+
+@pytest.mark.parametrize("accepts", ["identity", "gzip"])
+async def test_a_large_page_arrives_whole(api: Api, accepts: str) -> None:
+    answer = await api.get(BOMB, headers={"Accept-Encoding": accepts})
+    document = answer.document
+    assert [record["value"] for record in document["records"]] == ["\x01" * 100_000] * 100
+    assert document["next_offset"] == 100 == int(answer.headers["X-Raftlog-Next-Offset"])
+    lines = await api.get(BOMB, headers={"Accept": "application/x-ndjson", "Accept-Encoding": accepts})
+    assert [msgspec.json.decode(line) for line in lines.body.splitlines()] == document["records"]
+
+
+async def test_requests_behind_an_unread_answer_are_not_served(api: Api) -> None:
+    """The requests of one connection are served one after the other, and only some wait."""
+    served = 0
+    describe = api.broker.fetch
+
+    async def counted(request: object) -> object:
+        nonlocal served
+        served += 1
+        return await describe(request)  # type: ignore[arg-type]
+
+    api.broker.fetch = counted  # type: ignore[method-assign,assignment]
+    with unread(api, BOMB, requests=500):
+        await eventually(lambda: served == 1)
+        for _ in range(10):
+            await api.get("/v1/topics/small/partitions/0/records")
+        assert served == 1 + 10
