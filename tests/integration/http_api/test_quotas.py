@@ -167,3 +167,29 @@ async def test_connections_of_an_address_are_limited_whatever_its_users(
     throttled(await api.get("/v1/identity", headers=await broker.user("bob")))
     assert (await api.get("/v1/ready")).status == 200
     await eventually(lambda: api.connections == 1)
+
+
+async def test_groups_and_offsets_beyond_the_quota_are_refused_for_good(
+    api: Api, broker: SecuredBroker, alice: Headers
+) -> None:
+    """Waiting does not help: the answer says what to do, and not when to retry."""
+    bob = await broker.user("bob")
+    await broker.allow(*(allow(Operation.READ, ResourceType.GROUP, principal=f"User:{n}") for n in ("alice", "bob")))
+    await broker.allow(allow(Operation.READ, ResourceType.TOPIC, "t", principal="User:bob"))
+    await limit(broker, groups=1, committed_offsets=1)
+    topic = broker.view.topic("t")
+    assert topic is not None
+
+    async def commit(group: str, headers: Headers) -> Answer:
+        offset = {"topic_id": topic.topic_id.hex(), "partition": 0, "offset": 5}
+        body = {"member_id": "", "incarnation": 0, "generation": 0, "offsets": [offset]}
+        return await api.post(f"/v1/groups/{group}/offsets", body, headers=headers)
+
+    assert (await commit("one", alice)).status == 204
+    told = (await commit("two", alice)).problem("quota_exceeded")
+    assert "User:alice has 1 groups" in told["detail"] and "groups)" in told["detail"]
+    assert (await commit("one", alice)).status == 204
+    assert (await commit("two", bob)).status == 204
+    joined = await api.post("/v1/groups/three/members", {"topics": ["t"]}, headers=alice)
+    joined.problem("quota_exceeded")
+    assert {group.group_id for group in broker.view.groups.groups()} == {"one", "two"}
