@@ -41,9 +41,9 @@ def _commits_of_any_life(state: Any, commit: Commit, named: Any) -> Any:
     return _not_its_own(state, present, named)
 
 
-def _commits_whatever_was_committed(state: Any, commit: Commit, index: int) -> Any:
+def _commits_whatever_was_committed(state: Any, commit: Commit, index: int, principal: str) -> Any:
     """Let the last commit win."""
-    refused = _commit(state, commit, index)
+    refused = _commit(state, commit, index, principal)
     if refused is None:
         state.groups.put_offsets(
             commit.group_id,

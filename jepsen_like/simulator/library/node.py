@@ -159,6 +159,7 @@ class VirtualRequest(dict[Any, Any]):
     charset = None
     remote = "127.0.0.1"
     transport = None
+    protocol = None
     keep_alive = True
 
     def __init__(self, asked: ApiRequest, app: dict[Any, Any]) -> None:
