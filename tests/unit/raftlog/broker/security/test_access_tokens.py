@@ -224,7 +224,7 @@ class TestClaims:
         text = provider().token(exp=NOW + 300)
         assert isinstance(check(text, now_ms=(NOW + 359) * 1000), AccessClaims)
         for later in (360, 361):  # the same words, so that the audit log counts repetitions into one line
-            refused(text, Cause.EXPIRED, f"ended at {NOW + 300}$", now_ms=(NOW + later) * 1000)
+            refused(text, Cause.EXPIRED, f"the access token ended at {NOW + 300}", now_ms=(NOW + later) * 1000)
 
     def test_other_claims_name_user_and_groups(self) -> None:
         text = provider().token(preferred_username="bob", roles=["a"], groups="ignored")
