@@ -33,6 +33,7 @@ from .limits import Http2Limits
 from .messages import UNBOUNDED, PartialPool
 from .stream_table import StreamState
 from .transport import ConnectionShell
+from .unread import HeldInput, UnreadPool
 
 TLS_REFUSED = "the peer speaks TLS and this listener does not: give this node the [tls] settings that its peers have"
 _HANDSHAKE_RECORD = 22
@@ -88,6 +89,7 @@ class Http2Connection:
         loop_for_path: Mapping[str, asyncio.AbstractEventLoop] | None = None,
         listener_loop: asyncio.AbstractEventLoop | None = None,
         pools: Mapping[asyncio.AbstractEventLoop, PartialPool] | None = None,
+        unread_pools: Mapping[asyncio.AbstractEventLoop, UnreadPool] | None = None,
         on_connected: Callable[[Http2Connection], None] | None = None,
         on_accepting: Callable[[Http2Connection, str], None] | None = None,
         on_closed: Callable[[Http2Connection, str], None] | None = None,
@@ -96,9 +98,12 @@ class Http2Connection:
 
         `on_connected` is called once, when there is a transport. `listener_loop`: the loop of the acceptors, except
         those in `loop_for_path`. `on_accepting(connection, path)` is called before a stream is accepted; a
-        `RaftlogError` refuses it. `pools`: the bytes for unfinished messages of a listener's connections, by loop.
+        `RaftlogError` refuses it. `pools`, `unread_pools`: the bytes for unfinished messages and for unread answers
+        of a listener's connections, by loop.
         """
         self._pools = pools or {}
+        self._unread_pools = unread_pools or {}
+        self._held = HeldInput()
         self._core = ConnectionCore(
             client=acceptors is None, limits=limits, now=loop.time(), pool=self._pools.get(loop)
         )
@@ -109,6 +114,7 @@ class Http2Connection:
             on_connected=self._connected,
             on_event=self._on_event,
             on_drained=self._drained,
+            on_read=self._read,
             on_lost=self._lost,
         )
         self._streams: dict[int, Http2Stream] = {}
@@ -265,6 +271,7 @@ class Http2Connection:
         pool = self._pools.get(self.loop)
         if pool is not None:
             self._core.change_pool(pool)
+        self._shell.unread_pool = self._unread_pools.get(self.loop)
         told, self._on_connected = self._on_connected, None
         if told is not None:
             told(self)
@@ -274,16 +281,26 @@ class Http2Connection:
             self._on_accepting(self, path.partition("?")[0])
 
     def _lost(self, reason: str) -> None:
+        self._held.take()
         self._gone.set()
         if self.on_closed is not None:
             self.on_closed(self, reason)
+
+    def _read(self) -> None:
+        self._shell.handle_again(self._held.take())
+
+    def _hold(self, event: MessageReceived | StreamEnded) -> None:
+        if not self._held.add(event):
+            self._core.reset(event.stream, ErrorCode.ENHANCE_YOUR_CALM, "too many requests behind unread answers")
 
     def _drained(self) -> None:
         if self.on_drained is not None:
             self.on_drained()
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, MessageReceived):
+        if (self._shell.is_unread or self._held) and isinstance(event, MessageReceived | StreamEnded):
+            self._hold(event)
+        elif isinstance(event, MessageReceived):
             self._on_message(event)
         elif isinstance(event, RequestReceived):
             self._on_request(event)

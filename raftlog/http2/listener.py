@@ -17,6 +17,7 @@ from .limits import Http2Limits
 from .messages import PartialPool
 from .tls import ContextSource, source_of
 from .tls_accept import TlsAcceptor
+from .unread import UnreadPool
 
 BACKLOG = 512
 
@@ -70,7 +71,13 @@ class Http2Listener:
         self._loops = {*self._loop_for_path.values(), *(loop_for_name or {}).values()}
         self._pools: dict[asyncio.AbstractEventLoop, PartialPool] = {}
         """The bytes for unfinished messages, by loop: each loop's thread uses its own."""
+        self._unread_pools: dict[asyncio.AbstractEventLoop, UnreadPool] = {}
         self._emptied = asyncio.Event()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that wait for peers that have not read them, of connections on the listener's loop."""
+        return self._unread_pools[self._loop].used if self._loop is not None else 0
 
     @property
     def connection_count(self) -> int:
@@ -88,6 +95,7 @@ class Http2Listener:
         loop = self._loop = asyncio.get_running_loop()
         for one in (loop, *self._loops):
             self._pools[one] = PartialPool(self._limits.max_listener_partial_bytes)
+            self._unread_pools[one] = UnreadPool(self._limits.max_listener_unread_bytes)
         protocol = self._door.protocol if self._door else lambda: self._new_connection(loop).protocol
         self._server = PacedServer(protocol, backlog=BACKLOG, on_short=self._on_short)
         await self._server.listen(host, port)
@@ -149,6 +157,7 @@ class Http2Listener:
             loop_for_path=self._loop_for_path,
             listener_loop=self._loop,
             pools=self._pools,
+            unread_pools=self._unread_pools,
             on_connected=self._connected,
             on_accepting=self._accepting,
             on_closed=self._closed,

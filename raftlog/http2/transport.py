@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from raftlog.ports import Part
@@ -38,6 +38,7 @@ from .events import Event
 from .frames import ErrorCode
 from .limits import Http2Limits
 from .tls import TransportWriter, speaks_h2
+from .unread import UnreadPool
 
 HIGH_WATER_BYTES = 1024 * 1024
 TURN_S = 0.01
@@ -68,12 +69,14 @@ class ConnectionShell(asyncio.BufferedProtocol):
         on_connected: Callable[[], None],
         on_event: Callable[[Event], None],
         on_drained: Callable[[], None],
+        on_read: Callable[[], None],
         on_lost: Callable[[str], None],
     ) -> None:
         """Configure the callbacks.
 
         `on_connected`: there is a transport, at first, and again on another loop. `on_drained` is called in a later
-        iteration when the kernel has taken most of what was queued. `on_lost` is called once, with the reason, when the
+        iteration when the kernel has taken most of what was queued, `on_read` when the peer has taken enough
+        that requests need not wait any more (`is_unread`). `on_lost` is called once, with the reason, when the
         connection is over.
         """
         self.loop = loop
@@ -84,7 +87,12 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._on_connected = on_connected
         self._on_event = on_event
         self._on_drained = on_drained
+        self._on_read = on_read
         self._on_lost = on_lost
+        self.unread_pool: UnreadPool | None = None
+        """The budget of the bytes that wait for the peers of a listener; None: there is none."""
+        self.is_unread = False
+        """Whether more waits for the peer than `max_unread_bytes`, so that its requests wait, too."""
         self.peer_address = ""
         self.peer_said = ""
         """Text of the peer's GOAWAY."""
@@ -99,6 +107,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._flush_due = False
         """Whether output waits for the end of the current event."""
         self._wake_due = False
+        self._noted = False
+        """Whether the pool knows of bytes that wait for this peer."""
         self._behind = False
         """Whether something had to wait, so that `on_drained` must be called."""
         self._timer: asyncio.TimerHandle | None = None
@@ -160,7 +170,9 @@ class ConnectionShell(asyncio.BufferedProtocol):
         """Send at the end of this event, after a call of the user's. Events wait for the next iteration."""
         if self._core.events and not self._dispatching:
             self._wake()
-        if self._core.outbox.room <= 0:
+        outbox = self._core.outbox
+        unread = outbox.queued_bytes >= self._limits.max_unread_bytes and self.unread_pool is not None
+        if outbox.room <= 0 or (unread and not self.is_unread):
             self._write()  # the output waiting for the end of an event is bounded, too
         else:
             self._flush_later()
@@ -300,7 +312,9 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     def _set_reading(self) -> None:
         transport = self._transport
-        wanted = self._reading_wanted and not self._catching_up
+        # A full socket waits for the peer to read. A shut window waits for a frame of the peer's, which must be read.
+        full = self.is_unread and self._writer is not None and self._writer.backlog > 0
+        wanted = self._reading_wanted and not self._catching_up and not (full and self._phase is Phase.OPEN)
         if wanted is self._reading or transport is None or transport.is_closing():
             return
         self._reading = wanted
@@ -347,6 +361,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
             if (pieces := writer.pieces + outbox.queued_messages) > self._limits.max_queued_pieces:
                 self.abort(f"the peer reads too slowly: {pieces} frames and messages wait for it")
                 return
+            self._note_unread()
         if self._phase is Phase.FLUSHING and not writer.backlog:
             self._said_all()
 
@@ -365,8 +380,42 @@ class ConnectionShell(asyncio.BufferedProtocol):
         elif self._behind and room >= HIGH_WATER_BYTES // 2:
             self._behind = False
             self.loop.call_soon(self._tell_drained)
+        if self._noted:
+            self._note_unread()
         if room == HIGH_WATER_BYTES and (self._phase is Phase.FLUSHING or self._core.closing):
             self._wake()
+
+    def _note_unread(self) -> None:
+        """Note what waits for the peer of a listener's connection."""
+        pool, writer = self.unread_pool, self._writer
+        if pool is None or writer is None:
+            return
+        waiting = writer.backlog + self._core.outbox.queued_bytes
+        if not waiting:
+            self._noted = False
+            pool.leave(self)
+        else:
+            self._noted = True
+            pool.note(self, waiting, writer.total_sent, self.loop.time())
+        if waiting >= self._limits.max_unread_bytes:
+            self.is_unread = True
+        elif self.is_unread and waiting <= self._limits.max_unread_bytes // 2:
+            self.is_unread = False
+            self.loop.call_soon(self._tell_read)
+        self._set_reading()
+
+    def _tell_read(self) -> None:
+        if not self.is_unread:
+            self._on_read()
+
+    def handle_again(self, events: Collection[Event]) -> None:
+        """Handle events before those that wait."""
+        self._core.events.extendleft(reversed(list(events)))
+        self._wake()
+
+    def give_way(self) -> None:
+        """End the connection: others need the memory of what its peer does not read."""
+        self.abort("the peer reads too slowly, and others need the memory of what waits for it")
 
     def _tell_drained(self) -> None:
         if not self._behind:
@@ -411,9 +460,15 @@ class ConnectionShell(asyncio.BufferedProtocol):
     def _abandon(self) -> None:
         """Give up everything that is not sent."""
         self._core.abandon(self._reason)
+        self._leave_pool()
         if self._writer is not None:
             self._writer.close()
         release_regions(self._core.take_output(0))
+
+    def _leave_pool(self) -> None:
+        if self.unread_pool is not None and self._noted:
+            self._noted = False
+            self.unread_pool.leave(self)
 
     # --- Closing -----------------------------------------------------------------------------------------------------
 
@@ -461,6 +516,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         writer = self._writer
         assert transport is not None and isinstance(writer, SocketWriter) and self._timer is not None
         self._timer.cancel()
+        self._leave_pool()
         sock, self._moved_parts = writer.detach()
         transport.pause_reading()
         transport.set_protocol(asyncio.Protocol())  # it ends on its own; the duplicate keeps the connection

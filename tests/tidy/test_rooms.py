@@ -31,7 +31,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     "raftlog.security": ("principals", "acls", "secrets", "presented", "authorizer"),
     "raftlog.http2": (
         "frames", "limits", "client_hello", "h2_setup", "keepalive", "admission", "messages", "stream_table", "events",
-        "tls", "receiving", "sending", "core", "transport", "connection", "tls_accept", "listener", "dialer",
+        "unread", "tls", "receiving", "sending", "core", "transport", "connection", "tls_accept", "listener", "dialer",
     ),
     "raftlog": (
         "version", "errors", "model", "security", "ports", "config", "logs", "partitioner", "patterns", "json_values",
