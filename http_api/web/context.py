@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import structlog
@@ -17,6 +19,7 @@ from aiohttp import web
 from http_api.service.service import BrokerService
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.ports import Answer
+from raftlog.security.principals import ANONYMOUS, Caller
 from raftlog.system.futures import future_of
 from raftlog.system.runtime import call_on
 
@@ -120,12 +123,28 @@ class ApiContext:
         self.decoded = Remembering(limits.decoded_pages)
         """The pages of records whose batch stays decoded until their next slice."""
         self.requests_under_way = 0
+        self._requests_of: Counter[object] = Counter()
         self.closing = False
         self.polls: set[asyncio.Timeout] = set()
         """The deadlines of the long polls in progress."""
         self._held_bytes = 0
         self._turn = 0
         self._writes: set[asyncio.Task[Any]] = set()
+
+    @contextmanager
+    def request_of(self, caller: Caller) -> Iterator[None]:
+        """Count a request of a caller while it is in progress. Raises `RetriableError("overloaded")`."""
+        key = caller.host if caller.principal == ANONYMOUS else caller.principal
+        if self._requests_of[key] >= self.limits.max_requests_of_caller:
+            most = self.limits.max_requests_of_caller
+            raise RetriableError("overloaded", f"{most} requests of {caller} are in progress, the maximum")
+        self._requests_of[key] += 1
+        try:
+            yield
+        finally:
+            self._requests_of[key] -= 1
+            if not self._requests_of[key]:
+                del self._requests_of[key]
 
     # --- Memory ------------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The bodies of all requests in progress; above it: `overloaded`."""
     max_concurrent_requests: int = 1_024
     """Requests in progress, long polls included; above it: `overloaded`. Health and readiness are always answered."""
+    max_requests_of_caller: int = 768
+    """The same of one user, or of one address of clients without a name: the rest is for others."""
     max_connections: int = 4_096
     """A further connection is answered `overloaded` and closed."""
     max_line_bytes: int = 8_190

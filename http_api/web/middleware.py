@@ -115,9 +115,10 @@ async def bounded(request: web.Request, handler: Handler, context: ApiContext) -
     context.requests_under_way += 1
     try:
         caller = await authenticate(request, context)
-        admit(request, caller, context)
-        check_expectation(request)
-        return await handler(request)
+        with context.request_of(caller):
+            admit(request, caller, context)
+            check_expectation(request)
+            return await handler(request)
     finally:
         context.requests_under_way -= 1
 

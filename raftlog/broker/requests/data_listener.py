@@ -20,7 +20,7 @@ from raftlog.broker.security.connections import CallerConnections
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import Http2Stream, StreamAcceptor
 from raftlog.http2.connection import StreamHandler
-from raftlog.security.principals import Caller
+from raftlog.security.principals import ANONYMOUS, Caller
 from raftlog.wire import (
     FETCH_PATH,
     GROUPS_PATH,
@@ -42,7 +42,7 @@ from .forward_stream import ForwardStream, OpenForwardStream, ServedCaller
 from .forwarding import FORWARD_PATH
 from .guarded import GuardedRequests
 from .guarded_members import GuardedMembers
-from .in_flight import InFlight
+from .in_flight import InFlight, Polls
 from .local import LocalRequests
 from .pace import Pace, PacedStream
 from .request_stream import AskTransactionsAs, GroupRequestsAs, RequestStream
@@ -79,14 +79,16 @@ def data_acceptors(
         assert view is not None, "rules are about the names of topics"
         return SecureAcceptors(local, groups, ask, accepting, security, view, takes_plain_nodes).by_path()
 
-    def requests(stream: Http2Stream, kinds: tuple[type[Request], ...]) -> RequestStream:
-        return RequestStream(stream, local, groups, ask, kinds, accepting, InFlight(stream))
+    polls = Polls()
+
+    def requests(stream: Http2Stream, kinds: tuple[type[Request], ...], in_flight: InFlight) -> RequestStream:
+        return RequestStream(stream, local, groups, ask, kinds, accepting, in_flight)
 
     def acceptor(kinds: tuple[type[Request], ...]) -> StreamAcceptor:
-        return lambda stream: requests(stream, kinds)
+        return lambda stream: requests(stream, kinds, InFlight(stream, polls, stream.peer_host))
 
     served = {path: acceptor(kinds) for path, kinds in _CLIENTS.items()}
-    return {**served, FORWARD_PATH: lambda stream: OpenForwardStream(requests(stream, _FORWARDED))}
+    return {**served, FORWARD_PATH: lambda stream: OpenForwardStream(requests(stream, _FORWARDED, InFlight(stream)))}
 
 
 class SecureAcceptors:
@@ -109,6 +111,7 @@ class SecureAcceptors:
         self._accepting = accepting
         self._security = security
         self._connections = CallerConnections(security.quotas)
+        self._polls = Polls()
         self._view = view
 
     def by_path(self) -> dict[str, StreamAcceptor]:
@@ -137,7 +140,7 @@ class SecureAcceptors:
 
         def serve(on_revoked: Callable[[], None]) -> tuple[StreamHandler, Callable[[], Any]]:
             pace = Pace(self._security.quotas, caller, self._security.clock)
-            served = self._served(stream, caller, kinds, InFlight(stream), on_revoked, pace)
+            served = self._served(stream, caller, kinds, self._in_flight(stream, caller), on_revoked, pace)
 
             def release() -> None:
                 served.guard.close()
@@ -151,6 +154,9 @@ class SecureAcceptors:
         except RaftlogError:  # the authentication has ended already
             self._connections.leave(connection, caller)
             raise
+
+    def _in_flight(self, stream: Http2Stream, caller: Caller) -> InFlight:
+        return InFlight(stream, self._polls, caller.host if caller.principal == ANONYMOUS else caller.principal)
 
     def _forward(self, stream: Http2Stream) -> StreamHandler:
         # `NodeTls` refuses it before; the right to speak for others is checked twice.

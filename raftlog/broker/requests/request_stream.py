@@ -152,11 +152,13 @@ class RequestStream:
         for _, fetch in self._taken_fetches():
             fetch.cancel()
         self._local.close_session(self._session)
+        self._in_flight.close()
 
     def refuse_fetches(self, error: RaftlogError) -> None:
         """Answer every long poll in progress with an error, and with no record."""
         for number, fetch in self._taken_fetches():
             fetch.cancel()
+            self._in_flight.end_poll()
             self._tell(number, 0, error)
 
     def _taken_fetches(self) -> list[tuple[int, Cancellable]]:
@@ -172,6 +174,8 @@ class RequestStream:
             return ErrorResponse(number, "shutting_down", "this broker is stopping")
         if not self._in_flight.has_room(size):
             return ErrorResponse(number, "overloaded", "too many requests are in flight on this stream")
+        if isinstance(request, FetchRequest | SessionFetchRequest) and not self._in_flight.begin_poll():
+            return ErrorResponse(number, "overloaded", "too many fetches of this connection or caller are in flight")
         return None
 
     def _produce(self, request: ProduceRequest, body: memoryview) -> None:
@@ -197,7 +201,7 @@ class RequestStream:
             nonlocal answered
             answered = True
             self._fetches.pop(number, None)
-            self._answer(response, 0, parts)
+            self._answer_poll(response, parts)
 
         waiting = self._local.fetch(request, done)
         if not answered:
@@ -207,9 +211,10 @@ class RequestStream:
         self._in_flight.begin(0)
         try:
             self._session = self._local.fetch_session(
-                self._session, request, lambda response, parts: self._answer(response, 0, parts)
+                self._session, request, lambda response, parts: self._answer_poll(response, parts)
             )
         except RaftlogError as error:
+            self._in_flight.end_poll()
             self._tell(request.correlation_id, 0, error)
 
     def _change(self, request: GroupRequest | TransactionRequest, size: int) -> None:
@@ -226,6 +231,10 @@ class RequestStream:
         if isinstance(outcome, RaftlogError):
             outcome = ErrorResponse(number, outcome.code, outcome.detail)
         self._answer(outcome, size)
+
+    def _answer_poll(self, response: Response, parts: Sequence[Part]) -> None:
+        self._in_flight.end_poll()
+        self._answer(response, 0, parts)
 
     def _answer(self, response: Response, size: int, parts: Sequence[Part] = ()) -> None:
         try:

@@ -42,6 +42,18 @@ async def test_requests_beyond_the_bound_are_told_to_come_back_and_health_is_ans
         assert (await api.get("/v1/topics")).status == 200
 
 
+async def test_one_caller_does_not_use_up_the_requests_in_progress() -> None:
+    async with running_api(broker(), limits=Limits(max_concurrent_requests=4, max_requests_of_caller=2)) as api:
+        polls = [asyncio.create_task(api.get(POLL)) for _ in range(2)]
+        await eventually(lambda: api.broker.fetches_waiting == 2)
+        told = (await api.get("/v1/topics")).problem("overloaded")
+        assert "2 requests of" in told["detail"]
+        for poll in polls:
+            poll.cancel()
+        await eventually(lambda: api.context.requests_under_way == 0)
+        assert (await api.get("/v1/topics")).status == 200
+
+
 async def test_connections_beyond_the_bound_are_told_to_come_back() -> None:
     async with running_api(broker(), limits=Limits(max_connections=3)) as api:
         held = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(3)]
