@@ -17,13 +17,15 @@ from raftlog.errors import InvalidRequest
 
 FOLDER = Path(__file__).parents[1] / "results"
 
-RUNS, PLANTED, SEEDS, POWER_LOSS, CORPORA, SPARK_KILLS = (
+RUNS, PLANTED, SEEDS, POWER_LOSS, CORPORA, SPARK_KILLS, FUZZING = (
     "runs.jsonl", "planted.jsonl", "seeds.jsonl", "power-failures.jsonl", "corpora.jsonl", "spark-kills.jsonl",
+    "fuzzing.jsonl",
 )  # fmt: skip
 FIELDS: Mapping[str, frozenset[str]] = {
     PLANTED: frozenset({"bug", "pins", "found"}),
     RUNS: frozenset({"plan", "recovery_s", "valid"}),
     SEEDS: frozenset({"kind", "from", "to", "violations"}),
+    FUZZING: frozenset({"port", "canary_records", "findings"}),
     POWER_LOSS: frozenset({"survivors", "acknowledged_lost", "commit"}),
     CORPORA: frozenset({"corpus", "cases", "agreed"}),
     SPARK_KILLS: frozenset({"step", "micro_batch", "left_open", "verdict"}),
