@@ -28,7 +28,7 @@ from raftlog.ports import Answer
 from raftlog.records.batch import encode
 from raftlog.wire import JoinGroupRequest, MemberHeartbeatRequest, MembershipResponse
 from tests.support.client.fake_broker import FakeBroker
-from tests.support.http.api_client import Api, eventually
+from tests.support.http.api_client import PATIENCE_S, Api, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -234,16 +234,19 @@ async def test_cancelled_calls_leave_nothing_half_done(api: Api, monkeypatch: py
 async def test_a_join_in_flight_at_the_end_leaves_no_member_behind(
     broker: FakeBroker, member: Callable[..., GroupMembership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, held = asyncio.Event(), list[tuple[JoinGroupRequest, str, Answer[MembershipResponse]]]()
+    asked, held = asyncio.Event(), list[tuple[JoinGroupRequest, str, Answer[MembershipResponse], str]]()
     join = broker.groups.join
 
-    def slow(request: JoinGroupRequest, client_host: str, answer: Answer[MembershipResponse]) -> None:
-        held.append((request, client_host, answer))
+    def slow(
+        request: JoinGroupRequest, client_host: str, answer: Answer[MembershipResponse], principal: str = ""
+    ) -> None:
+        held.append((request, client_host, answer, principal))
         asked.set()
 
     monkeypatch.setattr(broker.groups, "join", slow)
     a = member()
-    await asked.wait()
+    async with asyncio.timeout(PATIENCE_S):
+        await asked.wait()
     closing = asyncio.create_task(a.close())
     await asyncio.sleep(0)
     join(*held[0])
