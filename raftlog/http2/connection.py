@@ -103,7 +103,7 @@ class Http2Connection:
         """
         self._pools = pools or {}
         self._unread_pools = unread_pools or {}
-        self._held = HeldInput()
+        self._held = HeldInput(limits.max_unread_bytes)
         self._core = ConnectionCore(
             client=acceptors is None, limits=limits, now=loop.time(), pool=self._pools.get(loop)
         )
@@ -287,11 +287,14 @@ class Http2Connection:
             self.on_closed(self, reason)
 
     def _read(self) -> None:
-        self._shell.handle_again(self._held.take())
+        events = self._held.take()
+        self._shell.held_bytes = 0
+        self._shell.handle_again(events)
 
     def _hold(self, event: MessageReceived | StreamEnded) -> None:
         if not self._held.add(event):
             self._core.reset(event.stream, ErrorCode.ENHANCE_YOUR_CALM, "too many requests behind unread answers")
+        self._shell.held_bytes = self._held.nbytes
 
     def _drained(self) -> None:
         if self.on_drained is not None:

@@ -59,7 +59,9 @@ class Http2Limits:
     max_queued_pieces: int = 100_000
     """The same limit as a count: the smallest frames and messages cost more memory than their bytes."""
     max_unread_bytes: int = 8 * MIB
-    """Bytes waiting to be sent on a listener's connection, from which on its requests wait, too."""
+    """Bytes waiting to be sent on a listener's connection, from which on its requests wait, too: this many bytes of
+    them.
+    """
     max_listener_unread_bytes: int = 256 * MIB
     """The same of all connections of a listener on one loop; beyond it, the slowest reader gives way."""
     max_control_frame_bytes: int = 16 * KIB

@@ -93,6 +93,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         """The budget of the bytes that wait for the peers of a listener; None: there is none."""
         self.is_unread = False
         """Whether more waits for the peer than `max_unread_bytes`, so that its requests wait, too."""
+        self.held_bytes = 0
+        """Bytes of the requests that wait, part of what the connection takes of the budget."""
         self.peer_address = ""
         self.peer_said = ""
         """Text of the peer's GOAWAY."""
@@ -396,7 +398,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
             pool.leave(self)
         else:
             self._noted = True
-            pool.note(self, waiting, writer.total_sent, self.loop.time())
+            pool.note(self, waiting + self.held_bytes, writer.total_sent, self.loop.time())
         if waiting >= self._limits.max_unread_bytes:
             self.is_unread = True
         elif self.is_unread and waiting <= self._limits.max_unread_bytes // 2:

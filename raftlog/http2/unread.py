@@ -16,9 +16,9 @@ from typing import Protocol, TypeAlias
 
 from .events import MessageReceived, StreamEnded
 
-HELD_BYTES = 1024 * 1024
 HELD_EVENTS = 10_000
-"""Limits of the held messages of a connection; a message may be held if those before it are below both."""
+"""Limit of the held messages and ends of a connection; their bytes have one, too. A message may be held if those before
+it are below both."""
 HONEST_S = 1.0
 """Time for which no reader is judged, in seconds: a reader has just begun."""
 
@@ -28,11 +28,13 @@ Held: TypeAlias = MessageReceived | StreamEnded
 class HeldInput:
     """The messages and ends of streams that wait, in their order."""
 
-    __slots__ = ("_bytes", "_events")
+    __slots__ = ("_events", "_limit", "nbytes")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        """`limit`: in bytes. A peer that reads is not refused for requests as large as the answers that wait for it."""
         self._events: deque[Held] = deque()
-        self._bytes = 0
+        self._limit = limit
+        self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._events)
@@ -40,16 +42,16 @@ class HeldInput:
     def add(self, event: Held) -> bool:
         """Hold an event; return False if there is no room for a message."""
         if isinstance(event, MessageReceived):
-            if self._bytes >= HELD_BYTES or len(self._events) >= HELD_EVENTS:
+            if self.nbytes >= self._limit or len(self._events) >= HELD_EVENTS:
                 return False
-            self._bytes += event.message.nbytes
+            self.nbytes += event.message.nbytes
         self._events.append(event)
         return True
 
     def take(self) -> deque[Held]:
         """Return everything that was held, and hold nothing."""
         events, self._events = self._events, deque()
-        self._bytes = 0
+        self.nbytes = 0
         return events
 
 

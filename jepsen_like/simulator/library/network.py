@@ -78,6 +78,11 @@ class VirtualStream:
         self.refusal: RaftlogError | None = None
         self.closed = False
 
+    @property
+    def connection(self) -> Link | None:
+        """What its streams have in common: they are counted by it."""
+        return self._link()
+
     def send(self, parts: Sequence[Part]) -> None:
         link = self._link()
         if link is not None and not self.closed:

@@ -117,7 +117,7 @@ async def test_too_many_requests_behind_shut_windows_end_their_stream() -> None:
         with Asked(server) as asked:
             await asked.send(PREFACE, settings_frame({4: 0}), OPEN, *REQUESTS)
             await settled(asked)
-            await asked.send(*[data_frame(1, prefixed(bytes(100_000)))] * 20)
+            await asked.send(*[data_frame(1, prefixed(bytes(100_000)))] * 30)
             while not isinstance(frame := await asked.frame(), RstStreamFrame):
                 pass
             assert frame.error_code == ErrorCode.ENHANCE_YOUR_CALM
