@@ -80,7 +80,7 @@ class VirtualStream:
 
     @property
     def connection(self) -> Link | None:
-        """What its streams have in common: they are counted by it."""
+        """The end of the connection, by which its streams are counted."""
         return self._link()
 
     def send(self, parts: Sequence[Part]) -> None:
