@@ -14,8 +14,8 @@ from metadata.view import ClusterView
 from partitions.fetch.session import FetchSession
 from partitions.manager import Cancellable
 from raftlog.broker.security.access import Access
-from raftlog.errors import RaftlogError
-from raftlog.model import NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.model import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicId
 from raftlog.ports import Part
 from raftlog.records.batch import parse_header
 from raftlog.security.acls import Operation
@@ -27,6 +27,7 @@ from raftlog.wire import (
     DeleteRecordsResponse,
     FetchedPartition,
     FetchedSlot,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     FoundOffset,
@@ -37,6 +38,7 @@ from raftlog.wire import (
     ProduceResponse,
     SessionFetchRequest,
     SessionFetchResponse,
+    SlotToFetch,
 )
 
 from .leaders import Asked
@@ -84,6 +86,7 @@ class GuardedRequests:
 
     def fetch(self, request: FetchRequest, done: Callable[[FetchResponse, list[Part]], None]) -> Cancellable:
         refusals = self._refusals(Operation.READ, request.partitions, "fetch")
+        refusals.add({at: _unknown(one) for at, one in enumerate(request.partitions) if self._is_unknown(one)})
         if refusals:
             # Answered at once, as for any other error of a partition.
             request = msgspec.structs.replace(request, partitions=refusals.allowed, max_wait_ms=0)
@@ -112,8 +115,12 @@ class GuardedRequests:
             for slot in request.added
             if slot.topic_id in topics
         ]
+        for slot in filter(self._is_unknown, request.added):
+            error = _unknown(slot)
+            refused.append(FetchedSlot(slot.slot, error.code, error.detail))
         if refused:
-            allowed = [slot for slot in request.added if slot.topic_id not in topics]
+            over = {slot.slot for slot in refused}
+            allowed = [slot for slot in request.added if slot.slot not in over]
             request = msgspec.structs.replace(request, added=allowed, max_wait_ms=0)
         if request.begins:
             self._reading.end(self._in_session)
@@ -155,6 +162,10 @@ class GuardedRequests:
 
         self._local.delete_records(part, answered)
 
+    def _is_unknown(self, asked: FetchPartition | SlotToFetch) -> bool:
+        """Return whether nothing tells yet if the caller may read a topic: it may become known before it is read."""
+        return self._view.topic_by_id(TopicId(asked.topic_id)) is None
+
     def _refusals(self, operation: Operation, asked: Sequence[Asked], action: str) -> Refusals[Asked]:
         return Refusals.of(self._access, self._caller, operation, asked, action)
 
@@ -174,3 +185,7 @@ class GuardedRequests:
             return refused
         key = TransactionKey(producer_id, ProducerEpoch(header.producer_epoch))
         return self._access.refused_transaction(self._caller, key)
+
+
+def _unknown(asked: FetchPartition | SlotToFetch) -> InvalidRequest:
+    return InvalidRequest("unknown_topic", f"topic {asked.topic_id.hex()} is unknown to this broker")

@@ -270,6 +270,24 @@ def test_slots_of_a_session_are_refused_one_by_one_s12() -> None:
     assert guarded.local.asked[-1] == session
 
 
+def test_a_topic_that_becomes_known_after_it_was_named_is_not_read_s12() -> None:
+    """The rules could not be asked about it, since they name topics."""
+    guarded, later = Guarded(on(Operation.READ)), TopicId(b"l" * 16)
+    added = [SlotToFetch(1, later, 0, 0, 100), SlotToFetch(2, OPEN, 0, 0, 100)]
+    slots: list[FetchedSlot] = []
+    request = SessionFetchRequest(5, 1, True, 10_000, 1, 1 << 20, added)
+    guarded.requests.fetch_session(None, request, lambda response, parts: slots.extend(response.slots))
+    fetched: list[FetchedPartition] = []
+    polled = [FetchPartition(later, 0, 0, 100), FetchPartition(OPEN, 0, 0, 100)]
+    poll = FetchRequest(5, 10_000, 1, 1 << 20, polled)
+    guarded.requests.fetch(poll, lambda response, parts: fetched.extend(response.partitions))
+    guarded.cluster.do(CreateTopic("later", later, ((BrokerId(0),),)))
+    for answer in guarded.local.answers:
+        answer()
+    assert sorted((slot.slot, slot.error) for slot in slots) == [(1, "unknown_topic"), (2, "")]
+    assert errors(fetched) == ["unknown_topic", ""]
+
+
 def test_a_reader_that_loses_its_topic_is_told_before_more_records_come_s12() -> None:
     reads, writes = on(Operation.READ), on(Operation.WRITE)
     guarded = Guarded(reads, writes)
