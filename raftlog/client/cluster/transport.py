@@ -6,6 +6,9 @@ the broker in that order; answers are matched by correlation id. Each request en
 broker does not serve requests of that kind; then the request had no effect). If a request has no answer by
 its deadline, the connection is aborted, since the outcome of the requests behind it is unknown, too.
 
+An answer may demand a pause of a caller that is over its quota (KIP-219): until its end, the owner of a `throttled`
+connection sends nothing there, and the time of requests in flight, which wait at the broker, does not run.
+
 A broker that sends GOAWAY (it is shutting down) gets no new requests; those in flight are still answered.
 
 If no data listener was ever reached although the API is reachable, requests go through the API (`transport_http1.py`),
@@ -33,7 +36,7 @@ from raftlog.http2.limits import Http2Limits
 from raftlog.http2.tls_accept import PLAIN_REFUSED
 from raftlog.model import Endpoint
 from raftlog.security.secrets import Secret
-from raftlog.wire import ErrorResponse, decode_response, encode
+from raftlog.wire import ErrorResponse, ThrottledResponse, decode_response, encode
 
 from .api import HttpApi
 from .attempts import failed_by_bug
@@ -50,6 +53,8 @@ DIAL_BACKOFF_MAX = 0.5
 CONGESTED_BYTES = 1 * MIB
 DEADLINE_CHECK = 0.25
 """Seconds between checks of the deadlines."""
+MAX_THROTTLE = 60.0
+"""The longest pause that a broker may demand, in seconds: twice that of a raftlog node."""
 FALL_BACK_AFTER = 3
 """Attempts to reach a data listener, before any was ever reached, after which the API is used."""
 HTTP2_AGAIN_FIRST, HTTP2_AGAIN_LAST = 1.0, 30.0
@@ -66,9 +71,16 @@ class BrokerConnection:
     """A connection to one broker."""
 
     def __init__(
-        self, node_id: int, endpoint: Endpoint, connection: Http2Connection, security: ConnectionSecurity, *, tls: bool
+        self,
+        node_id: int,
+        endpoint: Endpoint,
+        connection: Http2Connection,
+        security: ConnectionSecurity,
+        on_change: Callable[[int], None],
+        *,
+        tls: bool,
     ) -> None:
-        """`tls`: whether the connection uses TLS."""
+        """`tls`: whether the connection uses TLS. `on_change` is that of `Transport`."""
         self.node_id = node_id
         self.endpoint = endpoint
         self._security = security
@@ -83,6 +95,11 @@ class BrokerConnection:
         self._next_id = 0
         self._going_away = False
         self._timer: asyncio.TimerHandle | None = None
+        self._on_change = on_change
+        self._throttle_over = float("-inf")
+        """Loop time at which the latest pause that the broker demanded ends."""
+        self._pause: asyncio.TimerHandle | None = None
+        """The timer of a pause, as long as it lasts."""
         connection.on_goaway = self._on_goaway
 
     @property
@@ -99,9 +116,17 @@ class BrokerConnection:
         return self._connection.queued_bytes >= CONGESTED_BYTES
 
     @property
+    def throttled(self) -> bool:
+        """Whether the broker lets this caller's next requests wait, so that none should be sent.
+
+        The end is reported as that of congestion is.
+        """
+        return self._pause is not None
+
+    @property
     def oldest_sent_at(self) -> float | None:
-        """Loop time at which the longest waiting request was sent."""
-        return next((pending.sent_at for pending in self._pending.values()), None)
+        """Loop time at which the longest waiting request was sent, or began to count after a pause."""
+        return next((self._waits_since(pending) for pending in self._pending.values()), None)
 
     def request(self, request: BrokerRequest) -> None:
         """Send a request.
@@ -140,6 +165,8 @@ class BrokerConnection:
         pending = self._pending.pop(response.correlation_id, None)
         if pending is None or pending.request.path != stream.path:
             raise RemoteProtocolError(f"an answer without a request: {response.correlation_id} on {stream.path}")
+        if isinstance(response, ThrottledResponse) and response.throttle_ms:
+            self._throttle(min(response.throttle_ms / 1000, MAX_THROTTLE))
         pending.request.answered(response, body)
         self._close_if_finished()
 
@@ -184,10 +211,23 @@ class BrokerConnection:
 
     def gone(self, reason: str) -> None:
         """Fail the requests in flight after the end of the connection."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in filter(None, (self._timer, self._pause)):
+            timer.cancel()
+        self._timer = self._pause = None
         self._lose(lambda _: True, reason)
+
+    def _throttle(self, seconds: float) -> None:
+        self._throttle_over = max(self._throttle_over, self._loop.time() + seconds)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._pause = self._loop.call_at(self._throttle_over, self._throttled_long_enough)
+
+    def _throttled_long_enough(self) -> None:
+        self._pause = None
+        self._on_change(self.node_id)
+
+    def _waits_since(self, pending: _Pending) -> float:
+        return max(pending.sent_at, self._throttle_over)
 
     def _lose(self, concerned: Callable[[BrokerRequest], bool], reason: str, code: str = LOST) -> None:
         lost = [number for number, pending in self._pending.items() if concerned(pending.request)]
@@ -205,7 +245,9 @@ class BrokerConnection:
     def _check_deadlines(self) -> None:
         now = self._loop.time()
         self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines) if self._pending else None
-        late = next((one for one in self._pending.values() if now - one.sent_at >= one.request.timeout), None)
+        late = next(
+            (one for one in self._pending.values() if now - self._waits_since(one) >= one.request.timeout), None
+        )
         if late is not None:
             self._connection.abort(f"no answer on {late.request.path} for {now - late.sent_at:.1f} s")
 
@@ -228,7 +270,7 @@ class Transport:
         """Configure the callbacks.
 
         `on_change(node_id)` is called when a connection is established, could not be established, has drained its send
-        queue, or is closed; `on_failed` is called before it with the error of a failed attempt.
+        queue, is throttled no longer, or is closed; `on_failed` is called before it with the error of a failed attempt.
         """
         self._on_change = on_change
         self._api = api
@@ -323,7 +365,7 @@ class Transport:
         if connection.closed:
             raise RetriableError("connection_lost", "closed at once")
         tls = self._tls is not None
-        made.append(BrokerConnection(node_id, endpoint, connection, self._api.security, tls=tls))
+        made.append(BrokerConnection(node_id, endpoint, connection, self._api.security, self._on_change, tls=tls))
         connection.on_drained = lambda: self._on_change(node_id)
         self._http2_works = True
         return made[0]

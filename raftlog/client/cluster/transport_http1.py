@@ -71,6 +71,11 @@ class ApiConnection:
         return self._waiting_bytes >= CONGESTED_BYTES
 
     @property
+    def throttled(self) -> bool:
+        """Always false: over HTTP, a caller over its quota is refused, and the request itself waits."""
+        return False
+
+    @property
     def oldest_sent_at(self) -> float | None:
         """Loop time at which the longest waiting request was sent."""
         return next((sent.sent_at for sent in self._sent.values()), None)

@@ -210,7 +210,7 @@ class Fetcher:
             while self._ask(leader):
                 pass
         for channel in self._channels.all():
-            if channel.needs_poll:
+            if channel.needs_poll and not channel.connection.throttled:
                 self._poll(channel, [])
         self._wake_at(min((reader.not_before for reader in self._resting), default=None))
 
@@ -251,6 +251,8 @@ class Fetcher:
         connection = self._transport.connection(leader)
         if connection is None:
             self._dial(leader)
+            return False
+        if connection.throttled:
             return False
         channel = self._channels.to(connection)
         least = self._books.wanting_count(leader) * min(PARTITION_BYTES, self._share // 2)

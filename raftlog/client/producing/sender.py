@@ -286,7 +286,7 @@ class Sender:
                 answered=self._answered,
                 lost=self._lost,
             )
-        while lane.requests < self._settings.max_in_flight:
+        while lane.requests < self._settings.max_in_flight and not connection.throttled:
             if self._settings.level is Acks.NONE and connection.congested:
                 return  # without answers, nothing else limits what is in flight
             batches = self.sequencer.take(leader, now, REQUEST_BYTES)

@@ -74,6 +74,8 @@ class Fate:
     """The request is neither executed nor answered (a stopped process)."""
     hold: asyncio.Event | None = None
     """The request is executed, and answered when the event is set."""
+    throttle_ms: int = 0
+    """The time that the answer tells the caller to wait."""
 
 
 OK = Fate()
@@ -347,7 +349,8 @@ class FakeNode:
         if fate.drop_after:
             stream.connection.abort("dropped by the test")
         elif not fate.silent and request.acks != 0:
-            self._spawn(self._answer(stream, ProduceResponse(request.correlation_id, answers), fate.hold))
+            response = ProduceResponse(request.correlation_id, answers, fate.throttle_ms)
+            self._spawn(self._answer(stream, response, fate.hold))
 
     def _append(self, topic_id: bytes, number: int, batch: memoryview) -> tuple[str, int]:
         topic = self.topic_by_id(topic_id)

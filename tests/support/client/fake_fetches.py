@@ -61,7 +61,7 @@ class FakeFetches:
             if body or any(answer.error for answer in answers) or not await self._changed(changed, deadline):
                 break
         if not stream.closed:
-            stream.send(encode(FetchResponse(request.correlation_id, answers), body))
+            stream.send(encode(FetchResponse(request.correlation_id, answers, fate.throttle_ms), body))
 
     async def answer_in_session(self, stream: Http2Stream, request: SessionFetchRequest) -> None:
         self.asked.append(request)
@@ -92,7 +92,7 @@ class FakeFetches:
                 break
         session.marks.update((answer.slot, answer.high_watermark) for answer in answers)
         if not stream.closed:
-            stream.send(encode(SessionFetchResponse(request.correlation_id, answers), body))
+            stream.send(encode(SessionFetchResponse(request.correlation_id, answers, fate.throttle_ms), body))
 
     def _session(self, stream: Http2Stream, request: SessionFetchRequest) -> FakeSession | None:
         if request.begins and not self.refuse_sessions:
