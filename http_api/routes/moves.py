@@ -96,7 +96,7 @@ async def list_replicas(call: Call) -> web.StreamResponse:
 
 async def _partitions(call: Call, asked: Sequence[documents.NamedPartition]) -> list[TopicPartition]:
     """Return the partitions by name. Raises `InvalidRequest` for one that does not exist or is repeated."""
-    found = await partitions_named(call.context, [(one.topic, one.partition) for one in asked])
+    found = await partitions_named(call, [(one.topic, one.partition) for one in asked])
     if len(set(found)) != len(found):
         raise InvalidRequest("invalid_request", "a partition is named twice")
     return found

@@ -56,7 +56,7 @@ async def produce_records(call: Call) -> web.StreamResponse:
     target = _target(call)
     body = await read_body(call)
 
-    packed = await _packed(call.context, media_type, body, options, target)
+    packed = await _packed(call, media_type, body, options, target)
     sent = ProduceRequest(
         correlation_id=0,
         acks=acks,
@@ -92,9 +92,10 @@ async def produce_batches(call: Call) -> web.StreamResponse:
 
 
 async def _packed(
-    context: ApiContext, media_type: str, body: bytes, options: RecordOptions, target: Target
+    call: Call, media_type: str, body: bytes, options: RecordOptions, target: Target
 ) -> list[PackedBatch]:
     """Return the body's batches. If a record names a partition unknown here, the view catches up first."""
+    context = call.context
 
     def parse_and_pack(target: Target) -> list[PackedBatch]:
         return pack(_parse(media_type, body, options), target, context.clock_ms())
@@ -104,8 +105,8 @@ async def _packed(
     except InvalidRequest as error:
         if error.code != "unknown_partition":
             raise
-        await context.catch_up(f"a partition of topic {target.topic.name!r}")
-        topic = context.service.view.topic_by_id(target.topic.topic_id)
+        await call.catch_up(f"a partition of topic {target.topic.name!r}")
+        topic = call.view.topic_by_id(target.topic.topic_id)
         if topic is None or topic.partition_count == target.topic.partition_count:
             raise
     grown = msgspec.structs.replace(target, topic=topic)

@@ -12,7 +12,6 @@ from raftlog.errors import InvalidRequest
 from raftlog.model import PartitionRecord, TopicPartition, TopicRecord
 
 from .call import Call
-from .context import ApiContext
 from .query import integer
 
 TOPIC_ID = "topic_id"
@@ -36,14 +35,14 @@ def partition_numbered(topic: TopicRecord, number: int) -> TopicPartition:
     return TopicPartition(topic.topic_id, number)
 
 
-async def partitions_named(context: ApiContext, named: Sequence[tuple[str, int]]) -> list[TopicPartition]:
-    """Return the partitions with these topic names and numbers. If one is unknown here, the view catches up first.
-    Raises `InvalidRequest`, and `RetriableError` if the quorum does not answer."""
-    view = context.service.view
+async def partitions_named(call: Call, named: Sequence[tuple[str, int]]) -> list[TopicPartition]:
+    """Return the partitions with these topic names and numbers. If one is unknown here, the view catches up first, and
+    the route's guard decides again. Raises `InvalidRequest`, and `RetriableError` if the quorum does not answer."""
+    view = call.view
     for name, number in named:
         topic = view.topic(name)
         if topic is None or number >= topic.partition_count:
-            await context.catch_up(f"partition {number} of topic {name[:249]!r}")
+            await call.catch_up(f"partition {number} of topic {name[:249]!r}")
             break
     return [partition_numbered(topic_named(view, name), number) for name, number in named]
 
