@@ -19,6 +19,7 @@ from jepsen_like.simulator.cluster.schedule import ClusterSchedule, Operation
 from jepsen_like.simulator.quorum.dialing import endpoint_of
 from jepsen_like.simulator.world.heap import Event
 from jepsen_like.simulator.world.violation import Violation
+from raftlog.client.consuming.fetcher import NEW_PARTITIONS_INTERVAL
 
 from .clients import (
     Application,
@@ -40,8 +41,9 @@ MEMBERS = 3
 TRANSFORMERS = ("transformer", None)
 """Transactional ids of the transformers, in odd seeds."""
 LOOK_SECONDS = 0.25
-CLIENTS_LIVENESS_SECONDS = 2 * LIVENESS_SECONDS
-"""Records are delivered or given up, and sessions of lost members expire, only some time after the cluster's heal."""
+CLIENTS_LIVENESS_SECONDS = 2 * LIVENESS_SECONDS + NEW_PARTITIONS_INTERVAL
+"""Records are delivered or given up, and sessions of lost members expire, only some time after the cluster's heal. A
+reader finds a partition that was added as late as that only when it looks for new ones."""
 MEMBER_BACK_SECONDS = (0.1, 3.0)
 HANG_SECONDS = (0.2, 8.0)
 END_ROUNDS = 3
