@@ -141,9 +141,11 @@ async def test_a_token_file_is_read_again_once_when_its_token_is_refused(
                 admin.cluster(),
             ]
             for refused in refusals:
-                with pytest.raises(InvalidRequest) as error:
+                with pytest.raises(RaftlogError) as error:
                     await refused
-                assert error.value.code == "unauthenticated" and str(file) in error.value.detail
+                # A batch that was sent before the reset of its stream arrived may have been appended.
+                assert error.value.code in {"unauthenticated", "outcome_unknown"}
+                assert "credential" in error.value.detail and str(file) in error.value.detail
         await producer.close(flush=False)
         await consumer.close()
     asked = [header for what, header in cluster.carried if what == "GET /v1/cluster"]
