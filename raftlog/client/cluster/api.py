@@ -145,7 +145,8 @@ class HttpApi:
         """Whether the API speaks TLS."""
         self.data_tls = self.security.data_tls(self.https)
         """The TLS of data connections, which are made elsewhere; None: they are plain."""
-        self._ssl = self.security.api_context if self.https else True
+        if self.https:
+            self.security.api_context()  # files that cannot be used are reported here, not by the first call
         self._bootstrap = parse_bootstrap(bootstrap)
         for endpoint in self._bootstrap:
             self.security.check(endpoint, tls=self.https)
@@ -289,9 +290,10 @@ class HttpApi:
         if credential is not None:
             headers[AUTHORIZATION] = credential.reveal()
         timeout = aiohttp.ClientTimeout(total=call.timeout, sock_connect=CONNECT_TIMEOUT)
+        tls = self.security.api_context() if self.https else True  # with another context, no kept connection is used
         try:
             async with self._session_for(call).request(
-                call.method, url, data=call.body, headers=headers, timeout=timeout, allow_redirects=False, ssl=self._ssl
+                call.method, url, data=call.body, headers=headers, timeout=timeout, allow_redirects=False, ssl=tls
             ) as response:
                 body = await response.content.read(MAX_ANSWER_BYTES)
                 while not response.content.at_eof():

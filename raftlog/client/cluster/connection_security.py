@@ -2,7 +2,8 @@
 
 The addresses of nodes come from the cluster's metadata, so a credential is sent only to a node that TLS has verified,
 or to this machine. A token file is read again when a node no longer accepts its token: once for each token that was in
-use, so that a rotation needs no restart, and a wrong token fails at once.
+use, so that a rotation needs no restart, and a wrong token fails at once. The files of TLS are read again as
+`tls_context.py` says.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from ipaddress import ip_address
 from raftlog.client.credentials import Credentials
 from raftlog.client.settings import Settings
 from raftlog.errors import InvalidRequest, RaftlogError
-from raftlog.http2.tls import DialTls
+from raftlog.http2.tls import DialTls, prepare
 from raftlog.model import Endpoint
 from raftlog.security.secrets import Secret
+
+from .tls_context import TlsContext
 
 AUTHORIZATION = "authorization"
 HTTP1_ALPN = "http/1.1"
@@ -42,19 +45,23 @@ class ConnectionSecurity:
         """The header in use, once it is known."""
         own = self._settings
         self._uses_files = own.tls_authority is not None or own.tls_certificate is not None
-        self._api_context: ssl.SSLContext | None = None
-        self._data_tls = self._data_tls_of(_files_context(own) if self._uses_files else own.ssl)
+        self._api_files: TlsContext | None = None
+        self._data_tls: DialTls | None = None
+        if own.ssl is not None:
+            self._data_tls = DialTls.of(own.ssl)
+        elif self._uses_files:
+            self._data_tls = DialTls(TlsContext(own, prepare))
 
-    @property
     def api_context(self) -> ssl.SSLContext:
-        """The context of connections to an API that speaks TLS."""
-        if self._api_context is None:
-            if self._settings.ssl is not None:
-                self._api_context = self._settings.ssl
-            else:
-                self._api_context = _files_context(self._settings)
-                self._api_context.set_alpn_protocols([HTTP1_ALPN])
-        return self._api_context
+        """Return the context for a new connection to an API that speaks TLS.
+
+        Raises `InvalidRequest` (`invalid_config`) if it is made of files that cannot be used, and was not before.
+        """
+        if self._settings.ssl is not None:
+            return self._settings.ssl
+        if self._api_files is None:
+            self._api_files = TlsContext(self._settings, _speaking_http1)
+        return self._api_files()
 
     @property
     def prefers_https(self) -> bool:
@@ -65,7 +72,7 @@ class ConnectionSecurity:
     def data_tls(self, https: bool) -> DialTls | None:
         """Return the TLS of data connections, or None if they are plain. An API with TLS implies it."""
         if self._data_tls is None and https:
-            self._data_tls = self._data_tls_of(_files_context(self._settings))
+            self._data_tls = DialTls(TlsContext(self._settings, prepare))
         return self._data_tls
 
     def credential(self, endpoint: Endpoint, *, tls: bool) -> Secret | None:
@@ -125,38 +132,10 @@ class ConnectionSecurity:
             sent = f"this client has the certificate {self._settings.tls_certificate}"
         return InvalidRequest(UNAUTHENTICATED, f"{error.detail}; {sent}")
 
-    @staticmethod
-    def _data_tls_of(context: ssl.SSLContext | None) -> DialTls | None:
-        return None if context is None else DialTls.of(context)
 
-
-def _files_context(settings: Settings) -> ssl.SSLContext:
-    """Return a new context that verifies certificates and host names, with the client's own certificate, if any.
-
-    Raises `InvalidRequest` (`invalid_config`).
-    """
-    authority, certificate = settings.tls_authority, settings.tls_certificate
-    try:
-        context = ssl.create_default_context(cafile=authority)
-    except (OSError, ValueError) as error:
-        raise _unusable(f"{authority} contains no certificate of an authority", error) from None
-    if certificate is not None:
-        key = settings.tls_key or certificate
-        try:
-            context.load_cert_chain(certificate, key, password=_no_pass_phrase)
-        except (OSError, ValueError) as error:
-            raise _unusable(f"{certificate} and {key} are not a certificate and its key", error) from None
+def _speaking_http1(context: ssl.SSLContext) -> ssl.SSLContext:
+    context.set_alpn_protocols([HTTP1_ALPN])
     return context
-
-
-def _unusable(what: str, error: Exception) -> InvalidRequest:
-    why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-    return InvalidRequest("invalid_config", f"{what}: {why}")
-
-
-def _no_pass_phrase() -> str:
-    """Refuse an encrypted key. Otherwise OpenSSL asks for the pass phrase at the terminal, and waits."""
-    raise ValueError("the key is encrypted: use one without a pass phrase, in a file that only its user can read")
 
 
 def _is_loopback(host: str) -> bool:
