@@ -162,9 +162,11 @@ class RateLimit:
         self._last = now
 
     def allow(self, now: float) -> bool:
-        """Take one token; return False if there is none."""
+        """Take one token; return False if there is none. A refusal costs nothing: a flood has no effect after it."""
         if now > self._last:
             self._tokens = min(self._burst, self._tokens + (now - self._last) * self._rate)
             self._last = now
+        if self._tokens < 1.0:
+            return False
         self._tokens -= 1.0
-        return self._tokens >= 0.0
+        return True

@@ -40,6 +40,13 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     assert not bucket.allow(99.0)  # a clock that goes back gives nothing
 
 
+def test_a_flood_of_what_is_refused_does_not_outlast_itself() -> None:
+    """Otherwise a stranger could silence the log of refusals, or shut the way to the quorum's thread, for days."""
+    bucket = RateLimit(10.0, 5, now=0.0)
+    assert sum(bucket.allow(i / 1000) for i in range(10_000)) == pytest.approx(5 + 10 * 10, abs=2)
+    assert [bucket.allow(10.5) for _ in range(6)] == [True] * 5 + [False]
+
+
 LIMITS = Http2Limits(handshake_timeout_s=5, ping_interval_s=10, ping_timeout_s=3, idle_timeout_s=60)
 
 
