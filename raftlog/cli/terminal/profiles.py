@@ -117,16 +117,25 @@ def load_profiles(path: str) -> Profiles:
 
 
 def save_profiles(path: str, profiles: Profiles) -> None:
-    """Replace the file, for its owner alone. Raises `InvalidRequest`."""
+    """Replace the file, for its owner alone. If that fails, nothing of it is left. Raises `InvalidRequest`."""
     folder = os.path.dirname(path)
     temporary = f"{path}.{secrets.token_hex(4)}"
+    try:
+        content = profiles.text().encode()
+    except UnicodeEncodeError:  # arguments and variables may be any bytes
+        told = "an address, a name or a path is not UTF-8"
+        raise InvalidRequest("invalid_request", f"the profile cannot be kept: {told}") from None
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         # The mode is there before the content.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(profiles.text())
-        os.replace(temporary, path)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)  # it holds credentials
+            raise
     except OSError as error:
         raise InvalidRequest("invalid_request", f"cannot write the profiles {path}: {error.strerror}") from None
 

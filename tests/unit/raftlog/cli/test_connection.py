@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -151,6 +152,25 @@ class TestProfiles:
         with pytest.raises(InvalidRequest) as error:
             load_profiles(str(file))
         assert str(file) in error.value.detail and "secret-1" not in error.value.detail
+
+    def test_what_is_not_utf8_is_refused_and_leaves_no_file(self, home: Path) -> None:
+        refused = run("--token-file", "/tmp/\udcff", "profile", "create", "p", bootstrap="localhost:1")
+        assert refused.code == 1 and "is not UTF-8" in refused.stderr
+        assert not os.path.exists(profiles_path())
+
+    def test_a_replacement_that_fails_leaves_the_file_and_no_copy_of_its_credentials(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        save_profiles(profiles_path(), Profiles("", {}))
+        before = Path(profiles_path()).read_bytes()
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "replace", full)
+        with pytest.raises(InvalidRequest, match="No space left"):
+            save_profiles(profiles_path(), Profiles("", {"p": Connection(bootstrap="a:1", token=TOKEN)}))
+        assert [path.read_bytes() for path in Path(profiles_path()).parent.iterdir()] == [before]
 
     def test_a_current_profile_that_is_gone_is_reported(self, home: Path) -> None:
         save_profiles(profiles_path(), Profiles("gone", {}))
