@@ -191,9 +191,10 @@ def _init_secure(
             )
         for path in create_authority(options.authority_folder):
             click.echo(f"wrote {path}")
+    signed = node.sign()  # before the data folder is prepared, since that cannot be repeated
     os.makedirs(data_folder, mode=0o700, exist_ok=True)
     prepare()
-    for path in node.write():
+    for path in node.write(*signed):
         click.echo(f"wrote {path}")
     if node_id != min(voters):
         return

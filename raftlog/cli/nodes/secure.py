@@ -15,6 +15,7 @@ import msgspec
 from raftlog.broker.security.first_administrator import FIRST_ADMINISTRATOR_FILE, AdministratorFile
 from raftlog.broker.security.tokens import new_token
 from raftlog.config import Address
+from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint
 from raftlog.security.secrets import Secret
 
@@ -48,23 +49,32 @@ class SecureNode(msgspec.Struct, frozen=True, kw_only=True):
         local = ["localhost"] if any(Address(host=host).is_loopback for host in hosts) else []
         return [host for host in dict.fromkeys((*hosts, *local)) if not _is_unspecified(host)]
 
+    @property
+    def _trusted(self) -> str:
+        return os.path.join(self.folder, f"{AUTHORITY}.pem")
+
     def check(self) -> None:
         """Raise `InvalidRequest` if a file to write exists."""
         certificates = [f"node-{self.node_id}.pem", f"node-{self.node_id}.key"]
         check_absent([self.settings_file, *(os.path.join(self.folder, name) for name in certificates)])
 
-    def write(self) -> list[str]:
+    def sign(self) -> tuple[bytes, bytes]:
+        """Return certificate and key, and write nothing. Raises `InvalidRequest`, also if `write` could not succeed."""
+        certificate, key, _ = self.authority.sign_node(self.cluster_id, self.node_id, self.names)
+        if os.path.lexists(self._trusted) and read_file(self._trusted) != read_file(self.authority.certificate):
+            told = f"{self._trusted} is the certificate of another authority than {self.authority.certificate}"
+            raise InvalidRequest("invalid_request", f"{told}: remove it, or give another --config")
+        return certificate, key
+
+    def write(self, certificate: bytes, key: bytes) -> list[str]:
         """Write certificate, key, the authority's certificate and `node.toml`, and return their paths.
 
         Raises `InvalidRequest`.
         """
-        certificate, key, _ = self.authority.sign_node(self.cluster_id, self.node_id, self.names)
         written = write_pair(self.folder, f"node-{self.node_id}", certificate, key)
-        trusted = os.path.join(self.folder, f"{AUTHORITY}.pem")
-        content = read_file(self.authority.certificate)
-        if not os.path.exists(trusted) or read_file(trusted) != content:
-            write_new(trusted, content, PUBLIC)
-            written.append(trusted)
+        if not os.path.lexists(self._trusted):
+            write_new(self._trusted, read_file(self.authority.certificate), PUBLIC)
+            written.append(self._trusted)
         write_new(self.settings_file, self.settings_text().encode(), PUBLIC)
         return [*written, self.settings_file]
 

@@ -185,3 +185,30 @@ def test_a_users_certificate_names_its_user(machine: Path) -> None:
     shown = {"subjectAltName": tuple(("URI", name) for name in names_in(path))}
     assert ClientNames(DEFAULT_USER_NAME, "c1").user_of(shown) == "Zoë/x"
     assert "reserved" in run("tls", "create-user-certificate", "--user", "*").stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--host", "nöde"), "cannot be a name in a certificate"),
+        (("--authority", "other.pem", "--authority-key", "missing.key"), "cannot read missing.key"),
+    ],
+)
+def test_an_init_that_fails_can_be_repeated(machine: Path, options: tuple[str, ...], why: str) -> None:
+    """The data folder is prepared once, so whatever may fail comes before it."""
+    (machine / "other.pem").write_text("")
+    failed = init(0, *options)
+    assert failed.code == 1 and why in failed.stderr
+    assert not (machine / "data").exists()
+    made = init()
+    assert made.code == 0, made.stderr
+    loaded(machine, 0)
+
+
+def test_a_folder_with_the_certificate_of_another_authority_is_refused_before_anything_is_prepared(
+    machine: Path,
+) -> None:
+    (machine / "authority.pem").write_text("another")
+    failed = init()
+    assert failed.code == 1 and "is the certificate of another authority" in failed.stderr
+    assert not (machine / "data").exists() and not (machine / "node-0.pem").exists()
