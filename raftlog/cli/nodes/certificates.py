@@ -1,6 +1,7 @@
 """A cluster's own certificate authority, and the certificates that it signs, with the `cryptography` package.
 
-Keys are on the elliptic curve P-256, hashes are SHA-256. A node's certificate serves both ends of a connection. It
+Its own keys are on the elliptic curve P-256, hashes are SHA-256; an existing authority may have a key of another kind.
+A node's certificate serves both ends of a connection. It
 contains the node's name in the cluster (`raftlog/broker/tls/names.py`) and the hosts by which clients reach it. A
 user's serves a client only, and contains the user's name (`raftlog/broker/security/client_names.py`). The authority may
 sign no further authorities.
@@ -11,16 +12,22 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from raftlog.errors import InvalidRequest
 
 BACKDATED = datetime.timedelta(minutes=5)
 """Certificates are backdated, because clocks differ a little: otherwise a new one would not be valid yet elsewhere."""
+
+_SigningKey: TypeAlias = (
+    ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
+)
 
 
 def create_authority(name: str, days: float, now: datetime.datetime) -> tuple[bytes, bytes]:
@@ -56,8 +63,8 @@ def create_certificate(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(sign=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), critical=False)
-        .sign(signing, hashes.SHA256())
+        .add_extension(_key_identifier(issuer), critical=False)
+        .sign(signing, _hash_for(signing))
     )
     return _pem(certificate, key)
 
@@ -77,18 +84,41 @@ def _builder(
     )
 
 
-def _authority(authority: tuple[bytes, bytes]) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _authority(authority: tuple[bytes, bytes]) -> tuple[x509.Certificate, _SigningKey]:
     certificate, key = authority
     try:
         issuer = x509.load_pem_x509_certificate(certificate)
         signing = serialization.load_pem_private_key(key, password=None)
-    except (ValueError, TypeError) as error:
+        is_authority = any(isinstance(one.value, x509.BasicConstraints) and one.value.ca for one in issuer.extensions)
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
         raise InvalidRequest(
             "invalid_request", f"these are not the certificate and key of an authority: {error}"
         ) from None
-    if not isinstance(signing, ec.EllipticCurvePrivateKey) or signing.public_key() != issuer.public_key():
+    if not isinstance(signing, _SigningKey):
+        kinds = "an elliptic curve, RSA, Ed25519 or Ed448"
+        raise InvalidRequest("invalid_request", f"the authority's key cannot sign certificates: it must be of {kinds}")
+    if signing.public_key() != issuer.public_key():
         raise InvalidRequest("invalid_request", "the key is not that of the authority's certificate")
+    if not is_authority:
+        told = (
+            "the certificate is not that of an authority (with `CA:TRUE`), so peers would accept nothing that it signs"
+        )
+        raise InvalidRequest("invalid_request", told)
     return issuer, signing
+
+
+def _key_identifier(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """Return the identifier that the issuer has given its key: some derive it otherwise than by SHA-1 (RFC 7093)."""
+    try:
+        own = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    except x509.ExtensionNotFound:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key())  # type: ignore[arg-type]
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own.value)
+
+
+def _hash_for(key: _SigningKey) -> hashes.SHA256 | None:
+    """Return the hash of a signature; None: that of the kind of key (RFC 8410)."""
+    return None if isinstance(key, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey) else hashes.SHA256()
 
 
 def _usage(*, sign: bool) -> x509.KeyUsage:

@@ -80,3 +80,36 @@ def test_the_manuals_openssl_commands_create_the_same(tmp_path: Path) -> None:
     (commands,) = re.findall(r"```sh\n(openssl .*?)```", manual, re.DOTALL)
     subprocess.run(["sh", "-e", "-c", commands], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     load(tmp_path / "node-0.pem", tmp_path / "authority.pem", "prod", 0)
+
+
+def an_authority(folder: Path, kind: str, *options: str) -> None:
+    """Create an existing authority: `authority.pem` and `authority.key`, by openssl."""
+    extensions = ("basicConstraints=critical,CA:TRUE", "keyUsage=critical,keyCertSign,cRLSign", *options)
+    added = [text for one in extensions for text in ("-addext", one)]
+    files = ("-keyout", str(folder / "authority.key"), "-out", str(folder / "authority.pem"))
+    key = ("-newkey", *kind.split(), "-nodes", "-days", "365", "-subj", "/CN=company authority")
+    subprocess.run(("openssl", "req", "-x509", *key, *files, *added), check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("kind", ["rsa:2048", "ec -pkeyopt ec_paramgen_curve:P-384", "ed25519"])
+@pytest.mark.parametrize(
+    "options",
+    [(), ("subjectKeyIdentifier=00112233445566778899", "authorityKeyIdentifier=none")],
+    ids=["SHA-1", "own id"],
+)
+def test_an_existing_authority_signs_whatever_its_key_and_its_identifier_are(
+    tmp_path: Path, kind: str, options: tuple[str, ...]
+) -> None:
+    an_authority(tmp_path, kind, *options)
+    made = run(*make(tmp_path, tmp_path, "--cluster-id", "c", "--node-id", "0", "--host", "node0.example.org"))
+    assert made.code == 0, made.stderr
+    load(tmp_path / "node-0.pem", tmp_path / "authority.pem", "c", 0)
+
+
+def test_a_certificate_of_a_node_signs_no_other(tmp_path: Path) -> None:
+    assert run("tls", "create-authority", "--folder", str(tmp_path)).code == 0
+    assert run(*make(tmp_path, tmp_path, "--cluster-id", "c", "--node-id", "0")).code == 0
+    pair = ("--authority", str(tmp_path / "node-0.pem"), "--authority-key", str(tmp_path / "node-0.key"))
+    made = run("tls", "create-user-certificate", "--user", "alice", "--folder", str(tmp_path), *pair)
+    assert made.code == 1 and "not that of an authority (with `CA:TRUE`)" in made.stderr
+    assert not (tmp_path / "user-alice.pem").exists()
