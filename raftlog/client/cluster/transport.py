@@ -7,7 +7,8 @@ broker does not serve requests of that kind; then the request had no effect). If
 its deadline, the connection is aborted, since the outcome of the requests behind it is unknown, too.
 
 An answer may demand a pause of a caller that is over its quota (KIP-219): until its end, the owner of a `throttled`
-connection sends nothing there, and the time of requests in flight, which wait at the broker, does not run.
+connection sends nothing there, and the time of requests in flight, which wait at the broker, does not run. A request
+that expects no answer is answered only if it is refused; it is lost, and a short pause follows.
 
 A broker that sends GOAWAY (it is shutting down) gets no new requests; those in flight are still answered.
 
@@ -55,6 +56,8 @@ DEADLINE_CHECK = 0.25
 """Seconds between checks of the deadlines."""
 MAX_THROTTLE = 60.0
 """The longest pause that a broker may demand, in seconds: twice that of a raftlog node."""
+REFUSED_PAUSE = 1.0
+"""The pause after the refusal of a request without an answer, in seconds: nothing else slows its caller down."""
 FALL_BACK_AFTER = 3
 """Attempts to reach a data listener, before any was ever reached, after which the API is used."""
 HTTP2_AGAIN_FIRST, HTTP2_AGAIN_LAST = 1.0, 30.0
@@ -93,6 +96,8 @@ class BrokerConnection:
         self._pending: dict[int, _Pending] = {}
         """Requests in flight by correlation id, in the order of sending."""
         self._next_id = 0
+        self._last_unanswered = -1
+        """The newest request that expects no answer."""
         self._going_away = False
         self._timer: asyncio.TimerHandle | None = None
         self._on_change = on_change
@@ -145,6 +150,8 @@ class BrokerConnection:
             self._pending[correlation_id] = _Pending(request, self._loop.time())
             if self._timer is None:
                 self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines)
+        else:
+            self._last_unanswered = correlation_id
 
     def close(self, reason: str) -> None:
         """Close the connection; requests in flight are lost."""
@@ -163,6 +170,11 @@ class BrokerConnection:
                 f"node {self.node_id} could not read a request: {response.error}: {response.detail}"
             )
         pending = self._pending.pop(response.correlation_id, None)
+        if pending is None and isinstance(response, ErrorResponse) and response.correlation_id <= self._last_unanswered:
+            if not self.throttled:
+                logger.warning("node %d refused a request that has no answer: %s", self.node_id, response.error)
+            self._throttle(REFUSED_PAUSE)
+            return
         if pending is None or pending.request.path != stream.path:
             raise RemoteProtocolError(f"an answer without a request: {response.correlation_id} on {stream.path}")
         if isinstance(response, ThrottledResponse) and response.throttle_ms:
