@@ -5,6 +5,9 @@ request, so a success is remembered for `REMEMBERED_SECONDS` under a key that is
 process: the memory holds no password, and its keys cannot be computed outside. Only successes are remembered, and only
 for the version of the user that was checked. Equal checks at the same time share one computation.
 
+The checks that wait take turns by host, so that wrong passwords from some hosts do not keep the right ones of others
+out (`check_queue`). Hosts and credentials with a success within `KNOWN_SECONDS` come first.
+
 An unknown name costs the same as a known one with a wrong password: the same computation, against a hash that no
 password matches (S12).
 """
@@ -12,7 +15,6 @@ password matches (S12).
 from __future__ import annotations
 
 import hmac
-from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -23,17 +25,20 @@ from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, Ret
 from raftlog.ports import Answer, Clock, Scheduler, Worker
 from raftlog.security.secrets import Secret
 
+from .check_queue import MAX_WAITING, CheckQueue, Dropped, Waiting, host_of
+from .successes import Successes
+
 THREADS = 2
 """Threads of the pool."""
-MAX_CHECKS = THREADS + 64
+MAX_CHECKS = THREADS + MAX_WAITING
 """Most checks that are computed or wait for a thread; 64 wait for less than two seconds."""
-MAX_CHECKS_OF_HOST = 16
-"""Most of them for one address, so that wrong passwords from one host leave room for others."""
 MAX_SHARING = 1_000
 """Most requests that share one check."""
 REMEMBERED_SECONDS = 60.0
+KNOWN_SECONDS = 3600.0
+"""The time for which a success lets the checks of its host, and of its credential, go first."""
 MAX_REMEMBERED = 10_000
-"""Most successes that are remembered; the oldest is forgotten first."""
+"""Most successes, and most hosts with one, that are remembered; the oldest is forgotten first."""
 KEY_BYTES = 32
 
 _Key: TypeAlias = tuple[bytes, int]
@@ -68,6 +73,7 @@ class _Check(msgspec.Struct):
     """One computation, and the requests that wait for it."""
 
     host: str
+    work: Callable[[], bool]
     answers: list[Answer[bool]]
 
 
@@ -85,9 +91,12 @@ class PasswordChecks:
         self._key = random_bytes(KEY_BYTES)
         self._unmatched = hasher.unmatched_phc()
         self._running: dict[_Key, _Check] = {}
-        self._hosts: Counter[str] = Counter()
-        self._remembered: OrderedDict[_Key, float] = OrderedDict()
-        """Success → the time at which it is forgotten; in that order."""
+        self._queue: CheckQueue[_Key] = CheckQueue()
+        """Those of `_running` that wait for a thread."""
+        self._computing = 0
+        """The number of the others, which the worker has."""
+        self._credentials: Successes[_Key] = Successes(MAX_REMEMBERED, KNOWN_SECONDS)
+        self._hosts: Successes[str] = Successes(MAX_REMEMBERED, KNOWN_SECONDS)
 
     @property
     def running(self) -> int:
@@ -101,25 +110,19 @@ class PasswordChecks:
         (`overloaded`) if too many checks wait, or the computation lacks memory.
         """
         key = (self._mac(name, password), 0 if stored is None else stored.version)
-        if self._is_remembered(key) and stored is not None:
+        host = host_of(host)
+        now = self._clock.monotonic()
+        if stored is not None and self._credentials.is_within(key, REMEMBERED_SECONDS, now):
+            self._hosts.note(host, now)
             answer(True)
             return
         running = self._running.get(key)
-        if running is not None:
-            if len(running.answers) >= MAX_SHARING:
-                answer(_overloaded("too many requests with the same name wait for the check of their password"))
-            else:
-                running.answers.append(answer)
-            return
-        if len(self._running) >= MAX_CHECKS:
-            answer(_overloaded("too many passwords are being checked"))
-        elif self._hosts[host] >= MAX_CHECKS_OF_HOST:
-            answer(_overloaded("too many passwords from this address are being checked"))
+        if running is None:
+            self._begin(key, _Check(host, self._work(password, stored), [answer]))
+        elif len(running.answers) >= MAX_SHARING:
+            answer(_overloaded("too many requests with the same name wait for the check of their password"))
         else:
-            self._hosts[host] += 1
-            self._running[key] = _Check(host, [answer])
-            work = self._work(password, stored)
-            self._worker.submit(work, lambda matched, error: self._was_checked(key, matched, error))
+            running.answers.append(answer)
 
     # --- Inside ---
 
@@ -128,9 +131,32 @@ class PasswordChecks:
         message = len(encoded).to_bytes(4) + encoded + password.reveal().encode("utf-8", "surrogatepass")
         return hmac.digest(self._key, message, "sha256")
 
-    def _is_remembered(self, key: _Key) -> bool:
-        until = self._remembered.get(key)
-        return until is not None and self._clock.monotonic() < until
+    def _begin(self, key: _Key, check: _Check) -> None:
+        """Let a check wait for its turn, and drop another, or this one, if there is no room."""
+        now = self._clock.monotonic()
+        self._running[key] = check
+        known_credential = self._credentials.is_within(key, KNOWN_SECONDS, now)
+        known_host = self._hosts.is_within(check.host, KNOWN_SECONDS, now)
+        dropped = self._queue.put(Waiting(key, check.host, known_credential, known_host))
+        if dropped is not None:
+            self._drop(dropped)
+        self._use_threads()
+
+    def _use_threads(self) -> None:
+        """Hand the checks whose turn it is to the threads that are free."""
+        while self._computing < THREADS and (key := self._queue.take()) is not None:
+            self._computing += 1
+            self._compute(key)
+
+    def _compute(self, key: _Key) -> None:
+        self._worker.submit(self._running[key].work, lambda matched, error: self._was_checked(key, matched, error))
+
+    def _drop(self, dropped: Dropped[_Key]) -> None:
+        check = self._running.pop(dropped.key)
+        where = ", most of them from this address" if dropped.is_of_busiest_host else ""
+        error = _overloaded(f"too many passwords are being checked{where}")
+        # On the loop's next turn: what another's answer does is no concern of the request that arrives.
+        self._scheduler.call_soon(lambda: _answer(check, error))
 
     def _work(self, password: Secret, stored: Stored | None) -> Callable[[], bool]:
         """Return the computation. It is the same whether user, password or neither exists."""
@@ -148,29 +174,24 @@ class PasswordChecks:
 
     def _was_checked(self, key: _Key, matched: bool | None, error: BaseException | None) -> None:
         check = self._running.pop(key)
-        self._hosts[check.host] -= 1
-        if not self._hosts[check.host]:
-            del self._hosts[check.host]
+        self._computing -= 1
         if matched:
-            self._remember(key)
+            now = self._clock.monotonic()
+            self._credentials.note(key, now)
+            self._hosts.note(check.host, now)
         outcome: bool | RaftlogError = bool(matched)
         if isinstance(error, RaftlogError):
             outcome = error
         elif error is not None:
             raise_soon(self._scheduler, error)
             outcome = InvariantViolation("the check of a password failed; see `unforeseen` in the node's log")
-        for answer in check.answers:
-            answer(outcome)
+        self._use_threads()
+        _answer(check, outcome)
 
-    def _remember(self, key: _Key) -> None:
-        now = self._clock.monotonic()
-        self._remembered[key] = now + REMEMBERED_SECONDS
-        self._remembered.move_to_end(key)
-        while self._remembered:
-            oldest, until = next(iter(self._remembered.items()))
-            if now < until and len(self._remembered) <= MAX_REMEMBERED:
-                break
-            del self._remembered[oldest]
+
+def _answer(check: _Check, outcome: bool | RaftlogError) -> None:
+    for answer in check.answers:
+        answer(outcome)
 
 
 def _overloaded(why: str) -> RetriableError:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from raftlog.broker.security import passwords
+from raftlog.broker.security.check_queue import MAX_WAITING, MAX_WAITING_OF_HOST
 from raftlog.broker.security.password_checks import (
+    KNOWN_SECONDS,
     MAX_CHECKS,
-    MAX_CHECKS_OF_HOST,
     MAX_REMEMBERED,
     MAX_SHARING,
     REMEMBERED_SECONDS,
+    THREADS,
     PasswordChecks,
     Stored,
 )
@@ -137,18 +139,25 @@ class TestBounds:
         pool = Pool()
         for number in range(MAX_CHECKS):
             assert pool.ask(name=f"user{number}", host=f"h{number}") == []
-        (refused,) = pool.ask(name="late", host="late")
+        late = pool.ask(name="late", host="late")
+        pool.scheduler.run()
+        (refused,) = late
         assert isinstance(refused, RetriableError) and refused.code == "overloaded"
         pool.worker.run_all()
         assert pool.checks.running == 0 and pool.answer(name="late", host="late") is True
 
     def test_one_address_leaves_room_for_others_s10(self) -> None:
         pool = Pool()
-        for number in range(MAX_CHECKS_OF_HOST):
+        most = THREADS + MAX_WAITING_OF_HOST
+        for number in range(most):
             assert pool.ask(BAD, name=f"user{number}", host="attacker") == []
-        (refused,) = pool.ask(BAD, name="more", host="attacker")
-        assert isinstance(refused, RetriableError) and "from this address" in refused.detail
-        assert pool.ask(host="honest") == []
+        more = pool.ask(BAD, name="more", host="attacker")
+        pool.scheduler.run()
+        (refused,) = more
+        assert (
+            isinstance(refused, RetriableError) and "from this address; retry later, or use a token" in refused.detail
+        )
+        assert pool.ask(host="honest") == [] and pool.checks.running == most + 1
         pool.worker.run_all()
         assert pool.ask(BAD, name="more", host="attacker") == []
 
@@ -158,6 +167,110 @@ class TestBounds:
         assert isinstance(answers[-1][0], RetriableError)
         pool.worker.run_all()
         assert answers[:-1] == [[True]] * MAX_SHARING
+
+
+class Flood:
+    """Hosts that send wrong passwords as fast as they are refused."""
+
+    def __init__(self, pool: Pool, hosts: int) -> None:
+        self.pool = pool
+        self.hosts = [f"198.51.100.{number}" for number in range(hosts)]
+        self.sent = 0
+
+    def fill(self) -> None:
+        for _ in range(MAX_CHECKS):
+            for host in self.hosts:
+                self.sent += 1
+                self.pool.ask(BAD, name=f"user{self.sent}", stored=None, host=host)
+
+    def turns_until(self, answers: list[bool | RaftlogError]) -> int:
+        """Compute one check after the other beside the flood, until there is an answer; return their number."""
+        for turn in range(10 * MAX_CHECKS):
+            self.pool.scheduler.run()
+            if answers:
+                assert answers in ([True], [False]), "it was checked"
+                return turn
+            self.fill()
+            self.pool.worker.run_one()
+        raise AssertionError("no answer")
+
+
+class TestTurns:
+    """Wrong passwords of some hosts, and the right one of another."""
+
+    def test_five_hosts_of_wrong_passwords_do_not_keep_a_sixth_out_s10(self) -> None:
+        pool = Pool()
+        flood = Flood(pool, hosts=5)
+        flood.fill()
+        answers = pool.ask(host="192.0.2.1")
+        assert flood.turns_until(answers) <= THREADS + len(flood.hosts) + 1
+        assert answers == [True] and pool.checks.running <= MAX_CHECKS
+
+    def test_a_host_with_a_success_comes_first_s10(self) -> None:
+        pool = Pool()
+        assert pool.answer(host="192.0.2.1") is True
+        pool.clock.advance(KNOWN_SECONDS - 1)
+        flood = Flood(pool, hosts=20)
+        flood.fill()
+        assert flood.turns_until(pool.ask(name="bob", host="192.0.2.1")) <= THREADS + 2
+
+    def test_a_credential_with_a_success_comes_first_from_any_host_and_after_its_minute_s10(self) -> None:
+        pool = Pool()
+        assert pool.answer(host="192.0.2.1") is True
+        pool.clock.advance(REMEMBERED_SECONDS)
+        flood = Flood(pool, hosts=20)
+        flood.fill()
+        assert flood.turns_until(pool.ask(host=flood.hosts[0])) <= THREADS + 2
+
+    def test_after_an_hour_it_has_its_turn_like_any_other(self) -> None:
+        pool = Pool()
+        assert pool.answer(host="192.0.2.1") is True
+        pool.clock.advance(KNOWN_SECONDS)
+        flood = Flood(pool, hosts=20)
+        flood.fill()
+        turns = flood.turns_until(pool.ask(host="192.0.2.1"))
+        assert len(flood.hosts) <= turns <= THREADS + len(flood.hosts) + 1
+
+    def test_a_known_name_waits_as_long_as_an_unknown_one_s12(self) -> None:
+        """Otherwise the order would tell which names exist, and which of them work at present."""
+
+        def turns(name: str, stored: Stored | None) -> int:
+            pool = Pool()
+            assert pool.answer(host="192.0.2.1") is True
+            flood = Flood(pool, hosts=20)
+            flood.fill()
+            return flood.turns_until(pool.ask(BAD, name=name, stored=stored, host="203.0.113.1"))
+
+        assert turns("alice", ALICE) == turns("nobody", None) == turns("bob", Stored("", 1))
+
+    def test_one_wrong_password_under_flood_costs_one_hash_s12(self) -> None:
+        for stored in (ALICE, None, Stored("", 1)):
+            pool = Pool()
+            flood = Flood(pool, hosts=5)
+            flood.fill()
+            turns = flood.turns_until(pool.ask(BAD, stored=stored, host="203.0.113.1"))
+            assert len(pool.hasher.calls) == turns and len(set(pool.hasher.calls)) == 1
+
+    def test_the_dropped_check_is_answered_and_what_its_answer_does_harms_no_other_request_s10(self) -> None:
+        pool = Pool()
+        seen: list[bool | RaftlogError] = []
+
+        def raising(answer: bool | RaftlogError) -> None:
+            seen.append(answer)
+            raise ZeroDivisionError
+
+        for number in range(THREADS + MAX_WAITING_OF_HOST - 1):
+            pool.ask(BAD, name=f"user{number}", host="busy")
+        pool.checks.check("last", BAD, None, "busy", raising)
+        for number in range(MAX_WAITING - MAX_WAITING_OF_HOST):
+            pool.ask(BAD, name=f"other{number}", stored=None, host=f"h{number % 4}")
+        answers = pool.ask(host="192.0.2.1")
+        with pytest.raises(ZeroDivisionError):
+            pool.scheduler.run()
+        (dropped,) = seen
+        assert isinstance(dropped, RetriableError) and dropped.code == "overloaded"
+        pool.worker.run_all()
+        assert answers == [True] and len(seen) == 1 and pool.checks.running == 0
 
 
 class TestErrors:
