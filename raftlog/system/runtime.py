@@ -114,9 +114,17 @@ class ThreadWorker:
     Invariant: `_waking` is true while a wake-up of the loop is on its way that will find the content of `_results`.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str = "worker") -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        threads: int,
+        name: str = "worker",
+        initializer: Callable[[], None] | None = None,
+    ) -> None:
+        """`initializer` is called once on each thread, before its first work. It must not raise."""
         assert threads > 0, threads
         self._loop = loop
+        self._initializer = initializer
         self._work: SimpleQueue[tuple[Callable[[], Any], _Done] | None] = SimpleQueue()
         self._results: deque[tuple[_Done, Any, BaseException | None]] = deque()
         self._waking = False
@@ -155,6 +163,8 @@ class ThreadWorker:
         self._waker.close()
 
     def _run(self) -> None:
+        if self._initializer is not None:
+            self._initializer()
         while (item := self._work.get()) is not None:
             work, done = item
             try:

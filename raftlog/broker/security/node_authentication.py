@@ -17,6 +17,7 @@ from metadata.view import ClusterView
 from raftlog.config import OidcConfig, SecurityConfig
 from raftlog.ports import Answer, Clock
 from raftlog.security.presented import Presented
+from raftlog.system.priority import lower_priority
 from raftlog.system.runtime import LoopScheduler, ThreadWorker
 
 from .authentication import Authentication
@@ -51,7 +52,8 @@ class NodeAuthentication:
 
         loop = asyncio.get_running_loop()
         scheduler = LoopScheduler(loop)
-        self._pool = ThreadWorker(loop, THREADS, "passwords")
+        # Strangers decide how many passwords are checked: this must not take time from the log's and the quorum's work.
+        self._pool = ThreadWorker(loop, THREADS, "passwords", lower_priority)
         self._reader: ThreadWorker | None = None
         self._keys: SigningKeys | None = None
         checks = PasswordChecks(passwords, clock, scheduler, self._pool, secrets.token_bytes)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gc
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from structlog.testing import capture_logs
 from metadata.records.events import TokenChanged, TokenRemoved, UserChanged, UserRemoved
 from metadata.records.security import TokenRecord, UserRecord
 from metadata.view import ClusterView
+from raftlog.broker.security import passwords
 from raftlog.broker.security.authentication import Authentication
 from raftlog.broker.security.node_authentication import NodeAuthentication
 from raftlog.broker.security.passwords import new_material
@@ -29,6 +31,7 @@ from raftlog.security.presented import Presented
 from raftlog.security.secrets import Secret
 from raftlog.system.clock import SystemClock
 from raftlog.system.futures import future_of
+from raftlog.system.priority import BACKGROUND_NICE
 from tests.support.security.authenticated_world import basic, bearer, header
 from tests.support.security.identity_provider import AUDIENCE, ISSUER, IdentityProvider
 
@@ -81,6 +84,23 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     made = Node(tmp_path)
     yield made
     await made.authentication.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has a nice value of its own on Linux only")
+async def test_passwords_are_checked_at_a_lower_priority_than_the_nodes_work(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matches, found = passwords.matches, []
+
+    def watched(phc: str, secret: bytes) -> bool:
+        found.append(os.getpriority(os.PRIO_PROCESS, 0))
+        return matches(phc, secret)
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    monkeypatch.setattr(passwords, "matches", watched)
+    await node.put_user("alice", PASSWORD)
+    assert (await node.authenticate(basic("alice", PASSWORD))).user == "alice"
+    assert found == [max(before, BACKGROUND_NICE)] and os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 async def until(condition: Callable[[], bool]) -> None:
