@@ -179,15 +179,16 @@ class ScramServer:
         return f"{parts[0]},{parts[1]},", parts[2]
 
     def _take_user(self, name: str) -> None:
+        # Made for every name, so that its cost tells nothing.
+        seed = hmac.digest(self._unknown_key, name.encode(), "sha512")
+        substitute = ScramMaterial(SCRAM_ITERATIONS, seed[:SCRAM_SALT_BYTES], seed, seed)
         try:
             self._user = check_user_name(name)
-            self._stored = self._material(name)
+            found = self._material(name)
         except InvalidRequest:
-            self._stored = None  # No user has such a name.
-        self._known = self._stored is not None
-        if self._stored is None:
-            seed = hmac.digest(self._unknown_key, name.encode(), "sha512")
-            self._stored = ScramMaterial(SCRAM_ITERATIONS, seed[:SCRAM_SALT_BYTES], seed, seed)
+            found = None  # No user has such a name.
+        self._known = found is not None
+        self._stored = found or substitute
 
     def _decoded(self, text: str) -> bytes:
         try:

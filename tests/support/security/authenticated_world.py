@@ -13,7 +13,7 @@ from raftlog.broker.security.access_claims import AccessClaims
 from raftlog.broker.security.authentication import Authentication
 from raftlog.broker.security.authenticator import Authenticator
 from raftlog.broker.security.client_names import ClientNames
-from raftlog.broker.security.password_checks import PasswordChecks
+from raftlog.broker.security.password_checks import Hasher, PasswordChecks
 from raftlog.broker.security.sessions import Sessions
 from raftlog.broker.security.tokens import NewToken, new_token
 from raftlog.broker.security.unauthenticated import Cause, Unauthenticated
@@ -72,7 +72,16 @@ class NamedAccessTokens:
 class AuthenticatedWorld:
     """One node's authentication on manual time."""
 
-    def __init__(self, *, mode: Any = "required", oidc: bool = True, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        mode: Any = "required",
+        oidc: bool = True,
+        hasher: Hasher | None = None,
+        checks: type[PasswordChecks] = PasswordChecks,
+        **settings: Any,
+    ) -> None:
+        """`hasher` replaces the counted one, and `checks` the class of the pool, by one with a planted bug."""
         self.table = SecurityTable()
         self.scheduler = ManualScheduler()
         self.clock = self.scheduler.clock
@@ -81,7 +90,9 @@ class AuthenticatedWorld:
         self.access_tokens = NamedAccessTokens()
         self.refusals: list[tuple[str, str, str, str]] = []
         self.index = 0
-        self.checks = PasswordChecks(self.hasher, self.clock, self.scheduler, self.worker, lambda length: b"k" * length)
+        self.checks = checks(
+            hasher or self.hasher, self.clock, self.scheduler, self.worker, lambda length: b"k" * length
+        )
         self.authenticator = Authenticator(
             SecurityConfig(mode=mode, **settings),
             self.table,
@@ -102,8 +113,10 @@ class AuthenticatedWorld:
         self.index += 1
         self.sessions.on_events(self.index, events)
 
-    def put_user(self, name: str, password: str | None = None, *, superuser: bool = False) -> UserRecord:
-        phc = "" if password is None else hashed(password)
+    def put_user(self, name: str, password: str | None = None, *, superuser: bool = False, phc: str = "") -> UserRecord:
+        """Create or change a user. `phc` is a real hash, for a world with a real hasher."""
+        if password is not None:
+            phc = hashed(password)
         user = UserRecord(name, superuser, None, phc, self.index + 1, self.index + 1)
         self.apply(UserChanged(user))
         return user
