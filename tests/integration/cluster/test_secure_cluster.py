@@ -16,6 +16,7 @@ from raftlog.cli.nodes.authority import create_authority
 from raftlog.cli.nodes.local_cluster import LocalCluster, LocalNode, free_base_port
 from raftlog.cli.nodes.local_security import LocalSecurity
 from raftlog.cli.nodes.pem_files import write_pair
+from tests.support.security.token_texts import secret_part
 
 pytestmark = pytest.mark.integration
 
@@ -103,7 +104,7 @@ def test_plain_text_is_refused_at_both_ports(cluster: LocalCluster) -> None:
 
 def test_the_token_is_in_its_file_alone(cluster: LocalCluster, security: LocalSecurity) -> None:
     """Not in the nodes' logs, settings and journals, and not in the list of processes."""
-    secret = security.token().rpartition("_")[2].encode()
+    secret = secret_part(security.token()).encode()
     found = [path for path in Path(cluster.folder).rglob("*") if path.is_file() and secret in path.read_bytes()]
     assert [path.name for path in found] == ["admin.token"]
     for node in cluster.nodes:
