@@ -1,4 +1,4 @@
-"""The part of a token's text that nobody else may know."""
+"""The secret part of a token's text."""
 
 from __future__ import annotations
 
