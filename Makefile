@@ -10,7 +10,7 @@ SAMPLE ?= 150
 JOBS ?= 1
 SPARK ?= 1
 
-.PHONY: demo pipeline test check format sim soak mutants power-loss clean
+.PHONY: demo pipeline test check docs format sim soak mutants power-loss clean
 
 demo: $(VENV)/.installed-demo  ## three nodes, real data, a killed leader, nothing lost; then `pipeline`, unless SPARK=0
 	$(BIN)/python -P examples/demo.py
@@ -30,6 +30,10 @@ check: $(VENV)/.installed-dev  ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs  ## the documentation site, into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -P -m mkdocs build --strict  # (with --quiet it would not notice warnings)
+	@echo "open build/site/index.html"
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -66,6 +70,10 @@ $(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml
 $(VENV)/.installed-pipeline: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[pipeline,spark]'
 	@touch $@ $(VENV)/.installed-demo
+
+$(VENV)/.installed-docs: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
