@@ -270,12 +270,20 @@ async def start_api(
 
     Raises `OSError` if the address cannot be bound.
     """
+    connections = app[CONTEXT].connections
+    connections.most_now = most_connections
     door = None
     if ssl_context is not None:
         given = ssl_context
+        connections.shares_with_handshakes = True
         source = (lambda: given) if isinstance(given, ssl.SSLContext) else given
-        door = TlsDoor(source, plain=None if accepts_plain else plain_refusal, on_refused=on_refused)
-    runner = ApiRunner(app, most_connections)
+        door = TlsDoor(
+            source,
+            plain=None if accepts_plain else plain_refusal,
+            on_refused=on_refused,
+            most_handshakes=connections.most_handshakes,
+        )
+    runner = ApiRunner(app)
     await runner.setup()
     try:
         site = ApiSite(runner, host, port, door=door, on_short=on_short)

@@ -29,6 +29,7 @@ async def authenticate(request: web.Request, context: ApiContext) -> Caller:
     credential cannot be checked at present."""
     found = await context.service.access.authenticate(presented(request))
     request[AUTHENTICATED] = found
+    context.connections.recognize(request.protocol)
     return found.caller
 
 
@@ -39,7 +40,7 @@ async def recognize(request: web.Request, context: ApiContext) -> None:
     if access.needs_credentials and given.authorization is None and given.certificate is None:
         return  # A load balancer: no failed attempt, of which the audit log would be full.
     try:
-        request[AUTHENTICATED] = await access.authenticate(given)
+        await authenticate(request, context)
     except InvalidRequest as error:
         # The answer is the one that everybody gets; the audit log has the attempt.
         if error.code != "unauthenticated":

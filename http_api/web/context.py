@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -23,6 +23,7 @@ from raftlog.security.principals import ANONYMOUS, Caller
 from raftlog.system.futures import future_of
 from raftlog.system.runtime import call_on
 
+from .connections import Connections
 from .hosts import HostPolicy
 from .limits import OFFLOAD_BYTES, Limits
 from .patience import Patience
@@ -115,6 +116,7 @@ class ApiContext:
         self.policy = policy
         self.limits = limits
         self.clock_ms = clock_ms
+        self.connections: Connections[Hashable] = Connections(limits)
         self.threads = CodecThreads(limits.codec_threads, limits.codec_queue)
         self.decisions = Patience(DECISION_TIMEOUT_S)
         """Changes that the broker has begun to propose to the quorum."""

@@ -36,6 +36,10 @@ MAX_READ_BYTES = MAX_FETCH_BYTES
 DEFAULT_READ_RECORDS = 10_000
 MAX_READ_RECORDS = 100_000
 
+COUNTED_BYTES = 16 * KIB
+"""Waiting bytes of a connection are counted from this number on: to count the usual head would cost more than it
+holds."""
+
 MAX_RECORDS_PER_REQUEST = 200_000
 """The smallest records are 12 bytes of JSON: without a bound one body would create a million and a half objects, and
 each full garbage collection, which blocks the event loop, would visit them all."""
@@ -57,7 +61,24 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_requests_of_caller: int = 768
     """The same of one user, or of one address of clients without a name: the rest is for others."""
     max_connections: int = 4_096
-    """A further connection is answered `overloaded` and closed."""
+    """An idle connection gives way to a further one; if all are at work, that one is answered `overloaded` and
+    closed. With TLS an eighth of them are for handshakes."""
+    max_handshakes: int = 512
+    """TLS handshakes in progress; beyond it, one of the address with the most gives way."""
+    share_of_others: int = 4
+    """One part in this many of all connections is not for the address that has the rest."""
+    max_strangers: int = 512
+    """Connections without an authenticated request, where requests need a credential; beyond it, one of the address
+    with the most gives way."""
+    max_strangers_per_address: int = 384
+    """The same of one address; beyond it, its oldest gives way."""
+    stranger_timeout_s: float = 30.0
+    """The time after which a connection without an authenticated request is closed."""
+    max_stranger_bytes: int = 1 * MIB
+    """Bytes of unanswered input of a stranger's connection; beyond it, the connection is cut."""
+    max_waiting_bytes: int = 64 * MIB
+    """Bytes of heads that are not complete, and of requests behind another one of their connection, of all
+    connections; beyond it, the one with the most is cut."""
     max_line_bytes: int = 8_190
     """The request line, and each header field."""
     max_header_fields: int = 64

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any
 
 import structlog
 from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.streams import StreamReader
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.system.paced_server import PacedServer
 from raftlog.system.tls_door import PlainRefusal, TlsDoor
 
-from .context import CONTEXT
+from .context import CONTEXT, ApiContext
 from .expectations import EXPECTATION
-from .limits import Limits
+from .limits import COUNTED_BYTES
 from .middleware import request_id_of
 from .problems import error_of_http, problem
 
@@ -31,7 +33,11 @@ _log = structlog.get_logger(__name__)
 
 BACKLOG = 1024
 
+MOST_WAIT_S = 1.0
+"""Longest time between two looks for strangers whose time is over, in seconds."""
+
 RequestFactory = Callable[[RawRequestMessage, Any, Any, Any, Any], web.BaseRequest]
+RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _QUOTED = re.compile(r"(?<!Duplicate)(?<!Missing)(?::?\s+b?['\"]|:?\s*bytearray\().*")
 
 _TOO_MANY = (
@@ -52,20 +58,85 @@ def plain_refusal() -> PlainRefusal:
 
 
 class ApiProtocol(web.RequestHandler):
-    """One connection."""
+    """One connection.
 
-    __slots__ = ("_server",)
+    Invariant: `_waiting` has an entry for each request in aiohttp's queue (`_messages`).
+    """
+
+    __slots__ = ("_counted", "_end", "_head_bytes", "_last_body", "_server", "_stranger_bytes", "_waiting")
 
     def __init__(self, server: ApiServer, *, loop: asyncio.AbstractEventLoop, **options: Any) -> None:
         super().__init__(server, loop=loop, **options)
         self._server = server
+        self._head_bytes = 0
+        """Bytes of a head that is not complete."""
+        self._waiting: deque[int] = deque()
+        """Bytes of the requests that wait for their turn."""
+        self._stranger_bytes = 0
+        """Bytes of a stranger's body, which nothing reads before the stranger is known."""
+        self._last_body: StreamReader | None = None
+        """The body of the newest request."""
+        self._counted = False
+        """Whether the server counts the bytes that wait."""
+        self._end: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._server.has_too_many():
-            assert isinstance(transport, asyncio.WriteTransport)
+        assert isinstance(transport, asyncio.Transport)
+        if not self._server.take_in(self, transport):
             transport.write(self._server.refusal)
             self.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = len(self._messages)
+        super().data_received(data)
+        arrived = len(self._messages) - before
+        body = self._last_body
+        if arrived > 0:
+            # A read may bring several requests. Its bytes are the last one's: that is served after the others.
+            self._waiting.extend([0] * (arrived - 1))
+            self._waiting.append(self._head_bytes + len(data))
+            self._head_bytes = 0
+            self._last_body = self._messages[-1][1]
+            self._server.limited.begin(self)
+        elif body is None or body.is_eof():
+            self._head_bytes += len(data)
+        elif self._waiting:
+            self._waiting[-1] += len(data)
+        elif self._server.limited.is_stranger(self):
+            self._stranger_bytes += len(data)
+        else:
+            return
+        self._count()
+
+    def request_begins(self) -> None:
+        """Note that the next request has left the queue."""
+        if self._waiting:
+            self._waiting.popleft()
+            self._count()
+
+    def request_ended(self) -> None:
+        """Note that a request has been served."""
+        self._stranger_bytes = 0
+        if not self._messages:
+            self._server.limited.end(self)
+        self._count()
+
+    def give_way(self) -> None:
+        """Drop the connection: others need its place, or the memory of what waits in it."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _count(self) -> None:
+        waiting = self._head_bytes + self._stranger_bytes + sum(self._waiting)
+        if self._counted or waiting >= COUNTED_BYTES:
+            self._counted = waiting >= COUNTED_BYTES
+            self._server.hold(self, waiting if self._counted else 0)
 
     def handle_error(
         self,
@@ -87,6 +158,8 @@ class ApiProtocol(web.RequestHandler):
             _log.error("request_failed", request_id=request_id_of(request), exc_info=exc)
         response = problem(error, request_id_of(request))
         response.force_close()
+        if self._end is None:  # No middleware has a deadline for this answer.
+            self._end = self._loop.call_later(self._server.write_timeout_s, self.give_way)
         return response
 
     async def finish_response(
@@ -98,54 +171,73 @@ class ApiProtocol(web.RequestHandler):
 
 
 class ApiServer(web.Server):
-    """Creates a protocol for each connection, and counts them."""
+    """Creates a protocol for each connection, and lets connections give way to others (`connections.py`)."""
 
-    def __init__(
-        self,
-        inner: web.Server,
-        limits: Limits,
-        most_connections: Callable[[], int | None],
-        on_closed: Callable[[web.RequestHandler], None],
-        **options: Any,
-    ) -> None:
-        """`inner` is the server that aiohttp built from the application. `most_connections`: the number of connections
-        allowed at present, if that is less than the limit. `on_closed` is called for each connection that closed."""
+    def __init__(self, inner: web.Server, context: ApiContext, **options: Any) -> None:
+        """`inner` is the server that aiohttp built from the application."""
         super().__init__(
-            inner.request_handler,
+            _noted(inner.request_handler),
             request_factory=_undecided(inner.request_factory),
             handler_cancellation=True,
             loop=asyncio.get_running_loop(),
         )
         self._options = options
-        self._limits = limits
-        self._most_connections = most_connections
-        self._on_closed = on_closed
-        self._open = 0
+        self._context = context
+        self.limited = context.connections
+        self._look: asyncio.TimerHandle | None = None
+        """The next look for strangers whose time is over."""
 
     @property
     def refusal(self) -> bytes:
         """Return the answer to a connection beyond the limit."""
-        refused = problem(RetriableError("overloaded", f"{self._most} connections are open"), "none").body
+        detail = f"all {self.limited.most} connections, or those of one address, are at work"
+        refused = problem(RetriableError("overloaded", detail), "none").body
         assert isinstance(refused, bytes)
         return _TOO_MANY % (len(refused), refused)
 
     @property
-    def _most(self) -> int:
-        most, bound = self._limits.max_connections, self._most_connections()
-        return most if bound is None else min(most, bound)
+    def write_timeout_s(self) -> float:
+        """Return the seconds in which a client must read a short answer."""
+        return self._context.limits.write_timeout_s
 
-    def has_too_many(self) -> bool:
-        """Return whether the connection that was just made is beyond the limit."""
-        return self._open > self._most
+    def take_in(self, arrived: ApiProtocol, transport: asyncio.Transport) -> bool:
+        """Register a connection; return whether there is room for it. Others may give way to it."""
+        name = transport.get_extra_info("peername")
+        address = str(name[0]) if isinstance(name, tuple) and name else ""
+        is_known = not self._context.service.access.needs_credentials
+        leaving = self.limited.arrive(arrived, address, self._loop.time(), is_known=is_known)
+        self._let_go(one for one in leaving if one is not arrived)
+        self._look_later()
+        return arrived not in leaving
 
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        self._open += 1
-        super().connection_made(handler, transport)
+    def hold(self, connection: ApiProtocol, count: int) -> None:
+        """Note how many bytes of a connection wait; connections may give way because of them."""
+        self._let_go(self.limited.hold(connection, count))
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        self._open -= 1
-        self._on_closed(handler)
+        self.limited.leave(handler)
+        self._context.service.access.leave(handler)
         super().connection_lost(handler, exc)
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        await super().shutdown(timeout)
+
+    def _look_later(self) -> None:
+        if self._look is None and self.limited.strangers:
+            wait = min(MOST_WAIT_S, self._context.limits.stranger_timeout_s / 4)
+            self._look = self._loop.call_later(wait, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        self._look = None
+        self._let_go(self.limited.overdue(self._loop.time()))
+        self._look_later()
+
+    def _let_go(self, leaving: Iterable[Hashable]) -> None:
+        for one in leaving:
+            assert isinstance(one, ApiProtocol)
+            one.give_way()
 
     def __call__(self) -> web.RequestHandler:
         return ApiProtocol(self, loop=asyncio.get_running_loop(), **self._options)
@@ -154,19 +246,16 @@ class ApiServer(web.Server):
 class ApiRunner(web.AppRunner):
     """Runs an application on an `ApiServer`."""
 
-    def __init__(self, app: web.Application, most_connections: Callable[[], int | None]) -> None:
+    def __init__(self, app: web.Application) -> None:
         self._context = app[CONTEXT]
         self._limits = self._context.limits
-        self._most_connections = most_connections
         super().__init__(app, access_log=None, shutdown_timeout=self._limits.shutdown_timeout_s)
 
     async def _make_server(self) -> web.Server:
         limits = self._limits
         return ApiServer(
             await super()._make_server(),
-            limits,
-            self._most_connections,
-            self._context.service.access.leave,
+            self._context,
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=limits.keepalive_timeout_s,
@@ -213,10 +302,25 @@ def _without_bytes(message: str) -> str:
     return _QUOTED.sub("", lines[0]).rstrip(":")[:200]
 
 
+def _noted(handler: RequestHandler) -> RequestHandler:
+    """Return a handler that tells each connection when a request of it has been served."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        finally:
+            if isinstance(request.protocol, ApiProtocol):
+                request.protocol.request_ended()
+
+    return handle
+
+
 def _undecided(factory: RequestFactory) -> RequestFactory:
     """Return a factory of requests whose `Expect` header aiohttp does not see: `expectations.py` handles it."""
 
     def make(message: RawRequestMessage, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        if isinstance(protocol, ApiProtocol):
+            protocol.request_begins()
         given = message.headers.get(hdrs.EXPECT)
         if given is None:
             return factory(message, payload, protocol, writer, task)

@@ -24,8 +24,6 @@ from raftlog.model import Endpoint
 PAUSE_SECONDS = 0.5
 """Interval between checks of the connections; those that the peer closed are dialed again."""
 READ_BYTES = 64 * 1024
-OVERLOADED = b"overloaded"
-"""Part of the API's answer to a connection above its limit."""
 
 
 def open_numbers(pid: int) -> frozenset[int]:
@@ -73,8 +71,6 @@ class IdleConnections:
         self._again: asyncio.Task[None] | None = None
         self.ended = dict.fromkeys(endpoints, 0)
         """How many connections the peer has closed."""
-        self.overloaded = dict.fromkeys(endpoints, 0)
-        """How many of those received an "overloaded" answer first."""
 
     async def begin(self) -> None:
         """Dial all connections. Raises `OSError` if this process has too few descriptors for them."""
@@ -113,15 +109,13 @@ class IdleConnections:
 
     def _is_over(self, endpoint: Endpoint, one: socket.socket) -> bool:
         """Return whether the connection is gone: closed by the peer, which is counted, or never established."""
-        told = b""
         try:
-            while read := one.recv(READ_BYTES):
-                told += read
+            while one.recv(READ_BYTES):  # The answer to a connection for which there is no room.
+                pass
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.ENOTCONN):  # Idle, or still connecting.
                 return False
             if error.errno != errno.ECONNRESET:
                 return True
         self.ended[endpoint] += 1
-        self.overloaded[endpoint] += OVERLOADED in told
         return True

@@ -205,14 +205,14 @@ class Crowding:
     async def _turned_away(self, node: str) -> Evidence:
         process, idle = self._cluster.processes[node], self._crowds[node]
         deadline = time.monotonic() + TAKEN_SECONDS
-        while not (idle.overloaded[process.api] and idle.ended[process.data]):
+        while not (idle.ended[process.api] and idle.ended[process.data]):
             if time.monotonic() > deadline:
                 raise FaultNotMade(
-                    f"{node} turned too few connections away: its API refused {idle.overloaded[process.api]}, "
+                    f"{node} turned too few connections away: its API ended {idle.ended[process.api]}, "
                     f"its data listener ended {idle.ended[process.data]}"
                 )
             await asyncio.sleep(POLL_SECONDS)
-        return {"refused": idle.overloaded[process.api], "data_ended": idle.ended[process.data]}
+        return {"api_ended": idle.ended[process.api], "data_ended": idle.ended[process.data]}
 
     async def heal(self) -> Evidence:
         gone = ended(self._cluster, self._step.nodes)

@@ -2,7 +2,8 @@
 
 A connection is a stranger's until one of its streams is accepted, with security because of its credential or
 certificate. Strangers' connections are few, in all and of one address, and last for a short time
-(`stranger_timeout_s`); if there are too many, the oldest gives way: an honest peer is admitted within milliseconds.
+(`stranger_timeout_s`); if there are too many, one of the address with the most gives way
+(`raftlog/system/newcomers.py`): an honest peer is admitted within milliseconds.
 Clients may not use up all connections: some are reserved for the links between nodes, so that neither strangers nor
 clients keep nodes from each other.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from raftlog.system.newcomers import Newcomers
+
 from .limits import Http2Limits
 
 C = TypeVar("C", bound=Hashable)
@@ -20,7 +23,7 @@ C = TypeVar("C", bound=Hashable)
 class Admission(Generic[C]):
     """The connections of one listener.
 
-    Invariant: a connection is in exactly one of `_strangers`, `_clients` and `_nodes`; `_by_address` has the strangers.
+    Invariant: a connection is in exactly one of `_strangers`, `_clients` and `_nodes`.
     """
 
     def __init__(self, limits: Http2Limits, most: Callable[[], int], *, has_nodes: bool) -> None:
@@ -28,9 +31,7 @@ class Admission(Generic[C]):
         self._limits = limits
         self._most = most
         self._reserved = limits.reserved_for_nodes if has_nodes else 0
-        self._strangers: dict[C, str] = {}
-        """Strangers' connections with their addresses, oldest first."""
-        self._by_address: dict[str, dict[C, None]] = {}
+        self._strangers: Newcomers[C] = Newcomers(lambda: limits.max_strangers, limits.max_strangers_per_address)
         self._clients: set[C] = set()
         self._nodes: set[C] = set()
 
@@ -46,27 +47,18 @@ class Admission(Generic[C]):
 
     def arrive(self, connection: C, address: str) -> list[C]:
         """Take in a stranger's connection; return those that give way to it: itself, if there is no room."""
-        leaving = []
-        of_address = self._by_address.get(address, {})
-        if len(of_address) >= self._limits.max_strangers_per_address:
-            leaving.append(next(iter(of_address)))
-        elif len(self._strangers) >= self._limits.max_strangers:
-            leaving.append(next(iter(self._strangers)))
-        for one in leaving:
-            self.leave(one)
-        leaving += self.make_room(1)
+        leaving = self._strangers.make_way(address) + self.make_room(1, address)
         if self.count >= self._most():
             return [*leaving, connection]
-        self._strangers[connection] = address
-        self._by_address.setdefault(address, {})[connection] = None
+        self._strangers.arrive(connection, address)
         return leaving
 
-    def make_room(self, wanted: int) -> list[C]:
-        """Return the strangers' connections that give way to `wanted` new ones, which may be too few."""
+    def make_room(self, wanted: int, address: str = "") -> list[C]:
+        """Return the strangers' connections that give way to `wanted` new ones, perhaps from `address`; they may be too
+        few."""
         leaving = []
         while self._strangers and self.count + wanted > self._most():
-            leaving.append(next(iter(self._strangers)))
-            self.leave(leaving[-1])
+            leaving.append(self._strangers.give_way(address))
         return leaving
 
     def admit(self, connection: C, *, is_node: bool) -> bool:
@@ -90,9 +82,4 @@ class Admission(Generic[C]):
         """Forget a connection that has ended."""
         self._clients.discard(connection)
         self._nodes.discard(connection)
-        address = self._strangers.pop(connection, None)
-        if address is not None:
-            of_address = self._by_address[address]
-            del of_address[connection]
-            if not of_address:
-                del self._by_address[address]
+        self._strangers.leave(connection)

@@ -1,8 +1,8 @@
 """Before a TLS connection exists: accepting, looking at the first bytes, the handshake.
 
 asyncio's own TLS server reports neither handshakes in progress nor failed ones. Here each is counted, has a deadline,
-and ends in a connection or in a reason. If too many are in progress, the oldest gives way: an honest peer's handshake
-takes milliseconds, one that was begun to occupy a slot takes until its deadline.
+and ends in a connection or in a reason. If too many are in progress, one of the address with the most gives way
+(`raftlog/system/newcomers.py`).
 
 The first bytes are examined and left in the socket (`MSG_PEEK`). They choose the loop
 (`raftlog/http2/client_hello.py`), and the handshake happens there. A plain connection is served only to report that
@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from raftlog.system.newcomers import Newcomers
 from raftlog.system.zero_copy import duplicate_socket
 
 from .client_hello import MAX_FIRST_BYTES, FirstBytes, first_bytes
@@ -67,8 +68,10 @@ class TlsAcceptor:
         self._moved = RateLimit(limits.moved_handshakes_per_second, limits.moved_handshakes_burst, 0.0)
         self._arrivals: dict[asyncio.Task[None], str] = {}
         """Handshakes in progress with their addresses (`host:port`), oldest first."""
-        self._hosts: dict[str, dict[asyncio.Task[None], None]] = {}
-        """The same by host."""
+        self._newcomers: Newcomers[asyncio.Task[None]] = Newcomers(
+            lambda: limits.max_handshakes, limits.max_handshakes_per_address
+        )
+        """The same by host: those that the bounds apply to."""
 
     @property
     def under_way(self) -> int:
@@ -103,20 +106,16 @@ class TlsAcceptor:
             transport.abort()  # the duplicate keeps the connection
         task = asyncio.get_running_loop().create_task(self._admit(sock, address))
         self._arrivals[task] = address
-        self._hosts.setdefault(host, {})[task] = None
+        for leaving in self._newcomers.arrive(task, host):
+            self._give_way(leaving)
         task.add_done_callback(self._admitted)
 
     def _make_room(self, host: str) -> bool:
-        """Return whether one more handshake may begin; older ones give way to it."""
-        of_host = self._hosts.get(host, {})
-        if len(of_host) >= self._limits.max_handshakes_per_address:
-            self._give_way(next(iter(of_host)))
-        elif len(self._arrivals) >= self._limits.max_handshakes:
-            self._give_way(next(iter(self._arrivals)))
-        while not self._has_room(len(self._arrivals)):
-            if not self._arrivals:
+        """Return whether the listener has room for one more handshake; others give way to it."""
+        while not self._has_room(len(self._newcomers)):
+            if not self._newcomers:
                 return False
-            self._give_way(next(iter(self._arrivals)))
+            self._give_way(self._newcomers.give_way(host))
         return True
 
     def _give_way(self, task: asyncio.Task[None]) -> None:
@@ -125,13 +124,8 @@ class TlsAcceptor:
         task.cancel()
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        address = self._arrivals.pop(task, None)
-        if address is not None:
-            host = address.rpartition(":")[0]
-            of_host = self._hosts[host]
-            del of_host[task]
-            if not of_host:
-                del self._hosts[host]
+        self._arrivals.pop(task, None)
+        self._newcomers.leave(task)
 
     def _admitted(self, task: asyncio.Task[None]) -> None:
         self._forget(task)

@@ -16,6 +16,7 @@ from raftlog.model import BrokerId
 
 USER, GROUP = "User", "Group"
 MAX_NAME = 255
+IPV6_PREFIX = 64
 MAX_GROUPS = 256
 """The most groups of one principal; more in an access token are refused rather than ignored, as one may be denied."""
 EVERYBODY = "User:*"
@@ -105,6 +106,23 @@ def host_of(address: str) -> str:
         raise InvalidRequest("invalid_request", f"{address[:64]!a} is not an IP address") from None
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return str(mapped or found)
+
+
+def network_of(address: str) -> str:
+    """Return the network that an IP address counts as in bounds by address; a text that is none counts as itself.
+
+    An address of IPv6 counts as its /64 network, whose addresses all belong to one customer (RFC 6177): a single
+    machine has them all.
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), IPV6_PREFIX), strict=False))
 
 
 def check_text(text: str, what: str, *, least: int = 1, most: int = MAX_NAME) -> None:

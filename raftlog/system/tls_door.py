@@ -1,8 +1,7 @@
 """The way from an accepted socket to a connection of a TLS listener: the first byte, then the handshake.
 
 asyncio's own TLS server gives a handshake a minute and has no limit of their number. Here each has `HANDSHAKE_SECONDS`,
-and if too many are in progress the oldest gives way: an honest peer's handshake takes milliseconds, one that was begun
-to occupy a place takes until its deadline.
+and if too many are in progress one of the address with the most gives way (`newcomers.py`).
 
 A TLS client begins with a handshake record, whose first byte is 22 (RFC 8446 section 5.1), which no method of HTTP
 begins with. The byte is examined and left in the socket (`MSG_PEEK`), so that one port can serve both, or answer a
@@ -18,12 +17,16 @@ import ssl
 from collections.abc import Callable
 from typing import TypeAlias
 
+from .newcomers import Newcomers
+
 HANDSHAKE_SECONDS = 5.0
 """Time for the first byte and again for the handshake, in seconds."""
 SHUTDOWN_SECONDS = 2.0
 """Time that a peer has to close its side of TLS, in seconds."""
 MAX_HANDSHAKES = 512
 """Maximum number of handshakes in progress."""
+MAX_HANDSHAKES_OF_ADDRESS = 384
+"""The same of one address."""
 
 _HANDSHAKE_RECORD = b"\x16"
 
@@ -40,30 +43,33 @@ class TlsDoor:
     """The admission of one TLS listener's sockets. Belongs to the listener's loop."""
 
     def __init__(
-        self, context: ContextSource, *, plain: ProtocolFactory | None, on_refused: OnRefused = lambda peer, error: None
+        self,
+        context: ContextSource,
+        *,
+        plain: ProtocolFactory | None,
+        on_refused: OnRefused = lambda peer, error: None,
+        most_handshakes: Callable[[], int] = lambda: MAX_HANDSHAKES,
     ) -> None:
-        """`plain` creates the protocol of connections without TLS; None: the listener's own, as for those with TLS."""
+        """`plain` creates the protocol of connections without TLS; None: the listener's own, as for those with TLS.
+        `most_handshakes`: the number allowed at present."""
         self._context = context
         self._plain = plain
         self._on_refused = on_refused
-        self._under_way: dict[asyncio.Task[None], None] = {}
-        """Admissions in progress, oldest first."""
+        self._under_way: Newcomers[asyncio.Task[None]] = Newcomers(most_handshakes, MAX_HANDSHAKES_OF_ADDRESS)
+        """Admissions in progress."""
 
     async def admit(self, protocol: ProtocolFactory, accepted: socket.socket, address: str) -> None:
         """Make a connection of a socket, which belongs to this call from now on. Runs in a task of its own."""
         task = asyncio.current_task()
         assert task is not None
-        if len(self._under_way) >= MAX_HANDSHAKES:
-            oldest = next(iter(self._under_way))
-            del self._under_way[oldest]
-            oldest.cancel("its handshake gave way to newer ones: too many are in progress")
-        self._under_way[task] = None
+        for one in self._under_way.arrive(task, address):
+            one.cancel("its handshake gave way to newer ones: too many are in progress")
         try:
             await self._connect(protocol, accepted)
         except (OSError, TimeoutError) as error:  # an `SSLError` is an `OSError`
             self._on_refused(address, error)
         finally:
-            self._under_way.pop(task, None)
+            self._under_way.leave(task)
 
     async def _connect(self, protocol: ProtocolFactory, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()

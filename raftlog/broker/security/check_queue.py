@@ -17,7 +17,6 @@ A host of IPv6 is its /64 network, whose addresses all belong to one customer (R
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter, OrderedDict, deque
 from typing import Generic, TypeAlias, TypeVar
 
@@ -29,7 +28,6 @@ MAX_WAITING_OF_HOST = 16
 """Most of them from one host."""
 PREFERRED_TURNS = 3
 """Most preferred checks in a row while others wait."""
-IPV6_PREFIX = 64
 
 K = TypeVar("K")
 
@@ -44,7 +42,7 @@ class Waiting(msgspec.Struct, Generic[K], frozen=True):
     key: K
     """Identifies the check; unique among those that wait."""
     host: str
-    """See `host_of`."""
+    """See `network_of` in `raftlog/security/principals.py`."""
     known_credential: bool
     """Whether this name and password had a success recently."""
     known_host: bool
@@ -142,16 +140,3 @@ class CheckQueue(Generic[K]):
         self._hosts[host] -= 1
         if not self._hosts[host]:
             del self._hosts[host]
-
-
-def host_of(address: str) -> str:
-    """Return the host that an IP address counts as; a text that is none counts as itself."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(found), IPV6_PREFIX), strict=False))

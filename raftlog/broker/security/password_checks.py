@@ -23,9 +23,10 @@ import msgspec
 from raftlog.broker.unforeseen import raise_soon
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, RetriableError
 from raftlog.ports import Answer, Clock, Scheduler, Worker
+from raftlog.security.principals import network_of
 from raftlog.security.secrets import Secret
 
-from .check_queue import MAX_WAITING, CheckQueue, Dropped, Waiting, host_of
+from .check_queue import MAX_WAITING, CheckQueue, Dropped, Waiting
 from .successes import Successes
 
 THREADS = 2
@@ -110,7 +111,7 @@ class PasswordChecks:
         (`overloaded`) if too many checks wait, or the computation lacks memory.
         """
         key = (self._mac(name, password), 0 if stored is None else stored.version)
-        host = host_of(host)
+        host = network_of(host)
         now = self._clock.monotonic()
         if stored is not None and self._credentials.is_within(key, REMEMBERED_SECONDS, now):
             self._hosts.note(host, now)

@@ -57,16 +57,14 @@ async def test_one_caller_does_not_use_up_the_requests_in_progress() -> None:
 async def test_connections_beyond_the_bound_are_told_to_come_back() -> None:
     async with running_api(broker(), limits=Limits(max_connections=3)) as api:
         held = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(3)]
-        request = b"GET /v1/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        for _, writer in held[:1]:
-            writer.write(request)
-        assert b"200 OK" in await held[0][0].read()
-        again = await asyncio.open_connection("127.0.0.1", api.port)
+        for _, writer in held:
+            writer.write(f"GET {POLL} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        await eventually(lambda: api.broker.fetches_waiting == 3)
         reader, refused = await asyncio.open_connection("127.0.0.1", api.port)
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b'"code":"overloaded"' in answer
-        for _, writer in (*held, again, (reader, refused)):
+        for _, writer in (*held, (reader, refused)):
             writer.transport.abort()
         await asyncio.sleep(0)
         await eventually_answers(api)

@@ -59,7 +59,7 @@ class Listener:
 
 
 @asynccontextmanager
-async def listening(tls: NodeTls, **options: Any) -> AsyncIterator[Listener]:
+async def listening(tls: NodeTls, limits: Limits | None = None, **options: Any) -> AsyncIterator[Listener]:
     async def who(request: web.Request) -> web.Response:
         shown = request.get_extra_info("peercert") or {}
         return web.json_response([value for _, value in shown.get("subjectAltName", ())])
@@ -67,7 +67,7 @@ async def listening(tls: NodeTls, **options: Any) -> AsyncIterator[Listener]:
     app = web.Application()
     broker = FakeBroker("memory")
     service: Any = broker
-    app[CONTEXT] = ApiContext(service, HostPolicy.of((), ()), Limits(), wall_ms)
+    app[CONTEXT] = ApiContext(service, HostPolicy.of((), ()), limits or Limits(), wall_ms)
     app.router.add_get("/who", who)
     refused: list[str] = []
 
@@ -223,9 +223,8 @@ async def test_a_look_at_the_port_is_no_refusal(tls: NodeTls, tmp_path: Path) ->
 
 
 async def test_the_oldest_handshake_gives_way(tls: NodeTls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_door, "MAX_HANDSHAKES", 3)
     monkeypatch.setattr(tls_door, "HANDSHAKE_SECONDS", 60.0)
-    async with listening(tls) as api:
+    async with listening(tls, Limits(max_handshakes=3)) as api:
         idle = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(3)]
         for _, writer in idle:
             writer.write(b"\x16")
@@ -233,4 +232,29 @@ async def test_the_oldest_handshake_gives_way(tls: NodeTls, tmp_path: Path, monk
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(idle[0][0].read(), 5)
         for _, writer in idle:
+            writer.close()
+
+
+async def test_handshakes_of_an_attacker_are_cancelled_before_those_of_anybody_else(
+    tls: NodeTls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest of any address was cancelled, so one address could keep everybody out (S10)."""
+    monkeypatch.setattr(tls_door, "HANDSHAKE_SECONDS", 60.0)
+    async with listening(tls, Limits(max_handshakes=20)) as api:
+        slow_reader, slow = await asyncio.open_connection("127.0.0.1", api.port, local_addr=("127.0.0.2", 0))
+        slow.write(b"\x16\x03\x01")
+        idle = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(200)]
+        for _, writer in idle:
+            writer.write(b"\x16")
+        ended = [asyncio.create_task(reader.read()) for reader, _ in idle]
+        async with asyncio.timeout(10):
+            done, _ = await asyncio.wait(ended[:181])
+        assert all(isinstance(one.exception(), ConnectionResetError) or one.result() == b"" for one in done)
+        assert await api.get(client(tmp_path)) == (200, [])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(slow_reader.read(), 0.1)
+        for one in ended:
+            one.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
+        for _, writer in (*idle, (slow_reader, slow)):
             writer.close()

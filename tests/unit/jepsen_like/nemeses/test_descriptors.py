@@ -240,7 +240,7 @@ async def test_a_process_starts_with_few_and_turns_connections_away(nodes: Any) 
         evidence = await fault.prove()
         assert nodes.pid("n1") != pid and soft_limit(nodes.pid("n1")) == evidence["limit"] == 100
         told = evidence["nodes"]["n1"]
-        assert told["refused"] >= 1 and told["data_ended"] >= 1 and 2 * MOST < told["open"] < 100
+        assert told["api_ended"] >= 1 and told["data_ended"] >= 1 and 2 * MOST < told["open"] < 100
     finally:
         assert await fault.heal() == {}
     assert nodes.node.descriptors is None, "whoever starts it next"
@@ -251,7 +251,7 @@ async def test_a_crowd_that_is_accepted_is_no_proof(nodes: Any, monkeypatch: pyt
     fault = Crowding(steps.IdleConnections(("n1",), "one", limit=100, connections=1), nodes)
     await fault.begin()
     try:
-        with pytest.raises(FaultNotMade, match="turned too few connections away: its API refused 0"):
+        with pytest.raises(FaultNotMade, match="turned too few connections away: its API ended 0"):
             await fault.prove()
     finally:
         await fault.heal()
@@ -288,7 +288,7 @@ async def test_connections_that_were_never_opened_were_not_closed(monkeypatch: p
         await eventually(all_are_dialled_again)
         await idle.end()
         await idle.end()
-    assert idle.ended == {nobody: 0} and idle.overloaded == {nobody: 0}
+    assert idle.ended == {nobody: 0}
 
 
 def test_the_two_nemeses_do_not_touch_each_others_processes_and_clocks() -> None:

@@ -7,7 +7,15 @@ import unicodedata
 import pytest
 
 from raftlog.errors import InvalidRequest
-from raftlog.security.principals import ANONYMOUS, Caller, Principal, check_principal, check_user_name, host_of
+from raftlog.security.principals import (
+    ANONYMOUS,
+    Caller,
+    Principal,
+    check_principal,
+    check_user_name,
+    host_of,
+    network_of,
+)
 
 
 @pytest.mark.parametrize("name", ["alice", "alice@example.org", "CN=a,O=b", "Zoë", "a" * 255, "two words"])
@@ -88,3 +96,20 @@ def is_taken(name: str) -> bool:
     except InvalidRequest:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::9", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+        ("a text", "a text"),
+    ],
+)
+def test_an_address_of_ipv6_counts_as_its_network_s10(address: str, network: str) -> None:
+    assert network_of(address) == network

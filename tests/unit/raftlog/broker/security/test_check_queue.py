@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from raftlog.broker.security.check_queue import (
     CheckQueue,
     Dropped,
     Waiting,
-    host_of,
 )
 
 
@@ -175,20 +173,3 @@ def test_a_host_waits_at_most_for_one_turn_of_each_other_s10(hosts: int, known: 
         turns += 1
         flood()
         assert turns <= (PREFERRED_TURNS if known else hosts)
-
-
-@pytest.mark.parametrize(
-    ("address", "host"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
-        ("2001:db8:1:3::9", "2001:db8:1:3::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", ""),
-        ("a text", "a text"),
-    ],
-)
-def test_a_host_of_ipv6_is_its_network_s10(address: str, host: str) -> None:
-    assert host_of(address) == host
