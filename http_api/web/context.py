@@ -162,6 +162,19 @@ class ApiContext:
         self._held_bytes += count
         request[HELD_BYTES] = request.get(HELD_BYTES, 0) + count
 
+    def hold_answer(self, request: web.Request, size: int, *, refusable: bool) -> None:
+        """Count the bytes of an answer until it is sent, as far as the request does not hold as many already: what it
+        held before is not needed any more. Raises `RetriableError("overloaded")` if it is `refusable`; the outcome of a
+        change is not."""
+        more = size - request.get(HELD_BYTES, 0)
+        if more <= 0:
+            return
+        if refusable:
+            self.hold(request, more)
+        else:
+            self._held_bytes += more
+            request[HELD_BYTES] = size
+
     def release(self, request: web.Request) -> None:
         """Release the request's bytes: it is answered, or its client has left. They are freed once its write has
         ended."""

@@ -40,6 +40,9 @@ COUNTED_BYTES = 16 * KIB
 """Waiting bytes of a connection are counted from this number on: to count the usual head would cost more than it
 holds."""
 
+COUNTED_ANSWER_BYTES = 1 * KIB
+"""Answers up to this size fit into the socket, or are the only one that waits on their connection."""
+
 MAX_RECORDS_PER_REQUEST = 200_000
 """The smallest records are 12 bytes of JSON: without a bound one body would create a million and a half objects, and
 each full garbage collection, which blocks the event loop, would visit them all."""
@@ -55,7 +58,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = MAX_REQUEST_BYTES
     """The size of a body, both on the wire and decompressed."""
     max_held_bytes: int = 256 * MIB
-    """The bodies of all requests in progress; above it: `overloaded`."""
+    """The bodies of all requests in progress, and answers of more than `COUNTED_ANSWER_BYTES` until they are sent;
+    above it: `overloaded`."""
     max_concurrent_requests: int = 1_024
     """Requests in progress, long polls included; above it: `overloaded`. Health and readiness are always answered."""
     max_requests_of_caller: int = 768

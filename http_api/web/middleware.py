@@ -22,6 +22,7 @@ from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, Ret
 from .authentication import authenticate, recognize
 from .context import ApiContext, context_of
 from .expectations import check_expectation, is_body_unsent
+from .limits import COUNTED_ANSWER_BYTES
 from .problems import error_of_http, problem
 from .quotas import admit, charge_answer
 from .replies import send_in_time
@@ -67,7 +68,7 @@ async def answer_request(request: web.Request, handler: Handler) -> web.StreamRe
     # A request has a task of its own, so these context variables end with it.
     structlog.contextvars.bind_contextvars(request_id=request_id_of(request))
     try:
-        response = await _respond(request, handler, context)
+        response = _counted(request, context, await _respond(request, handler, context))
         _close_after(request, response)
         if isinstance(response, web.Response) and not response.prepared:
             response = await send_in_time(request, context, response)
@@ -101,6 +102,20 @@ async def _respond(request: web.Request, handler: Handler, context: ApiContext) 
         _log.error("request_failed", method=request.method, path=request.path, exc_info=error)
         unexpected = RaftlogError("internal_error", "an unexpected error; the node's log has it under this request id")
         return problem(unexpected, request_id_of(request))
+
+
+def _counted(request: web.Request, context: ApiContext, response: web.StreamResponse) -> web.StreamResponse:
+    """Return the answer once its bytes are counted, or a refusal if too many answers wait for their readers."""
+    body = response.body if isinstance(response, web.Response) and not response.prepared else None
+    if not isinstance(body, bytes) or len(body) <= COUNTED_ANSWER_BYTES or _is_always_answered(request):
+        return response
+    changed_nothing = request.method in ("GET", "HEAD") or response.status >= 400
+    try:
+        context.hold_answer(request, len(body), refusable=changed_nothing)
+    except RetriableError as error:
+        _log_error(request, error)
+        return problem(error, request_id_of(request))
+    return response
 
 
 async def bounded(request: web.Request, handler: Handler, context: ApiContext) -> web.StreamResponse:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from http_api.web.limits import Limits
 from raftlog.config import MIB
 from raftlog.records.batch import Codec, encode
 from tests.support.client.fake_broker import FakeBroker
@@ -94,3 +95,33 @@ async def test_requests_behind_an_unread_answer_are_not_served(api: Api) -> None
         for _ in range(10):
             await api.get("/v1/topics/small/partitions/0/records")
         assert served == 1 + 10
+
+
+async def test_short_answers_that_nobody_reads_are_counted_and_bounded() -> None:
+    """Answers below the size of a page were held until a deadline, and counted nowhere."""
+    broker = FakeBroker()
+    broker.add_topic("t", 1)
+    async with running_api(broker, limits=Limits(max_held_bytes=1_000_000)) as api:
+        size = len((await api.get("/openapi.json")).body)
+        assert 50_000 < size < 400_000
+        with unread(api, "/openapi.json", connections=30, requests=31):
+            await eventually(lambda: api.context.held_bytes > 1_000_000 - size)
+            (await api.get("/openapi.json")).problem("overloaded")
+            assert api.context.held_bytes <= 1_000_000
+            assert (await api.get("/v1/health")).status == 200
+            produced = await api.post("/v1/topics/t/records", {"records": [{"value": "a"}]})
+            assert produced.status in (200, 503)
+        await eventually(lambda: api.context.held_bytes == 0)
+        assert (await api.get("/openapi.json")).status == 200
+        await api.is_well()
+
+
+async def test_the_answer_to_a_change_is_told_whatever_others_hold() -> None:
+    broker = FakeBroker()
+    broker.add_topic("t", 1)
+    async with running_api(broker, limits=Limits(max_held_bytes=20_000)) as api:
+        records = {"records": [{"value": "a"} for _ in range(900)]}
+        answer = await api.post("/v1/topics/t/records?offsets=each", records)
+        assert answer.status == 200 and len(answer.body) > 20_000, answer
+        assert broker.appended("t") == 1, "one batch of all"
+        await api.is_well()
