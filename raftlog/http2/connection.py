@@ -15,6 +15,7 @@ from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, Rem
 from raftlog.ports import Part
 from raftlog.security.secrets import Secret
 
+from .address_rates import AddressRates
 from .core import ConnectionCore
 from .events import (
     ConnectionFailed,
@@ -33,6 +34,7 @@ from .limits import Http2Limits
 from .messages import UNBOUNDED, PartialPool
 from .stream_table import StreamState
 from .transport import ConnectionShell
+from .turns import Turns
 from .unread import HeldInput, UnreadPool
 
 TLS_REFUSED = "the peer speaks TLS and this listener does not: give this node the [tls] settings that its peers have"
@@ -90,6 +92,8 @@ class Http2Connection:
         listener_loop: asyncio.AbstractEventLoop | None = None,
         pools: Mapping[asyncio.AbstractEventLoop, PartialPool] | None = None,
         unread_pools: Mapping[asyncio.AbstractEventLoop, UnreadPool] | None = None,
+        turns: Mapping[asyncio.AbstractEventLoop, Turns] | None = None,
+        rates: Mapping[asyncio.AbstractEventLoop, AddressRates] | None = None,
         on_connected: Callable[[Http2Connection], None] | None = None,
         on_accepting: Callable[[Http2Connection, str], None] | None = None,
         on_closed: Callable[[Http2Connection, str], None] | None = None,
@@ -99,8 +103,10 @@ class Http2Connection:
         `on_connected` is called once, when there is a transport. `listener_loop`: the loop of the acceptors, except
         those in `loop_for_path`. `on_accepting(connection, path)` is called before a stream is accepted; a
         `RaftlogError` refuses it. `pools`, `unread_pools`: the bytes for unfinished messages and for unread answers
-        of a listener's connections, by loop.
+        of a listener's connections, by loop; `turns`, `rates`: their turns, and the rates of their addresses.
         """
+        self._turns = turns or {}
+        self._rates = rates or {}
         self._pools = pools or {}
         self._unread_pools = unread_pools or {}
         self._held = HeldInput(limits.max_unread_bytes)
@@ -272,6 +278,9 @@ class Http2Connection:
         if pool is not None:
             self._core.change_pool(pool)
         self._shell.unread_pool = self._unread_pools.get(self.loop)
+        self._shell.turns = self._turns.get(self.loop, self._shell.turns)
+        rates = self._rates.get(self.loop)
+        self._core.address_rate = None if rates is None else rates.of(self.peer_host, self.loop.time())
         told, self._on_connected = self._on_connected, None
         if told is not None:
             told(self)

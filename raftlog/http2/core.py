@@ -88,11 +88,15 @@ from .messages import MessageAssembler, PartialBudget, PartialOverflow, PartialP
 from .receiving import FrameReader
 from .sending import Outbox
 from .stream_table import StreamState
+from .turns import WORK
 
 ENDED = "ended"
 """`StreamClosed.reason` of a stream that both sides ended."""
 
 NOT_HTTP2_BYTES = 256
+
+SETUP_FRAMES = 16
+"""Frames without content that a connection may need to begin: SETTINGS, acknowledgements, a PING, and some to spare."""
 
 ENDED_STREAMS = 1024
 """Closed streams that are remembered as ended by the peer."""
@@ -150,6 +154,9 @@ class ConnectionCore:
         self._read_since = now
         """The time from which on this side has been reading."""
         self._control_rate = RateLimit(limits.control_frames_per_second, limits.control_frames_burst, now)
+        self._control_frames = 0
+        self.address_rate: RateLimit | None = None
+        """The rate of all connections from the peer's address; None: it has none."""
         self._now = now
         self._preface = b"" if client else PREFACE
         """Bytes that the peer must send before any frame."""
@@ -256,7 +263,7 @@ class ConnectionCore:
         """Answer with an error that ends the stream, and a line of text, if there is any."""
         if stream.closed or self.failed:
             return
-        if not self._control_rate.allow(self._now):
+        if not self._may_cost():
             self.fail(ErrorCode.ENHANCE_YOUR_CALM, "too many requests that had to be refused")
             return
         body = text.encode("utf-8", "replace")[:1000] + b"\n" if text else b""
@@ -342,15 +349,15 @@ class ConnectionCore:
         """
         return self._reader.behind
 
-    def received(self, count: int, now: float) -> None:
-        """Process `count` bytes in the buffer."""
+    def received(self, count: int, now: float, work: int = WORK) -> None:
+        """Process `count` bytes in the buffer, as far as `work` suffices (`turns.py`)."""
         if self.failed:
             self._reader.drop_all()
             return
         self._keepalive.received(now)
         self._budget.now = now
         try:
-            self._received(count, now)
+            self._received(count, now, work)
         except Http2Error as error:
             self.fail(error.code, error.detail)
 
@@ -489,7 +496,7 @@ class ConnectionCore:
 
     # --- Details -----------------------------------------------------------------------------------------------------
 
-    def _received(self, count: int, now: float) -> None:
+    def _received(self, count: int, now: float, work: int) -> None:
         self._now = now
         if self._preface:
             self._reader.stage(count)
@@ -500,7 +507,7 @@ class ConnectionCore:
             self._reader.stage(count)
             self._check_first_frame()
             count = 0
-        self._reader.received(count)
+        self._reader.received(count, work)
 
     def _end_late_messages(self, now: float) -> None:
         latest = now - self.limits.message_timeout_s
@@ -598,8 +605,19 @@ class ConnectionCore:
             self._ration("empty DATA frames")
 
     def _ration(self, what: str) -> None:
-        if not self._control_rate.allow(self._now):
+        if not self._may_cost():
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what} a second")
+
+    def _may_cost(self) -> bool:
+        """Count a frame that causes work without content; return whether its peer may send it now.
+
+        The first ones count for the connection alone: others of its address must not prevent its setup.
+        """
+        self._control_frames += 1
+        if not self._control_rate.allow(self._now):
+            return False
+        rate = self.address_rate
+        return rate is None or self._control_frames <= SETUP_FRAMES or rate.allow(self._now)
 
     def _is_idle(self, stream_id: int) -> bool:
         ours = self._h2.highest_outbound_stream_id
@@ -651,7 +669,7 @@ class ConnectionCore:
         stream = self._add_stream(event.stream_id or 0)
         pseudo, headers = split_headers(event.headers or [])
         if self.closing or len(self.streams) > self.limits.max_concurrent_streams:
-            if not self._control_rate.allow(self._now):
+            if not self._may_cost():
                 raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many streams that had to be refused")
             self.reset(stream, ErrorCode.REFUSED_STREAM, "too many streams")
             return

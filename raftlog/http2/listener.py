@@ -11,12 +11,14 @@ from functools import partial
 from raftlog.errors import RetriableError
 from raftlog.system.paced_server import PacedServer
 
+from .address_rates import AddressRates
 from .admission import Admission
 from .connection import TLS_REFUSED, Http2Connection, StreamAcceptor
 from .limits import Http2Limits
 from .messages import PartialPool
 from .tls import ContextSource, source_of
 from .tls_accept import TlsAcceptor
+from .turns import Turns
 from .unread import UnreadPool
 
 BACKLOG = 512
@@ -72,6 +74,8 @@ class Http2Listener:
         self._pools: dict[asyncio.AbstractEventLoop, PartialPool] = {}
         """The bytes for unfinished messages, by loop: each loop's thread uses its own."""
         self._unread_pools: dict[asyncio.AbstractEventLoop, UnreadPool] = {}
+        self._turns: dict[asyncio.AbstractEventLoop, Turns] = {}
+        self._rates: dict[asyncio.AbstractEventLoop, AddressRates] = {}
         self._emptied = asyncio.Event()
 
     @property
@@ -96,6 +100,8 @@ class Http2Listener:
         for one in (loop, *self._loops):
             self._pools[one] = PartialPool(self._limits.max_listener_partial_bytes)
             self._unread_pools[one] = UnreadPool(self._limits.max_listener_unread_bytes)
+            self._turns[one] = Turns()
+            self._rates[one] = AddressRates(self._limits)
         protocol = self._door.protocol if self._door else lambda: self._new_connection(loop).protocol
         self._server = PacedServer(protocol, backlog=BACKLOG, on_short=self._on_short)
         await self._server.listen(host, port)
@@ -158,6 +164,8 @@ class Http2Listener:
             listener_loop=self._loop,
             pools=self._pools,
             unread_pools=self._unread_pools,
+            turns=self._turns,
+            rates=self._rates,
             on_connected=self._connected,
             on_accepting=self._accepting,
             on_closed=self._closed,

@@ -3,7 +3,7 @@
 Bytes arrive in a staging buffer, many small frames at a time. While a large message is being received, `get_buffer`
 returns the message's own buffer instead, and the kernel writes into it: no copy in Python. Other frames than DATA are
 small (`max_control_frame_bytes`) and wait in the staging buffer until they are complete. Work on one buffer is bounded
-(`WORK`): the rest waits there for the next call of `received` (`behind`).
+(`turns.py`): the rest waits there for the next call of `received` (`behind`).
 """
 
 from __future__ import annotations
@@ -26,17 +26,13 @@ from .frames import (
 from .limits import Http2Limits
 from .messages import PartialOverflow
 from .stream_table import StreamState
+from .turns import WORK
 
 FIRST_STAGING_BYTES = 32 * 1024
 STAGING_BYTES = 128 * 1024
 """Size of the staging buffer once a read has filled the first one: idle connections do not need as much."""
-WORK = 1000
-"""Work done before the loop's other callbacks run, in units of some 10 us: a message, or a frame handled by hand.
-
-A full buffer of the smallest frames would otherwise block the loop for a tenth of a second.
-"""
 CONTROL_WORK = 25
-"""Work of a frame that goes to `h2`, in the same units."""
+"""Work of a frame that goes to `h2`, in units of `turns.WORK`."""
 PIECE_BYTES = 8 * 1024
 """Bytes of a DATA frame in the staging buffer that are processed at once, since they may be 2,000 messages.
 
@@ -99,7 +95,7 @@ class FrameReader:
         """Bytes of padding or unwanted payload to skip."""
         self._ends_stream = False
         self._direct = False
-        self._work_left = WORK
+        self._work_left = self._work = WORK
         self.behind = False
         """Whether the buffer has unprocessed bytes: call `received(0)` before `get_buffer`."""
 
@@ -127,9 +123,9 @@ class FrameReader:
             self._compact()
         return self._view[self._end :]
 
-    def received(self, count: int) -> None:
-        """Process `count` bytes in the buffer. Raises `Http2Error`."""
-        self._work_left = WORK
+    def received(self, count: int, work: int = WORK) -> None:
+        """Process `count` bytes in the buffer, as far as `work` suffices. Raises `Http2Error`."""
+        self._work_left = self._work = work
         if not self._direct:
             self._end += count
             full = self._end == len(self._staging)
@@ -208,7 +204,7 @@ class FrameReader:
                 self._skip_left -= count
                 self._start += count
             elif not self._next_frame():
-                self._work_left = WORK  # the rest of a frame is missing, so there is no work left
+                self._work_left = self._work  # the rest of a frame is missing, so there is no work left
                 return
 
     def _take_content(self) -> None:

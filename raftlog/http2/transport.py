@@ -3,8 +3,8 @@
 Reading is asyncio's (`BufferedProtocol`, into buffers that the core provides); writing is `SocketWriter`'s on a plain
 connection and `TransportWriter`'s under TLS.
 
-The input of one read is handled in slices (`TURN_S`, `receiving.WORK`), and nothing more is read until that is done:
-thousands of tiny frames do not block the loop.
+The input of one read is handled in turns (`turns.py`), and nothing more is read until that is done: thousands of tiny
+frames do not block the loop, and many connections that send them do not keep others waiting.
 
 Everything sent during one event of the loop, whether that is input of this connection, of another one or a worker's
 result, goes out together at its end (`raftlog/system/loop_events.py`): one system call. Output outside of events goes
@@ -38,11 +38,10 @@ from .events import Event
 from .frames import ErrorCode
 from .limits import Http2Limits
 from .tls import TransportWriter, speaks_h2
+from .turns import WHOLE_TURN, Turns
 from .unread import UnreadPool
 
 HIGH_WATER_BYTES = 1024 * 1024
-TURN_S = 0.01
-"""Seconds after which the loop's other callbacks run; a single call of a handler may take longer."""
 SHORTEST_TICK_S = 0.01
 
 
@@ -91,6 +90,9 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self.unread_pool: UnreadPool | None = None
         """The budget of the bytes that wait for the peers of a listener; None: there is none."""
+        self.turns = Turns()
+        """The turns of the connections on the same loop, shared by a listener's."""
+        self._turn = WHOLE_TURN
         self.is_unread = False
         """Whether more waits for the peer than `max_unread_bytes`, so that its requests wait, too."""
         self.held_bytes = 0
@@ -224,7 +226,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         events = self._events
         events.begin()
         try:
-            self._core.received(nbytes, self.loop.time())
+            turn = self._turn = self.turns.turn_of(self)
+            self._core.received(nbytes, self.loop.time(), turn.work)
             self._dispatch()
             self._handled()
         finally:
@@ -250,6 +253,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._abandon()
+        self.turns.note(self, is_behind=False)
         try:
             self._dispatch()
         finally:
@@ -264,8 +268,9 @@ class ConnectionShell(asyncio.BufferedProtocol):
         events = self._events
         events.begin()
         try:
+            turn = self._turn = self.turns.turn_of(self)
             if self._core.behind and not self._core.events:
-                self._core.received(0, loop.time())
+                self._core.received(0, loop.time(), turn.work)
             try:
                 self._dispatch()
             finally:
@@ -288,7 +293,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
                 on_event(events.popleft())
                 if events:
                     now = clock()
-                    turn_ends = turn_ends or now + TURN_S
+                    turn_ends = turn_ends or now + self._turn.seconds
                     if now > turn_ends and self._phase is not Phase.CLOSED:
                         return  # `_handled` sees that there is more
         except BaseException as error:
@@ -308,6 +313,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if outbox.output or outbox.queued_bytes or self._phase is Phase.FLUSHING:
             self._flush_later()
         self._catching_up = self._phase is not Phase.CLOSED and bool(self._core.events or self._core.behind)
+        self.turns.note(self, is_behind=self._catching_up)
         if self._catching_up:
             self._wake()
         self._set_reading()
@@ -519,6 +525,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         assert transport is not None and isinstance(writer, SocketWriter) and self._timer is not None
         self._timer.cancel()
         self._leave_pool()
+        self.turns.note(self, is_behind=False)
         sock, self._moved_parts = writer.detach()
         transport.pause_reading()
         transport.set_protocol(asyncio.Protocol())  # it ends on its own; the duplicate keeps the connection

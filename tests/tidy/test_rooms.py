@@ -30,8 +30,9 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     "raftlog.cli": ("terminal", "nodes", "records", "bench", "commands", "main"),
     "raftlog.security": ("principals", "acls", "secrets", "presented", "authorizer"),
     "raftlog.http2": (
-        "frames", "limits", "client_hello", "h2_setup", "keepalive", "admission", "messages", "stream_table", "events",
-        "unread", "tls", "receiving", "sending", "core", "transport", "connection", "tls_accept", "listener", "dialer",
+        "frames", "limits", "client_hello", "h2_setup", "keepalive", "admission", "address_rates", "turns", "messages",
+        "stream_table", "events", "unread", "tls", "receiving", "sending", "core", "transport", "connection",
+        "tls_accept", "listener", "dialer",
     ),
     "raftlog": (
         "version", "errors", "model", "security", "ports", "config", "logs", "partitioner", "patterns", "json_values",

@@ -13,7 +13,7 @@ import pytest
 from raftlog.errors import RetriableError
 from raftlog.http2 import Http2Limits, Http2Stream
 from raftlog.http2.frames import PREFACE
-from raftlog.http2.transport import TURN_S
+from raftlog.http2.turns import TURN_S
 from tests.support.http.http2_peer import RawPeer, data_frame, parse, prefixed, raw_frame, settings_frame
 from tests.support.http.http2_server import PATIENCE_S, Recorder, Server, raw, until
 
