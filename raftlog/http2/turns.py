@@ -2,7 +2,8 @@
 
 A connection whose input is not handled within its turn is *behind*, and gets another turn in the next iteration of the
 loop. The more connections are behind, the shorter is each turn, so that an iteration does not last longer because many
-connections send much (processor sharing). A connection with little to do waits for one iteration, whoever sends what.
+connections send much (processor sharing). A connection with little to do waits for one iteration, however much the
+others send.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LEAST_WORK = 50
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a connection may do in one turn: stop at the first bound that is reached."""
+    """The bounds of one turn: it ends at the first that is reached."""
 
     seconds: float
     work: int
