@@ -17,9 +17,10 @@ import msgspec
 
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import LeaderEpoch
-from raftlog.ports import Scheduler, Timer, Worker
+from raftlog.ports import Scheduler, Timer
 
-from .reads import PartitionRead, Replicas, load_cold, look
+from .cold_loads import ColdLoads
+from .reads import PartitionRead, Replicas, look
 
 PATIENCE_SECONDS = 2.0
 """Bound on the wait, in seconds, because other partitions of the same answer wait as well."""
@@ -43,10 +44,10 @@ class FetchDoubts:
     them.
     """
 
-    def __init__(self, replicas: Replicas, scheduler: Scheduler, worker: Worker, catch_up: CatchUp) -> None:
+    def __init__(self, replicas: Replicas, scheduler: Scheduler, loads: ColdLoads, catch_up: CatchUp) -> None:
         self._replicas = replicas
         self._scheduler = scheduler
-        self._worker = worker
+        self._loads = loads
         self._catch_up = catch_up
         self._waiting: list[_Doubt] = []
         self._asked: list[_Doubt] = []
@@ -62,7 +63,7 @@ class FetchDoubts:
         """
 
         def settled() -> None:
-            load_cold(self._worker, self._scheduler, reads, done)
+            self._loads.complete(reads, done)
 
         doubted = [(read, read.driver.leader_epoch) for read in reads if read.driver is not None and _is_doubtful(read)]
         if not doubted:

@@ -25,6 +25,7 @@ from raftlog.ports import Clock, Part, Scheduler, Timer, Worker, release_regions
 from raftlog.slices import in_turns, run
 from raftlog.wire import FetchedPartition, FetchPartition
 
+from .cold_loads import ColdLoads
 from .doubts import CatchUp, FetchDoubts
 from .reads import READS_A_TURN, PartitionRead, Replicas, read_partition
 from .sessions import FetchSessions
@@ -55,7 +56,8 @@ class LongPolls:
     def __init__(
         self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker, catch_up: CatchUp
     ) -> None:
-        self.doubts = FetchDoubts(replicas, scheduler, worker, catch_up)
+        self.loads = ColdLoads(scheduler, worker)
+        self.doubts = FetchDoubts(replicas, scheduler, self.loads, catch_up)
         self.sessions = FetchSessions(replicas, clock, scheduler, self.doubts)
         self._replicas = replicas
         self._scheduler = scheduler
@@ -89,6 +91,7 @@ class LongPolls:
     def close(self) -> None:
         """Answer every waiting poll with the available data."""
         self.doubts.close()
+        self.loads.close()
         self.sessions.close()
         for poll in list(self._waiting.polls):
             poll.on_deadline()

@@ -1,12 +1,12 @@
 """The answer of one partition to a fetch: batches or an error, and the marks beside.
 
 The visible end is read first, the last stable offset before the aborted ranges, so that the ranges are complete below
-it (S13). A worker loads data that is not in memory before it is sent; the loop never waits for the disk.
+it (S13). A worker loads data that is not in memory before it is sent (`cold_loads.py`); the loop never waits for the
+disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -14,10 +14,9 @@ import msgspec
 from partitions.driver.driver import PartitionDriver
 from partitions.log.slice import LogSlice
 from partitions.producers.aborted_ranges import AbortedRanges
+from raftlog.config import MAX_BATCH_BYTES
 from raftlog.errors import NotLeader, RaftlogError
 from raftlog.model import Offset, TopicId, TopicPartition
-from raftlog.ports import Scheduler, Worker
-from raftlog.slices import in_turns
 from raftlog.wire import AbortedRange, FetchedPartition, FetchedSlot, FetchPartition, SlotToFetch
 
 READS_A_TURN = 128
@@ -48,6 +47,8 @@ class PartitionRead(msgspec.Struct):
     ranges: AbortedRanges | None = None
     """All aborted ranges below the last stable offset, for `read_committed`."""
     piece: LogSlice | None = None
+    most_bytes: int = 0
+    """The most that a read may bring, in bytes."""
     error: RaftlogError | None = None
 
     @property
@@ -147,6 +148,7 @@ def read_partition(replicas: Replicas, asked: Asked, room: int, *, first: bool, 
     read, end_offset = look(replicas, asked, committed=committed)
     if read.error is None and read.driver is not None:
         room = max(0, min(asked.max_bytes, room))
+        read.most_bytes = max(room, MAX_BATCH_BYTES) if first else room
         try:
             read.piece = read.driver.read(Offset(asked.offset), end_offset, room, min_one_batch=first)
         except RaftlogError as error:
@@ -154,32 +156,3 @@ def read_partition(replicas: Replicas, asked: Asked, room: int, *, first: bool, 
         except Exception as error:  # noqa: BLE001  judged as one that a worker met
             read.error = _unforeseen(read.driver, error)
     return read
-
-
-def load_cold(worker: Worker, scheduler: Scheduler, reads: Sequence[PartitionRead], done: Callable[[], None]) -> None:
-    """Let a worker load what is cold, each read on its own; then call `done`, at once if nothing is cold."""
-    cold = [read for read in reads if read.cold]
-    missing = len(cold)
-    if not missing:
-        done()
-        return
-
-    def load(read: PartitionRead) -> None:
-        assert read.piece is not None and read.piece.load is not None
-        work, read.piece = read.piece.load, None
-
-        def loaded(piece: LogSlice | None, error: BaseException | None) -> None:
-            nonlocal missing
-            missing -= 1
-            read.piece = piece
-            if error is not None and read.driver is not None:
-                read.error = read.driver.on_load_failed(error)
-            if not missing:
-                done()
-
-        try:
-            worker.submit(work, loaded)
-        except Exception as error:  # noqa: BLE001  as if the worker had met it
-            loaded(None, error)
-
-    in_turns(scheduler, cold, load)
