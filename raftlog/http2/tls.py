@@ -1,8 +1,9 @@
 """The differences under TLS: bytes pass through Python and the loop's `ssl`, so there is no `sendfile`.
 
 `TransportWriter` is to a TLS transport what `raftlog.system.zero_copy.SocketWriter` is to a socket. File regions are
-read in pieces and written like buffers; nothing is joined. A piece in the page cache is read at once, others by a
-thread, one at a time per connection: the disk never blocks the loop.
+read in pieces and written like buffers. A piece joins all parts that fit, because each write to the transport costs a
+TLS record, a system call and a turn of the peer's loop: more than the copy. Bytes in the page cache are read at once,
+the rest by a thread, one at a time per connection: the disk never blocks the loop.
 
 `DialTls` is a dialer's TLS configuration for one peer; `explain` says for an error of `ssl` which end has to be fixed.
 """
@@ -208,22 +209,34 @@ class TransportWriter:
         self.flush()
 
     def _write_next(self) -> None:
+        """Write the next piece: one record of TLS and one system call carry many small parts."""
+        gathered: list[Buffer] = []
+        room = PIECE_BYTES
+        while room and self._queue and self._reading is None:
+            data = self._take_next(room)
+            if data is not None:
+                gathered.append(data)
+                room -= len(data)
+        if gathered:
+            self._hand_over(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+
+    def _take_next(self, room: int) -> Buffer | None:
+        """Take at most `room` bytes from the head of the queue; None: a thread has to read them."""
         head = self._queue[0]
         if isinstance(head, FileRegion):
-            wanted = min(PIECE_BYTES, head.length - self._region_sent)
+            wanted = min(room, head.length - self._region_sent)
             data = head.file.pread_cached(wanted, head.position + self._region_sent)
             if data is None:
-                self._read_by_thread(head, wanted)
-            else:
-                self._write_piece(head, data, wanted)
-        elif len(head) > PIECE_BYTES:
-            self._queue[0] = memoryview(head)[PIECE_BYTES:]
-            self._hand_over(memoryview(head)[:PIECE_BYTES])
-        else:
-            self._queue.popleft()
-            self._hand_over(head)
+                self._read_by_thread(head)
+                return None
+            self._took(head, data, wanted)
+            return data
+        if len(head) > room:
+            self._queue[0] = memoryview(head)[room:]
+            return memoryview(head)[:room]
+        return self._queue.popleft()  # type: ignore[return-value]  # it is the head
 
-    def _write_piece(self, region: FileRegion, data: bytes, wanted: int) -> None:
+    def _took(self, region: FileRegion, data: Buffer, wanted: int) -> None:
         if len(data) < wanted:
             missing = region.length - self._region_sent - len(data)
             raise DiskFailed(f"the file ends {missing} bytes before the region does")
@@ -232,15 +245,15 @@ class TransportWriter:
             self._region_sent = 0
             self._queue.popleft()
             region.release()
-        self._hand_over(data)
 
     def _hand_over(self, data: Buffer) -> None:
         self._queued -= len(data)
         self._accepted += len(data)
         self._transport.write(data)
 
-    def _read_by_thread(self, region: FileRegion, wanted: int) -> None:
+    def _read_by_thread(self, region: FileRegion) -> None:
         self._reading = region
+        wanted = min(PIECE_BYTES, region.length - self._region_sent)
         position = region.position + self._region_sent
         reading = asyncio.get_running_loop().run_in_executor(None, region.file.pread, wanted, position)
         reading.add_done_callback(lambda done: self._was_read(region, done, wanted))
@@ -252,7 +265,9 @@ class TransportWriter:
             done.exception()  # the result is not needed
             return
         try:
-            self._write_piece(region, done.result(), wanted)
+            data = done.result()
+            self._took(region, data, wanted)
+            self._hand_over(data)
         except (OSError, RetriableError) as error:
             self._fail(error)
         else:

@@ -16,6 +16,7 @@ class Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written = bytearray()
+        self.sizes: list[int] = []
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
@@ -24,6 +25,7 @@ class Transport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written.extend(data)
+        self.sizes.append(len(data))
 
 
 class HotFile:
@@ -63,6 +65,25 @@ async def test_a_region_goes_in_pieces_and_is_released_after_the_last(world: Wor
     assert file.released == ["long", "short"] and not world.failures
     assert world.writer.backlog == world.writer.pieces == 0
     assert world.writer.total_sent == len(world.transport.written)
+
+
+async def test_small_parts_share_a_piece(world: World) -> None:
+    """Each write costs a TLS record, a system call and a turn of the peer's loop."""
+    file = HotFile(os.urandom(PIECE_BYTES))
+    long = os.urandom(PIECE_BYTES)
+    world.writer.send([b"header 1 ", b"answer", b"header 2 ", file.region("region", 0, 1000), b"header 3 ", long])
+    expected = b"header 1 answerheader 2 " + file.content[:1000] + b"header 3 " + long
+    assert world.transport.written == expected
+    assert world.transport.sizes == [PIECE_BYTES, len(expected) - PIECE_BYTES]
+    assert file.released == ["region"] and world.writer.total_sent == len(expected)
+
+
+async def test_a_piece_of_one_part_is_not_copied(world: World) -> None:
+    part = os.urandom(PIECE_BYTES)
+    given: list[object] = []
+    world.transport.write = given.append  # type: ignore[method-assign,assignment]
+    world.writer.send([part])
+    assert given[0] is part
 
 
 @pytest.mark.parametrize(
