@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from .errors import InvalidRequest
 from .model import Endpoint
 from .security.principals import USER, check_user_name
+from .toml_settings import TomlSettings, WrongSetting
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -92,27 +93,146 @@ Flush = Literal["fsync", "os"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 CleanupPolicy = Literal["delete", "compact", "compact,delete", "delete,compact"]
 
+AT_NEXT_START = "at the next start"
+AT_ONCE = "at once"
+
+
+def _about(
+    meaning: str, unit: str = "", *, effect: str = AT_NEXT_START, default: str = "", range: str = "", **bounds: Any
+) -> msgspec.Meta:
+    """Describe a setting, beside its type and default, for `raftlog/settings.py` and `docs/settings.md`.
+
+    `meaning` is Markdown. `effect`: when a change takes effect. `default` and `range` replace the text that is derived
+    from the type, the default and the `bounds`, which are those of `msgspec.Meta`.
+    """
+    extra = {"unit": unit, "effect": effect, "default": default, "range": range}
+    return msgspec.Meta(description=meaning, extra=extra, **bounds)
+
+
+def _of_topic(meaning: str, unit: str = "", *, effect: str = AT_ONCE, **options: Any) -> msgspec.Meta:
+    return _about(meaning, unit, effect=effect, **options)
+
+
+_NO_LIMIT = 2**62
+_UP_TO_NO_LIMIT = {"ge": 0, "le": _NO_LIMIT}
+
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """A topic's settings. The field `retention_ms` is the setting `retention.ms`, and so on. -1 means no limit."""
 
-    retention_ms: int = 7 * 24 * 3_600_000
-    retention_bytes: int = -1
-    segment_bytes: int = 1024 * MIB
-    segment_ms: int = 7 * 24 * 3_600_000
-    max_message_bytes: int = MAX_BATCH_BYTES
-    index_interval_bytes: int = 4096
-    message_timestamp_type: TimestampType = "CreateTime"
-    message_timestamp_after_max_ms: int = 3_600_000
-    cleanup_policy: CleanupPolicy = "delete"
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = 2**62
-    delete_retention_ms: int = 24 * 3_600_000
-    """Time for which a tombstone is kept after the first compaction that sees it."""
-    flush: Flush = "fsync"
-    min_insync_replicas: int = 0
+    retention_ms: Annotated[
+        int, _of_topic("Age from which segments are deleted. -1: no limit.", "milliseconds", ge=-1, le=_NO_LIMIT)
+    ] = 7 * 24 * 3_600_000
+    retention_bytes: Annotated[
+        int,
+        _of_topic(
+            "Size of a partition above which its oldest segments are deleted. -1: no limit.",
+            "bytes",
+            ge=-1,
+            le=_NO_LIMIT,
+        ),
+    ] = -1
+    segment_bytes: Annotated[
+        int,
+        _of_topic(
+            "Size above which a segment is closed and a new one begins.",
+            "bytes",
+            effect="with the next batch",
+            ge=1024,
+            le=2**31 - 1,
+        ),
+    ] = 1024 * MIB
+    segment_ms: Annotated[
+        int,
+        _of_topic(
+            "Time that a segment covers at most, by its records' timestamps.",
+            "milliseconds",
+            effect="with the next batch",
+            ge=1,
+            le=_NO_LIMIT,
+        ),
+    ] = 7 * 24 * 3_600_000
+    max_message_bytes: Annotated[
+        int,
+        _of_topic("Largest compressed batch that is accepted.", "bytes", ge=1024, le=MAX_BATCH_BYTES),
+    ] = MAX_BATCH_BYTES
+    index_interval_bytes: Annotated[
+        int,
+        _of_topic(
+            "Bytes of the log between two entries of the offset index.",
+            "bytes",
+            effect="with the next batch",
+            ge=0,
+            le=2**31 - 1,
+        ),
+    ] = 4096
+    message_timestamp_type: Annotated[
+        TimestampType,
+        _of_topic("`CreateTime`: the producer's timestamps are kept. `LogAppendTime`: the leader sets them."),
+    ] = "CreateTime"
+    message_timestamp_after_max_ms: Annotated[
+        int,
+        _of_topic(
+            "How far a producer's timestamp may be ahead of the leader's clock. Others are refused.",
+            "milliseconds",
+            **_UP_TO_NO_LIMIT,
+        ),
+    ] = 3_600_000
+    cleanup_policy: Annotated[
+        CleanupPolicy,
+        _of_topic(
+            "`delete`: old segments are deleted. `compact`: only the last record of each key is kept. "
+            "`compact,delete`: both."
+        ),
+    ] = "delete"
+    min_cleanable_dirty_ratio: Annotated[
+        float,
+        _of_topic(
+            "Part of a compacted log that was written since the last pass, from which on the next pass begins.",
+            "fraction",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.5
+    min_compaction_lag_ms: Annotated[
+        int, _of_topic("Age below which no record is compacted.", "milliseconds", **_UP_TO_NO_LIMIT)
+    ] = 0
+    max_compaction_lag_ms: Annotated[
+        int,
+        _of_topic(
+            "Age of a record from which on a pass begins, whatever the ratio.",
+            "milliseconds",
+            ge=1,
+            le=_NO_LIMIT,
+            default="no limit",
+        ),
+    ] = _NO_LIMIT
+    delete_retention_ms: Annotated[
+        int,
+        _of_topic(
+            "Time for which a tombstone is kept after the first compaction that sees it.",
+            "milliseconds",
+            **_UP_TO_NO_LIMIT,
+        ),
+    ] = 24 * 3_600_000
+    flush: Annotated[
+        Flush,
+        _of_topic(
+            "`fsync`: a record is acknowledged after it is fsynced on every in-sync replica. `os`: the operating "
+            "system writes it later, as by default in Kafka."
+        ),
+    ] = "fsync"
+    min_insync_replicas: Annotated[
+        int,
+        _of_topic(
+            "In-sync replicas without which `acks=all` is refused. The default is computed when the topic is created.",
+            "replicas",
+            ge=1,
+            le=32,
+            default="a majority of the replicas",
+        ),
+    ] = 0
     """0 stands for a majority of the replicas, computed when the topic is created."""
 
     @property
@@ -126,19 +246,16 @@ class TopicConfig:
         return "delete" in self.cleanup_policy
 
 
-_RANGES: dict[str, tuple[int, int]] = {
-    "retention_ms": (-1, 2**62),
-    "retention_bytes": (-1, 2**62),
-    "segment_bytes": (1024, 2**31 - 1),
-    "segment_ms": (1, 2**62),
-    "max_message_bytes": (1024, MAX_BATCH_BYTES),
-    "index_interval_bytes": (0, 2**31 - 1),
-    "message_timestamp_after_max_ms": (0, 2**62),
-    "min_insync_replicas": (1, 32),
-    "min_compaction_lag_ms": (0, 2**62),
-    "max_compaction_lag_ms": (1, 2**62),
-    "delete_retention_ms": (0, 2**62),
-}
+def _topic_ranges() -> dict[str, tuple[float, float]]:
+    """Return the bounds of the settings that are numbers, by field."""
+    hints = get_type_hints(TopicConfig, include_extras=True)
+    found = {
+        name: next(part for part in get_args(hint) if isinstance(part, msgspec.Meta)) for name, hint in hints.items()
+    }
+    return {name: (meta.ge, meta.le) for name, meta in found.items() if meta.ge is not None and meta.le is not None}
+
+
+_RANGES = _topic_ranges()
 _FRACTIONS = ("min_cleanable_dirty_ratio",)
 """Settings whose value is between 0 and 1."""
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -200,9 +317,10 @@ BASE_PORT = 9640
 _Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 _Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 _NodeId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,8})\Z")]
-_Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=24 * 3_600_000)]
-_Threads: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=64)]
-_Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+
+_DAY_MS = 24 * 3_600_000
+_MOST_BYTES = 2**40
+_FILE_READ_AGAIN = "at the next start; a changed file within seconds"
 
 
 class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -224,18 +342,45 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return self.host.lower().rstrip(".") == "localhost"
         return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
+    @property
+    def is_unspecified(self) -> bool:
+        """Whether it stands for all addresses of the machine, so that no other machine can dial it."""
+        try:
+            return ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
 
 class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address at which a node listens, and the one that it advertises if that differs."""
 
-    listen: Address = Address()
-    advertised: Address | None = None
+    listen: Annotated[
+        Address,
+        _about(
+            "Address at which the node listens. `0.0.0.0` and `::` stand for all addresses of the machine, and need "
+            "`advertised`. Port 0 is any free port.",
+            default="none: a file must name it",
+        ),
+    ] = Address()
+    advertised: Annotated[
+        Address | None,
+        _about(
+            "Address that clients and other nodes use, if it differs: behind NAT, in a container, or if the node "
+            "listens at all addresses.",
+            default="as `listen`",
+        ),
+    ] = None
 
 
 class PeerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address at which this node dials a peer's data listener, so that a proxy can sit on each directed link."""
 
-    data: Address
+    data: Annotated[
+        Address,
+        _about(
+            "Address at which this node dials the data listener of the node with that id.", default="the advertised one"
+        ),
+    ]
 
 
 DEFAULT_NODE_NAME = "URI:raftlog:/cluster/{cluster_id}/node/{node_id}"
@@ -248,26 +393,61 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     `security.mode` other than `off` the HTTP API speaks TLS as well. See `docs/security.md`.
     """
 
-    certificate: _Text
-    """The node's own certificate, followed by the intermediate ones up to the authority's."""
-    key: _Text
-    """The certificate's private key, without a pass phrase."""
-    authority: _Text
-    """Certificates of the trusted authorities. A holder of a certificate that they signed may be a node."""
-    node_name: _Text = DEFAULT_NODE_NAME
-    """Pattern of the subject alternative name that identifies a node: `URI:` or `DNS:` and a text with `{node_id}`."""
-    api_certificate: str = ""
-    """A certificate for the HTTP API alone, for clients that trust another authority. Empty: the node's own."""
-    api_key: str = ""
-    """The private key of `api_certificate`, without a pass phrase."""
-    migrating: bool = False
-    """Whether nodes still accept plain text from each other, and dial peers that speak no TLS in plain text. For the
-    time in which a cluster changes to TLS by restarts of one node after the other."""
+    certificate: Annotated[
+        _Text,
+        _about(
+            "File of the node's own certificate, followed by the intermediate ones up to the authority's.",
+            effect=_FILE_READ_AGAIN,
+        ),
+    ]
+    key: Annotated[
+        _Text, _about("File of the certificate's private key, without a pass phrase.", effect=_FILE_READ_AGAIN)
+    ]
+    authority: Annotated[
+        _Text,
+        _about(
+            "File of the trusted authorities' certificates. A holder of a certificate that they signed may be a node.",
+            effect=_FILE_READ_AGAIN,
+        ),
+    ]
+    node_name: Annotated[
+        _Text,
+        _about(
+            "Pattern of the subject alternative name that identifies a node.",
+            range="`URI:` or `DNS:` and a text with `{node_id}` and perhaps `{cluster_id}`",
+        ),
+    ] = DEFAULT_NODE_NAME
+    api_certificate: Annotated[
+        str,
+        _about(
+            "File of a certificate for the HTTP API alone, for clients that trust another authority.",
+            effect=_FILE_READ_AGAIN,
+            default="the node's own",
+        ),
+    ] = ""
+    api_key: Annotated[
+        str,
+        _about(
+            "File of the private key of `api_certificate`, without a pass phrase.",
+            effect=_FILE_READ_AGAIN,
+            default="the node's own",
+        ),
+    ] = ""
+    migrating: Annotated[
+        bool,
+        _about(
+            "Whether nodes still accept plain text from each other, and dial peers that speak no TLS in plain text, "
+            "for the time in which a cluster changes to TLS by restarts of one node after the other. Everybody who "
+            "reaches the data listener can act as a node for as long."
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         _check_name_pattern("node_name", self.node_name, "node_id", _SEPARATORS)
         if bool(self.api_certificate) != bool(self.api_key):
-            raise ValueError("api_certificate and api_key are set together, or neither is")
+            raise WrongSetting(
+                "api_certificate and api_key are set together, or neither is", "api_certificate", "api_key"
+            )
 
     @property
     def paths(self) -> dict[str, str]:
@@ -286,24 +466,38 @@ SecurityMode: TypeAlias = Literal["off", "optional", "required"]
 class OidcConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The identity provider whose access tokens (JWT, RFC 7519 and 9068) the node accepts."""
 
-    issuer: _Text
-    """The provider's identifier, an https URL that equals the `iss` claim exactly."""
-    audience: _Text
-    """The value that the `aud` claim must contain, so that tokens for other services are refused."""
-    jwks: str = ""
-    """The provider's signing keys: an https URL, or a file relative to `node.toml`, which is read again when it
-    changes. Empty: the URL that the issuer's `/.well-known/openid-configuration` names."""
-    authority: str = ""
-    """PEM file with the authorities of the provider's https certificate. Empty: those that the system trusts."""
-    principal_claim: _Text = "sub"
-    """The claim with the user's name."""
-    groups_claim: _Text = "groups"
-    """The claim with the user's groups, a list of texts. A token without it has no groups."""
+    issuer: Annotated[
+        _Text,
+        _about("The provider's identifier, which equals the `iss` claim exactly.", range="an https URL"),
+    ]
+    audience: Annotated[
+        _Text,
+        _about("The value that the `aud` claim must contain, so that tokens for other services are refused."),
+    ]
+    jwks: Annotated[
+        str,
+        _about(
+            "The provider's signing keys.",
+            effect=_FILE_READ_AGAIN,
+            default="the URL that the issuer's `/.well-known/openid-configuration` names",
+            range="an https URL, or a file relative to `node.toml`",
+        ),
+    ] = ""
+    authority: Annotated[
+        str,
+        _about(
+            "PEM file with the authorities of the provider's https certificate.", default="those that the system trusts"
+        ),
+    ] = ""
+    principal_claim: Annotated[_Text, _about("The claim with the user's name.")] = "sub"
+    groups_claim: Annotated[
+        _Text, _about("The claim with the user's groups, a list of texts. A token without it has no groups.")
+    ] = "groups"
 
     def __post_init__(self) -> None:
         _check_https_url("issuer", self.issuer)
         if "?" in self.issuer or "#" in self.issuer:
-            raise ValueError(f"issuer must have neither a query nor a fragment: {self.issuer!r}")
+            raise WrongSetting(f"issuer must have neither a query nor a fragment: {self.issuer!r}", "issuer")
         if self.jwks_is_a_url:
             _check_https_url("jwks", self.jwks)
 
@@ -319,44 +513,71 @@ class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     Each destination gets all lines.
     """
 
-    level: Literal["refused", "changes", "all"] = "changes"
-    """`refused`: failed logins and refused requests. `changes`: also every request that changes more than records and
-    offsets. `all`: also reading and writing of those."""
-    file: str = "audit.log"
-    """File of JSON lines; a relative path is inside the data folder. Empty: no file. A file that was renamed is created
-    again, so log rotation needs no signal."""
-    stdout: bool = False
-    """Whether the lines go to the standard output, too."""
-    topic: str = ""
-    """Topic to which the lines are appended, too. It must exist. Empty: none."""
+    level: Annotated[
+        Literal["refused", "changes", "all"],
+        _about(
+            "`refused`: failed logins and refused requests. `changes`: also every request that changes more than "
+            "records and offsets. `all`: also reading and writing of those."
+        ),
+    ] = "changes"
+    file: Annotated[
+        str,
+        _about(
+            "File of JSON lines; a relative path is inside the data folder. Empty: no file. A file that was renamed is "
+            "created again, so log rotation needs no signal."
+        ),
+    ] = "audit.log"
+    stdout: Annotated[bool, _about("Whether the lines go to the standard output, too.")] = False
+    topic: Annotated[
+        str, _about("Topic to which the lines are appended, too. It must exist. Empty: none.", default="none")
+    ] = ""
 
 
 class SecurityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Authentication and authorization of clients. Users, tokens and rules are in the metadata quorum, not here."""
 
-    mode: SecurityMode = "off"
-    """`required`: every request carries a credential. `optional`: one without a credential is `ANONYMOUS`, and rules
-    decide what it may do. `off`: no credential is looked at, and everything is allowed."""
-    super_users: tuple[str, ...] = ()
-    """Principals (`User:NAME`) that no rule restricts, whatever authenticated them."""
-    insecure: bool = False
-    """Whether listeners without security may listen on addresses that are not loopback."""
-    user_name: _Text = DEFAULT_USER_NAME
-    """Pattern of the subject alternative name that identifies a user: `URI:`, `DNS:` or `email:` and a text with
-    `{user}`."""
-    oidc: OidcConfig | None = None
-    audit: AuditConfig = AuditConfig()
+    mode: Annotated[
+        SecurityMode,
+        _about(
+            "`required`: every request carries a credential. `optional`: one without a credential is `ANONYMOUS`, and "
+            "rules decide what it may do. `off`: no credential is looked at, and everything is allowed."
+        ),
+    ] = "off"
+    super_users: Annotated[
+        tuple[str, ...],
+        _about(
+            "Principals that no rule restricts, whatever authenticated them.",
+            default="none",
+            range='texts such as `"User:admin"`',
+        ),
+    ] = ()
+    insecure: Annotated[
+        bool, _about("Whether listeners without security may listen on addresses that are not loopback.")
+    ] = False
+    user_name: Annotated[
+        _Text,
+        _about(
+            "Pattern of the subject alternative name that identifies a user.",
+            range="`URI:`, `DNS:` or `email:` and a text with `{user}` and perhaps `{cluster_id}`",
+        ),
+    ] = DEFAULT_USER_NAME
+    oidc: Annotated[
+        OidcConfig | None, _about("The identity provider whose access tokens (JWT) the node accepts.", default="none")
+    ] = None
+    audit: Annotated[
+        AuditConfig, _about("The audit log: who did what from where, allowed or refused, and by which rule.")
+    ] = AuditConfig()
 
     def __post_init__(self) -> None:
         _check_name_pattern("user_name", self.user_name, "user", {**_SEPARATORS, "email": "@"})
         for principal in self.super_users:
             kind, _, name = principal.partition(":")
             if kind != USER:
-                raise ValueError(f'super_users must name users, as in "User:admin", not {principal!r}')
+                raise WrongSetting(f'super_users must name users, as in "User:admin", not {principal!r}', "super_users")
             try:
                 check_user_name(name)
             except InvalidRequest as error:
-                raise ValueError(f"super_users: {error.detail}") from None
+                raise WrongSetting(f"super_users: {error.detail}", "super_users") from None
 
     @property
     def is_on(self) -> bool:
@@ -371,52 +592,70 @@ _SEPARATORS = {"URI": "/", "DNS": "."}
 def _check_name_pattern(setting: str, pattern: str, field: str, separators: Mapping[str, str]) -> None:
     """Check a pattern of subject alternative names with one `{field}` and at most one `{cluster_id}`.
 
-    Raises `ValueError`.
+    Raises `WrongSetting`.
     """
     kind, colon, text = pattern.partition(":")
     separator = separators.get(kind)
     if not colon or separator is None:
         kinds = [f"'{kind}:'" for kind in separators]
-        raise ValueError(f"{setting} must begin with {', '.join(kinds[:-1])} or {kinds[-1]}, not {pattern!r}")
+        raise WrongSetting(
+            f"{setting} must begin with {', '.join(kinds[:-1])} or {kinds[-1]}, not {pattern!r}", setting
+        )
     pieces = re.split(rf"(\{{{field}\}}|\{{cluster_id\}})", text)
     places, between = pieces[1::2], pieces[2:-1:2]
     if places.count(f"{{{field}}}") != 1 or len(places) > 2 or places == [f"{{{field}}}"] * 2:
-        raise ValueError(f"{setting} must contain {{{field}}} once, and {{cluster_id}} at most once")
+        raise WrongSetting(f"{setting} must contain {{{field}}} once, and {{cluster_id}} at most once", setting)
     if any(brace in piece for piece in pieces[::2] for brace in "{}"):
-        raise ValueError(f"{setting} may contain only the fields {{{field}}} and {{cluster_id}}")
+        raise WrongSetting(f"{setting} may contain only the fields {{{field}}} and {{cluster_id}}", setting)
     if any(separator not in piece for piece in between):
         # Otherwise node 2 of cluster "a1" and node 12 of cluster "a" could have the same name.
-        raise ValueError(f"{setting} must have a {separator!r} between {{cluster_id}} and {{{field}}}")
+        raise WrongSetting(f"{setting} must have a {separator!r} between {{cluster_id}} and {{{field}}}", setting)
 
 
 def _check_https_url(setting: str, text: str) -> None:
-    """Check a URL of the identity provider. Raises `ValueError`."""
+    """Check a URL of the identity provider. Raises `WrongSetting`."""
     try:
         url = urlsplit(text)
         _ = url.port
     except ValueError as error:
-        raise ValueError(f"{setting} {text!r} is no URL: {error}") from None
+        raise WrongSetting(f"{setting} {text!r} is no URL: {error}", setting) from None
     if url.username is not None or url.password is not None:
-        raise ValueError(f"{setting} must not contain a user or a password")
+        raise WrongSetting(f"{setting} must not contain a user or a password", setting)
     if url.scheme != "https" or not url.hostname:
-        raise ValueError(f"{setting} must be an https URL, so that its answers are authentic, not {text!r}")
+        raise WrongSetting(f"{setting} must be an https URL, so that its answers are authentic, not {text!r}", setting)
+
+
+def _timing(meaning: str) -> msgspec.Meta:
+    return _about(meaning, "milliseconds", ge=1, le=_DAY_MS)
 
 
 class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Timings in milliseconds. Failover within two seconds depends on the relations that are asserted below."""
 
-    election_timeout_min_ms: _Milliseconds = 300
-    election_timeout_max_ms: _Milliseconds = 600
-    quorum_heartbeat_ms: _Milliseconds = 100
-    broker_session_ms: _Milliseconds = 900
-    broker_heartbeat_ms: _Milliseconds = 200
-    replica_lag_max_ms: _Milliseconds = 5_000
-    """Time after which a follower that is not caught up leaves the ISR. A fenced follower leaves at once."""
-    produce_timeout_ms: _Milliseconds = 30_000
+    election_timeout_min_ms: Annotated[
+        int, _timing("Shortest election timeout of the quorum. Each election draws one between this and the longest.")
+    ] = 300
+    election_timeout_max_ms: Annotated[
+        int, _timing("Longest election timeout of the quorum. With `broker_session_ms` it is at most 1,500.")
+    ] = 600
+    quorum_heartbeat_ms: Annotated[
+        int, _timing("Interval of the quorum leader's heartbeats: less than half of the shortest election timeout.")
+    ] = 100
+    broker_session_ms: Annotated[int, _timing("Time without a heartbeat after which a broker is fenced.")] = 900
+    broker_heartbeat_ms: Annotated[
+        int, _timing("Interval of a broker's heartbeats: less than a third of `broker_session_ms`.")
+    ] = 200
+    replica_lag_max_ms: Annotated[
+        int,
+        _timing("Time after which a follower that is not caught up leaves the ISR. A fenced follower leaves at once."),
+    ] = 5_000
+    produce_timeout_ms: Annotated[
+        int, _timing("Time for which a produce request that names no timeout may wait for replicas.")
+    ] = 30_000
 
     def __post_init__(self) -> None:
         relations = {
-            "election_timeout_min_ms < election_timeout_max_ms": self.election_timeout_min_ms
+            ("election_timeout_min_ms < election_timeout_max_ms"): self.election_timeout_min_ms
             < self.election_timeout_max_ms,
             "2 * quorum_heartbeat_ms < election_timeout_min_ms": 2 * self.quorum_heartbeat_ms
             < self.election_timeout_min_ms,
@@ -426,92 +665,234 @@ class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         }
         broken = [text for text, holds in relations.items() if not holds]
         if broken:
-            raise ValueError(f"timing settings must keep {broken[0]}")
+            settings = re.findall(r"[a-z_]+_ms", broken[0])
+            raise WrongSetting(f"timing settings must keep {broken[0]}", *settings)
 
 
 class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The content of `node.toml`. A relative `data_folder` is relative to that file."""
 
-    data_folder: _Text = "data"
-    rack: str = ""
-    api: ListenerConfig = ListenerConfig()
-    data: ListenerConfig = ListenerConfig()
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-    peers: dict[_NodeId, PeerConfig] = {}
-    """Overrides by node id. The ids are text because TOML's keys are strings."""
-    tls: TlsConfig | None = None
-    """TLS for the data listener and for all links between nodes. None: plain text."""
-    security: SecurityConfig = SecurityConfig()
-    timing: TimingConfig = TimingConfig()
-    scheduling: Literal["batch", "other"] = "batch"
-    """CPU scheduling policy of the node's threads.
-
-    `batch` (`SCHED_BATCH`, Linux only): a thread that wakes does not take a core from one that has not finished, so on
-    few cores single records have lower latency. `other`: the system's default.
-    """
-    fsync_threads: _Threads = 2
-    """Threads that write and fsync logs: the number of logs that are fsynced at the same time."""
-    worker_threads: _Threads = 2
-    """Threads for all other blocking work: reads that miss the page cache, opening and removing logs."""
-    retention_check_ms: _Milliseconds = 30_000
-    scrub_bytes_per_second: _Bytes = 1 * MIB
-    """Maximum read rate of the scrubber in bytes a second. 0 turns it off."""
-    scrub_interval_ms: _Milliseconds = 24 * 3_600_000
-    """Time between the end of one scrub of all replicas and the start of the next."""
-    offsets_retention_minutes: Annotated[int, msgspec.Meta(ge=1, le=10 * 525_600)] = 10_080
-    """Time for which the committed offsets of a consumer group without members are kept."""
-    transactional_id_expiration_minutes: Annotated[int, msgspec.Meta(ge=1, le=10 * 525_600)] = 10_080
-    """Time for which an unused `transactional_id` is kept, since its last transaction began or ended."""
-    transaction_max_timeout_ms: Annotated[int, msgspec.Meta(ge=100, le=3_600_000)] = 3_600_000
-    """The longest timeout that a transaction may ask for on this node. A transaction that its producer abandoned holds
-    back `read_committed` consumers for as long (Kafka's `transaction.max.timeout.ms`)."""
-    producer_id_expiration_ms: Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 3_600_000)] = 24 * 3_600_000
-    """Time for which a partition keeps the state of an idempotent producer that writes nothing, counted while its
-    replica is in service (Kafka's `producer.id.expiration.ms`)."""
-    producer_state_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=1024 * MIB)] = 16 * MIB
-    """Memory for a partition's producer state.
-
-    The default holds some 35,000 producers that wrote one batch, or 12,000 that wrote five or more, within
-    `producer_id_expiration_ms`. When it is full, a new producer is refused with `overloaded` until there is room.
-    """
-    metadata_snapshot_entries: Annotated[int, msgspec.Meta(ge=10, le=10_000_000)] = 10_000
-    """Entries of the metadata quorum's journal after which the node writes a snapshot and starts a new journal.
-
-    A journal of 16 MiB triggers that as well. A lower number makes starts faster and snapshots more frequent.
-    """
-    disk_ballast_bytes: _Bytes = 32 * MIB
-    """Disk space that is reserved for operations that free space or must not fail on a full disk.
-
-    These are retention, the metadata quorum and a start. The reserve takes at most a sixteenth of the disk. 0: no
-    reserve. The default holds the quorum's journal (16 MiB) and its successor.
-    """
-    disk_reserved_bytes: _Bytes = 1 * GIB
-    """Free disk space below which the node refuses batches from clients; below half of it, from leaders too.
-
-    It is at most a twentieth of the disk. 0: batches are accepted until the disk is full.
-    """
-    fetch_cache_bytes: _Bytes = 64 * MIB
-    """Memory for recently appended batches, over all partitions, which serves readers at the end of the log."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    data_folder: Annotated[
+        _Text, _about("Data folder, relative to `node.toml`. `raftlog server init` prepares it.")
+    ] = "data"
+    rack: Annotated[
+        str,
+        _about("Rack of the node. Replicas of a partition are placed on different racks if possible.", default="none"),
+    ] = ""
+    api: Annotated[
+        ListenerConfig,
+        _about("The HTTP API (HTTP/1.1): what people and HTTP clients use, and the bootstrap address of all clients."),
+    ] = ListenerConfig()
+    data: Annotated[
+        ListenerConfig,
+        _about(
+            "The data listener (HTTP/2): records of native clients, replication, the quorum and forwarded requests."
+        ),
+    ] = ListenerConfig()
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        _about(
+            "Further values of `Host` that the HTTP API accepts, beside loopback and the names of the listeners "
+            "([http-api.md](http-api.md)).",
+            default="none",
+        ),
+    ] = ()
+    allowed_origins: Annotated[
+        tuple[str, ...],
+        _about(
+            "Pages on other hosts whose scripts may use the HTTP API ([http-api.md](http-api.md)).",
+            default="none",
+            range="texts such as `https://console.example.org`",
+        ),
+    ] = ()
+    peers: Annotated[
+        dict[_NodeId, PeerConfig], _about("Overrides of the addresses of other nodes, by node id.", default="none")
+    ] = {}
+    """The ids are text because TOML's keys are strings."""
+    tls: Annotated[
+        TlsConfig | None,
+        _about(
+            "TLS for the data listener and for all links between nodes, and with `security.mode` other than `off` also "
+            "for the HTTP API ([security.md](security.md)). Paths are relative to `node.toml`.",
+            default="none: plain text",
+        ),
+    ] = None
+    security: Annotated[
+        SecurityConfig,
+        _about(
+            "Authentication and rights of clients ([security.md](security.md)). Users, tokens and rules are in the "
+            "metadata quorum, not here."
+        ),
+    ] = SecurityConfig()
+    timing: Annotated[
+        TimingConfig,
+        _about(
+            "Timings of elections, sessions and replication. Give all nodes the same. Failover within two seconds "
+            "depends on their relations, which are checked."
+        ),
+    ] = TimingConfig()
+    scheduling: Annotated[
+        Literal["batch", "other"],
+        _about(
+            "CPU scheduling policy of the node's threads. `batch` (`SCHED_BATCH`, Linux only): a thread that wakes "
+            "does not take a core from one that has not finished, so on few cores single records have lower latency "
+            "([performance.md](performance.md)). `other`: the system's default."
+        ),
+    ] = "batch"
+    fsync_threads: Annotated[
+        int,
+        _about(
+            "Threads that write and fsync logs: the number of logs that are fsynced at the same time.",
+            "threads",
+            ge=1,
+            le=64,
+        ),
+    ] = 2
+    worker_threads: Annotated[
+        int,
+        _about(
+            "Threads for all other blocking work: reads that miss the page cache, opening and removing logs.",
+            "threads",
+            ge=1,
+            le=64,
+        ),
+    ] = 2
+    retention_check_ms: Annotated[
+        int, _about("Time between two checks of retention.", "milliseconds", ge=1, le=_DAY_MS)
+    ] = 30_000
+    scrub_bytes_per_second: Annotated[
+        int,
+        _about(
+            "Maximum read rate of the scrubber ([storage-faults.md](storage-faults.md)). 0 turns it off.",
+            "bytes a second",
+            ge=0,
+            le=_MOST_BYTES,
+        ),
+    ] = 1 * MIB
+    scrub_interval_ms: Annotated[
+        int,
+        _about(
+            "Time between the end of one scrub of all replicas and the start of the next.",
+            "milliseconds",
+            ge=1,
+            le=_DAY_MS,
+        ),
+    ] = _DAY_MS
+    offsets_retention_minutes: Annotated[
+        int,
+        _about(
+            "Time for which the committed offsets of a consumer group without members are kept.",
+            "minutes",
+            ge=1,
+            le=10 * 525_600,
+        ),
+    ] = 10_080
+    transactional_id_expiration_minutes: Annotated[
+        int,
+        _about(
+            "Time for which an unused `transactional_id` is kept, since its last transaction began or ended.",
+            "minutes",
+            ge=1,
+            le=10 * 525_600,
+        ),
+    ] = 10_080
+    transaction_max_timeout_ms: Annotated[
+        int,
+        _about(
+            "The longest timeout that a transaction may ask for on this node; give all nodes the same. A transaction "
+            "that its producer abandoned holds back `read_committed` consumers for as long (Kafka's "
+            "`transaction.max.timeout.ms`).",
+            "milliseconds",
+            ge=100,
+            le=3_600_000,
+        ),
+    ] = 3_600_000
+    producer_id_expiration_ms: Annotated[
+        int,
+        _about(
+            "Time for which a partition keeps the state of an idempotent producer that writes nothing, counted while "
+            "its replica is in service (Kafka's `producer.id.expiration.ms`).",
+            "milliseconds",
+            ge=1,
+            le=366 * _DAY_MS,
+        ),
+    ] = _DAY_MS
+    producer_state_bytes: Annotated[
+        int,
+        _about(
+            "Memory for a partition's producer state. The default holds some 35,000 producers that wrote one batch, or "
+            "12,000 that wrote five or more, within `producer_id_expiration_ms`. When it is full, a new producer is "
+            "refused with `overloaded` until there is room.",
+            "bytes",
+            ge=64 * KIB,
+            le=1024 * MIB,
+        ),
+    ] = 16 * MIB
+    metadata_snapshot_entries: Annotated[
+        int,
+        _about(
+            "Entries of the metadata quorum's journal after which the node writes a snapshot and starts a new "
+            "journal. A journal of 16 MiB triggers that as well. A lower number makes starts faster and snapshots more "
+            "frequent.",
+            "entries",
+            ge=10,
+            le=10_000_000,
+        ),
+    ] = 10_000
+    disk_ballast_bytes: Annotated[
+        int,
+        _about(
+            "Disk space that is reserved for operations that free space or must not fail on a full disk: retention, "
+            "the metadata quorum and a start. The reserve takes at most a sixteenth of the disk. 0: no reserve. The "
+            "default holds the quorum's journal (16 MiB) and its successor.",
+            "bytes",
+            ge=0,
+            le=_MOST_BYTES,
+        ),
+    ] = 32 * MIB
+    disk_reserved_bytes: Annotated[
+        int,
+        _about(
+            "Free disk space below which the node refuses batches from clients; below half of it, from leaders too. It "
+            "is at most a twentieth of the disk. 0: batches are accepted until the disk is full.",
+            "bytes",
+            ge=0,
+            le=_MOST_BYTES,
+        ),
+    ] = 1 * GIB
+    fetch_cache_bytes: Annotated[
+        int,
+        _about(
+            "Memory for recently appended batches, over all partitions, which serves readers at the end of the log.",
+            "bytes",
+            ge=0,
+            le=_MOST_BYTES,
+        ),
+    ] = 64 * MIB
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _about("Lowest level of the lines in the node's log.")
+    ] = "info"
 
     def __post_init__(self) -> None:
         if self.security.is_on and self.tls is None:
-            raise ValueError(
+            raise WrongSetting(
                 f"security.mode is {self.security.mode!r}, which needs the section [tls]: credentials must not travel "
-                'in plain text. Add [tls] (see `raftlog tls`), or set security.mode = "off"'
+                'in plain text. Add [tls] (see `raftlog tls`), or set security.mode = "off"',
+                "security.mode",
             )
         if self.security.mode == "required" and self.tls is not None and self.tls.migrating:
-            raise ValueError(
+            raise WrongSetting(
                 "tls.migrating is true, so that anybody can be a node, but security.mode is 'required': remove "
-                'tls.migrating when every node has [tls]; until then, use security.mode = "optional"'
+                'tls.migrating when every node has [tls]; until then, use security.mode = "optional"',
+                "tls.migrating",
             )
         if self.exposed and not self.security.insecure:
-            raise ValueError(
-                f"{' and '.join(self.exposed)}: other machines can reach the address, but security.mode is 'off', so "
-                "everybody there could read, write and delete everything. Set up security (`raftlog server init "
-                "--secure` does), or listen on 127.0.0.1. On a network with trusted machines only, set "
-                "`insecure = true` under [security]"
+            raise WrongSetting(
+                f"{' and '.join(self.exposed.values())}: other machines can reach the address, but security.mode is "
+                "'off', so everybody there could read, write and delete everything. Set up security (`raftlog server "
+                "init --secure` does), or listen on 127.0.0.1. On a network with trusted machines only, set "
+                "`insecure = true` under [security]",
+                *self.exposed,
             )
 
     @property
@@ -520,20 +901,50 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return self.security.mode == "optional" or (self.tls is not None and self.tls.migrating)
 
     @property
-    def exposed(self) -> list[str]:
+    def exposed(self) -> dict[str, str]:
         """Return the listeners, with their addresses, that other machines can use without a credential."""
         if self.security.is_on:
-            return []
+            return {}
         listeners = {"api.listen": self.api.listen, "data.listen": self.data.listen}
-        return [f"{name} {address.endpoint}" for name, address in listeners.items() if not address.is_loopback]
+        return {name: f"{name} {address.endpoint}" for name, address in listeners.items() if not address.is_loopback}
+
+
+class NodeFile(TomlSettings[NodeConfig]):
+    """The text of a `node.toml`, and all that is wrong with it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, NodeConfig)
+        if self.value is not None:
+            self._check_listeners(self.value)
+
+    def _check_listeners(self, config: NodeConfig) -> None:
+        """Add problems of listeners that no other machine, or no client, could find.
+
+        They are no problems of a `NodeConfig`, whose defaults are for nodes inside a program.
+        """
+        for name, listener, port in (("api", config.api, BASE_PORT), ("data", config.data, BASE_PORT + 1)):
+            if not self.has(name, "listen", "port"):
+                self.add_problem(
+                    f"{name}.listen.port",
+                    "is missing: the node would listen on a random port, where neither clients nor other nodes find "
+                    f'it. Add, for example, {name}.listen = {{ host = "127.0.0.1", port = {port} }}',
+                )
+            advertised = listener.advertised
+            if advertised is None and listener.listen.is_unspecified:
+                self.add_problem(
+                    f"{name}.listen.host",
+                    f"is {listener.listen.host}, which stands for all addresses of this machine, so clients and other "
+                    f"nodes cannot dial it: add the address that they use as {name}.advertised",
+                )
+            if advertised is not None and (advertised.is_unspecified or not advertised.port):
+                self.add_problem(
+                    f"{name}.advertised", f"is {advertised.endpoint}, which clients and other nodes cannot dial"
+                )
 
 
 def load_node_config(text: str) -> NodeConfig:
-    """Parse the text of `node.toml`.
+    """Parse the text of `node.toml`, without the demand that it names both listeners.
 
-    Raises `InvalidRequest`, which names the wrong field.
+    Raises `InvalidRequest`, which names line, setting and reason.
     """
-    try:
-        return msgspec.toml.decode(text.encode(), type=NodeConfig)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InvalidRequest("invalid_config", f"node.toml: {error}") from None
+    return TomlSettings(text, NodeConfig).checked("node.toml")

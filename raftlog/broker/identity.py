@@ -50,6 +50,12 @@ class NodeFile(msgspec.Struct, frozen=True):
     directory_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     voters: dict[NodeNumber, _Voter]
 
+    @property
+    def voter_address(self) -> Endpoint | None:
+        """This node's data address, as its cluster was prepared; None if it is no initial voter."""
+        voter = self.voters.get(self.node_id)
+        return None if voter is None else Endpoint(voter.host, voter.port)
+
 
 class _StartsFile(msgspec.Struct, frozen=True):
     starts: Annotated[int, msgspec.Meta(ge=0)]

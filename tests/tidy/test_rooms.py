@@ -35,8 +35,9 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "tls_accept", "listener", "dialer",
     ),
     "raftlog": (
-        "version", "errors", "model", "security", "ports", "config", "logs", "partitioner", "patterns", "json_values",
-        "slices", "transactions", "records", "system", "wire", "api", "http2", "client", "sync", "broker", "cli",
+        "version", "errors", "toml_settings", "model", "security", "ports", "config", "settings", "logs",
+        "partitioner", "patterns", "json_values", "slices", "transactions", "records", "system", "wire", "api", "http2",
+        "client", "sync", "broker", "cli",
     ),
     "http_api": ("service", "web", "records", "routes", "app"),
     "spark_source": (

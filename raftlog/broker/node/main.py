@@ -7,15 +7,13 @@ import os
 import signal
 import threading
 
-import msgspec
 import structlog
 
 from raftlog.broker.loop_stalls import LoopStalls
-from raftlog.config import NodeConfig, load_node_config
-from raftlog.errors import InvalidRequest
 
 from .node import Node
 from .scheduling import schedule_in_batches
+from .settings_file import read_settings
 
 STOP_SECONDS = 30.0
 """Time after which a stop is forced, whatever hangs, in seconds."""
@@ -37,7 +35,7 @@ def run_node(config_path: str) -> int:
 
 
 async def _run(config_path: str, stalls: LoopStalls, overdue: threading.Timer) -> int:
-    config, folder = _read_config(config_path)
+    config, folder = read_settings(config_path)
     node = Node(config, folder, stalls)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -56,29 +54,3 @@ def _end_here() -> None:
     """End the process at once. The next start recovers as after a crash."""
     structlog.get_logger().error("did not stop in time", seconds=STOP_SECONDS)
     os._exit(1)
-
-
-def _read_config(path: str) -> tuple[NodeConfig, str]:
-    """Return the settings, and the data folder that they name."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise InvalidRequest("invalid_config", f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            "invalid_config", f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
-        ) from None
-    config = load_node_config(text)
-    beside = os.path.dirname(os.path.abspath(path))
-    if config.tls is not None:
-        files = {name: os.path.join(beside, path) for name, path in config.tls.paths.items()}
-        config = msgspec.structs.replace(config, tls=msgspec.structs.replace(config.tls, **files))
-    oidc = config.security.oidc
-    if oidc is not None:
-        local = {} if not oidc.jwks or oidc.jwks_is_a_url else {"jwks": os.path.join(beside, oidc.jwks)}
-        if oidc.authority:
-            local["authority"] = os.path.join(beside, oidc.authority)
-        security = msgspec.structs.replace(config.security, oidc=msgspec.structs.replace(oidc, **local))
-        config = msgspec.structs.replace(config, security=security)
-    return config, os.path.join(beside, config.data_folder)

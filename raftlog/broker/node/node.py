@@ -30,7 +30,7 @@ from metadata.quorum_thread.thread import QUORUM_PATH, QuorumThread
 from metadata.view import BrokerChanged, MetadataEvent
 from metadata.voters.identity import QuorumIdentity
 from raftlog.broker.changes.proposer import Proposer
-from raftlog.broker.identity import LOCK_FILE, begin_start, mark_clean_shutdown, read_identity
+from raftlog.broker.identity import LOCK_FILE, STARTS_FILE, begin_start, mark_clean_shutdown, read_identity
 from raftlog.broker.loop_stalls import LoopStalls
 from raftlog.broker.peer_faults import PeerFaults
 from raftlog.broker.replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
@@ -62,6 +62,7 @@ from raftlog.system.disk import LocalDisk
 from raftlog.system.futures import resolve
 from raftlog.system.runtime import LoopScheduler, ThreadWorker
 
+from .addresses import address_problem
 from .descriptors import DescriptorBudget, raise_descriptor_limit
 from .garbage import BulkCreation, loading
 from .security import NodeSecurity
@@ -326,7 +327,12 @@ class Node:
         if not self._local.exists(""):
             raise InvalidRequest("invalid_config", f"{folder} does not exist: run `raftlog server init` first")
         # The lock is a file. In a folder that is refused it would be the first one, and prevent `raftlog server init`.
-        read_identity(self._local, folder)
+        node = read_identity(self._local, folder)
+        problem = address_problem(
+            self._config, node.node_id, node.voter_address, started_before=self._local.exists(STARTS_FILE)
+        )
+        if problem:
+            raise InvalidRequest("invalid_config", problem)
         return self._local.lock(LOCK_FILE)
 
     # --- Running ---

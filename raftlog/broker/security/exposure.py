@@ -17,7 +17,7 @@ def exposure_problems(config: NodeConfig) -> list[str]:
         return lines
     return [
         *lines,
-        f"everybody who reaches {' or '.join(config.exposed)} can read, write and delete everything, because "
+        f"everybody who reaches {' or '.join(config.exposed.values())} can read, write and delete everything, because "
         'security.mode is "off" and security.insecure is true: set up security (docs/security.md), or keep untrusted '
         "machines away from these addresses",
     ]

@@ -18,6 +18,8 @@ from raftlog.cli.terminal.options import NODE_NUMBER
 from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint
 
+from .server_settings import check_config, settings
+
 if TYPE_CHECKING:
     from raftlog.cli.nodes.authority import AuthorityFiles
 
@@ -39,6 +41,10 @@ def server() -> None:
 
     `raftlog server --config node.toml` runs it; `raftlog server init` prepares its data folder once.
     """
+
+
+for about_settings in (check_config, settings):
+    server.add_command(about_settings)
 
 
 def parse_voters(text: str) -> dict[int, Endpoint]:

@@ -235,6 +235,7 @@ class LocalCluster(msgspec.Struct):
         """
         disk = LocalDisk(self.folder)
         self._clear_unfinished(disk)
+        self._clear_moved(disk)
         found = self._identities(disk)
         if found:
             self._check_identities(found)
@@ -277,6 +278,19 @@ class LocalCluster(msgspec.Struct):
             if not disk.exists(f"{_data_folder(number)}/{STARTS_FILE}"):
                 disk.remove(_data_folder(number))
         disk.remove(PREPARING_FILE)
+
+    def _clear_moved(self, disk: LocalDisk) -> None:
+        """Remove folders that were prepared for other ports and never used: a voter starts first at its own address."""
+        found = self._identities(disk)
+        started = any(disk.exists(f"{_data_folder(number)}/{STARTS_FILE}") for number in found)
+        whole = [(number, node.node_id) for number, node in sorted(found.items())] == [
+            (n.node_id,) * 2 for n in self.nodes
+        ]
+        if started or not whole or len({node.cluster_id for node in found.values()}) > 1:
+            return
+        if any(found[node.node_id].voter_address not in (None, node.data) for node in self.nodes):
+            for number in found:
+                disk.remove(_data_folder(number))
 
     def _identities(self, disk: LocalDisk) -> dict[int, NodeFile]:
         """Return the identities in the folders, by the number in the folder's name."""

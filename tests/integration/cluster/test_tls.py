@@ -380,6 +380,9 @@ async def test_certificates_are_replaced_while_it_runs(running: TlsCluster) -> N
     assert {b"both-trusted", b"new-certificates", b"old-one-gone"} <= set(await read_all(running, 2))
 
 
+LISTEN = "api.listen = { port = 0 }\ndata.listen = { port = 0 }\n"
+
+
 def test_a_node_does_not_start_with_files_that_cannot_be_used(running: TlsCluster, tmp_path: Path) -> None:
     """Nor does it count the start, or remove the marker of its clean stop."""
     from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
@@ -387,9 +390,9 @@ def test_a_node_does_not_start_with_files_that_cannot_be_used(running: TlsCluste
     from raftlog.model import Endpoint
 
     data = tmp_path / "data"
-    init_data_folder(str(data), cluster_id="c", node_id=0, voters={0: Endpoint("127.0.0.1", 1)})
+    init_data_folder(str(data), cluster_id="c", node_id=0, voters={0: Endpoint("127.0.0.1", 0)})
     write(tmp_path, running.authority, running.authority.for_node("c", 0, days=-1))
-    (tmp_path / SETTINGS_FILE).write_text(f'data_folder = "data"\ntls = {SETTING}\n')
+    (tmp_path / SETTINGS_FILE).write_text(f'data_folder = "data"\ntls = {SETTING}\n{LISTEN}')
     with pytest.raises(InvalidRequest, match=r"certificate\.pem.*: certificate has expired"):
         run_node(str(tmp_path / SETTINGS_FILE))
     assert (data / CLEAN_SHUTDOWN_FILE).exists() and not (data / STARTS_FILE).exists()

@@ -122,7 +122,7 @@ async def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     authority = Authority()
     write(tmp_path, authority, authority.for_node("c1", 0))
     data = tmp_path / "data"
-    init_data_folder(str(data), cluster_id="c1", node_id=0, voters={0: Endpoint("127.0.0.1", 1)})
+    init_data_folder(str(data), cluster_id="c1", node_id=0, voters={0: Endpoint("127.0.0.1", 0)})
     token = new_token()
     (data / FIRST_ADMINISTRATOR_FILE).write_bytes(AdministratorFile.of("admin", token).encoded())
     files = SETTING

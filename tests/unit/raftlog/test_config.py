@@ -6,7 +6,6 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +19,7 @@ from raftlog.config import (
     PUSH_MESSAGE_BYTES,
     TOPIC_CONFIG_NAMES,
     NodeConfig,
-    TimingConfig,
+    NodeFile,
     TopicConfig,
     check_topic_name,
     load_node_config,
@@ -143,40 +142,63 @@ def test_a_file_overrides_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("rack = ", "node.toml: "),
-        ("rack = 1", "`rack`|rack"),
-        ("fsync_treads = 2", "fsync_treads"),
-        ("fsync_threads = 0", r">= 1.*\$.fsync_threads"),
-        ("worker_threads = 65", r"<= 64.*\$.worker_threads"),
-        ("retention_check_ms = 0", r"\$.retention_check_ms"),
-        ("metadata_snapshot_entries = 9", r"\$.metadata_snapshot_entries"),
-        ("fetch_cache_bytes = -1", r"\$.fetch_cache_bytes"),
-        ('data_folder = ""', r"\$.data_folder"),
-        ('log_level = "loud"', r"\$.log_level"),
-        ("api = {listen = {port = 65536}}", r"\$.api.listen.port"),
-        ("api = {listen = {port = -1}}", r"\$.api.listen.port"),
-        ('data = {advertised = {host = ""}}', r"\$.data.advertised.host"),
-        ("peers = {one = {data = {port = 1}}}", r"\$.peers"),
-        ("timing = {broker_heartbeat_ms = 0}", r"\$.timing.broker_heartbeat_ms"),
-        ("timing = {produce_timeout_ms = -5}", r"\$.timing.produce_timeout_ms"),
-        ("timing = {replica_lag_max_ms = 0}", r"\$.timing.replica_lag_max_ms"),
+        ("rack = ", "it is no TOML: Invalid value"),
+        ("rack = 1", "rack must be a text in quotation marks, not 1"),
+        ("fsync_treads = 2", r"fsync_treads is no setting of the top level; did you mean fsync_threads\?"),
+        ("fsync_threads = 0", r"fsync_threads must be a whole number from 1 to 64 \(threads\), not 0"),
+        ("worker_threads = 65", "worker_threads must be a whole number from 1 to 64 .*, not 65"),
+        ("retention_check_ms = 0", r"from 1 to 86400000 \(milliseconds\), not 0"),
+        ("metadata_snapshot_entries = 9", "metadata_snapshot_entries must be a whole number from 10"),
+        ("fetch_cache_bytes = -1", "fetch_cache_bytes must be a whole number from 0"),
+        ('data_folder = ""', 'data_folder must be a text in quotation marks that is not empty, not ""'),
+        ('log_level = "loud"', 'log_level must be "debug", "info", "warning" or "error", not "loud"'),
+        ("api = {listen = {port = 65536}}", "api.listen.port must be a whole number from 0 to 65535, not 65536"),
+        ("api = {listen = {port = -1}}", "api.listen.port must be"),
+        ('data = {advertised = {host = ""}}', "data.advertised.host must be"),
+        ("peers = {one = {data = {port = 1}}}", "peers.one is no node id"),
+        ("timing = {broker_heartbeat_ms = 0}", "timing.broker_heartbeat_ms must be"),
+        ("timing = {produce_timeout_ms = -5}", "timing.produce_timeout_ms must be"),
+        ("timing = {replica_lag_max_ms = 0}", "timing.replica_lag_max_ms must be"),
         ("timing = {quorum_heartbeat_ms = 150}", "must keep 2 . quorum_heartbeat_ms < election_timeout_min_ms"),
         ("timing = {election_timeout_max_ms = 300}", "must keep election_timeout_min_ms < election_timeout_max_ms"),
         ("timing = {broker_heartbeat_ms = 300}", "must keep 3 . broker_heartbeat_ms < broker_session_ms"),
         ("timing = {broker_session_ms = 901}", r"must keep election_timeout_max_ms \+ broker_session_ms <= 1500"),
-        ("a = " + "[" * 5000, "node.toml: "),
+        ("a = " + "[" * 5000, "it is no TOML|it is nested too deeply"),
     ],
 )
 def test_an_invalid_file_is_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason) as caught:
         load_node_config(text)
-    assert caught.value.code == "invalid_config" and caught.value.detail.startswith("node.toml: ")
+    assert caught.value.code == "invalid_config" and caught.value.detail.startswith("node.toml")
 
 
-def test_the_manual_lists_every_setting_of_a_node() -> None:
-    text = MANUAL.read_text()
-    settings = [field.name for kind in (NodeConfig, TimingConfig) for field in msgspec.structs.fields(kind)]
-    assert [name for name in settings if not re.search(rf"\b{name}\b", text)] == []
+LISTEN = """
+api.listen = { host = "127.0.0.1", port = 9640 }
+data.listen = { host = "127.0.0.1", port = 9641 }
+"""
+
+
+def test_a_file_must_name_both_listeners() -> None:
+    """A node on random ports is found by no client and no other node."""
+    assert NodeFile(LISTEN).problems == [] and NodeFile(LISTEN).value is not None
+    for text in ("", "[api]\n[data]\n", 'api.listen.host = "127.0.0.1"\ndata.listen = {}'):
+        problems = NodeFile(text).problems
+        assert [problem.setting for problem in problems] == ["api.listen.port", "data.listen.port"]
+        assert "random port" in problems[0].reason and "port = 9640" in problems[0].reason
+        with pytest.raises(InvalidRequest, match=r"data.listen.port|api.listen.port"):
+            NodeFile(text).checked("node.toml")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_listener_at_all_addresses_must_advertise_one_that_others_can_dial(host: str) -> None:
+    text = LISTEN.replace("127.0.0.1", host) + "security.insecure = true\n"
+    problems = NodeFile(text).problems
+    assert [(p.line, p.setting) for p in problems] == [(2, "api.listen.host"), (3, "data.listen.host")]
+    assert "data.advertised" in problems[1].reason
+    named = 'api.advertised = { host = "n", port = 1 }\ndata.advertised = { host = "n", port = 2 }\n'
+    assert NodeFile(text + named).problems == []
+    for wrong in (named.replace('"n"', f'"{host}"'), named.replace("port = 2", "port = 0")):
+        assert NodeFile(text + wrong).problems[-1].setting == "data.advertised"
 
 
 def test_the_manuals_example_is_accepted() -> None:
@@ -242,13 +264,13 @@ def test_other_machines_reach_no_listener_without_security_unless_the_operator_s
         load_node_config(f"{listen}{TLS}")
     assert len(load_node_config(f"{listen}security.insecure = true").exposed) == 1
     for mode in ("optional", "required"):
-        assert load_node_config(f'{listen}security.mode = "{mode}"\n{TLS}').exposed == []
+        assert load_node_config(f'{listen}security.mode = "{mode}"\n{TLS}').exposed == {}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.77.1.2", "::1", "::ffff:127.0.0.1", "localhost", "LOCALHOST."])
 def test_loopback_needs_no_security(host: str) -> None:
     config = load_node_config(f'api.listen = {{host = "{host}"}}\ndata.listen = {{host = "{host}"}}')
-    assert config.exposed == []
+    assert config.exposed == {}
 
 
 def test_plain_text_is_accepted_while_a_cluster_changes_and_never_beside_required_credentials() -> None:
@@ -271,8 +293,8 @@ OIDC = '[security.oidc]\naudience = "a"\n'
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('[security]\nmode = "on"', "Invalid enum value 'on'"),
-        ("[security]\nmodes = 1", "unknown field `modes`"),
+        ('[security]\nmode = "on"', 'security.mode must be "off", "optional" or "required", not "on"'),
+        ("[security]\nmodes = 1", "security.modes is no setting of [security]; did you mean mode?"),
         ('[security]\nsuper_users = ["admin"]', "as in \"User:admin\", not 'admin'"),
         ('[security]\nsuper_users = ["Group:admins"]', "super_users must name users"),
         ('[security]\nsuper_users = ["User:*"]', "is reserved"),
@@ -282,7 +304,7 @@ OIDC = '[security.oidc]\naudience = "a"\n'
         ('[security]\nuser_name = "URI:{user}{user}"', "must contain {user} once"),
         ('[security]\nuser_name = "URI:{node_id}{user}"', "may contain only the fields {user} and {cluster_id}"),
         ('[security]\nuser_name = "URI:{cluster_id}-{user}"', "must have a '/' between"),
-        ('[security.oidc]\nissuer = "https://a"', "missing required field `audience`"),
+        ('[security.oidc]\nissuer = "https://a"', "security.oidc.audience is missing"),
         (OIDC + 'issuer = "http://a"', "issuer must be an https URL"),
         (OIDC + 'issuer = "a"', "issuer must be an https URL"),
         (OIDC + 'issuer = "https://"', "issuer must be an https URL"),

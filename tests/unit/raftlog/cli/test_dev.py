@@ -347,3 +347,16 @@ def test_a_hurried_stop_ends_although_a_node_does_not(folder: str) -> None:
         assert codes == {0: -signal.SIGKILL}
     finally:
         cluster.kill_all()
+
+
+def test_folders_that_were_never_used_are_prepared_again_for_other_ports(folder: str) -> None:
+    """A voter starts first at the address with which its cluster was prepared, and there may be another program."""
+    for first_port in (20_000, 21_000):
+        LocalCluster(folder, 3, first_port).prepare()
+        for number in range(3):
+            voters = NODE.decode(identity(folder, number))["voters"]
+            assert [voters[str(voter)]["port"] for voter in range(3)] == [first_port + 10 * v + 1 for v in range(3)]
+    begin_start(LocalDisk(str(Path(folder) / "node-1" / "data")), folder)
+    before = [identity(folder, number) for number in range(3)]
+    LocalCluster(folder, 3, 22_000).prepare()
+    assert [identity(folder, number) for number in range(3)] == before

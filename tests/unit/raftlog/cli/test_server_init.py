@@ -61,7 +61,7 @@ def test_a_node_is_ready_to_run(machine: Path) -> None:
     made = init()
     assert made.code == 0, made.stderr
     config = loaded(machine, 0)
-    assert config.security.mode == "required" and config.exposed == []
+    assert config.security.mode == "required" and config.exposed == {}
     assert (str(config.api.listen.endpoint), str(config.data.listen.endpoint)) == ("10.0.0.1:9640", "10.0.0.1:9641")
     assert config.data_folder == "data" and (machine / "data" / NODE_FILE).exists()
     private = ("node-0.key", "authority/authority.key", f"data/{FIRST_ADMINISTRATOR_FILE}")

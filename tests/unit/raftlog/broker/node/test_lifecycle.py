@@ -30,7 +30,7 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
     path = str(tmp_path / "data")
-    init_data_folder(path, cluster_id="c", node_id=0, voters={0: Endpoint("127.0.0.1", 1)})
+    init_data_folder(path, cluster_id="c", node_id=0, voters={0: Endpoint("127.0.0.1", 0)})
     return path
 
 
@@ -60,7 +60,7 @@ async def test_an_unprepared_folder_can_still_be_prepared_after_it_was_refused(t
     with pytest.raises(InvalidRequest, match="raftlog server init"):
         lifecycle.Node(load_node_config(settings()), str(tmp_path))
     assert os.listdir(tmp_path) == []
-    init_data_folder(str(tmp_path), cluster_id="c", node_id=0, voters={0: Endpoint("127.0.0.1", 1)})
+    init_data_folder(str(tmp_path), cluster_id="c", node_id=0, voters={0: Endpoint("127.0.0.1", 0)})
 
 
 async def test_a_folder_in_use_is_refused_and_no_start_is_counted(folder: str) -> None:
@@ -146,7 +146,7 @@ class Stuck:
 
 node_main.STOP_SECONDS = 0.2
 node_main.Node = Stuck
-node_main._read_config = lambda path: (None, "")
+node_main.read_settings = lambda path: (None, "")
 node_main.run_node("")
 print("not reached")
 """
