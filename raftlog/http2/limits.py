@@ -80,10 +80,10 @@ class Http2Limits:
     """
     control_frames_burst: int = 2_000
     """Such frames at once: a client that cancels a thousand requests is no attacker."""
-    address_control_frames_per_second: float = 2_000.0
+    address_control_frames_per_second: float = 1_000.0
     """Such frames per second of all connections from one address, on one loop of a listener: a peer that connects
     again does not get another budget."""
-    address_control_frames_burst: int = 8_000
+    address_control_frames_burst: int = 4_000
     """Such frames at once, of one address."""
     connect_timeout_s: float = 3.0
     """A dialer's deadline for the peer to show that it speaks HTTP/2."""
