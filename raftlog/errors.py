@@ -192,6 +192,18 @@ class InvalidRequest(RaftlogError):
     """The request cannot be carried out, now or later. Nothing was changed."""
 
 
+class ClientClosed(InvalidRequest):
+    """The program has closed the client object that it calls. A retry is useless: create a new object."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("shutting_down", detail)
+
+    @property
+    def retriable(self) -> bool:
+        """False: a closed object stays closed."""
+        return False
+
+
 class CorruptBatch(InvalidRequest):
     """Bytes that should be a record batch and are not a valid one."""
 

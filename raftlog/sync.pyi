@@ -1,6 +1,7 @@
 """The blocking client, as type checkers see it; generated from its finished classes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from ssl import SSLContext
 from typing import Any, Literal, Self
 
@@ -25,12 +26,13 @@ from raftlog.api.topics import PartitionDeletion, TopicDescription, TopicSummary
 from raftlog.api.transactions import ConsumedOffsets, PositionList, TransactionInfo
 from raftlog.client.admin import Isolation, SeekTo, TransactionList
 from raftlog.client.blocking.group_consumer import Callback
-from raftlog.client.consuming.reader import Start
 from raftlog.client.consuming.records import ConsumedBatch, ConsumerRecord
 from raftlog.client.credentials import Credentials
+from raftlog.client.groups.consumer import CommitOffsets
 from raftlog.client.producing.delivery import RecordMetadata
 from raftlog.client.producing.sending import HeadersArgument
 from raftlog.client.settings import AdminSettings, ConsumerSettings, GroupConsumerSettings, ProducerSettings
+from raftlog.client.times import StartTime
 from raftlog.client.transactions.api import Offsets
 from raftlog.client.transactions.decision import Wait
 from raftlog.client.transactions.transaction import TransactionState
@@ -89,22 +91,25 @@ class GroupConsumer:
     @property
     def assignment(self) -> list[GroupPartition]:
         """Partitions that are assigned to this consumer and that it reads now."""
+    def batches(self) -> Iterator[ConsumedBatch]:
+        """Iterate over the batches without end; each counts as processed when the program requests the next one."""
     def close(self, *, processed: bool = True) -> None:
         """Commit (with automatic commits), leave the group and close all connections. Closing twice is allowed.
 
         Without `processed`, the records of the last `poll` are not committed, so the next owner reads them again.
         `with` closes that way if its block raises.
         """
-    def commit(self, offsets: Mapping[GroupPartition, int] | None = None, *, timeout: float = 15.0) -> None:
+    def commit(self, offsets: CommitOffsets | None = None, *, timeout: float = 15.0) -> None:
         """Commit these offsets, or all positions, and return once the quorum has decided.
+
+        A partition is a `GroupPartition`, or `(topic, partition)` of an assigned one. The offset is that of the next
+        record to read: one more than that of the last processed record.
 
         Raises `InvalidRequest` (`stale_generation`, `unknown_member`, `member_fenced`: a partition has another owner
         now) or `RetriableError`.
         """
     def commit_soon(
-        self,
-        offsets: Mapping[GroupPartition, int] | None = None,
-        done: Callable[[RaftlogError | None], None] | None = None,
+        self, offsets: CommitOffsets | None = None, done: Callable[[RaftlogError | None], None] | None = None
     ) -> None:
         """Commit without waiting.
 
@@ -124,6 +129,12 @@ class GroupConsumer:
     @property
     def lag(self) -> dict[GroupPartition, int]:
         """Number of offsets between position and readable end, by partition, if a leader has reported that end."""
+    def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
+        """Return the next batch of any assigned partition, or None after `timeout` seconds.
+
+        The fastest way to read: columns are decoded on demand, as lists, or with `to_arrow` and `to_pandas`. The
+        batches or records of the previous call count as processed. Raises as `poll` does.
+        """
     def pause(self, partitions: Iterable[GroupPartition]) -> None:
         """Neither hand out nor fetch these partitions until `resume`.
 
@@ -136,17 +147,18 @@ class GroupConsumer:
     def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
         """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
 
-        The records of the previous call count as processed. Raises `InvalidRequest` for an error that a retry cannot
-        fix (a bad pattern, an offset that is no longer in the log), and `RetriableError` only if partitions were
-        assigned and the quorum does not return their committed offsets.
+        Callbacks, and the last commit of partitions that are released, may take longer. The records of the previous
+        call count as processed. Raises `InvalidRequest` for an error that a retry cannot fix (a bad pattern, an offset
+        that is no longer in the log), and `RetriableError` only if partitions were assigned and the quorum does not
+        return their committed offsets.
         """
     @property
     def positions(self) -> dict[GroupPartition, int]:
         """Offset of the next record to hand out, by partition."""
     def resume(self, partitions: Iterable[GroupPartition]) -> None:
         """Continue with these partitions; ignore those that are not paused or not assigned."""
-    def seek(self, topic: str, partition: int, start: Start) -> None:
-        """Continue reading a partition at an offset, `"earliest"`, `"latest"`, or `"@<milliseconds since 1970>"`.
+    def seek(self, topic: str, partition: int, start: StartTime) -> None:
+        """Continue reading a partition at an offset, `"earliest"`, `"latest"`, a `datetime` or `"@<milliseconds>"`.
 
         The partition must be assigned to this consumer. Nothing is committed, and commits of offsets below the
         committed one have no effect (S8). Raises `InvalidRequest`, or `RetriableError` if the offset has to be looked
@@ -173,6 +185,7 @@ class Admin:
         self,
         bootstrap: str | Sequence[str],
         *,
+        timeout: float | None = None,
         settings: AdminSettings | None = None,
         credentials: Credentials | None = None,
         tls_authority: str | None = None,
@@ -184,7 +197,12 @@ class Admin:
         """Configure the client; nothing is connected yet.
 
         `bootstrap`: API addresses, `"host:port,host:port"`, or `"https://host:port"` if the API uses TLS. The keywords
-        are the fields of `AdminSettings`; they replace those of `settings`. Raises `InvalidRequest`.
+        are the fields of `AdminSettings`; they replace those of `settings`.
+
+        `timeout`: longest wait of each call for the cluster, in seconds; None: 5 s for most reads, 15 s for changes,
+        more for what takes long. After a change, `outcome_unknown` means that it may have been made.
+
+        Raises `InvalidRequest`.
         """
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None: ...
@@ -344,13 +362,21 @@ class Admin:
         """Return open transactions, and decided ones that are not visible in every partition yet."""
     def list_users(self) -> list[UserInfo]:
         """Return all users, ordered by name."""
-    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int | datetime) -> tuple[int, int] | None:
         """Return the offset and timestamp of the first record at or after that time; None if there is none."""
     def offsets(self, topic: str, partition: int, *, topic_id: str = "") -> OffsetRange:
         """Return the readable offsets of one partition.
 
         `topic_id`: only of this topic, never of another one of the same name. Raises `InvalidRequest` (`unknown_topic`,
         `unknown_partition`).
+        """
+    def offsets_for_timestamps(
+        self, topic: str, timestamps: Mapping[int, int | datetime] | int | datetime
+    ) -> dict[int, tuple[int, int] | None]:
+        """Return the offset and timestamp of the first record at or after a time, by partition; None if there is none.
+
+        `timestamps`: by partition, or one for all partitions, in milliseconds since 1970 or as `datetime` with a time
+        zone. Raises as `topic_offsets` does.
         """
     def plan_moves(self, drain: Sequence[int] = ()) -> list[MoveInfo]:
         """Return moves that drain these brokers or, if none is named, that balance the cluster.
@@ -403,6 +429,14 @@ class Admin:
         """Set all limits of `User:alice`, `User:*`, `Address:10.1.2.3` or `Address:*`; absent ones are removed."""
     def throttle(self) -> ThrottleInfo:
         """Return the current limits for reassignment traffic."""
+    def topic_offsets(
+        self, topic: str, partitions: Iterable[int] | None = None, *, isolation: Isolation = "read_committed"
+    ) -> dict[int, OffsetRange]:
+        """Return the readable offsets of several partitions, by default of all, in one request.
+
+        Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`), and the error of the first partition without an
+        answer.
+        """
     def unregister_broker(self, broker_id: int) -> None:
         """Unregister a broker that has stopped and holds no replica. Raises `InvalidRequest` (`not_found`)."""
 
@@ -416,7 +450,7 @@ class Consumer:
         bootstrap: str | Sequence[str],
         topic: str,
         partitions: Sequence[int] | None = None,
-        start: Start | Mapping[int, Start] = "earliest",
+        start: StartTime | Mapping[int, StartTime] = "earliest",
         *,
         topic_id: str = "",
         settings: ConsumerSettings | None = None,
@@ -435,8 +469,8 @@ class Consumer:
         """Configure the consumer; nothing is connected yet.
 
         * `partitions`: the partitions to read; None means all, including those added later.
-        * `start`: `"earliest"`, `"latest"`, an offset, `"@<milliseconds since 1970>"` (the first record at or after
-          that time), or one of these per partition.
+        * `start`: `"earliest"`, `"latest"`, an offset, a `datetime` with a time zone or `"@<milliseconds since 1970>"`
+          (the first record at or after that time), or one of these per partition.
         * `topic_id`: 32 hexadecimal digits. With it, another topic of the same name, deleted before or created after
           this one, is never read.
 
@@ -448,6 +482,11 @@ class Consumer:
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Iterate over the records without end."""
     def __next__(self) -> ConsumerRecord: ...
+    def assign(self, starts: Mapping[int, int]) -> None:
+        """Read exactly these partitions.
+
+        Partitions that are being read continue at their positions; new ones begin at the given offsets.
+        """
     def batches(self) -> Iterator[ConsumedBatch]:
         """Iterate over the batches without end."""
     def close(self) -> None:
@@ -479,7 +518,7 @@ class Consumer:
         """Offset of the next record to hand out, by partition, if it is known already."""
     def resume(self, partitions: Iterable[int]) -> None:
         """Continue with these partitions."""
-    def seek(self, partition: int, start: Start) -> None:
+    def seek(self, partition: int, start: StartTime) -> None:
         """Continue reading `partition` at `start`, and clear an error that stopped it. Raises `InvalidRequest`."""
     def start(self, timeout: float = 30.0) -> None:
         """Locate the topic and the start offsets.
@@ -555,12 +594,12 @@ class Producer:
         value: bytes | None,
         key: bytes | None = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         headers: HeadersArgument | None = None,
     ) -> SentRecord:
         """Queue one record, as the asyncio `send` does, but wait for room if the buffer is full.
 
-        Raises `RetriableError` (`shutting_down`). Any other error of the record is raised by the result of the returned
+        Raises `ClientClosed`. Any other error of the record is raised by the result of the returned
         object, or else by `flush`; it breaks a transaction.
         """
     def send_many(
@@ -638,12 +677,12 @@ class Transaction:
         value: bytes | None,
         key: bytes | None = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         headers: HeadersArgument | None = None,
     ) -> SentRecord:
         """Queue one record, as the asyncio `send` does, but wait for room if the buffer is full.
 
-        Raises `RetriableError` (`shutting_down`). Any other error of the record is raised by the result of the returned
+        Raises `ClientClosed`. Any other error of the record is raised by the result of the returned
         object, or else by `flush`; it breaks a transaction.
         """
     def send_many(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Literal, TypeVar, Unpack
 from urllib.parse import quote
 
@@ -85,20 +86,22 @@ from raftlog.api.topics import (
 from raftlog.api.transactions import PositionList, TransactionInfo, TransactionPartition, Transactions
 from raftlog.client.cluster.api import CHANGE_TIMEOUT, READ_TIMEOUT, HttpApi, in_parts
 from raftlog.client.cluster.connection_security import ConnectionSecurity, blames_credential
-from raftlog.client.cluster.metadata import topic_path
+from raftlog.client.cluster.metadata import check_partition, topic_path
 from raftlog.client.consuming.offsets import query_offsets
 from raftlog.client.groups.api import group_path
 from raftlog.client.keywords import AdminKeywords
 from raftlog.client.settings import AdminSettings, takes
+from raftlog.client.times import milliseconds_of
 from raftlog.client.transactions.api import HEDGE_AFTER, TransactionApi
 from raftlog.config import check_topic_name
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.security.secrets import Secret
-from raftlog.wire import TIMESTAMP_LATEST
+from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST
 
 ANSWER_GRACE = 6.0
 """Seconds that a node may take beyond the timeout in the request."""
 SEEK_TIMEOUT = 60.0
+MAX_TIMEOUT = 86_400.0
 
 T = TypeVar("T")
 
@@ -142,15 +145,24 @@ class Admin:
         self,
         bootstrap: str | Sequence[str],
         *,
+        timeout: float | None = None,
         settings: AdminSettings | None = None,
         **keywords: Unpack[AdminKeywords],
     ) -> None:
         """Configure the client; nothing is connected yet.
 
         `bootstrap`: API addresses, `"host:port,host:port"`, or `"https://host:port"` if the API uses TLS. The keywords
-        are the fields of `AdminSettings`; they replace those of `settings`. Raises `InvalidRequest`.
+        are the fields of `AdminSettings`; they replace those of `settings`.
+
+        `timeout`: longest wait of each call for the cluster, in seconds; None: 5 s for most reads, 15 s for changes,
+        more for what takes long. After a change, `outcome_unknown` means that it may have been made.
+
+        Raises `InvalidRequest`.
         """
-        self._api = HttpApi(bootstrap, ConnectionSecurity(AdminSettings.of(settings, keywords)))
+        if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
+            raise InvalidRequest("invalid_config", f"timeout must be between 0 and {MAX_TIMEOUT} s, not {timeout!r}")
+        security = ConnectionSecurity(AdminSettings.of(settings, keywords))
+        self._api = HttpApi(bootstrap, security, request_timeout=timeout)
 
     # --- Topics -------------------------------------------------------------------------------------------------------
 
@@ -295,11 +307,50 @@ class Admin:
         path = topic_path(check_topic_name(topic), topic_id, below=f"/partitions/{partition}/offsets")
         return await self._api.get(path, OffsetRange)
 
-    async def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
+    async def topic_offsets(
+        self, topic: str, partitions: Iterable[int] | None = None, *, isolation: Isolation = "read_committed"
+    ) -> dict[int, OffsetRange]:
+        """Return the readable offsets of several partitions, by default of all, in one request.
+
+        Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`), and the error of the first partition without an
+        answer.
+        """
+        description, wanted = await self._partitions_of(topic, partitions)
+        asked = [(one, time) for one in wanted for time in (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST)]
+        level = int(isolation == "read_committed")
+        found = await query_offsets(self._api, description.id_bytes, asked, level) if asked else []
+        epochs = {one.partition: one.leader_epoch for one in description.partitions}
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return {one.partition: OffsetRange(one.offset, end.offset, epochs[one.partition]) for one, end in pairs}
+
+    async def offset_for_timestamp(
+        self, topic: str, partition: int, timestamp_ms: int | datetime
+    ) -> tuple[int, int] | None:
         """Return the offset and timestamp of the first record at or after that time; None if there is none."""
+        return (await self.offsets_for_timestamps(topic, {partition: timestamp_ms}))[partition]
+
+    async def offsets_for_timestamps(
+        self, topic: str, timestamps: Mapping[int, int | datetime] | int | datetime
+    ) -> dict[int, tuple[int, int] | None]:
+        """Return the offset and timestamp of the first record at or after a time, by partition; None if there is none.
+
+        `timestamps`: by partition, or one for all partitions, in milliseconds since 1970 or as `datetime` with a time
+        zone. Raises as `topic_offsets` does.
+        """
+        named = timestamps.keys() if isinstance(timestamps, Mapping) else None
+        description, wanted = await self._partitions_of(topic, named)
+        times = timestamps if isinstance(timestamps, Mapping) else dict.fromkeys(wanted, timestamps)
+        asked = [(one, milliseconds_of(at) if isinstance(at, datetime) else at) for one, at in times.items()]
+        found = await query_offsets(self._api, description.id_bytes, asked) if asked else []
+        return {one.partition: None if one.offset < 0 else (one.offset, one.timestamp_ms) for one in found}
+
+    async def _partitions_of(self, topic: str, partitions: Iterable[int] | None) -> tuple[TopicDescription, list[int]]:
         description = await self.describe_topic(topic)
-        (found,) = await query_offsets(self._api, description.id_bytes, [(partition, timestamp_ms)])
-        return None if found.offset < 0 else (found.offset, found.timestamp_ms)
+        count = description.partition_count
+        wanted = list(range(count) if partitions is None else dict.fromkeys(partitions))
+        for partition in wanted:
+            check_partition(topic, partition, count)
+        return description, wanted
 
     # --- Reassignments of replicas and leaders ------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from raftlog.client.transactions.decision import DECISION_TIMEOUT, Wait
 from raftlog.client.transactions.manager import TransactionManager
 from raftlog.client.transactions.transaction import Transaction
 from raftlog.config import check_topic_name
-from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.errors import ClientClosed, InvalidRequest
 
 __all__ = ["HeadersArgument", "Producer"]
 
@@ -61,6 +61,7 @@ class Producer(RecordSending):
         self._sender: Sender | None = None
         self._transactions: TransactionManager | None = None
         self._closed = False
+        self._reports_loss = True
 
     # --- Transactions -------------------------------------------------------------------------------------------------
 
@@ -143,22 +144,29 @@ class Producer(RecordSending):
         own = 0 if self._sender is None else self._sender.accumulator.buffered_bytes
         return own if self._transactions is None else own + self._transactions.buffered_bytes
 
+    def lose_quietly(self) -> None:
+        """Report no loss of records when the event loop has ended: the owner of the loop does."""
+        self._reports_loss = False
+        if self._sender is not None:
+            self._sender.reports_loss = False
+
     # --- Inside -------------------------------------------------------------------------------------------------------
 
     def _managed(self) -> TransactionManager:
         if self._closed:
-            raise RetriableError("shutting_down", "the producer is closed")
+            raise ClientClosed("the producer is closed: create a new one")
         if self._transactions is None:
             self._transactions = TransactionManager(self._api, self._settings)
         return self._transactions
 
     def _started(self) -> Sender:
         if self._closed:
-            raise RetriableError("shutting_down", "the producer is closed")
+            raise ClientClosed("the producer is closed: create a new one")
         if self._named:
             told = "a producer with a transactional id sends only in transactions: `async with producer.transaction()`"
             raise InvalidRequest("invalid_request", told)
         if self._sender is None:
             self._sender = Sender(self._api, self._settings, SendingPolicy())
+            self._sender.reports_loss = self._reports_loss
             self._open = self._sender.accumulator.open
         return self._sender

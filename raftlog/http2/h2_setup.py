@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.settings import SettingCodes, Settings
@@ -15,6 +17,13 @@ from .limits import Http2Limits
 
 MAX_HEADER_TABLE_BYTES = 4096
 """Limit of the HPACK table for what is sent, in bytes: RFC 7541's default, even if the peer allows more."""
+
+
+for _noisy in ("hpack", "h2"):
+    # Dozens of lines for each request, if a program sets its own logging to DEBUG. A program that wants them asks for
+    # them: logging.getLogger("hpack").setLevel(logging.DEBUG) after the import.
+    if logging.getLogger(_noisy).level == logging.NOTSET:
+        logging.getLogger(_noisy).setLevel(logging.INFO)
 
 
 class Connection(H2Connection):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+import subprocess
+import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,21 @@ def test_the_examples_run(cluster: LocalCluster, example: str) -> None:
     except Enough:
         assert len(output.lines) == ENOUGH_LINES
     assert bool(output.lines) == ("print" in source)
+
+
+def test_the_example_of_the_readme_is_a_whole_program(cluster: LocalCluster) -> None:
+    found = PYTHON.search((ROOT / "README.md").read_text())
+    assert found is not None
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", found[1].replace(ADDRESS, cluster.bootstrap)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert {line.split(" ", 2)[2] for line in lines} >= {"b'hello'", "b'salut'", "b'hallo'"}
 
 
 def run(code: Any, names: dict[str, Any], *, given: bool) -> None:

@@ -24,7 +24,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "tls", "wiring", "health", "service", "verify", "node",
     ),
     "raftlog.client": (
-        "credentials", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
+        "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
         "producer", "consumer", "admin", "blocking",
     ),
     "raftlog.cli": ("terminal", "nodes", "records", "bench", "commands", "main"),

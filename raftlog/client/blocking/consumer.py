@@ -21,7 +21,7 @@ from .twin import Twin
 Result = TypeVar("Result")
 
 
-class Consumer(Twin, of=AsyncConsumer, without=("assign", "go_on_at")):
+class Consumer(Twin, of=AsyncConsumer, without=("go_on_at",)):
     """Reads one topic, from one thread at a time.
 
     `close` it, or use it with `with`.

@@ -14,15 +14,16 @@ import concurrent.futures
 import contextlib
 import queue
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from raftlog.api.groups import GroupPartition
 from raftlog.api.transactions import ConsumedOffsets
 from raftlog.client.consuming.records import ConsumerRecord
+from raftlog.client.groups.consumer import CommitOffsets
 from raftlog.client.groups.consumer import GroupConsumer as AsyncGroupConsumer
-from raftlog.errors import RaftlogError, RetriableError
+from raftlog.errors import ClientClosed, RaftlogError
 
 from .loop_thread import LoopThread
 from .twin import Twin
@@ -74,7 +75,7 @@ class GroupConsumer(Twin, of=AsyncGroupConsumer, without=("look_ahead", "iterate
 
     def commit_soon(
         self,
-        offsets: Mapping[GroupPartition, int] | None = None,
+        offsets: CommitOffsets | None = None,
         done: Callable[[RaftlogError | None], None] | None = None,
     ) -> None:
         """Commit without waiting.
@@ -87,7 +88,7 @@ class GroupConsumer(Twin, of=AsyncGroupConsumer, without=("look_ahead", "iterate
 
     def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
         """Record that a transaction has committed `offsets`. Thread-safe; ignored once the consumer is closed."""
-        with contextlib.suppress(RetriableError):
+        with contextlib.suppress(ClientClosed):
             self._thread.call_soon(lambda: self._wrapped.consumed_is_committed(offsets))
 
     # --- Inside ---

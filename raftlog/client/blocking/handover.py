@@ -16,7 +16,7 @@ from raftlog.client.producer import Producer as AsyncProducer
 from raftlog.client.producing.delivery import RecordDelivery, RecordMetadata
 from raftlog.client.transactions.transaction import Transaction as AsyncTransaction
 from raftlog.config import MIB
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import ClientClosed, InvalidRequest, RaftlogError
 
 from .loop_thread import LoopThread
 
@@ -48,6 +48,11 @@ class SentRecord:
         self._observed = False
         self._taken: asyncio.Event | None = None
         """Set once the record was taken or refused; made by the first that waits for it."""
+
+    def __repr__(self) -> str:
+        taken = "queued" if self._delivery is None else repr(self._delivery)
+        state = taken if self._error is None else f"failed: {self._error}"
+        return f"<SentRecord {state}>"
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Return the record's place in the log once it is acknowledged.
@@ -102,12 +107,17 @@ class Handover:
         self._refused: deque[SentRecord] = deque(maxlen=REFUSED_KEPT)
         """Records that the producer refused since the last flush: the newest `REFUSED_KEPT` of them."""
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that the loop has not taken yet."""
+        return self._queued_bytes
+
     # --- Callers' threads ---
 
     def put(self, target: AsyncProducer | AsyncTransaction, size: int, arguments: tuple[Any, ...]) -> SentRecord:
         """Queue arguments for the target's `send_and_wait`, a record of `size` bytes; wait for room.
 
-        Raises `RetriableError` (`shutting_down`).
+        Raises `ClientClosed`.
         """
         sent = SentRecord(self.thread)
         with self._room:
@@ -115,7 +125,7 @@ class Handover:
             while self._queued_bytes >= QUEUE_BYTES and not (self._closed or self.thread.closed):
                 self._room.wait(LOOK_SECONDS)
             if self._closed or self.thread.closed:
-                raise RetriableError("shutting_down", "the producer is closed")
+                raise ClientClosed("the producer is closed: create a new one")
             first = not self._queue
             self._queue.append(_Queued(sent, target, arguments))
             self._queued_bytes += size

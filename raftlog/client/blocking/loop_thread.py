@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from raftlog.errors import RetriableError
+from raftlog.errors import ClientClosed, RetriableError
 
 Result = TypeVar("Result")
 
@@ -55,7 +55,7 @@ class LoopThread:
         weakref.finalize(owner, self.stop)
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> concurrent.futures.Future[Result]:
-        """Submit `call`, and return a future of its result. Raises `RetriableError` (`shutting_down`) once closed."""
+        """Submit `call`, and return a future of its result. Raises `ClientClosed` once closed."""
         self._check_thread()
         with self._lock:
             loop = self._usable()
@@ -64,8 +64,8 @@ class LoopThread:
     def run(self, call: Callable[[], Coroutine[Any, Any, Result]], timeout: float | None = None) -> Result:
         """Run `call` on the thread and return its result.
 
-        Raises what it raises, `TimeoutError` after `timeout` seconds, and `RetriableError` (`shutting_down`) if the
-        object is closed before or meanwhile.
+        Raises what it raises, `TimeoutError` after `timeout` seconds, and `ClientClosed` if the object is closed before
+        or meanwhile.
         """
         return self.result(self.submit(call), timeout)
 
@@ -74,7 +74,7 @@ class LoopThread:
         try:
             return future.result(timeout)
         except concurrent.futures.CancelledError:
-            raise RetriableError("shutting_down", f"the {self._what} was closed during this call") from None
+            raise ClientClosed(f"the {self._what} was closed during this call") from None
         except BaseException:
             future.cancel()  # the caller gave up (Ctrl-C, timeout); no effect if the call has ended
             raise
@@ -84,6 +84,11 @@ class LoopThread:
         self._check_thread()
         with self._lock:
             self._usable().call_soon_threadsafe(callback)
+
+    @property
+    def belongs_to_this_process(self) -> bool:
+        """Whether this is the process that made it, rather than a fork of it."""
+        return self._process == os.getpid()
 
     @property
     def closed(self) -> bool:
@@ -115,7 +120,7 @@ class LoopThread:
 
     def _usable(self) -> asyncio.AbstractEventLoop:
         if self._closed:
-            raise RetriableError("shutting_down", f"the {self._what} is closed")
+            raise ClientClosed(f"the {self._what} is closed: create a new one")
         return self._loop.result()
 
     def _run(self) -> None:

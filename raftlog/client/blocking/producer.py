@@ -7,6 +7,9 @@ is read.
 
 from __future__ import annotations
 
+import logging
+import warnings
+import weakref
 from typing import Any
 
 from raftlog.client.producer import Producer as AsyncProducer
@@ -15,6 +18,8 @@ from .handover import Handover
 from .loop_thread import LoopThread
 from .sending import Sending
 from .transaction import Transaction
+
+logger = logging.getLogger("raftlog.client")
 
 
 class Producer(Sending, of=AsyncProducer, names=("prepare", "buffered_bytes")):
@@ -25,6 +30,8 @@ class Producer(Sending, of=AsyncProducer, names=("prepare", "buffered_bytes")):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(AsyncProducer(*args, **keywords), Handover(LoopThread(self, "producer")))
+        # At the end of the program too; before the thread's own finalizer, because the last one made is called first.
+        self._unclosed = weakref.finalize(self, _warn_if_unsent, self._wrapped, self._handover)
 
     def transaction(self, **how: Any) -> Transaction:
         return Transaction(self._do(lambda: self._wrapped.transaction(**how)), self._handover)
@@ -48,6 +55,7 @@ class Producer(Sending, of=AsyncProducer, names=("prepare", "buffered_bytes")):
         Raises as `flush` does; the producer is closed nevertheless. Without `flush`, the outcome of unacknowledged
         records is unknown.
         """
+        self._unclosed.detach()
         try:
             if flush and not self._thread.closed:
                 self.flush()
@@ -57,3 +65,13 @@ class Producer(Sending, of=AsyncProducer, names=("prepare", "buffered_bytes")):
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.close(flush=kind is None)
+
+
+def _warn_if_unsent(wrapped: AsyncProducer, handover: Handover) -> None:
+    """Report the records that are lost with a producer that was not closed."""
+    lost = handover.queued_bytes + wrapped.buffered_bytes
+    if lost and handover.thread.belongs_to_this_process:
+        told = f"a producer was not closed, and {lost} bytes of records were not acknowledged"
+        logger.warning("%s: use `with`, or `close()` it", told)
+        warnings.warn(told, ResourceWarning, stacklevel=2)
+    wrapped.lose_quietly()

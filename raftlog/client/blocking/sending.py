@@ -6,6 +6,7 @@ Records are sent in the order of the calls; every other call waits until the rec
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from typing import Any, TypeVar
 
 from raftlog.client.producing.sending import HeadersArgument, RecordSending
@@ -14,6 +15,8 @@ from .handover import RECORD_BYTES, Handover, SentRecord
 from .twin import Twin
 
 Result = TypeVar("Result")
+
+SIZED = (bytes, bytearray)
 
 
 class Sending(Twin, of=RecordSending, names=()):
@@ -29,15 +32,18 @@ class Sending(Twin, of=RecordSending, names=()):
         value: bytes | None,
         key: bytes | None = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         headers: HeadersArgument | None = None,
     ) -> SentRecord:
         """Queue one record, as the asyncio `send` does, but wait for room if the buffer is full.
 
-        Raises `RetriableError` (`shutting_down`). Any other error of the record is raised by the result of the returned
+        Raises `ClientClosed`. Any other error of the record is raised by the result of the returned
         object, or else by `flush`; it breaks a transaction.
         """
-        size = RECORD_BYTES + (len(value) if value else 0) + (len(key) if key else 0)
+        # A value or key of a wrong type has no size; the result of this call says so.
+        size = (
+            RECORD_BYTES + (len(value) if isinstance(value, SIZED) else 0) + (len(key) if isinstance(key, SIZED) else 0)
+        )
         return self._handover.put(self._wrapped, size, (topic, value, key, partition, timestamp_ms, headers))
 
     def send_many(self, *columns: Any, **named: Any) -> None:

@@ -23,7 +23,7 @@ from raftlog.client.transactions.api import Offsets, OffsetsSource, TransactionA
 from raftlog.client.transactions.decision import DECISION_TIMEOUT, Decision, Wait, Writer
 from raftlog.client.transactions.transaction import Transaction as AsyncTransaction
 from raftlog.client.transactions.transaction import commit_together as async_commit_together
-from raftlog.errors import RetriableError
+from raftlog.errors import ClientClosed
 from raftlog.wire import TransactionOutput
 
 from .loop_thread import LoopThread
@@ -132,5 +132,5 @@ class _Writer:
         async def run() -> None:
             call()
 
-        with suppress(RetriableError):  # if its producer was closed, there is nothing to update; the others still are
+        with suppress(ClientClosed):  # if its producer was closed, there is nothing to update; the others still are
             self._handover.thread.run(run)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import aiohttp
@@ -18,6 +18,7 @@ import msgspec
 
 from raftlog.api.problems import Problem
 from raftlog.errors import (
+    ClientClosed,
     InvalidRequest,
     RaftlogError,
     RemoteProtocolError,
@@ -133,11 +134,18 @@ class HttpApi:
     """
 
     def __init__(
-        self, bootstrap: str | Sequence[str], security: ConnectionSecurity | None = None, *, https: bool | None = None
+        self,
+        bootstrap: str | Sequence[str],
+        security: ConnectionSecurity | None = None,
+        *,
+        https: bool | None = None,
+        request_timeout: float | None = None,
     ) -> None:
         """`security` None: without TLS files, and with the credential of the environment, if there is one.
 
-        `https` None: as the addresses say. Raises `InvalidRequest`, also for a credential that must not be sent there.
+        `https` None: as the addresses say. `request_timeout`: seconds for each call, instead of its own.
+
+        Raises `InvalidRequest`, also for a credential that must not be sent there.
         """
         self.security = security or ConnectionSecurity()
         named = speaks_https(bootstrap) if https is None else https
@@ -156,6 +164,7 @@ class HttpApi:
         """The session for requests that must not be sent twice: a kept connection may close as it is reused.
         """
         self._closed = False
+        self._request_timeout = request_timeout
         self.companions: dict[type, Companion] = {}
         """Other connections of this user by their class; they are closed with these."""
         self.last_error: RaftlogError | None = None
@@ -163,7 +172,8 @@ class HttpApi:
 
     def of(self, *addresses: str) -> HttpApi:
         """Return other connections of the same user, to these addresses of the cluster; without any, to all nodes."""
-        return HttpApi(addresses or [str(one) for one in self.addresses], self.security, https=self.https)
+        known = addresses or [str(one) for one in self.addresses]
+        return HttpApi(known, self.security, https=self.https, request_timeout=self._request_timeout)
 
     # --- Calls --------------------------------------------------------------------------------------------------------
 
@@ -205,6 +215,7 @@ class HttpApi:
     ) -> bytes:
         """Return the body of the first node's answer. `raw` is an encoded request body."""
         sent = raw if raw is not None else _encode(body)
+        timeout = self._request_timeout or timeout
         call = Call(method, path, sent, content_type, timeout, accept=accept)
         return await self._nodes.repeatable(
             lambda node: self._attempt(node, call), timeout=timeout, hedge_after=hedge_after
@@ -259,6 +270,8 @@ class HttpApi:
     # --- Inside -------------------------------------------------------------------------------------------------------
 
     async def _once(self, call: Call) -> bytes:
+        if self._request_timeout is not None:
+            call = replace(call, timeout=self._request_timeout)
         return await self._nodes.once(lambda node: self._attempt(node, call), timeout=call.timeout)
 
     async def _attempt(self, node: Endpoint, call: Call) -> bytes:
@@ -315,7 +328,7 @@ class HttpApi:
 
     def _session_for(self, call: Call) -> aiohttp.ClientSession:
         if self._closed:
-            raise RetriableError("shutting_down", "this client is closed")
+            raise ClientClosed("this client is closed: create a new one")
         headers = {"User-Agent": f"raftlog/{__version__}"}
         if call.fresh:
             if self._fresh_session is None:

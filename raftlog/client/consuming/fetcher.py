@@ -26,11 +26,12 @@ from raftlog.client.cluster.any_node import blames_caller
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.cluster.connection_security import blames_credential
 from raftlog.client.cluster.metadata import ClusterMetadata
+from raftlog.client.cluster.outage import Outage
 from raftlog.client.cluster.refresher import MetadataRefresher
 from raftlog.client.cluster.transport import Transport
 from raftlog.client.cluster.waiters import Waiters
 from raftlog.client.settings import ConsumerSettings
-from raftlog.errors import CODES, CorruptBatch, RaftlogError
+from raftlog.errors import CODES, CorruptBatch, RaftlogError, RetriableError
 
 from .channels import Answer, Calls, Channel, Channels
 from .fetch_budget import PARTITION_BYTES, FetchBudget
@@ -110,6 +111,7 @@ class Fetcher:
         self._short = False
         """Whether a reader could not be requested because the budget is used up."""
         self._answers = 0
+        self._outage = Outage(f"consumer of topic {topic}")
         self._unknown_since: float | None = None
         self.changed = Waiters()
         """Woken when a record may be ready, or something has failed."""
@@ -231,6 +233,7 @@ class Fetcher:
         elif reader.leader < 0:
             self._books.unwant(reader)
             self._refresher.ask([self._topic])
+            self._unserved(RetriableError("leader_not_available", f"{self._topic}/{reader.partition} has no leader"))
         else:
             self._books.want(reader)
 
@@ -316,8 +319,10 @@ class Fetcher:
         self._answers += 1
         if error is not None:
             self.last_error = error
+            self._unserved(error)
             self._loop.call_soon(self.pump)
         else:
+            self._served()
             self.pump()
         self.changed.wake()
 
@@ -354,6 +359,7 @@ class Fetcher:
                 self.error = self.error or self.topic.error
             elif not blames_caller(answer):
                 self.last_error = answer
+                self._unserved(answer)
                 self._refresher.ask([self._topic])
             else:
                 self._unknown_since = now if self._unknown_since is None else self._unknown_since
@@ -377,6 +383,7 @@ class Fetcher:
 
     def _world_failed(self, error: RaftlogError) -> None:
         self.last_error = error
+        self._unserved(error)
         if blames_credential(error):
             self.error = self.error or error
             self.changed.wake()
@@ -386,6 +393,14 @@ class Fetcher:
         if blames_caller(error) and error.code not in ("unknown_topic", "unknown_partition"):
             self.error = error
         self._refresher.ask([self._topic])
+
+    def _unserved(self, error: RaftlogError) -> None:
+        if not self._closed and (text := self._outage.failed(error, self._loop.time())) is not None:
+            logger.warning("%s", text)
+
+    def _served(self) -> None:
+        if (text := self._outage.succeeded(self._loop.time())) is not None:
+            logger.warning("%s", text)
 
     def _found(self) -> None:
         self._notice_each(self._seeking)

@@ -46,7 +46,8 @@ def parse_start(start: Start) -> Start:
         if start.isdecimal():
             return int(start)
     raise InvalidRequest(
-        "invalid_request", f"{start!r} is not a start: use 'earliest', 'latest', an offset or '@' and milliseconds"
+        "invalid_request",
+        f"{start!r} is not a start: use 'earliest', 'latest', an offset, a datetime, or '@' and milliseconds",
     )
 
 

@@ -17,6 +17,7 @@ from raftlog.ports import Buffer
 from raftlog.records.batch import BatchHeader, Header, RecordBatch
 
 if TYPE_CHECKING:
+    import pandas
     import pyarrow
 
 
@@ -109,6 +110,10 @@ class ConsumedBatch:
         """Return columns offset, timestamp, key, value and headers, which share the memory of the fetched batch."""
         whole, first = self.record_batch.to_arrow(), self._first()
         return whole.slice(first) if first else whole
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the columns of `to_arrow` as a pandas data frame. Raises `ImportError` if pandas is not installed."""
+        return self.to_arrow().to_pandas()
 
     def __len__(self) -> int:
         """Return the number of records shown."""

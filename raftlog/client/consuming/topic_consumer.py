@@ -24,8 +24,9 @@ from raftlog.client.cluster.connection_security import ConnectionSecurity
 from raftlog.client.cluster.metadata import TOPIC_ID
 from raftlog.client.keywords import ConsumerKeywords
 from raftlog.client.settings import ConsumerSettings, takes
+from raftlog.client.times import StartTime, start_at
 from raftlog.config import KIB, check_topic_name
-from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import ClientClosed, CorruptBatch, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import EARLIEST
 from raftlog.records.batch import Codec
 
@@ -85,7 +86,7 @@ class TopicConsumer:
         bootstrap: str | Sequence[str],
         topic: str,
         partitions: Sequence[int] | None = None,
-        start: Start | Mapping[int, Start] = EARLIEST,
+        start: StartTime | Mapping[int, StartTime] = EARLIEST,
         *,
         topic_id: str = "",
         settings: ConsumerSettings | None = None,
@@ -94,8 +95,8 @@ class TopicConsumer:
         """Configure the consumer; nothing is connected yet.
 
         * `partitions`: the partitions to read; None means all, including those added later.
-        * `start`: `"earliest"`, `"latest"`, an offset, `"@<milliseconds since 1970>"` (the first record at or after
-          that time), or one of these per partition.
+        * `start`: `"earliest"`, `"latest"`, an offset, a `datetime` with a time zone or `"@<milliseconds since 1970>"`
+          (the first record at or after that time), or one of these per partition.
         * `topic_id`: 32 hexadecimal digits. With it, another topic of the same name, deleted before or created after
           this one, is never read.
 
@@ -103,8 +104,13 @@ class TopicConsumer:
         `InvalidRequest`.
         """
         self._settings = ConsumerSettings.of(settings, keywords)
-        for one in start.values() if isinstance(start, Mapping) else [start]:
-            parse_start(one)
+        if isinstance(partitions, str | bytes):
+            raise InvalidRequest("invalid_request", f"partitions must be a list of numbers, not {partitions!r}")
+        begin: Start | dict[int, Start]
+        if isinstance(start, Mapping):
+            begin = {partition: parse_start(start_at(one)) for partition, one in start.items()}
+        else:
+            begin = parse_start(start_at(start))
         if partitions is not None and not partitions:
             raise InvalidRequest(
                 "invalid_request", "the list of partitions is empty: name at least one, or None for all"
@@ -117,7 +123,7 @@ class TopicConsumer:
         self._topic = check_topic_name(topic)
         self._topic_id = bytes.fromhex(topic_id)
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
-        self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
+        self._start: Start | Mapping[int, Start] = begin
         self._api = HttpApi(bootstrap, ConnectionSecurity(self._settings))
         self._fetcher: Fetcher | None = None
         self._paused: set[int] = set()
@@ -222,16 +228,16 @@ class TopicConsumer:
         """Number of offsets between the position and the readable end, by partition."""
         return {partition: reader.lag for partition, reader in self._readers().items() if reader.lag is not None}
 
-    async def seek(self, partition: int, start: Start) -> None:
+    async def seek(self, partition: int, start: StartTime) -> None:
         """Continue reading `partition` at `start`, and clear an error that stopped it. Raises `InvalidRequest`."""
-        parse_start(start)
+        place = parse_start(start_at(start))
         if self._fetcher is None or partition not in self._fetcher.readers:
             await self.start()
         fetcher = self._started()
         reader = fetcher.readers.get(partition)
         if reader is None:
             raise InvalidRequest("unknown_partition", f"partition {partition} is not read by this consumer")
-        reader.seek(start)
+        reader.seek(place)
         fetcher.took(reader)
 
     def pause(self, partitions: Iterable[int]) -> None:
@@ -301,7 +307,7 @@ class TopicConsumer:
 
     def _started(self) -> Fetcher:
         if self._closed:
-            raise RetriableError("shutting_down", "the consumer is closed")
+            raise ClientClosed("the consumer is closed: create a new one")
         if self._fetcher is None:
             self._fetcher = Fetcher(
                 self._api,

@@ -22,23 +22,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeAlias, Unpack
+from typing import NamedTuple, TypeAlias, TypeVar, Unpack
 
-from raftlog.api.groups import GroupPartition, JoinGroup
+from raftlog.api.groups import GroupOffsetInfo, GroupPartition, JoinGroup
 from raftlog.api.transactions import ConsumedOffsets
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.cluster.attempts import failed_by_bug
 from raftlog.client.cluster.connection_security import ConnectionSecurity
-from raftlog.client.consuming.reader import Start
-from raftlog.client.consuming.records import ConsumerRecord
+from raftlog.client.consuming.records import ConsumedBatch, ConsumerRecord
 from raftlog.client.keywords import GroupConsumerKeywords
 from raftlog.client.settings import GroupConsumerSettings, takes
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.client.times import StartTime, start_at
+from raftlog.config import check_topic_name
+from raftlog.errors import ClientClosed, InvalidRequest, RaftlogError, RetriableError
 
 from .calls import MemberCalls
 from .membership import GroupMembership, no_member
+from .missing import MissingTopics
 from .progress import GroupProgress
 from .reading import READ_AGAIN_SECONDS, GroupReading
 from .starts import find_start, find_starts
@@ -49,7 +51,18 @@ REVOKED_COMMIT_TIMEOUT = 5.0
 MAX_COMMITS_UNDER_WAY = 1_000
 MIN_REBALANCE_TIMEOUT_MS, MAX_REBALANCE_TIMEOUT_MS = 1_000, 1_800_000
 
+Taken = TypeVar("Taken")
+
+CommitOffsets: TypeAlias = Mapping[GroupPartition, int] | Mapping[tuple[str, int], int]
 RebalanceCallback: TypeAlias = Callable[[list[GroupPartition]], Awaitable[None] | None]
+
+
+class _Lookup(NamedTuple):
+    """A lookup of start offsets, and the assignment that it is for."""
+
+    what: tuple[int, int, frozenset[GroupPartition]]
+    """Session, generation and partitions."""
+    task: asyncio.Task[tuple[dict[GroupPartition, GroupOffsetInfo], dict[GroupPartition, int]]]
 
 
 class GroupConsumer:
@@ -80,6 +93,7 @@ class GroupConsumer:
         keywords are the fields of `GroupConsumerSettings`; they replace those of `settings`. Raises `InvalidRequest`.
         """
         own = GroupConsumerSettings.of(settings, keywords)
+        topics = _names(topics)
         if not topics and not pattern:
             raise InvalidRequest("invalid_request", "a group consumer needs topics or a pattern to subscribe to")
         self._reset = own.auto_offset_reset
@@ -108,9 +122,12 @@ class GroupConsumer:
         )
         self._reading = GroupReading(bootstrap, own)
         self._progress = GroupProgress()
+        self._missing = MissingTopics(self._api, group, wanted.topics, pattern)
         self._session = 0
         self._generation = 0
         """Generation of the assignment that it reads by."""
+        self._lookup: _Lookup | None = None
+        """The lookup of start offsets that a `poll` began."""
         self._next_commit = 0.0
         self._commits: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -121,30 +138,56 @@ class GroupConsumer:
     async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
         """Return up to `max_records` records as soon as there are any, or none after `timeout` seconds.
 
-        The records of the previous call count as processed. Raises `InvalidRequest` for an error that a retry cannot
-        fix (a bad pattern, an offset that is no longer in the log), and `RetriableError` only if partitions were
-        assigned and the quorum does not return their committed offsets.
+        Callbacks, and the last commit of partitions that are released, may take longer. The records of the previous
+        call count as processed. Raises `InvalidRequest` for an error that a retry cannot fix (a bad pattern, an offset
+        that is no longer in the log), and `RetriableError` only if partitions were assigned and the quorum does not
+        return their committed offsets.
         """
         return self._reading.hand_out(len(await self.look_ahead(max_records, timeout)))
 
     async def look_ahead(self, max_records: int, timeout: float) -> list[ConsumerRecord]:
         """Do what `poll` does, and return the records, but do not hand them out yet."""
+        return await self._polled(lambda: self._reading.look_ahead(max_records), timeout, max_records)
+
+    async def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
+        """Return the next batch of any assigned partition, or None after `timeout` seconds.
+
+        The fastest way to read: columns are decoded on demand, as lists, or with `to_arrow` and `to_pandas`. The
+        batches or records of the previous call count as processed. Raises as `poll` does.
+        """
+        return await self._polled(self._reading.next_batch, timeout, batches=True) or None
+
+    async def batches(self) -> AsyncIterator[ConsumedBatch]:
+        """Iterate over the batches without end; each counts as processed when the program requests the next one."""
+        while True:
+            batch = await self.next_batch()
+            if batch is not None:
+                yield batch
+
+    async def _polled(
+        self, take: Callable[[], Taken], timeout: float, max_records: int = 1, *, batches: bool = False
+    ) -> Taken:
+        """Take part in the group, and return what `take` returns once that is something."""
         self._check_open()
         if self._closing:
-            raise RetriableError("shutting_down", "the consumer is being closed")
+            raise ClientClosed("the consumer is being closed")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         self._progress.processed = dict(self._reading.positions)
         self._membership.start()
         with self._membership.polling():
             while True:
-                await self._reconcile()
+                await self._reconcile(deadline)
                 self._commit_when_due()
-                records = self._reading.look_ahead(max_records)
-                if records or max_records <= 0:
-                    return records
-                if not await self._reading.wait(max_records, deadline, self._membership.changed):
-                    return records
+                if self._membership.current is not None:
+                    self._missing.polled(has_partitions=bool(self._reading.positions))
+                taken = take()
+                if taken or max_records <= 0:
+                    return taken
+                if not await self._reading.wait(max_records, deadline, self._membership.changed, batches=batches):
+                    if self._membership.current is None and self._api.last_error is not None:
+                        self._membership.unanswered(self._api.last_error)
+                    return taken
 
     def iterated(self, count: int) -> None:
         """Hand out the first `count` records of `look_ahead`, one by one: all but the last count as processed."""
@@ -185,18 +228,21 @@ class GroupConsumer:
         self._check_open()
         return {one.group_partition: one.offset for one in await self._group.committed() if one.offset is not None}
 
-    async def commit(self, offsets: Mapping[GroupPartition, int] | None = None, *, timeout: float = 15.0) -> None:
+    async def commit(self, offsets: CommitOffsets | None = None, *, timeout: float = 15.0) -> None:
         """Commit these offsets, or all positions, and return once the quorum has decided.
+
+        A partition is a `GroupPartition`, or `(topic, partition)` of an assigned one. The offset is that of the next
+        record to read: one more than that of the last processed record.
 
         Raises `InvalidRequest` (`stale_generation`, `unknown_member`, `member_fenced`: a partition has another owner
         now) or `RetriableError`.
         """
         self._check_open()
-        await self._commit(dict(self._reading.positions if offsets is None else offsets), timeout)
+        await self._commit(self._wanted(offsets), timeout)
 
     def commit_soon(
         self,
-        offsets: Mapping[GroupPartition, int] | None = None,
+        offsets: CommitOffsets | None = None,
         done: Callable[[RaftlogError | None], None] | None = None,
     ) -> None:
         """Commit without waiting; `done` gets None or the error.
@@ -207,7 +253,7 @@ class GroupConsumer:
         self._check_open()
         if len(self._commits) >= MAX_COMMITS_UNDER_WAY:
             raise RetriableError("overloaded", f"{MAX_COMMITS_UNDER_WAY} commits are in flight: commit less often")
-        wanted = dict(self._reading.positions if offsets is None else offsets)
+        wanted = self._wanted(offsets)
 
         async def run() -> None:
             failed: RaftlogError | None = None
@@ -266,15 +312,15 @@ class GroupConsumer:
         for partition, offset in self._progress.go_back(positions, known).items():
             self._reading.seek(partition, offset)
 
-    async def seek(self, topic: str, partition: int, start: Start) -> None:
-        """Continue reading a partition at an offset, `"earliest"`, `"latest"`, or `"@<milliseconds since 1970>"`.
+    async def seek(self, topic: str, partition: int, start: StartTime) -> None:
+        """Continue reading a partition at an offset, `"earliest"`, `"latest"`, a `datetime` or `"@<milliseconds>"`.
 
         The partition must be assigned to this consumer. Nothing is committed, and commits of offsets below the
         committed one have no effect (S8). Raises `InvalidRequest`, or `RetriableError` if the offset has to be looked
         up and no broker answers.
         """
         found = self._assigned(topic, partition)
-        offset = await find_start(self._api, found, start)
+        offset = await find_start(self._api, found, start_at(start))
         if found not in self._reading.positions:
             raise InvalidRequest(
                 "unknown_partition", f"{found} was reassigned during the seek: it is not this consumer's any more"
@@ -319,8 +365,10 @@ class GroupConsumer:
         self._closing = True
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._api.close)
+            stack.push_async_callback(self._missing.close)
             stack.push_async_callback(self._reading.close)
             stack.push_async_callback(self._membership.close)
+            stack.push_async_callback(self._forget_lookup)
             stack.callback(self._end)  # until here `on_revoked` may commit
             mine = list(self._reading.positions)
             if self._membership.session != self._session:
@@ -338,7 +386,7 @@ class GroupConsumer:
 
     # --- Assignment changes ------------------------------------------------------------------------------------------
 
-    async def _reconcile(self) -> None:
+    async def _reconcile(self, deadline: float) -> None:
         membership = self._membership
         if membership.error is not None:
             raise membership.error
@@ -361,8 +409,8 @@ class GroupConsumer:
                 if membership.session == self._session:
                     membership.release(one for one in plan.free if one not in self._reading.positions)
             self._generation = current.generation
-            if plan.new:
-                await self._begin(plan.new)
+            if plan.new and not await self._begin(plan.new, deadline):
+                membership.changed.set()  # The next poll continues.
         except BaseException:
             membership.changed.set()  # The next poll tries again.
             raise
@@ -393,9 +441,23 @@ class GroupConsumer:
             self._stop_reading(partitions)
             await self._call_back(self._on_lost, partitions)
 
-    async def _begin(self, partitions: list[GroupPartition]) -> None:
-        known = {one.group_partition: one for one in await self._group.committed()}
-        starts = await find_starts(self._api, partitions, known, self._reset)
+    async def _begin(self, partitions: list[GroupPartition], deadline: float) -> bool:
+        """Begin to read these partitions; return False if their offsets are not known by the deadline (loop time).
+
+        The lookup goes on between polls. Its result is used for this assignment only: another member may have owned,
+        and committed, a partition that comes back later (S8).
+        """
+        loop = asyncio.get_running_loop()
+        what = (self._session, self._generation, frozenset(partitions))
+        if self._lookup is None or self._lookup.what != what:
+            await self._forget_lookup()
+            self._lookup = _Lookup(what, loop.create_task(self._look_up(partitions)))
+        task = self._lookup.task
+        await asyncio.wait([task], timeout=max(0.0, deadline - loop.time()))
+        if not task.done():
+            return False
+        self._lookup = None
+        known, starts = task.result()
         for partition in partitions:
             committed = known[partition].offset if partition in known else None
             if committed is not None:
@@ -405,8 +467,22 @@ class GroupConsumer:
         if len(starts) < len(partitions):
             # Partitions of topics that were deleted meanwhile. If the group still assigns them later, look them up
             # again.
-            asyncio.get_running_loop().call_later(READ_AGAIN_SECONDS, self._membership.changed.set)
+            loop.call_later(READ_AGAIN_SECONDS, self._membership.changed.set)
         await self._call_back(self._on_assigned, list(starts))
+        return True
+
+    async def _look_up(
+        self, partitions: list[GroupPartition]
+    ) -> tuple[dict[GroupPartition, GroupOffsetInfo], dict[GroupPartition, int]]:
+        """Return what the group has committed, and where to begin."""
+        known = {one.group_partition: one for one in await self._group.committed()}
+        return known, await find_starts(self._api, partitions, known, self._reset)
+
+    async def _forget_lookup(self) -> None:
+        former, self._lookup = self._lookup, None
+        if former is not None:
+            former.task.cancel()
+            await asyncio.gather(former.task, return_exceptions=True)
 
     async def _call_back(self, callback: RebalanceCallback | None, partitions: Sequence[GroupPartition]) -> None:
         """Call it with the sorted partitions; await the result if it is a coroutine."""
@@ -423,7 +499,23 @@ class GroupConsumer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RetriableError("shutting_down", "the consumer is closed")
+            raise ClientClosed("the consumer is closed: create a new one")
+
+    def _wanted(self, offsets: CommitOffsets | None) -> dict[GroupPartition, int]:
+        """Return the offsets to commit. Raises `TypeError`, and `InvalidRequest` (`unknown_partition`)."""
+        if offsets is None:
+            return dict(self._reading.positions)
+        if not isinstance(offsets, Mapping):
+            raise TypeError(f"offsets must be a mapping from partitions to offsets, not {type(offsets).__name__}")
+        wanted: dict[GroupPartition, int] = {}
+        for partition, offset in offsets.items():
+            if not isinstance(partition, tuple) or len(partition) not in (2, 3):
+                raise TypeError(f"a partition must be a GroupPartition or (topic, partition), not {partition!r}")
+            if not isinstance(offset, int) or isinstance(offset, bool):
+                raise TypeError(f"an offset must be an int, not {offset!r}")
+            named = partition if isinstance(partition, GroupPartition) and partition.topic_id else None
+            wanted[named or self._assigned(partition[0], partition[1])] = offset
+        return wanted
 
     async def _commit(self, offsets: Mapping[GroupPartition, int], timeout: float) -> None:
         wanted = self._progress.uncommitted(offsets)
@@ -454,3 +546,10 @@ class GroupConsumer:
             if (one.topic, one.partition) == (topic, partition):
                 return one
         raise InvalidRequest("unknown_partition", f"{topic}/{partition} is not assigned to this consumer")
+
+
+def _names(topics: Sequence[str]) -> list[str]:
+    """Return the names of topics. Raises `InvalidRequest` for a single string, whose letters would be names."""
+    if isinstance(topics, str | bytes):
+        raise InvalidRequest("invalid_request", f"topics must be a list of names: [{topics!r}]")
+    return [check_topic_name(topic) for topic in topics]

@@ -19,6 +19,7 @@ import msgspec
 
 from raftlog.api.groups import GroupPartition, JoinGroup, MembershipInfo
 from raftlog.client.cluster.any_node import blames_caller
+from raftlog.client.cluster.outage import Outage
 from raftlog.errors import InvalidRequest, RaftlogError
 
 from .api import GroupApi
@@ -52,6 +53,7 @@ class GroupMembership:
         member_id = f"{(wanted.client_id or 'consumer')[:200]}-{secrets.token_hex(16)}"
         self._wanted = msgspec.structs.replace(wanted, member_id=member_id)
         self._instance_id = wanted.instance_id
+        self._outage = Outage("group member")
         self._timeout = max(1.0, wanted.session_timeout_ms / 3000)
         self._max_poll_interval = max_poll_interval
         self.member = Member(
@@ -142,7 +144,7 @@ class GroupMembership:
                 await self._until_program_polls()
                 await self._check_instance()
                 self.member.joined(await self._join(), monotonic())
-                self.last_error = None
+                self._answered()
                 self.changed.set()
                 backoff = BACKOFF_MIN
                 await self._stay()
@@ -152,7 +154,7 @@ class GroupMembership:
                     self.error = error
                     self.changed.set()
                     return
-                logger.debug("joining the group failed: %s", error)
+                self.unanswered(error)
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, BACKOFF_MAX)
 
@@ -225,10 +227,21 @@ class GroupMembership:
                 if blames_caller(error):
                     raise
                 member.silence(monotonic())
+                self.unanswered(error)
                 continue
-            self.last_error = None
+            self._answered()
             if member.heard(answer, named, monotonic()):
                 self.changed.set()
+
+    def unanswered(self, error: RaftlogError) -> None:
+        """Note a failure that is retried; log it now and then."""
+        if (text := self._outage.failed(error, monotonic())) is not None:
+            logger.warning("%s", text)
+
+    def _answered(self) -> None:
+        self.last_error = None
+        if (text := self._outage.succeeded(monotonic())) is not None:
+            logger.warning("%s", text)
 
     async def _pause(self) -> None:
         """Wait until the next heartbeat is due or the program is overdue."""

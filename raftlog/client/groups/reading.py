@@ -21,7 +21,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from raftlog.api.groups import GroupPartition
-from raftlog.client.consuming.records import ConsumerRecord
+from raftlog.client.consuming.records import ConsumedBatch, ConsumerRecord
 from raftlog.client.consuming.topic_consumer import TopicConsumer
 from raftlog.client.settings import ConsumerSettings, GroupConsumerSettings
 from raftlog.config import MIB
@@ -64,11 +64,14 @@ class GroupReading:
         """Former readers that are closing their connections."""
         self._ahead: deque[tuple[GroupPartition, ConsumerRecord]] = deque()
         """Records that were fetched together with others that were handed out."""
+        self._batches: deque[tuple[GroupPartition, ConsumedBatch]] = deque()
+        """Batches that were fetched together with others that were handed out."""
 
     # --- Records -----------------------------------------------------------------------------------------------------
 
     def look_ahead(self, max_records: int) -> list[ConsumerRecord]:
         """Return up to `max_records` of the records that are here, without handing them out."""
+        self._give_back(self._batches)
         if not self._ahead:
             self._move_over_holes()
         return [record for _, record in islice(self._ahead, max_records)]
@@ -85,6 +88,24 @@ class GroupReading:
             self._move_over_holes()
         return records
 
+    def next_batch(self) -> ConsumedBatch | None:
+        """Hand out a batch that is here. It may have no records, if compaction or an abort removed all of them."""
+        self._give_back(self._ahead)
+        if not self._batches:
+            self._move_over_holes()
+            return None
+        partition, batch = self._batches.popleft()
+        assert partition in self.positions, f"{partition} is read but not assigned"
+        self.positions[partition] = batch.end_offset
+        if not self._batches:
+            self._move_over_holes()
+        return batch
+
+    def _give_back(self, held: Iterable[tuple[GroupPartition, object]]) -> None:
+        """Have what was fetched and not handed out fetched again, for a call that hands it out in another form."""
+        for partition in sorted({partition for partition, _ in held}):
+            self.seek(partition, self.positions[partition])
+
     def _move_over_holes(self) -> None:
         """Move positions past markers and aborted records behind the last record.
 
@@ -96,15 +117,20 @@ class GroupReading:
             if further > position and partition not in self.paused:
                 self.positions[partition] = further
 
-    async def wait(self, max_records: int, deadline: float, wanted: asyncio.Event) -> bool:
-        """Wait until a reader has records or `wanted` is set; return False if the deadline (loop time) passed."""
+    async def wait(self, max_records: int, deadline: float, wanted: asyncio.Event, *, batches: bool = False) -> bool:
+        """Wait until a reader has records, or a batch, or `wanted` is set.
+
+        Returns False if the deadline (loop time) passed first.
+        """
         loop = asyncio.get_running_loop()
         if deadline <= loop.time():
             return False
         self._read_again(loop.time())
         left = min([deadline, *self._again_at.values()]) - loop.time()
         reads = {
-            topic: loop.create_task(self._read(topic, reader, max_records, left))
+            topic: loop.create_task(
+                self._read_batch(topic, reader, left) if batches else self._read(topic, reader, max_records, left)
+            )
             for topic, reader in sorted(self._readers.items())
         }
         waits = loop.create_task(wanted.wait())
@@ -122,7 +148,7 @@ class GroupReading:
                 self._again_at[topic] = loop.time() + READ_AGAIN_SECONDS
             elif isinstance(outcome, Exception):
                 raise outcome
-        return bool(self._ahead) or loop.time() < deadline
+        return bool(self._ahead or self._batches) or loop.time() < deadline
 
     @property
     def lag(self) -> dict[GroupPartition, int]:
@@ -163,7 +189,7 @@ class GroupReading:
         """Pause partitions that are read."""
         paused = set(partitions)
         self.paused |= paused
-        held_back = {partition for partition, _ in self._ahead}
+        held_back = {partition for partition, _ in (*self._ahead, *self._batches)}
         for partition in sorted(paused):
             if partition in held_back:
                 self.seek(partition, self.positions[partition])
@@ -190,6 +216,12 @@ class GroupReading:
         """
         records = await reader.poll(max_records, timeout)
         self._ahead.extend((GroupPartition(topic.name, record.partition, topic.topic_id), record) for record in records)
+
+    async def _read_batch(self, topic: Topic, reader: TopicConsumer, timeout: float) -> None:
+        """Take the next batch of one reader, and queue it without waiting in between, as `_read` does."""
+        batch = await reader.next_batch(timeout)
+        if batch is not None:
+            self._batches.append((GroupPartition(topic.name, batch.partition, topic.topic_id), batch))
 
     def _follow(self, topics: Iterable[Topic]) -> None:
         """Make the readers of these topics follow the present assignment."""
@@ -244,3 +276,4 @@ class GroupReading:
     def _forget_ahead(self, partitions: Iterable[GroupPartition]) -> None:
         gone = set(partitions)
         self._ahead = deque(one for one in self._ahead if one[0] not in gone)
+        self._batches = deque(one for one in self._batches if one[0] not in gone)

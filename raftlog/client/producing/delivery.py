@@ -74,6 +74,10 @@ class DeliveryFuture:
         """Whether its error, if any, was read."""
         self._callbacks: list[DeliveryCallback] = []
 
+    def __repr__(self) -> str:
+        state = "pending" if not self.done() else f"failed: {self._error}" if self._error else str(self._result)
+        return f"<DeliveryFuture {state}>"
+
     def done(self) -> bool:
         """Whether it is decided."""
         return self._result is not None or self._error is not None
@@ -164,6 +168,9 @@ class RecordDelivery(Coroutine[Any, Any, RecordMetadata]):
         self._index = index
         self._timestamp_ms = timestamp_ms
         self._steps: Generator[asyncio.Future[None], None, RecordMetadata] | None = None
+
+    def __repr__(self) -> str:
+        return f"<RecordDelivery {self._index} of {self._delivery!r}>"
 
     def __await__(self) -> Generator[asyncio.Future[None], None, RecordMetadata]:
         done = yield from self._delivery.__await__()

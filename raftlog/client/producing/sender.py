@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -27,12 +28,13 @@ from raftlog.client.cluster.any_node import blames_caller
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.cluster.connection_security import blames_credential
 from raftlog.client.cluster.metadata import ClusterMetadata, check_partition, no_partition
+from raftlog.client.cluster.outage import Outage
 from raftlog.client.cluster.refresher import MetadataRefresher
 from raftlog.client.cluster.transport import Transport
 from raftlog.client.cluster.waiters import Waiters
 from raftlog.client.settings import ProducerSettings
 from raftlog.config import MAX_BATCH_BYTES, MIB
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
+from raftlog.errors import ClientClosed, InvalidRequest, RaftlogError, RetriableError, error_from_code
 from raftlog.model import Acks
 from raftlog.partitioner import partition_for_key
 from raftlog.system.loop_events import events_of
@@ -150,12 +152,14 @@ class Sender:
         self._waiting_since: dict[str, float] = {}
         """Loop time since which records or callers wait for a topic, by topic."""
         self._last_error: RaftlogError | None = None
+        self._outage = Outage("producer")
         self._room_waiters = Waiters()
         self._topic_waiters: dict[str, Waiters] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._asked_late_at = self._looked_at = self._loop.time()
         self._pumping = self._pump_due = self._closed = False
+        self.reports_loss = True
         if settings.is_idempotent and policy.mends:
             self._identities.ask()
 
@@ -199,15 +203,24 @@ class Sender:
         return self._loop.time()
 
     def check_open(self) -> None:
-        """Raise `RetriableError` (`shutting_down`) if closed, or the policy's error."""
+        """Raise `ClientClosed` if closed, or the policy's error."""
         if self._closed:
-            raise RetriableError("shutting_down", "the producer is closed")
+            raise ClientClosed("the producer is closed: create a new one")
         self._policy.check()
 
     @property
     def has_room(self) -> bool:
         """Whether less than half of the buffer is in use."""
         return self.accumulator.buffered_bytes * 2 <= self._settings.buffer_bytes
+
+    def __del__(self) -> None:
+        """Report records that are lost because the loop ended before the producer was closed."""
+        if getattr(self, "reports_loss", False) and not self._closed and self._loop.is_closed():
+            lost = self.accumulator.buffered_bytes
+            if lost:
+                told = f"a producer was not closed, and {lost} bytes of records were not acknowledged"
+                logger.warning("%s: use `async with`, or await `close()`", told)
+                warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
 
     async def room(self) -> None:
         """Wait until less than half of the buffer is in use."""
@@ -298,6 +311,8 @@ class Sender:
 
     def _answered(self, answers: Sequence[tuple[Attempt, ProducedPartition]]) -> None:
         now = self._loop.time()
+        if any(not answer.error for _, answer in answers) and (text := self._outage.succeeded(now)) is not None:
+            logger.warning("%s", text)
         for (batch, attempt), answer in answers:
             if not answer.error:
                 outcomes = self.sequencer.acknowledged(batch, attempt, answer.base_offset, answer.log_append_time_ms)
@@ -474,6 +489,10 @@ class Sender:
         """Record the last error, for error texts."""
         self._last_error = error
         self.sequencer.blame(error)
+        if self.accumulator.buffered_bytes and not self._closed:
+            text = self._outage.failed(error, self._loop.time())
+            if text is not None:
+                logger.warning("%s", text)
 
     def _connection_changed(self, node_id: int) -> None:
         if self._transport.connection(node_id) is None:

@@ -14,11 +14,13 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import partial
 from operator import index
 from typing import Any, TypeAlias
 
 from raftlog.client.cluster.metadata import check_partition
+from raftlog.client.times import milliseconds_of
 from raftlog.config import check_topic_name
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.partitioner import partition_for_key
@@ -69,18 +71,18 @@ class RecordSending:
         value: bytes | None,
         key: bytes | None = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         headers: HeadersArgument | None = None,
     ) -> DeliveryFuture:
         """Queue one record and return the delivery of its batch.
 
         The record gets a delivery of its own if it has a key or a partition and the topic is not known yet. The
         partition is `partition`, else the key's (Kafka's murmur2), else the one with the smallest backlog. A record
-        without a timestamp gets the time at which its batch was opened, at most `linger_ms` plus 100 ms ago. A value of
-        None is a tombstone.
+        without a timestamp gets the time at which its batch was opened, at most `linger_ms` plus 100 ms ago. A
+        `datetime` needs a time zone. A value of None is a tombstone.
 
-        Raises `RetriableError` (`overloaded` if the buffer is full, `shutting_down`), `InvalidRequest`
-        (`batch_too_large`, `unknown_partition`, `invalid_topic_name`) and `TypeError`; then nothing was queued.
+        Raises `RetriableError` (`overloaded`: the buffer is full), `ClientClosed`, `InvalidRequest` (`batch_too_large`,
+        `unknown_partition`, `invalid_topic_name`) and `TypeError`; then nothing was queued.
         """
         if key is None and partition is None and timestamp_ms is None and headers is None and value.__class__ is bytes:
             batch = self._open.get(topic)
@@ -98,7 +100,7 @@ class RecordSending:
         value: bytes | None,
         key: bytes | None = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         headers: HeadersArgument | None = None,
     ) -> DeliveryFuture:
         """Send as `send` does, but wait for room if the buffer is full, and yield to the loop now and then."""
@@ -119,7 +121,7 @@ class RecordSending:
         value: bytes | None,
         key: bytes | None = None,
         partition: int | None = None,
-        timestamp_ms: int | None = None,
+        timestamp_ms: int | datetime | None = None,
         headers: HeadersArgument | None = None,
     ) -> Coroutine[Any, Any, RecordMetadata]:
         """Send one record; awaiting the result returns the record's place in the log once it is acknowledged.
@@ -137,6 +139,7 @@ class RecordSending:
                     batch.room = room
                     batch.values.append(value)
                     return RecordDelivery(batch.delivery, len(batch.values) - 1, None)
+        timestamp_ms = _milliseconds(timestamp_ms)
         try:
             took = self._queue(topic, value, key, partition, timestamp_ms, headers)
         except RetriableError as error:
@@ -187,7 +190,7 @@ class RecordSending:
         value: bytes | None,
         key: bytes | None,
         partition: int | None,
-        timestamp_ms: int | None,
+        timestamp_ms: int | datetime | None,
         headers: HeadersArgument | None,
     ) -> Queued:
         """Send without the shortcut. Return the batch or parked record that contains the record as its last one."""
@@ -195,7 +198,7 @@ class RecordSending:
         accumulator = sender.accumulator
         value, key = _as_bytes("value", value), _as_bytes("key", key)
         partition = None if partition is None else index(partition)
-        timestamp_ms = None if timestamp_ms is None else index(timestamp_ms)
+        timestamp_ms = _milliseconds(timestamp_ms)
         if timestamp_ms is not None and not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
             raise InvalidRequest("timestamp_out_of_range", f"{timestamp_ms} is not a time in milliseconds since 1970")
         pairs = None if not headers else _headers(headers)
@@ -255,12 +258,19 @@ class KeyPartitions:
         return partition
 
 
+def _milliseconds(timestamp: int | datetime | None) -> int | None:
+    if timestamp is None or timestamp.__class__ is int:
+        return timestamp
+    return milliseconds_of(timestamp) if isinstance(timestamp, datetime) else index(timestamp)
+
+
 def _as_bytes(name: str, content: Any) -> bytes | None:
     if content is None or content.__class__ is bytes:
         return content
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
-    raise TypeError(f"a {name} must be bytes or None, not {type(content).__name__}")
+    how = {str: ": encode it, as in text.encode()"}.get(type(content), "")
+    raise TypeError(f"a {name} must be bytes or None, not {type(content).__name__}{how}")
 
 
 def _headers(headers: HeadersArgument) -> Headers:

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.producing.sender import Sender
 from raftlog.client.settings import ProducerSettings
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import ClientClosed, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import ProducerEpoch, ProducerId
 from raftlog.transactions import ATTEMPT_BYTES, TransactionKey
 
@@ -106,7 +106,7 @@ class TransactionManager:
 
     @property
     def sending(self) -> TransactionSender:
-        """The sender of the open transaction, made when first needed. Raises `RetriableError` (`shutting_down`)."""
+        """The sender of the open transaction, made when first needed. Raises `ClientClosed`."""
         self._check_open()
         if self._sending is None:
             self._sending = TransactionSender(self.http, self._settings)
@@ -260,7 +260,7 @@ class TransactionManager:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RetriableError("shutting_down", "the producer is closed")
+            raise ClientClosed("the producer is closed: create a new one")
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._ends.discard(task)

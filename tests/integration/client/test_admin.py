@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
 from raftlog import Admin
 from raftlog.api.cluster import HealthInfo
+from raftlog.client.times import milliseconds_of
 from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import TopicPartition
 from raftlog.records.batch import encode
 from tests.support.client.fake_broker import CLUSTER_ID, FakeBroker
+from tests.support.clusters.held_port import HeldPort
 from tests.support.http.api_client import running_api
 
 pytestmark = pytest.mark.integration
@@ -77,6 +81,36 @@ async def test_offsets_by_position_and_time(admin: Admin, broker: FakeBroker) ->
     assert (found.earliest, found.latest) == (0, 6)
     assert await admin.offset_for_timestamp("t", 0, start + 1) == (2, start + 1000)
     assert await admin.offset_for_timestamp("t", 0, start + 99_000) is None
+
+
+async def test_offsets_of_many_partitions_in_one_call(admin: Admin, broker: FakeBroker) -> None:
+    topic = broker.add_topic("t", 3)
+    at = datetime(2025, 6, 1, tzinfo=UTC)
+    start = milliseconds_of(at)
+    for partition, count in ((0, 2), (2, 5)):
+        broker.logs[TopicPartition(topic.topic_id, partition)].append(encode([b"x"] * count, base_timestamp_ms=start))
+    found = await admin.topic_offsets("t")
+    assert {number: (one.earliest, one.latest) for number, one in found.items()} == {0: (0, 2), 1: (0, 0), 2: (0, 5)}
+    some = await admin.topic_offsets("t", [2], isolation="read_uncommitted")
+    assert [(number, one.latest) for number, one in some.items()] == [(2, 5)]
+    assert await admin.topic_offsets("t", []) == {}
+    assert await admin.offsets_for_timestamps("t", at) == {0: (0, start), 1: None, 2: (0, start)}
+    assert await admin.offsets_for_timestamps("t", {2: start + 1, 0: at}) == {2: None, 0: (0, start)}
+    assert await admin.offset_for_timestamp("t", 2, at) == (0, start)
+    with pytest.raises(InvalidRequest, match="partitions 0 to 2, not 3"):
+        await admin.topic_offsets("t", [3])
+
+
+async def test_a_call_waits_as_long_as_the_program_says(held: HeldPort) -> None:
+    begun = time.monotonic()
+    async with Admin(str(held), timeout=0.2) as admin:
+        with pytest.raises(RetriableError):
+            await admin.cluster()
+        with pytest.raises(RetriableError):
+            await admin.create_topic("t")
+    assert time.monotonic() - begun < 4, "reads wait 5 s and changes 15 s otherwise"
+    with pytest.raises(InvalidRequest, match="timeout must be between"):
+        Admin(str(held), timeout=-1)
 
 
 async def test_cluster_quorum_and_health(admin: Admin, broker: FakeBroker) -> None:

@@ -16,13 +16,14 @@ from metadata.commands.groups import Fence
 from raftlog.api.groups import GroupPartition, JoinGroup
 from raftlog.client.cluster.api import HttpApi
 from raftlog.client.consuming.topic_consumer import TopicConsumer
-from raftlog.client.groups import reading
+from raftlog.client.groups import missing, reading
 from raftlog.client.groups.api import GroupApi, unpack
+from raftlog.client.groups.calls import MemberCalls
 from raftlog.client.groups.consumer import GroupConsumer
 from raftlog.client.groups.member import Member
 from raftlog.client.groups.membership import GroupMembership
 from raftlog.client.groups.starts import find_starts
-from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.errors import ClientClosed, InvalidRequest, RetriableError
 from raftlog.model import TopicPartition
 from raftlog.ports import Answer
 from raftlog.records.batch import encode
@@ -286,6 +287,83 @@ async def test_a_callback_that_raises_does_not_keep_a_partition(api: Api, broker
 async def test_a_closed_consumer_says_so(api: Api) -> None:
     consumer = GroupConsumer(f"127.0.0.1:{api.port}", "g", ["t"])
     await asyncio.gather(consumer.close(), consumer.close())
-    with pytest.raises(RetriableError) as caught:
+    with pytest.raises(ClientClosed, match="shutting_down"):
         await consumer.poll()
-    assert caught.value.code == "shutting_down"
+
+
+@pytest.mark.parametrize(("topics", "pattern"), [(["tea", "t"], ""), ([], "tea.*")])
+async def test_a_member_says_why_it_reads_nothing(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, topics: list[str], pattern: str
+) -> None:
+    monkeypatch.setattr(missing, "LOOK_AFTER", 0.0)
+    told = "there is no topic 'tea'; it will be read once it is created" if topics else "no topic matches 'tea.*'"
+    first = GroupConsumer(f"127.0.0.1:{api.port}", "g", [name for name in topics if name != "t"], pattern=pattern)
+    async with first, asyncio.timeout(PATIENCE_S):
+        while not any(told in record.getMessage() for record in caplog.records):
+            assert await first.poll(timeout=0.05) == []
+        for _ in range(5):
+            await first.poll(timeout=0.02)
+        assert sum(told in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_a_poll_ends_in_time_while_the_committed_offsets_are_awaited(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = GroupConsumer(f"127.0.0.1:{api.port}", "g", ["t"], auto_offset_reset="earliest")
+    answers, asked, committed = asyncio.Event(), 0, GroupApi.committed
+
+    async def late(group: GroupApi) -> Any:
+        nonlocal asked
+        asked += 1
+        await answers.wait()
+        return await committed(group)
+
+    for kind in (GroupApi, MemberCalls):
+        monkeypatch.setattr(kind, "committed", late)
+    loop = asyncio.get_running_loop()
+    async with consumer, asyncio.timeout(PATIENCE_S):
+        while not asked:
+            await consumer.poll(timeout=0.1)
+        for timeout in (0.0, 0.2, 0.2):
+            begun = loop.time()
+            assert await consumer.poll(timeout=timeout) == []
+            assert loop.time() - begun < timeout + 3
+        assert asked == 1, "the lookup goes on between polls"
+        answers.set()
+        while not await consumer.poll(timeout=0.5):
+            pass
+        assert asked == 1
+
+
+async def test_a_member_reads_batches_and_commits_what_it_has_processed(api: Api, calls: HttpApi) -> None:
+    """S8: as with records, a batch counts as processed when the program requests the next one."""
+    address = f"127.0.0.1:{api.port}"
+    consumer = GroupConsumer(address, "g", ["t"], auto_offset_reset="earliest", auto_commit_interval_ms=0)
+    seen = 0
+    async with asyncio.timeout(PATIENCE_S):
+        async for batch in consumer.batches():
+            seen += len(batch)
+            assert batch.to_arrow().num_rows == len(batch.to_pandas()) == len(batch) == 10
+            if seen == 40:
+                break
+        assert sum(consumer.positions.values()) == 40
+        await consumer.close(processed=False)
+    committed = {one.partition: one.offset for one in await GroupApi(calls, "g").committed()}
+    assert sum(offset for offset in committed.values() if offset is not None) == 30, "the last one is read again"
+
+
+async def test_a_member_with_partitions_looks_for_no_topics(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(missing, "LOOK_AFTER", 0.05)
+    consumer = GroupConsumer(f"127.0.0.1:{api.port}", "g", ["t"], auto_offset_reset="earliest")
+    async with consumer, asyncio.timeout(PATIENCE_S):
+        while not await consumer.poll(timeout=0.5):
+            pass
+        await consumer.poll(timeout=0.1)
+        first = consumer.assignment[0]
+        await consumer.commit({(first.topic, first.partition): 1})
+        assert (await consumer.committed())[first] == 1
+        await consumer.commit({GroupPartition(first.topic, first.partition): 2})
+        assert (await consumer.committed())[first] == 2
+    assert not [record for record in caplog.records if "reads nothing" in record.getMessage()]

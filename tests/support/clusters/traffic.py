@@ -15,7 +15,7 @@ from typing import Any
 
 from raftlog import Consumer, Producer
 from raftlog.client import Delivery, DeliveryFuture
-from raftlog.errors import RaftlogError, RetriableError
+from raftlog.errors import ClientClosed, RaftlogError, RetriableError
 
 
 class PartitionTraffic:
@@ -127,7 +127,7 @@ class Traffic:
                 partition.sent += values
                 try:
                     queued = await self._producer.send_many(self.topic, values, partition=partition.number)
-                except RetriableError as error:
+                except (ClientClosed, RetriableError) as error:
                     assert error.code == "shutting_down", error
                     return
                 partition.remember(queued)

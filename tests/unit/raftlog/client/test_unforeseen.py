@@ -18,7 +18,7 @@ from raftlog.client.cluster.api import HttpApi
 from raftlog.client.cluster.metadata import ClusterMetadata
 from raftlog.client.consuming import offsets
 from raftlog.client.consuming.reader_index import ReaderIndex
-from raftlog.errors import RaftlogError, RetriableError
+from raftlog.errors import ClientClosed, RaftlogError
 from spark_source.driver.cluster import ReadTopic
 from spark_source.driver.group_progress import GroupProgress
 from spark_source.driver.latest import LatestBounds
@@ -115,7 +115,7 @@ def test_a_caller_that_waits_for_room_gets_an_error_if_the_thread_is_gone(monkey
     def put() -> None:
         try:
             handover.put(target, 1, ())
-        except RetriableError as error:
+        except ClientClosed as error:
             told.append(error)
 
     waiting = threading.Thread(target=put, daemon=True)

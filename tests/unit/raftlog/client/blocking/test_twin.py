@@ -18,9 +18,9 @@ from raftlog.client.transactions.transaction import Transaction
 
 LEFT_OUT = {
     "Admin": set[str](),
-    "Consumer": {"assign", "go_on_at"},
+    "Consumer": {"go_on_at"},
     "GroupConsumer": {"look_ahead", "iterated"},
-    "Producer": {"drain", "send_when_room", "send_and_wait"},
+    "Producer": {"drain", "lose_quietly", "send_when_room", "send_and_wait"},
 }
 """Public members of asyncio classes that their twins do not have: parts of the library, and ways to wait for room."""
 

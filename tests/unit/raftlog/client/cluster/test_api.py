@@ -18,7 +18,7 @@ from raftlog.client.cluster.api import HttpApi, parse_bootstrap, parse_endpoint
 from raftlog.client.cluster.metadata import ClusterMetadata
 from raftlog.client.cluster.refresher import MetadataRefresher
 from raftlog.client.producing.producer_ids import IdentitySource
-from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
+from raftlog.errors import ClientClosed, InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
 from tests.support.client.fake_cluster import FakeCluster
 from tests.support.clusters.held_port import HOST, HeldPort
@@ -322,7 +322,7 @@ async def test_a_change_that_certainly_did_not_happen_is_sent_again(api: HttpApi
 
 async def test_a_closed_client_says_so(api: HttpApi) -> None:
     await api.close()
-    with pytest.raises(RetriableError, match="shutting_down"):
+    with pytest.raises(ClientClosed, match="shutting_down"):
         await api.get("/x", Who, timeout=0.1)
 
 

@@ -13,7 +13,7 @@ from raftlog import Consumer, Producer
 from raftlog.client import ConsumerRecord
 from raftlog.client.consuming import fetcher, topic_readers
 from raftlog.client.consuming.fetcher import Fetcher
-from raftlog.errors import CorruptBatch, InvalidRequest, RetriableError
+from raftlog.errors import ClientClosed, CorruptBatch, InvalidRequest, RetriableError
 from raftlog.records.batch import Codec, encode, encode_control, parse_header, stamp
 from raftlog.wire import FetchRequest
 from tests.support.client.fake_cluster import OK, FakeCluster, FakePartition, Fate
@@ -343,7 +343,7 @@ async def test_a_topic_that_does_not_exist(cluster: FakeCluster, monkeypatch: py
             while True:
                 await consumer.poll(timeout=0.1)
     await consumer.close()
-    with pytest.raises(RetriableError, match="shutting_down"):
+    with pytest.raises(ClientClosed, match="shutting_down"):
         await consumer.poll()
 
 

@@ -248,3 +248,60 @@ async def test_what_was_read_ahead_of_a_pause_is_handed_out_after_it(
     reading.resume([held])
     first = 17 if rest == "moved" else 1
     assert await read(reading, 20 - first) == [("t", 0, offset) for offset in range(first, 20)]
+
+
+async def read_batches(reading: GroupReading, count: int) -> list[tuple[str, int, int, int]]:
+    """Return this number of batches: topic, partition, and the offsets of each."""
+    found: list[tuple[str, int, int, int]] = []
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            batch = reading.next_batch()
+            if batch is not None:
+                found.append((batch.topic, batch.partition, batch.start_offset, batch.end_offset))
+            elif len(found) < count:
+                await reading.wait(1, loop.time() + 1.0, asyncio.Event(), batches=True)
+    return found
+
+
+async def test_batches_of_several_topics_move_the_positions(cluster: FakeCluster, reading: GroupReading) -> None:
+    a, b = topic_of(cluster, "a", partitions=1), topic_of(cluster, "b", partitions=2)
+    reading.begin({named(a, 0): 0, named(b, 0): 0, named(b, 1): 7})
+    found = await read_batches(reading, 4 + 4 + 3)
+    assert sorted(found) == sorted(
+        [("a", 0, start, start + 5) for start in (0, 5, 10, 15)]
+        + [("b", 0, start, start + 5) for start in (0, 5, 10, 15)]
+        + [("b", 1, 7, 10), ("b", 1, 10, 15), ("b", 1, 15, 20)]
+    )
+    assert reading.positions == {named(a, 0): 20, named(b, 0): 20, named(b, 1): 20}
+
+
+async def test_records_and_batches_may_be_mixed(cluster: FakeCluster, reading: GroupReading) -> None:
+    """Records that were fetched in one form and not handed out are handed out once, in the other form."""
+    topic = topic_of(cluster, "a", partitions=2, rows=40)
+    reading.begin({named(topic, 0): 0, named(topic, 1): 0})
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    for _ in range(4):
+        for _, partition, offset in await read(reading, 3):
+            seen[partition].append(offset)
+        for _, partition, start, end in await read_batches(reading, 2):
+            seen[partition] += range(start, end)
+    for number, offsets in seen.items():
+        assert offsets == list(range(len(offsets))), "each once, in order"
+        assert reading.positions[named(topic, number)] == len(offsets)
+    assert sum(map(len, seen.values())) > 20
+
+
+async def test_a_paused_or_released_partition_hands_out_no_batch(cluster: FakeCluster, reading: GroupReading) -> None:
+    topic = topic_of(cluster, "a", partitions=2)
+    reading.begin({named(topic, 0): 0, named(topic, 1): 0})
+    await read_batches(reading, 1)
+    reading.pause([named(topic, 0)])
+    reading.stop([named(topic, 1)])
+    loop = asyncio.get_running_loop()
+    for _ in range(3):
+        assert reading.next_batch() is None
+        await reading.wait(1, loop.time() + 0.05, asyncio.Event(), batches=True)
+    paused_at = reading.positions[named(topic, 0)]
+    reading.resume([named(topic, 0)])
+    assert (await read_batches(reading, 1))[0][1:3] == (0, paused_at)

@@ -82,3 +82,17 @@ async def test_a_record_that_waited_alone_follows_its_batch() -> None:
 async def test_awaiting_is_optional() -> None:
     """No warning for a record's delivery that is dropped: the record was sent."""
     RecordDelivery(DeliveryFuture(), 0, None).close()
+
+
+def test_deliveries_show_their_state() -> None:
+    delivery = DeliveryFuture()
+    record = RecordDelivery(delivery, 2, None)
+    assert repr(delivery) == "<DeliveryFuture pending>"
+    assert repr(record) == "<RecordDelivery 2 of <DeliveryFuture pending>>"
+    delivery.deliver(DONE)
+    assert "base_offset=100" in repr(delivery) and "base_offset=100" in repr(record)
+    failed = DeliveryFuture()
+    failed.fail(LOST)
+    assert repr(failed) == "<DeliveryFuture failed: connection_lost: gone>"
+    assert not failed.observed, "showing an error does not count as reading it"
+    record.close()

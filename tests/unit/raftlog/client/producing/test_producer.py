@@ -13,7 +13,7 @@ import pytest
 from raftlog import Producer
 from raftlog.client.producing import accumulator, sender
 from raftlog.client.producing.sender import Sender
-from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import Applied, ClientClosed, InvalidRequest, RaftlogError, RetriableError
 from raftlog.partitioner import partition_for_key
 from raftlog.records.batch import RecordBatch, parse_header
 from tests.support.client.fake_cluster import FakeCluster, Fate
@@ -362,7 +362,7 @@ async def test_a_closed_producer_sends_nothing(cluster: FakeCluster) -> None:
     await producer.send("t", b"a")
     await producer.close()
     for call in (lambda: producer.send("t", b"b"), lambda: producer.send("t", b"b", key=b"k")):
-        with pytest.raises(RetriableError, match="shutting_down"):
+        with pytest.raises(ClientClosed, match="shutting_down"):
             call()
     assert topic.partitions[0].values() == [b"a"]
 

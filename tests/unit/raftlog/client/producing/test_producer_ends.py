@@ -20,7 +20,7 @@ from raftlog.client.producing import sender
 from raftlog.client.producing.delivery import DeliveryFuture
 from raftlog.client.producing.sender import Sender
 from raftlog.client.settings import ProducerSettings
-from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import Applied, ClientClosed, InvalidRequest, RaftlogError, RetriableError
 from tests.support.client.fake_cluster import FakeCluster, FakePartition, Fate
 from tests.support.client.parts import senders
 from tests.support.http.api_client import eventually
@@ -188,7 +188,7 @@ async def test_closing_ends_a_send_many_that_waits_for_room(cluster: FakeCluster
     waiting = asyncio.create_task(producer.send_many("t", [b"x" * 1000] * 10_000))
     await cluster.until(lambda: cluster.nodes[1].produces)
     await producer.close(flush=False)
-    with pytest.raises(RetriableError, match="shutting_down"):
+    with pytest.raises(ClientClosed, match="shutting_down"):
         await waiting
     assert producer.buffered_bytes == 0
 

@@ -11,7 +11,7 @@ from raftlog.client.cluster.api import HttpApi
 from raftlog.client.cluster.channel import NodeChannel
 from raftlog.client.transactions import api as transaction_api
 from raftlog.client.transactions.api import TransactionApi
-from raftlog.errors import InvalidRequest, RemoteProtocolError, RetriableError
+from raftlog.errors import ClientClosed, InvalidRequest, RemoteProtocolError, RetriableError
 from raftlog.wire import CommitRequest, PositionMove, TransactionResponse
 from tests.support.client.fake_cluster import FakeCluster
 
@@ -114,5 +114,5 @@ async def test_all_callers_of_one_user_share_the_connections_which_close_with_th
     assert streams(cluster) == [1]
     await http.close()
     await cluster.until(lambda: not streams(cluster))
-    with pytest.raises(RetriableError):
+    with pytest.raises(ClientClosed):
         await initialize(TransactionApi(http))
