@@ -215,6 +215,7 @@ ROUTES: tuple[Route, ...] = (
     route("PUT", "/v1/quotas/{entity}", acls.set_quota, on_cluster(Operation.ALTER)),
     route("DELETE", "/v1/quotas/{entity}", acls.remove_quota, on_cluster(Operation.ALTER)),
     route("GET", "/openapi.json", cluster.openapi, for_every_caller),
+    route("GET", "/", cluster.first_page, for_every_caller),
 )
 
 MESSAGE_ROUTES: tuple[Route, ...] = (route("POST", TRANSACTIONS_PATH, transactions.change, by_content),)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
 import hashlib
+import html
 from importlib import resources
 
 from aiohttp import web
@@ -10,8 +13,9 @@ from aiohttp import web
 from http_api.web.authentication import sees_details
 from http_api.web.bodies import JSON_TYPE, read_json
 from http_api.web.call import Call
-from http_api.web.replies import json_reply, known
-from raftlog.api.cluster import ClusterInfo, FinalizeFeatureLevel, HealthInfo, NodeInfo
+from http_api.web.negotiation import negotiate
+from http_api.web.replies import accepts_gzip, json_reply, known
+from raftlog.api.cluster import ClusterInfo, FinalizeFeatureLevel, FirstPage, HealthInfo, NodeInfo
 from raftlog.api.quorum import ChangeVoters
 from raftlog.model import BrokerRecord
 from raftlog.version import __version__
@@ -19,6 +23,26 @@ from raftlog.version import __version__
 QUORUM_TIMEOUT_S = 30.0
 """Seconds beyond the time that the node itself waits for the quorum."""
 OPENAPI: bytes = (resources.files("http_api") / "openapi.json").read_bytes()
+HTML_TYPE = "text/html"
+LINKS = {
+    "/v1/cluster": "the nodes of the cluster",
+    "/v1/health": "problems, if there are any",
+    "/v1/topics": "the topics",
+    "/v1/groups": "the consumer groups",
+    "/openapi.json": "every request and answer of this API",
+}
+_PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>raftlog</title>
+<style>
+body {{ font: 1rem/1.6 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}
+:root {{ color-scheme: light dark }}
+</style>
+</head><body><h1>raftlog {version}</h1>
+<p>This is a node of the cluster {cluster}, a replicated commit log. Its HTTP API:</p><ul>{rows}</ul>
+<p>On the command line: <code>raftlog --help</code>. The manual is in the folder <code>docs</code> of the source;
+<code>make docs</code> makes a site of it.</p></body></html>
+"""
 _OPENAPI_ETAG = f'"{hashlib.sha256(OPENAPI).hexdigest()[:16]}"'
 
 
@@ -78,8 +102,28 @@ def _shown(call: Call, found: HealthInfo) -> HealthInfo:
 
 
 async def openapi(call: Call) -> web.StreamResponse:
-    """Return the OpenAPI document, byte for byte as in the package."""
-    headers = {"ETag": _OPENAPI_ETAG}
+    """Return the OpenAPI document, byte for byte as in the package, compressed if the client accepts that."""
+    headers = {"ETag": _OPENAPI_ETAG, "Vary": "Accept-Encoding"}
     if _OPENAPI_ETAG in call.request.headers.get("If-None-Match", ""):
         return web.Response(status=304, headers=headers)
+    if accepts_gzip(call.request.headers.get("Accept-Encoding", "")):
+        return web.Response(
+            body=_compressed_openapi(), content_type=JSON_TYPE, headers={**headers, "Content-Encoding": "gzip"}
+        )
     return web.Response(body=OPENAPI, content_type=JSON_TYPE, headers=headers)
+
+
+@functools.cache
+def _compressed_openapi() -> bytes:
+    return gzip.compress(OPENAPI, mtime=0)
+
+
+async def first_page(call: Call) -> web.StreamResponse:
+    """Say what this is and where to go on: as a page for a browser, as JSON for everything else."""
+    found = FirstPage(name="raftlog", version=__version__, cluster_id=call.service.cluster_id, links=LINKS)
+    if negotiate(call.request, (JSON_TYPE, HTML_TYPE)) == JSON_TYPE:
+        return json_reply(found, headers={"Vary": "Accept"})
+    rows = "".join(f'<li><a href="{path}">{path}</a>: {html.escape(what)}</li>' for path, what in LINKS.items())
+    body = _PAGE.format(version=html.escape(__version__), cluster=html.escape(found.cluster_id), rows=rows)
+    headers = {"Vary": "Accept", "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return web.Response(text=body, content_type=HTML_TYPE, headers=headers)

@@ -24,6 +24,16 @@ class NodeInfo(msgspec.Struct, frozen=True):
     incarnation: int = -1
 
 
+class FirstPage(msgspec.Struct, frozen=True):
+    """The answer at `/`."""
+
+    name: str
+    version: str
+    cluster_id: str
+    links: dict[str, str]
+    """Path → what is there."""
+
+
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster; `controller` is None while there is none."""
 

@@ -184,6 +184,10 @@ class Groups:
         group_id, member_id, incarnation = request.group_id, request.member_id, request.incarnation
 
         def release() -> None:
+            if self._view.index < incarnation:
+                # The view is current, so no entry of this index exists, and no member has this incarnation.
+                told = f"group {group_id!r} has no member {member_id!r} of incarnation {incarnation}: it must join"
+                raise InvalidRequest("unknown_member", told)
             if not request.released:
                 renew(0)
                 return

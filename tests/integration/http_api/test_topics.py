@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from raftlog.model import TopicId, TopicPartition
 from raftlog.records.batch import encode
 from tests.support.client.fake_broker import FakeBroker
 from tests.support.http.api_client import Answer, Api, running_api
+from tests.tidy.sources import ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -285,6 +288,32 @@ async def test_the_api_describes_itself(api: Api) -> None:
     assert told.body == OPENAPI
     again = await api.get("/openapi.json", headers={"If-None-Match": told.headers["ETag"]})
     assert (again.status, again.body) == (304, b"")
+    small = await api.get("/openapi.json", headers={"Accept-Encoding": "gzip, deflate"})
+    assert small.headers["Content-Encoding"] == "gzip" and small.headers["Vary"] == "Accept-Encoding"
+    assert small.body == OPENAPI, "the session decompresses it"
+    assert int(small.headers["Content-Length"]) < len(OPENAPI) / 5
+    whole = await api.get("/openapi.json", headers={"Accept-Encoding": "gzip;q=0"})
+    assert whole.body == OPENAPI and "Content-Encoding" not in whole.headers
+
+
+async def test_the_example_of_a_deletion_works_on_a_new_topic(api: Api) -> None:
+    manual = (ROOT / "docs" / "http-api.md").read_text()
+    example = re.search(r"/v1/topics/orders/delete-records .*?-d '(\{.*?\})'", manual, re.DOTALL)
+    assert example is not None
+    done = await api.post("/v1/topics/orders/delete-records", json.loads(example[1]))
+    assert done.status == 200, done.body
+
+
+async def test_the_first_path_says_where_to_go_on(api: Api) -> None:
+    told = await api.get("/")
+    assert told.document["name"] == "raftlog"
+    for path in told.document["links"]:
+        assert (await api.get(path)).status in (200, 503), path
+    browser = await api.get("/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert browser.headers["Content-Type"].startswith("text/html")
+    assert browser.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert all(f'href="{path}"' in browser.body.decode() for path in told.document["links"])
+    (await api.get("/", headers={"Accept": "image/png"})).problem("not_acceptable")
 
 
 async def test_what_a_call_raises_is_what_the_client_is_told(api: Api) -> None:

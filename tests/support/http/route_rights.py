@@ -170,6 +170,7 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("GET", "/v1/cluster"): Case("caller"),
         ("GET", "/v1/identity"): Case("caller"),
         ("GET", "/openapi.json"): Case("caller"),
+        ("GET", "/"): Case("caller"),
         **{(method, f"/v1/{name}"): Case("everybody") for method in ("GET", "HEAD") for name in ("health", "ready")},
     }
 
