@@ -34,6 +34,9 @@ T = TypeVar("T")
 HELD_BYTES: web.RequestKey[int] = web.RequestKey("held_bytes", int)
 """The bytes that a request makes the node hold."""
 
+HOLDER: web.RequestKey[Any] = web.RequestKey("holder", object)
+"""The user of a request, or its address if it has no name."""
+
 WRITE: web.RequestKey[asyncio.Task[Any]] = web.RequestKey("write", asyncio.Task)
 """The broker's write of these bytes, which may outlast the client's connection."""
 
@@ -130,13 +133,15 @@ class ApiContext:
         self.polls: set[asyncio.Timeout] = set()
         """The deadlines of the long polls in progress."""
         self._held_bytes = 0
+        self._held_of: Counter[object] = Counter()
+        """Held bytes by caller, as requests are counted."""
         self._turn = 0
         self._writes: set[asyncio.Task[Any]] = set()
 
     @contextmanager
-    def request_of(self, caller: Caller) -> Iterator[None]:
+    def request_of(self, caller: Caller, request: web.Request) -> Iterator[None]:
         """Count a request of a caller while it is in progress. Raises `RetriableError("overloaded")`."""
-        key = caller.host if caller.principal == ANONYMOUS else caller.principal
+        key = request[HOLDER] = caller.host if caller.principal == ANONYMOUS else caller.principal
         if self._requests_of[key] >= self.limits.max_requests_of_caller:
             most = self.limits.max_requests_of_caller
             raise RetriableError("overloaded", f"{most} requests of {caller} are in progress, the maximum")
@@ -159,8 +164,11 @@ class ApiContext:
         """Count `count` more bytes for `request` until it is answered. Raises `RetriableError("overloaded")`."""
         if self._held_bytes + count > self.limits.max_held_bytes:
             raise RetriableError("overloaded", "the bodies of other requests have used up the memory for bodies")
-        self._held_bytes += count
-        request[HELD_BYTES] = request.get(HELD_BYTES, 0) + count
+        if self._held_of[request.get(HOLDER)] + count > self.limits.max_held_bytes_of_caller:
+            raise RetriableError(
+                "overloaded", "the caller's other requests have used up its part of the memory for bodies"
+            )
+        self._add(request, count)
 
     def hold_answer(self, request: web.Request, size: int, *, refusable: bool) -> None:
         """Count the bytes of an answer until it is sent, as far as the request does not hold as many already: what it
@@ -172,8 +180,7 @@ class ApiContext:
         if refusable:
             self.hold(request, more)
         else:
-            self._held_bytes += more
-            request[HELD_BYTES] = size
+            self._add(request, more)
 
     def release(self, request: web.Request) -> None:
         """Release the request's bytes: it is answered, or its client has left. They are freed once its write has
@@ -185,8 +192,15 @@ class ApiContext:
         if write is not None and not write.done():
             write.add_done_callback(lambda _: self.release(request))
             return
-        self._held_bytes -= held
-        request[HELD_BYTES] = 0
+        self._add(request, -held)
+
+    def _add(self, request: web.Request, count: int) -> None:
+        holder = request.get(HOLDER)
+        self._held_bytes += count
+        self._held_of[holder] += count
+        if not self._held_of[holder]:
+            del self._held_of[holder]
+        request[HELD_BYTES] = request.get(HELD_BYTES, 0) + count
 
     # --- Topics and partitions ---------------------------------------------------------------------------------------
 

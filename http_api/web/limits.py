@@ -60,6 +60,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_held_bytes: int = 256 * MIB
     """The bodies of all requests in progress, and answers of more than `COUNTED_ANSWER_BYTES` until they are sent;
     above it: `overloaded`."""
+    max_held_bytes_of_caller: int = 192 * MIB
+    """The same of one user, or of one address of clients without a name: the rest is for others."""
     max_concurrent_requests: int = 1_024
     """Requests in progress, long polls included; above it: `overloaded`. Health and readiness are always answered."""
     max_requests_of_caller: int = 768

@@ -130,7 +130,7 @@ async def bounded(request: web.Request, handler: Handler, context: ApiContext) -
     context.requests_under_way += 1
     try:
         caller = await authenticate(request, context)
-        with context.request_of(caller):
+        with context.request_of(caller, request):
             admit(request, caller, context)
             check_expectation(request)
             return await handler(request)

@@ -7,6 +7,7 @@ import socket
 import threading
 from typing import Any
 
+import aiohttp
 import pytest
 
 from http_api.web.context import ApiContext
@@ -87,6 +88,26 @@ async def test_bodies_of_all_requests_together_are_bounded() -> None:
         made.hang.set()
         assert (await first).status == 200
         assert (await api.post(RECORDS, b"x" * 700_000, "application/octet-stream")).status == 200
+        await api.is_well()
+
+
+async def test_one_caller_does_not_use_up_the_memory_for_bodies() -> None:
+    made = broker()
+    made.hang.clear()
+    limits = Limits(max_held_bytes=2_000_000, max_held_bytes_of_caller=1_000_000)
+    async with running_api(made, limits=limits) as api:
+        first = asyncio.create_task(api.post(RECORDS, b"x" * 700_000, "application/octet-stream"))
+        await eventually(lambda: len(made.produced) == 1)
+        told = (await api.post(RECORDS, b"x" * 700_000, "application/octet-stream")).problem("overloaded")
+        assert "the caller's other requests" in told["detail"]
+        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{api.port}", connector=elsewhere) as session:
+            headers = {"Content-Type": "application/octet-stream"}
+            other = asyncio.create_task(session.post(RECORDS, data=b"x" * 700_000, headers=headers))
+            await eventually(lambda: len(made.produced) == 2)
+            made.hang.set()
+            assert (await other).status == 200
+        assert (await first).status == 200
         await api.is_well()
 
 
