@@ -869,6 +869,17 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             le=_MOST_BYTES,
         ),
     ] = 64 * MIB
+    shutdown_timeout_ms: Annotated[
+        int,
+        _about(
+            "Time in which a node that must stop hands its leaderships over, answers the requests in progress and "
+            "writes its logs out. After it, or at a second signal, the process ends at once; the next start recovers "
+            "as after a crash.",
+            "milliseconds",
+            ge=1_000,
+            le=600_000,
+        ),
+    ] = 30_000
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _about("Lowest level of the lines in the node's log.")
     ] = "info"

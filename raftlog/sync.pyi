@@ -5,7 +5,7 @@ from datetime import datetime
 from ssl import SSLContext
 from typing import Any, Literal, Self
 
-from raftlog.api.cluster import ClusterInfo, FeatureLevelFinalized, HealthInfo
+from raftlog.api.cluster import ClusterInfo, FeatureLevelFinalized, HealthInfo, RollCheck
 from raftlog.api.groups import GroupInfo, GroupOffsetInfo, GroupPartition, GroupSummary, SoughtOffset
 from raftlog.api.moves import MoveInfo, PartitionOutcome, ReassignmentInfo, ReplicaInfo, ThrottleInfo
 from raftlog.api.quorum import QuorumInfo, VotersChange
@@ -396,6 +396,11 @@ class Admin:
         """Return the replicas on each node that answers within `REPLICAS_TIMEOUT`, by node id."""
     def revoke_token(self, user: str, token_id: str) -> None:
         """Revoke a token by its id; connections that use it end. Raises `InvalidRequest` (`unknown_token`)."""
+    def roll_check(self, node: int) -> RollCheck:
+        """Return whether a node may be stopped now without loss of availability, for rolling restarts.
+
+        Raises `InvalidRequest` (`not_found`).
+        """
     def seek_group(
         self,
         group: str,

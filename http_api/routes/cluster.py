@@ -14,10 +14,11 @@ from http_api.web.authentication import sees_details
 from http_api.web.bodies import JSON_TYPE, read_json
 from http_api.web.call import Call
 from http_api.web.negotiation import negotiate
+from http_api.web.query import integer
 from http_api.web.replies import accepts_gzip, json_reply, known
-from raftlog.api.cluster import ClusterInfo, FinalizeFeatureLevel, FirstPage, HealthInfo, NodeInfo
+from raftlog.api.cluster import ClusterInfo, FinalizeFeatureLevel, FirstPage, HealthInfo, Liveness, NodeInfo
 from raftlog.api.quorum import ChangeVoters
-from raftlog.model import BrokerRecord
+from raftlog.model import BrokerId, BrokerRecord
 from raftlog.version import __version__
 
 QUORUM_TIMEOUT_S = 30.0
@@ -79,6 +80,17 @@ async def change_voters(call: Call) -> web.StreamResponse:
     asked = await read_json(call, ChangeVoters)
     change = call.service.quorum.change_voters(asked.action, asked.node, plan=asked.plan)
     return json_reply(await call.context.finish(change, QUORUM_TIMEOUT_S))
+
+
+async def roll_check(call: Call) -> web.StreamResponse:
+    """Report whether a node may be stopped now, after a linearizable read."""
+    node = BrokerId(integer("the broker", call.segment("broker"), 0, 2**31 - 1))
+    return json_reply(await call.context.finish(call.service.roll_check(node), QUORUM_TIMEOUT_S))
+
+
+async def live(call: Call) -> web.StreamResponse:
+    """Answer 200 whenever the event loop runs: a node that waits for a quorum must not be restarted for that."""
+    return json_reply(Liveness(True))
 
 
 async def health(call: Call) -> web.StreamResponse:

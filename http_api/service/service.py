@@ -12,7 +12,7 @@ from typing import Protocol
 
 from metadata.view import ClusterView
 from raftlog import wire
-from raftlog.api.cluster import HealthInfo
+from raftlog.api.cluster import HealthInfo, RollCheck
 from raftlog.model import BrokerId, ProducerEpoch, ProducerId
 from raftlog.ports import Part
 from raftlog.security.principals import Caller
@@ -77,6 +77,10 @@ class BrokerService(Protocol):
 
     async def allocate_producer_id(self, principal: str = "") -> tuple[ProducerId, ProducerEpoch]:
         """Return a producer id that is not in use, and belongs to `principal` (`AccessService.principal_of`)."""
+
+    async def roll_check(self, node: BrokerId) -> RollCheck:
+        """Return whether a node may be stopped now. Raises `InvalidRequest` (`not_found`)."""
+        ...
 
     def health(self) -> HealthInfo: ...
 

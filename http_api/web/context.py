@@ -6,6 +6,7 @@ Everything that grows with the number or size of requests is counted here and re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Iterator
@@ -128,6 +129,8 @@ class ApiContext:
         self.decoded = Remembering(limits.decoded_pages)
         """The pages of records whose batch stays decoded until their next slice."""
         self.requests_under_way = 0
+        self._none_under_way = asyncio.Event()
+        """Set when a request has ended, while the API stops, and none is in progress."""
         self._requests_of: Counter[object] = Counter()
         self.closing = False
         self.polls: set[asyncio.Timeout] = set()
@@ -249,6 +252,19 @@ class ApiContext:
         Raises `RetriableError("request_timed_out")` like `finish`.
         """
         return await self.decisions.wait(future_of(ask))
+
+    def request_ended(self) -> None:
+        """Count a request as ended."""
+        self.requests_under_way -= 1
+        if self.closing and not self.requests_under_way:
+            self._none_under_way.set()
+
+    async def requests_end(self, timeout: float) -> None:
+        """Wait until no request is in progress, for at most `timeout` seconds. No further ones may be accepted."""
+        if self.requests_under_way:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._none_under_way.wait()
 
     def _write_done(self, task: asyncio.Task[Any]) -> None:
         self._writes.discard(task)

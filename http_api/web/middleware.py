@@ -29,7 +29,7 @@ from .replies import send_in_time
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-ALWAYS_ANSWERED = frozenset({"/v1/health", "/v1/ready"})
+ALWAYS_ANSWERED = frozenset({"/v1/health", "/v1/live", "/v1/ready"})
 """Monitoring must get an answer from an overloaded node, too."""
 
 ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json"})
@@ -135,7 +135,7 @@ async def bounded(request: web.Request, handler: Handler, context: ApiContext) -
             check_expectation(request)
             return await handler(request)
     finally:
-        context.requests_under_way -= 1
+        context.request_ended()
 
 
 def check_sender(request: web.BaseRequest, context: ApiContext) -> None:

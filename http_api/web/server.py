@@ -57,6 +57,10 @@ def plain_refusal() -> PlainRefusal:
     return PlainRefusal(_NO_TLS % (len(refused), refused))
 
 
+LAST_ANSWERS_S = 2.0
+"""Seconds in which answers that are written already must leave, when the API stops."""
+
+
 class ApiProtocol(web.RequestHandler):
     """One connection.
 
@@ -249,7 +253,18 @@ class ApiRunner(web.AppRunner):
     def __init__(self, app: web.Application) -> None:
         self._context = app[CONTEXT]
         self._limits = self._context.limits
-        super().__init__(app, access_log=None, shutdown_timeout=self._limits.shutdown_timeout_s)
+        super().__init__(app, access_log=None, shutdown_timeout=LAST_ANSWERS_S)
+
+    async def cleanup(self) -> None:
+        """Stop listening, answer the requests in progress, and close.
+
+        aiohttp would drop what still arrives of their bodies, so they come first.
+        """
+        for site in list(self.sites):
+            await site.stop()
+        self._context.stop_taking_requests()
+        await self._context.requests_end(self._limits.shutdown_timeout_s)
+        await super().cleanup()
 
     async def _make_server(self) -> web.Server:
         limits = self._limits

@@ -58,7 +58,7 @@ FORWARD_PATH, REPLICATION_PATH, QUORUM_PATH = "/raftlog.forward", "/raftlog.repl
 NODE_PATHS = (FORWARD_PATH, REPLICATION_PATH, QUORUM_PATH)
 TO_USERS = ("/v1/identity", "/openapi.json", "/v1/cluster", "/v1/no-such-path")
 """Answered to every user: itself, the paths, the addresses of the nodes, and that there is no such path."""
-OPEN_PATHS = ("/v1/health", "/v1/ready")
+OPEN_PATHS = ("/v1/health", "/v1/live", "/v1/ready")
 """Answered to everybody, without details."""
 
 API, DATA = "api", "data"
@@ -142,6 +142,7 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
         ("POST", "/v1/cluster/plans", {"drain": [0]}),
         ("POST", "/v1/cluster/elections", {"partitions": [moves]}),
         ("DELETE", "/v1/cluster/brokers/0", None),
+        ("GET", "/v1/cluster/brokers/0/roll-check", None),
         ("GET", "/v1/replicas", None),
         ("GET", "/v1/scrub", None),
         ("POST", "/v1/scrub", {}),

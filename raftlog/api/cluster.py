@@ -60,6 +60,15 @@ class FeatureLevelFinalized(msgspec.Struct, frozen=True):
     feature_level: int
 
 
+class RollCheck(msgspec.Struct, frozen=True):
+    """Whether a node may be stopped now without loss of availability."""
+
+    node: int
+    safe: bool
+    reasons: list[str]
+    """The reasons against it, one line each; empty if it is safe."""
+
+
 class EventLoop(msgspec.Struct, frozen=True):
     """The longest times that a callback blocked the node's event loop since the node started to take requests.
     Milliseconds of the wall clock, or of the processor time of the loop's own thread."""
@@ -70,6 +79,12 @@ class EventLoop(msgspec.Struct, frozen=True):
     worst_processor_ms: float
     stalls_last_minute: int
     worst_ms_last_minute: float
+
+
+class Liveness(msgspec.Struct, frozen=True):
+    """The answer of a node whose event loop runs, whatever the state of the cluster."""
+
+    live: bool
 
 
 class HealthInfo(msgspec.Struct, frozen=True, omit_defaults=True):

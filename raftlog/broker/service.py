@@ -14,7 +14,7 @@ from metadata.commands.results import ProducerIdsGranted
 from metadata.commands.security import SECURITY_FEATURE_LEVEL
 from metadata.quorum.port import MetadataQuorum
 from metadata.records.owners import NO_OWNER
-from raftlog.api.cluster import HealthInfo
+from raftlog.api.cluster import HealthInfo, RollCheck
 from raftlog.api.scrubs import Scrub, ScrubFinding
 from raftlog.broker.changes.group_batches import GroupBatches
 from raftlog.broker.changes.groups import ForwardsHeartbeats, Groups
@@ -29,16 +29,14 @@ from raftlog.broker.requests.forwarding import Forwarder
 from raftlog.broker.security.administrator import HashPassword, SecurityAdministrator
 from raftlog.broker.security.request_access import GuardedAccess, OpenAccess
 from raftlog.broker.security.tokens import new_token
-from raftlog.model import (
-    ProducerEpoch,
-    ProducerId,
-    TopicPartition,
-)
+from raftlog.errors import InvalidRequest
+from raftlog.model import BrokerId, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.ports import Clock, Logger, Random, Scheduler, Worker
 from raftlog.security.principals import Caller
 
 from .health import health_of
 from .loop_stalls import LoopStalls
+from .roll_check import roll_reasons
 from .wiring import Broker
 
 PRODUCER_ID_BLOCK = 1000
@@ -131,6 +129,15 @@ class Router:
     async def catch_up(self) -> bool:
         """Bring the view up to everything that the quorum has decided (S7). False: the quorum does not answer."""
         return await self._proposer.catch_up_within(CATCH_UP_SECONDS)
+
+    async def roll_check(self, node: BrokerId) -> RollCheck:
+        """See `http_api.service.service.BrokerService`."""
+        if not await self.catch_up():
+            return RollCheck(node, False, ["the metadata quorum does not answer"])
+        if self.view.broker(node) is None:
+            raise InvalidRequest("not_found", f"there is no node {node}")
+        reasons = await roll_reasons(self.view, await self.quorum.status(), node)
+        return RollCheck(node, not reasons, reasons)
 
     def health(self) -> HealthInfo:
         return health_of(self._broker, self._metadata_quorum.status(), self._stalls, self._own_problems())

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from raftlog.api.cluster import ClusterInfo, FeatureLevelFinalized, FinalizeFeatureLevel, HealthInfo
+from raftlog.api.cluster import ClusterInfo, FeatureLevelFinalized, FinalizeFeatureLevel, HealthInfo, RollCheck
 from raftlog.api.groups import (
     GroupInfo,
     GroupOffsetInfo,
@@ -291,6 +291,13 @@ class Admin:
         """
         body, path = FinalizeFeatureLevel(level, plan), "/v1/cluster/feature-level"
         return await self._api.change("POST", path, FeatureLevelFinalized, body)
+
+    async def roll_check(self, node: int) -> RollCheck:
+        """Return whether a node may be stopped now without loss of availability, for rolling restarts.
+
+        Raises `InvalidRequest` (`not_found`).
+        """
+        return await self._api.get(f"/v1/cluster/brokers/{node}/roll-check", RollCheck)
 
     async def health(self) -> HealthInfo:
         """Return the report of the first node that answers. Raises `RetriableError` if none does."""

@@ -98,7 +98,7 @@ BANNED_CALLS: dict[str, tuple[str, ...]] = {
     "open": (
         "raftlog.system.disk",
         "raftlog.cli",
-        "raftlog.broker.node.main",
+        "raftlog.broker.node.settings_file",
         "raftlog.broker.security.key_sources",
         "raftlog.client",
         "jepsen_like",

@@ -365,6 +365,8 @@ class Node:
 
     def stop_soon(self) -> None:
         """Stop: a signal arrived."""
+        if not self._stopping.is_set():
+            self._log.info("stopping")
         self._stopping.set()
 
     def on_fatal(self, error: BaseException) -> None:

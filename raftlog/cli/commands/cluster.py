@@ -8,29 +8,32 @@ problems too.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import rich_click as click
 
-from raftlog.cli.terminal.command import command
+from raftlog.cli.terminal.command import argument, command
 from raftlog.cli.terminal.connection import Connection
 from raftlog.cli.terminal.exit_codes import EXIT_UNHEALTHY
-from raftlog.cli.terminal.options import PlanChange
+from raftlog.cli.terminal.options import COUNT, PlanChange
 from raftlog.cli.terminal.output import Output, fields, listing, show, table
 from raftlog.errors import InvalidRequest, RaftlogError
 
 from .moves import balance, drain, elect, reassign, unregister
 
 if TYPE_CHECKING:
-    from raftlog.api.cluster import ClusterInfo, NodeInfo
+    from raftlog.api.cluster import ClusterInfo, NodeInfo, RollCheck
     from raftlog.client.cluster.api import HttpApi
     from raftlog.sync import Admin
 
 FEATURE_LEVEL = click.IntRange(1, 2**31 - 1)
 HEALTH_TIMEOUT = 2.0
 """Time within which a healthy node answers, in seconds."""
+ROLL_CHECK_SECONDS = 0.5
+"""Time between two checks of `roll-check --wait`."""
 
 
 class NodeHealth(msgspec.Struct, frozen=True):
@@ -84,6 +87,46 @@ def finalize(
     verdict = "is already" if same else "is now" if found.applied else "would be"
     status = f"the feature level {verdict} {found.feature_level}"
     show(output, found, lambda wide: fields({"FeatureLevelBefore": found.feature_level_before, "Status": status}))
+
+
+@command(cluster, name="roll-check")
+def roll_check(
+    admin: Admin,
+    node: Annotated[int, argument(type=COUNT)],
+    wait: Annotated[bool, "Wait until the node may be stopped."] = False,
+    timeout: Annotated[float, click.FloatRange(0), "With --wait: seconds to wait."] = 300.0,
+    output: Output = "table",
+) -> int:
+    """Check whether a node may be stopped now without loss of availability.
+
+    Every partition of the node must keep a leader and enough in-sync replicas, none may be in the middle of a move, and
+    the metadata quorum must keep its majority. The exit code is 10 if the node must not be stopped.
+
+    A rolling restart, one node after the other:
+
+        raftlog cluster roll-check 0 --wait && systemctl restart raftlog
+    """
+    deadline = time.monotonic() + timeout if wait else 0.0
+    while True:
+        found = _check_roll(admin, node, retry=wait)
+        if found.safe or time.monotonic() >= deadline:
+            break
+        time.sleep(ROLL_CHECK_SECONDS)
+    verdict = f"node {node} may be stopped" if found.safe else f"node {node} must not be stopped now"
+    show(output, found, lambda wide: "\n".join([verdict, *(f"  {reason}" for reason in found.reasons)]))
+    return 0 if found.safe else EXIT_UNHEALTHY
+
+
+def _check_roll(admin: Admin, node: int, *, retry: bool) -> RollCheck:
+    """Ask the cluster. With `retry`, a cluster that does not answer is one in which nothing may be stopped."""
+    from raftlog.api.cluster import RollCheck
+
+    try:
+        return admin.roll_check(node)
+    except RaftlogError as error:
+        if retry and error.retriable:
+            return RollCheck(node, False, [f"the cluster does not answer: {error.detail}"])
+        raise
 
 
 @command(cluster)

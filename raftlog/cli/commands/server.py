@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -225,7 +224,11 @@ def run(
         bool, option("Stop when standard input, which the parent holds, ends.", hidden=True)
     ] = False,
 ) -> int:
-    """Run a node until SIGTERM or Ctrl-C."""
+    """Run a node until SIGTERM or Ctrl-C.
+
+    It then hands its leaderships over, answers the requests in progress and writes its logs out, within
+    shutdown_timeout_ms. A second signal ends it at once.
+    """
     from raftlog.broker.node.main import run_node
 
     if stop_with_stdin:
@@ -237,4 +240,6 @@ def _stop_when_parent_ends() -> None:
     """Wait for the end of the pipe that the parent holds, then stop as by a signal."""
     while os.read(0, 1024):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    from raftlog.broker.node.main import PARENT_ENDED
+
+    os.kill(os.getpid(), PARENT_ENDED)

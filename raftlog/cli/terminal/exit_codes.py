@@ -7,7 +7,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 """The arguments are invalid."""
 EXIT_UNHEALTHY = 10
-"""The cluster is unhealthy, or a check found problems or could not reach every node."""
+"""The cluster is unhealthy, a node must not be stopped, or a check found problems or could not reach every node."""
 EXIT_DENIED = 10
 """`acl check`: the request would be refused."""
 EXIT_INTERRUPTED = 130

@@ -231,6 +231,7 @@ async def test_load_balancers_see_no_details_and_fill_no_audit_log(api: Api, bro
             ("GET", "/v1/health", 503),
             ("HEAD", "/v1/health", 503),
             ("GET", "/v1/ready", 200),
+            ("GET", "/v1/live", 200),
         ):
             answer = await api.call(method, path, headers=headers)
             assert answer.status == status

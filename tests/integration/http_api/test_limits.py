@@ -15,7 +15,7 @@ from http_api.web.hosts import HostPolicy
 from http_api.web.limits import OFFLOAD_BYTES, Limits
 from raftlog.api.cluster import HealthInfo
 from tests.support.client.fake_broker import FakeBroker
-from tests.support.http.api_client import Answer, Api, eventually, running_api
+from tests.support.http.api_client import PATIENCE_S, Answer, Api, eventually, running_api
 
 pytestmark = pytest.mark.integration
 
@@ -228,6 +228,43 @@ async def test_a_write_under_way_is_finished_before_the_api_closes() -> None:
         assert (await write).status == 200
         await closing
     assert made.appended("t") == 1
+
+
+WAITING = (
+    b"POST /v1/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 32\r\nExpect: 100-continue\r\n\r\n"
+)
+
+
+async def test_a_body_that_arrives_while_the_api_closes_is_still_taken() -> None:
+    made = broker()
+    async with running_api(made) as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        other_reader, other = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(WAITING)
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        closing = asyncio.create_task(api.runner.cleanup())
+        await eventually(lambda: api.context.closing)
+        other.write(b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await other_reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503 "), "no further request"
+        writer.write(b'{"records": [{"value": "late"}]}')
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        await closing
+        for one in (writer, other):
+            one.close()
+    assert made.appended("t") == 1
+
+
+async def test_a_body_that_never_arrives_delays_the_end_by_a_bounded_time() -> None:
+    made = broker()
+    async with running_api(made, limits=Limits(shutdown_timeout_s=0.05)) as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(WAITING)
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        async with asyncio.timeout(PATIENCE_S):
+            await api.runner.cleanup()
+        writer.close()
+    assert made.appended("t") == 0
 
 
 async def test_closing_at_the_very_moment_when_a_long_polls_time_is_up() -> None:

@@ -281,6 +281,19 @@ async def test_health_and_readiness(api: Api, found: HealthInfo, health: int, re
     head = await api.call("HEAD", "/v1/ready")
     assert (head.status, head.body) == (ready, b"")
     assert (await api.call("HEAD", "/v1/health")).status == health
+    live = await api.get("/v1/live")
+    assert (live.status, live.document) == (200, {"live": True}), "a restart would not help"
+    assert (await api.call("HEAD", "/v1/live")).status == 200
+
+
+async def test_whether_a_node_may_be_stopped(api: Api) -> None:
+    path = "/v1/cluster/brokers/1/roll-check"
+    assert (await api.get(path)).document == {"node": 1, "safe": True, "reasons": []}
+    api.broker.roll_reasons = ["t/0 has no other replica than the one on node 1"]
+    told = await api.get(path)
+    assert (told.status, told.document["safe"]) == (200, False)
+    assert told.document["reasons"] == api.broker.roll_reasons
+    assert (await api.get("/v1/cluster/brokers/x/roll-check")).status == 400
 
 
 async def test_the_api_describes_itself(api: Api) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from http_api.service.service import PartitionService
 from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
-from raftlog.api.cluster import FeatureLevelFinalized, HealthInfo
+from raftlog.api.cluster import FeatureLevelFinalized, HealthInfo, RollCheck
 from raftlog.api.quorum import VotersChange
 from raftlog.broker.security.request_access import GuardedAccess, OpenAccess
 from raftlog.config import check_topic_name, majority, parse_topic_config
@@ -201,6 +201,7 @@ class FakeBroker:
         self.partition_errors: dict[int, str] = {}
         """Partition number, of any topic → the error code of its answers."""
         self.health_now = HealthInfo(True, [])
+        self.roll_reasons: list[str] = []
         self.voters: tuple[BrokerId, ...] = (NODE, BrokerId(2))
         self.knows_cluster = True
         self.quorum_answers = True
@@ -478,6 +479,10 @@ class FakeBroker:
         self._raise_if_asked("allocate_producer_id")
         self._producer_ids += 1
         return ProducerId(self._producer_ids), ProducerEpoch(0)
+
+    async def roll_check(self, node: BrokerId) -> RollCheck:
+        self._raise_if_asked("roll_check")
+        return RollCheck(node, not self.roll_reasons, list(self.roll_reasons))
 
     def health(self) -> HealthInfo:
         self._raise_if_asked("health")

@@ -82,6 +82,7 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("POST", "/v1/cluster/plans"): (DESCRIBE, {}),
         ("POST", "/v1/cluster/elections"): (ALTER, {"partitions": [partition]}),
         ("DELETE", "/v1/cluster/brokers/{broker}"): (ALTER, None),
+        ("GET", "/v1/cluster/brokers/{broker}/roll-check"): (DESCRIBE, None),
         ("GET", "/v1/replicas"): (DESCRIBE, None),
         ("GET", "/v1/scrub"): (DESCRIBE, None),
         ("POST", "/v1/scrub"): (ALTER, {}),
@@ -171,7 +172,11 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("GET", "/v1/identity"): Case("caller"),
         ("GET", "/openapi.json"): Case("caller"),
         ("GET", "/"): Case("caller"),
-        **{(method, f"/v1/{name}"): Case("everybody") for method in ("GET", "HEAD") for name in ("health", "ready")},
+        **{
+            (method, f"/v1/{name}"): Case("everybody")
+            for method in ("GET", "HEAD")
+            for name in ("health", "live", "ready")
+        },
     }
 
 

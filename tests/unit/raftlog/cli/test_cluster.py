@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from raftlog.api.cluster import HealthInfo
+from raftlog.api.cluster import HealthInfo, RollCheck
 from raftlog.api.quorum import QuorumInfo
 from raftlog.cli.commands.cluster import NodeHealth, _merged
 from raftlog.cli.commands.quorum import _text as quorum_text
 from raftlog.cli.commands.quorum import description
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import BrokerId
 from tests.support.cli_runner import Background, Result, impatient, run
 from tests.support.client.fake_broker import NODE, FakeBroker
 from tests.support.client.fake_cluster import FakeCluster
@@ -216,3 +218,43 @@ class TestQuorum:
         found = description("c", [0], QuorumInfo(0, -1, 7, 90, 90, 95, [0], {"0": 95}))
         assert found.leader is None
         assert [(r.status, r.lag) for r in found.replicas] == [("Follower", None)]
+
+
+class TestRollCheck:
+    def test_a_node_that_may_be_stopped(self, api: Api) -> None:
+        result = ask(api, "cluster", "roll-check", "1")
+        assert (result.code, result.text) == (0, "node 1 may be stopped\n")
+        assert ask(api, "cluster", "roll-check", "1", "-o", "json").json == {"node": 1, "safe": True, "reasons": []}
+
+    def test_a_node_that_must_not(self, api: Api, broker: OneNode) -> None:
+        broker.roll_reasons = ["t/0 has no other replica than the one on node 1"]
+        result = ask(api, "cluster", "roll-check", "1")
+        assert result.code == 10
+        assert result.lines == ["node 1 must not be stopped now", f"  {broker.roll_reasons[0]}"]
+        began = time.monotonic()
+        assert ask(api, "cluster", "roll-check", "1", "--wait", "--timeout", "0.2").code == 10
+        assert time.monotonic() - began >= 0.2
+
+    def test_it_waits_until_it_may_be_stopped_over_errors_that_pass(self, api: Api, broker: OneNode) -> None:
+        broker.roll_reasons = ["t/0 would have 1 of 2 required in-sync replicas"]
+        later = iter([[], broker.roll_reasons])
+
+        async def roll_check(node: BrokerId) -> RollCheck:
+            try:
+                reasons = next(later)
+            except StopIteration:
+                return RollCheck(node, True, [])
+            if not reasons:
+                raise RetriableError("quorum_unavailable", "no quorum")
+            return RollCheck(node, False, reasons)
+
+        broker.roll_check = roll_check  # type: ignore[method-assign]
+        assert ask(api, "cluster", "roll-check", "1", "--wait").code == 0
+
+    def test_an_error_without_waiting_is_an_error(self, api: Api, broker: OneNode) -> None:
+        async def roll_check(node: BrokerId) -> RollCheck:
+            raise InvalidRequest("not_found", f"there is no node {node}")
+
+        broker.roll_check = roll_check  # type: ignore[method-assign]
+        result = ask(api, "cluster", "roll-check", "7", "--wait")
+        assert result.code == 1 and "there is no node 7" in result.stderr

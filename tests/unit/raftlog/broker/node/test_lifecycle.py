@@ -144,9 +144,8 @@ class Stuck:
     async def stop(self):
         await node_main.asyncio.to_thread(time.sleep, 600)  # an fsync that does not return
 
-node_main.STOP_SECONDS = 0.2
 node_main.Node = Stuck
-node_main.read_settings = lambda path: (None, "")
+node_main.read_settings = lambda path: (node_main.NodeConfig(shutdown_timeout_ms=200), "")
 node_main.run_node("")
 print("not reached")
 """
