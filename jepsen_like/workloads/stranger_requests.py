@@ -56,7 +56,7 @@ VALUE = -1_666
 """No workload writes negative numbers."""
 FORWARD_PATH, REPLICATION_PATH, QUORUM_PATH = "/raftlog.forward", "/raftlog.replication", "/raftlog.quorum"
 NODE_PATHS = (FORWARD_PATH, REPLICATION_PATH, QUORUM_PATH)
-TO_USERS = ("/v1/identity", "/openapi.json", "/v1/cluster", "/v1/no-such-path")
+TO_USERS = ("/", "/v1/identity", "/openapi.json", "/v1/cluster", "/v1/no-such-path")
 """Answered to every user: itself, the paths, the addresses of the nodes, and that there is no such path."""
 OPEN_PATHS = ("/v1/health", "/v1/live", "/v1/ready")
 """Answered to everybody, without details."""
