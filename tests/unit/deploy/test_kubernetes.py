@@ -1,13 +1,13 @@
 """The Kubernetes base: valid by the API's schemas, and right in what the schemas do not say.
 
-`kubernetes-validate` has the schemas. The resources are those that `kubectl kustomize` makes or, without kubectl, the
-files themselves.
+`kubernetes-validate` has the schemas. The resources are those that `kubectl kustomize` makes, and the files themselves.
 """
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,25 +50,29 @@ POD = one("StatefulSet")["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_resources_are_valid_by_the_schemas_of_kubernetes(version: str) -> None:
-    resources = rendered()
-    assert {resource["kind"] for resource in resources} >= {
-        "Namespace", "ConfigMap", "Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy",
+@pytest.mark.parametrize("resources", [files, rendered])
+def test_the_resources_are_valid_by_the_schemas_of_kubernetes(
+    version: str, resources: Callable[[], list[dict[str, Any]]]
+) -> None:
+    found = resources()
+    assert {resource["kind"] for resource in found} >= {
+        "Namespace", "Service", "StatefulSet", "PodDisruptionBudget", "NetworkPolicy",
     }  # fmt: skip
-    for resource in resources:
+    for resource in found:
         kubernetes_validate.validate(resource, version, strict=True)
 
 
 def test_an_invalid_resource_is_found() -> None:
     """The check above is none that accepts everything."""
-    wrong = one("StatefulSet", rendered())
+    wrong = one("StatefulSet")
     wrong["spec"]["template"]["spec"]["containers"][0]["livenesProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
 
 
 def test_every_selector_selects_the_pods() -> None:
-    resources = rendered()
+    """One that is empty would select all pods of the namespace."""
+    resources = files()
     labels = one("StatefulSet", resources)["spec"]["template"]["metadata"]["labels"]
     selectors = [
         one("StatefulSet", resources)["spec"]["selector"]["matchLabels"],
