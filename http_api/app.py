@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from aiohttp import web
 
+from http_api.console.files import CONSOLE, console_files, redirect, send_file, send_index
 from http_api.routes import (
     acls,
     cluster,
@@ -221,6 +222,13 @@ ROUTES: tuple[Route, ...] = (
     route("GET", "/", cluster.first_page, for_every_caller),
 )
 
+CONSOLE_ROUTES: tuple[Route, ...] = tuple(
+    route(method, path, answer, for_every_caller)
+    for method in ("GET", "HEAD")
+    for path, answer in ((CONSOLE, redirect), (f"{CONSOLE}/", send_index), (f"{CONSOLE}/{{file}}", send_file))
+)
+"""The pages of the console (`http_api/console/`); they hold no data."""
+
 MESSAGE_ROUTES: tuple[Route, ...] = (route("POST", TRANSACTIONS_PATH, transactions.change, by_content),)
 """Messages of the client protocol from clients that cannot reach the data listener; no part of the JSON API."""
 
@@ -244,7 +252,7 @@ def build_app(
     # Bodies are read and bounded by `http_api/web/bodies.py`; aiohttp's own bound is for calls that are not used here.
     app = web.Application(middlewares=[answer_request], client_max_size=limits.max_body_bytes)
     app[CONTEXT] = context
-    for method, path, handler in (*ROUTES, *MESSAGE_ROUTES):
+    for method, path, handler in (*ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES):
         app.router.add_route(method, path, handler)
     app.on_response_prepare.append(add_headers)
     app.on_startup.append(_load)
@@ -300,8 +308,10 @@ async def start_api(
 
 
 async def _load(app: web.Application) -> None:
-    """Import pyarrow before anything listens: imported at the first large body, it would block the event loop."""
+    """Import pyarrow and compress the console's files before anything listens: later that would block the event
+    loop."""
     load_arrow()
+    console_files()
 
 
 async def _stop_taking_requests(app: web.Application) -> None:

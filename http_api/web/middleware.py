@@ -32,6 +32,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ALWAYS_ANSWERED = frozenset({"/v1/health", "/v1/live", "/v1/ready"})
 """Monitoring must get an answer from an overloaded node, too."""
 
+SHELL = frozenset({"/console", "/console/", "/console/{file}"})
+"""The files of the console hold no data, and must be there before anybody can sign in: they need no credential, whether
+one is given or not."""
+
 ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json"})
 """Answered before the node knows the cluster: they explain why it does not."""
 
@@ -90,6 +94,8 @@ async def _respond(request: web.Request, handler: Handler, context: ApiContext) 
         if _is_always_answered(request):
             await recognize(request, context)
             return await handler(request)
+        if _is_of(request, SHELL):
+            return await counted(request, handler, context)
         return await bounded(request, handler, context)
     except RaftlogError as error:
         _log_error(request, error)
@@ -119,21 +125,30 @@ def _counted(request: web.Request, context: ApiContext, response: web.StreamResp
 
 
 async def bounded(request: web.Request, handler: Handler, context: ApiContext) -> web.StreamResponse:
-    """Count the request among the bounded number in progress."""
-    if context.closing:
-        raise RetriableError("shutting_down", "the node is shutting down")
-    if not context.service.knows_cluster and request.path not in ANSWERED_WITHOUT_VIEW:
+    """Find the caller, and count the request among the bounded number in progress, and among the caller's own."""
+    if not context.closing and not context.service.knows_cluster and request.path not in ANSWERED_WITHOUT_VIEW:
         raise RetriableError("quorum_unavailable", "the node has just started and does not know the cluster yet")
-    most = context.limits.max_concurrent_requests
-    if context.requests_under_way >= most:
-        raise RetriableError("overloaded", f"{most} requests are in progress, the maximum")
-    context.requests_under_way += 1
-    try:
+
+    async def of_caller(request: web.Request) -> web.StreamResponse:
         caller = await authenticate(request, context)
         with context.request_of(caller, request):
             admit(request, caller, context)
             check_expectation(request)
             return await handler(request)
+
+    return await counted(request, of_caller, context)
+
+
+async def counted(request: web.Request, handler: Handler, context: ApiContext) -> web.StreamResponse:
+    """Count the request among the bounded number in progress."""
+    if context.closing:
+        raise RetriableError("shutting_down", "the node is shutting down")
+    most = context.limits.max_concurrent_requests
+    if context.requests_under_way >= most:
+        raise RetriableError("overloaded", f"{most} requests are in progress, the maximum")
+    context.requests_under_way += 1
+    try:
+        return await handler(request)
     finally:
         context.request_ended()
 
@@ -161,8 +176,13 @@ def check_sender(request: web.BaseRequest, context: ApiContext) -> None:
 
 def _is_always_answered(request: web.Request) -> bool:
     """Return whether everybody gets an answer. Other methods of these paths are refused like any unknown path."""
+    return _is_of(request, ALWAYS_ANSWERED)
+
+
+def _is_of(request: web.Request, paths: frozenset[str]) -> bool:
+    """Return whether the request's method and path are those of a route with one of these paths."""
     resource = request.match_info.route.resource
-    return resource is not None and resource.canonical in ALWAYS_ANSWERED
+    return resource is not None and resource.canonical in paths
 
 
 def _is_preflight(request: web.Request) -> bool:

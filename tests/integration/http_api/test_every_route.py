@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from http_api.app import MESSAGE_ROUTES, ROUTES
+from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, ROUTES
 from http_api.routes.cluster import OPENAPI
 from http_api.web.middleware import ALWAYS_ANSWERED
 from metadata.records.events import RulesChanged
@@ -32,7 +32,9 @@ DOCUMENTED = {
     (method.upper(), path) for path, item in DOCUMENT["paths"].items() for method in item if method.upper() in METHODS
 }
 ROUTED = {(method, path) for method, path, _ in (*ROUTES, *MESSAGE_ROUTES)}
-PATHS = sorted({path for _, path in ROUTED | DOCUMENTED})
+SHELL = {(method, path) for method, path, _ in CONSOLE_ROUTES}
+"""Files without data, which a browser needs before its user can sign in (`http_api/console/`)."""
+PATHS = sorted({path for _, path in ROUTED | DOCUMENTED | SHELL})
 STRANGE_PATHS = (
     "/v1", "/v2/topics", "/v1/topics/", "/v1/health/", "/V1/health", "/v1/health/x",
     "/v1/users/a/b", "/v1/topics/t/secrets", "/v1/topics/%00", "/v1/topics/..%2f..%2fhealth", "/favicon.ico",
@@ -79,7 +81,7 @@ async def api(broker: Counting) -> AsyncIterator[Api]:
 
 
 def is_open(method: str, path: str) -> bool:
-    return method in ("GET", "HEAD") and path in ALWAYS_ANSWERED
+    return (method in ("GET", "HEAD") and path in ALWAYS_ANSWERED) or (method, path) in SHELL
 
 
 def refused(answer: Answer, method: str) -> bytes:
@@ -208,7 +210,7 @@ async def test_other_methods_and_paths_are_not_found_by_those_who_are_known(
 ) -> None:
     nobody = await broker.user("nobody")
     for path in PATHS:
-        if (method, path) in ROUTED:
+        if (method, path) in ROUTED | SHELL:
             continue
         answer = await api.call(method, filled(path), headers=nobody)
         # `/v1/transactions/commit` is also the path of a transactional id of that name.

@@ -193,6 +193,7 @@ def filled(path: str, **names: str) -> str:
         "token": "abcdefghijkl",
         "entity": "User:bob",
         "broker": "7",
+        "file": "app.js",
         **names,
     }
     return path.format(**values)

@@ -1,0 +1,1 @@
+"""The console: static files that any browser may load, which hold no data."""
