@@ -24,7 +24,7 @@ from raftlog.api.security import (
 )
 from raftlog.api.topics import PartitionDeletion, TopicDescription, TopicSummary
 from raftlog.api.transactions import ConsumedOffsets, PositionList, TransactionInfo
-from raftlog.client.admin import Isolation, SeekTo, TransactionList
+from raftlog.client.admin import Isolation, PartitionOffset, SeekTo, TransactionList
 from raftlog.client.blocking.group_consumer import Callback
 from raftlog.client.consuming.records import ConsumedBatch, ConsumerRecord
 from raftlog.client.credentials import Credentials
@@ -348,6 +348,21 @@ class Admin:
         """Return all access rules."""
     def list_groups(self) -> list[GroupSummary]:
         """Return all groups, ordered by name."""
+    def list_offsets(
+        self,
+        topic: str,
+        at: Literal["earliest", "latest"] | int = "latest",
+        partitions: Sequence[int] | None = None,
+        *,
+        topic_id: str = "",
+        isolation: Isolation = "read_committed",
+    ) -> list[PartitionOffset]:
+        """Return one offset of each partition: its first, its end, or that of the first record at or after a time.
+
+        `at`: a time in milliseconds since 1970. `partitions` None: all. With `read_committed` a partition ends at its
+        last stable offset. A partition that cannot answer has an error. Raises `InvalidRequest` (`unknown_topic`,
+        `unknown_partition`).
+        """
     def list_positions(self, prefix: str = "") -> PositionList:
         """Return up to 10,000 named positions that begin with `prefix`, by name, as the quorum has them now."""
     def list_quotas(self) -> list[QuotaInfo]:

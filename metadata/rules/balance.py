@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from raftlog.errors import InvalidRequest
-from raftlog.model import BrokerId, BrokerRecord, PartitionRecord, TopicPartition
+from raftlog.model import BrokerId, BrokerRecord, PartitionRecord, TopicId, TopicPartition
 
 
 class PlannedMove(msgspec.Struct, frozen=True):
@@ -55,9 +55,12 @@ def balance(brokers: Sequence[BrokerRecord], partitions: Iterable[PartitionRecor
 
 
 def drain(
-    brokers: Sequence[BrokerRecord], partitions: Iterable[PartitionRecord], leaving: Collection[BrokerId]
+    brokers: Sequence[BrokerRecord],
+    partitions: Iterable[PartitionRecord],
+    leaving: Collection[BrokerId],
+    topic_names: Mapping[TopicId, str] | None = None,
 ) -> list[PlannedMove]:
-    """Return moves that leave no replica on these brokers.
+    """Return moves that leave no replica on these brokers. `topic_names` are for errors.
 
     Raises `InvalidRequest` if too few other brokers remain, a broker is unknown, or a partition on one of them is being
     moved.
@@ -67,7 +70,7 @@ def drain(
     if unknown:
         raise InvalidRequest("invalid_request", f"broker {unknown[0]} is not registered")
     layout = _Layout(brokers, partitions, leaving=leaving)
-    layout.empty(leaving)
+    layout.empty(leaving, topic_names or {})
     return layout.moves()
 
 
@@ -154,21 +157,24 @@ class _Layout:
         others = {self._racks[broker] for broker in replicas if broker != out}
         return self._racks[into] not in others or self._racks[out] in others
 
-    def empty(self, leaving: Collection[BrokerId]) -> None:
+    def empty(self, leaving: Collection[BrokerId], topic_names: Mapping[TopicId, str]) -> None:
+        def shown(tp: TopicPartition) -> str:
+            return f"{topic_names.get(tp.topic_id) or tp.topic_id.hex()}/{tp.partition}"
+
         gone = sorted(set(leaving))
         for tp, fixed in self._fixed.items():
             if set(gone).intersection(fixed):
                 raise InvalidRequest(
-                    "reassignment_in_progress", f"{tp} is being moved to {fixed}: wait for it, or cancel it"
+                    "reassignment_in_progress", f"{shown(tp)} is being moved to {fixed}: wait for it, or cancel it"
                 )
         for broker in gone:
             for tp in sorted(self._on[broker]):
                 replicas = self._now[tp]
                 free = [usable for usable in self._usable if usable not in replicas]
                 if not free:
+                    needed = f"{shown(tp)} needs {len(replicas)} replicas"
                     raise InvalidRequest(
-                        "invalid_request",
-                        f"{tp} needs {len(replicas)} replicas, and only {len(self._usable)} live brokers would stay",
+                        "invalid_request", f"{needed}, and only {len(self._usable)} live brokers would stay"
                     )
                 held = {self._racks[other] for other in replicas if other != broker}
                 self._replace(tp, broker, min(free, key=lambda b: (self._racks[b] in held, self._count[b], b)))

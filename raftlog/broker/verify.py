@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from partitions.files.segment import LOG_SUFFIX
 from partitions.opening.folders import find_replicas, folder_of
 from partitions.upkeep.folder_check import check_folder
 from partitions.upkeep.scrub_check import FolderCheck
@@ -42,6 +43,7 @@ class FolderVerifier:
         Raises `InvalidRequest` if the folder is not a node's or has no such replica, and `DiskFailed` if a node runs on
         it or it cannot be read.
         """
+        self._folder = folder
         self._disk = LocalDisk(folder)
         if not os.path.isdir(folder):
             raise InvalidRequest("invalid_config", f"{folder} is not a folder")
@@ -57,9 +59,15 @@ class FolderVerifier:
             raise
 
     @property
+    def replicas(self) -> int:
+        """Number of replicas that `run` checks."""
+        return len(self._checks)
+
+    @property
     def total_bytes(self) -> int:
-        """Approximate number of bytes that `run` reads."""
-        return sum(check.plan.total_bytes for check in self._checks.values())
+        """Approximate number of bytes that `run` reads: those of the segments, also of the last one of a log."""
+        paths = [f"{folder_of(tp)}/{name}" for tp in self._checks for name in self._disk.list(folder_of(tp))]
+        return sum(os.path.getsize(os.path.join(self._folder, path)) for path in paths if path.endswith(LOG_SUFFIX))
 
     def run(self, on_read: Callable[[int], None]) -> list[VerifiedReplica]:
         """Read everything, and call `on_read` with the number of bytes read. Blocks. Raises `DiskFailed`."""

@@ -15,20 +15,24 @@ from typing import Any
 import rich_click as click
 from click.exceptions import Abort, ClickException
 
+from raftlog.cli.terminal.anywhere import LOCAL, accept_anywhere
 from raftlog.cli.terminal.command import options_of
 from raftlog.cli.terminal.connection import ConnectionOptions
-from raftlog.cli.terminal.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from raftlog.cli.terminal.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
+from raftlog.cli.terminal.nearest import did_you_mean
 from raftlog.cli.terminal.sources import resolve
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.version import __version__
 
 COMMANDS = (
-    "acl", "bench", "cluster", "consume", "dev", "group", "partition", "produce", "profile", "quorum", "quota",
-    "server", "tls", "token", "topic", "transaction", "user", "whoami",
+    "acl", "bench", "cluster", "completion", "consume", "dev", "group", "partition", "produce", "profile", "quorum",
+    "quota", "server", "tls", "token", "topic", "transaction", "user", "whoami",
 )  # fmt: skip
 """Each is in the module of its name."""
 
 ENTRY_POINT_GROUP = "raftlog.commands"
+PLAIN_WIDTH = 200
+"""Columns of help without a terminal."""
 
 
 class LazyGroup(click.RichGroup):
@@ -40,7 +44,17 @@ class LazyGroup(click.RichGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         point = _entry_points().get(cmd_name)
         command: click.Command | None = None if point is None else point.load()
+        if command is not None and cmd_name in COMMANDS and cmd_name not in LOCAL:
+            accept_anywhere(command, self.params)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in _entry_points() and not ctx.resilient_parsing:
+            suggestion = did_you_mean(args[0], _entry_points())
+            raise click.UsageError(f"No such command {args[0][:64]!r}.{suggestion}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 def _entry_points() -> dict[str, EntryPoint]:
@@ -60,17 +74,20 @@ def cli(context: click.Context, /, **given: Any) -> None:
 def main() -> None:
     """Run the command line and exit."""
     try:
-        code = cli.main(standalone_mode=False)
+        # The width of a terminal is its own; elsewhere, lines are for tools that search them.
+        width = None if sys.stdout.isatty() else PLAIN_WIDTH
+        code = cli.main(prog_name="raftlog", standalone_mode=False, terminal_width=width)
     except Abort:
         sys.exit(EXIT_INTERRUPTED)
     except ClickException as error:
         error.show()
-        sys.exit(EXIT_USAGE)
+        sys.exit(error.exit_code)
     except InvariantViolation as error:
         click.echo(f"Error: a bug in raftlog: {error.detail}", err=True)
         sys.exit(EXIT_FAILED)
     except RaftlogError as error:
-        advice = " (a retry may succeed)" if error.retriable and not isinstance(error, InvalidRequest) else ""
+        told = isinstance(error, InvalidRequest) or error.detail.endswith((".", "?"))
+        advice = "" if told or not error.retriable else " (a retry may succeed)"
         if error.code == "authorization_failed":
             advice = " (an administrator can allow it: `raftlog acl create`; `raftlog whoami` shows who you are here)"
         click.echo(f"Error: {error.detail}{advice}", err=True)

@@ -49,6 +49,7 @@ from raftlog.api.moves import (
     Throttle,
     ThrottleInfo,
 )
+from raftlog.api.problems import PartitionError
 from raftlog.api.quorum import ChangeVoters, QuorumInfo, VotersChange
 from raftlog.api.records import OffsetRange
 from raftlog.api.security import (
@@ -87,16 +88,16 @@ from raftlog.api.transactions import PositionList, TransactionInfo, TransactionP
 from raftlog.client.cluster.api import CHANGE_TIMEOUT, READ_TIMEOUT, HttpApi, in_parts
 from raftlog.client.cluster.connection_security import ConnectionSecurity, blames_credential
 from raftlog.client.cluster.metadata import check_partition, topic_path
-from raftlog.client.consuming.offsets import query_offsets
+from raftlog.client.consuming.offsets import query_offsets, request_offsets
 from raftlog.client.groups.api import group_path
 from raftlog.client.keywords import AdminKeywords
-from raftlog.client.settings import AdminSettings, takes
+from raftlog.client.settings import READ_COMMITTED, AdminSettings, takes
 from raftlog.client.times import milliseconds_of
 from raftlog.client.transactions.api import HEDGE_AFTER, TransactionApi
 from raftlog.config import check_topic_name
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.security.secrets import Secret
-from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST
+from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, OffsetQuery
 
 ANSWER_GRACE = 6.0
 """Seconds that a node may take beyond the timeout in the request."""
@@ -131,6 +132,17 @@ class TransactionList(msgspec.Struct, frozen=True):
     transactions: list[TransactionInfo]
     silent_nodes: list[int] = []
     """Nodes that did not answer: open transactions in partitions that they lead are missing."""
+
+
+class PartitionOffset(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One offset of a partition; None if there is no record at or after the given time."""
+
+    partition: int
+    offset: int | None = None
+    timestamp_ms: int | None = None
+    """Time of that record; None if it was not looked up by a time."""
+    leader_epoch: int = -1
+    error: PartitionError | None = None
 
 
 class Admin:
@@ -329,6 +341,38 @@ class Admin:
         epochs = {one.partition: one.leader_epoch for one in description.partitions}
         pairs = zip(found[::2], found[1::2], strict=True)
         return {one.partition: OffsetRange(one.offset, end.offset, epochs[one.partition]) for one, end in pairs}
+
+    async def list_offsets(
+        self,
+        topic: str,
+        at: Literal["earliest", "latest"] | int = "latest",
+        partitions: Sequence[int] | None = None,
+        *,
+        topic_id: str = "",
+        isolation: Isolation = "read_committed",
+    ) -> list[PartitionOffset]:
+        """Return one offset of each partition: its first, its end, or that of the first record at or after a time.
+
+        `at`: a time in milliseconds since 1970. `partitions` None: all. With `read_committed` a partition ends at its
+        last stable offset. A partition that cannot answer has an error. Raises `InvalidRequest` (`unknown_topic`,
+        `unknown_partition`).
+        """
+        description = await self._api.get(topic_path(check_topic_name(topic), topic_id), TopicDescription)
+        wanted = range(description.partition_count) if partitions is None else partitions
+        for partition in wanted:
+            if not 0 <= partition < description.partition_count:
+                raise InvalidRequest("unknown_partition", f"topic {topic} has no partition {partition}")
+        time = {"earliest": TIMESTAMP_EARLIEST, "latest": TIMESTAMP_LATEST}[at] if isinstance(at, str) else at
+        queries = [OffsetQuery(description.id_bytes, partition, time) for partition in wanted]
+        committed = int(isolation == READ_COMMITTED)
+        found: list[PartitionOffset] = []
+        for part in in_parts(queries, PARTITIONS_PER_REQUEST):
+            for one in await request_offsets(self._api, part, committed, timeout=READ_TIMEOUT):
+                error = PartitionError(one.error, one.detail) if one.error else None
+                offset = None if one.offset < 0 else one.offset
+                stamp = None if one.timestamp_ms < 0 else one.timestamp_ms
+                found.append(PartitionOffset(one.partition, offset, stamp, one.leader_epoch, error))
+        return found
 
     async def offset_for_timestamp(
         self, topic: str, partition: int, timestamp_ms: int | datetime

@@ -58,7 +58,8 @@ class MoveAdministrator:
         brokers = self._view.brokers()
         partitions = self._view.partitions()
         if drain_brokers:
-            moves = await asyncio.to_thread(drain, brokers, partitions, drain_brokers)
+            names = {topic.topic_id: topic.name for topic in self._view.topics()}
+            moves = await asyncio.to_thread(drain, brokers, partitions, drain_brokers, names)
         else:
             moves = await asyncio.to_thread(balance, brokers, partitions)
         found = []

@@ -104,7 +104,7 @@ class Histogram(msgspec.Struct, array_like=True):
     def summary(self) -> Summary:
         """Return the summary of microseconds, in milliseconds."""
         p50, p95, p99, p999 = (self.percentile(percent) / 1000 for percent in (50, 95, 99, 99.9))
-        return Summary(self.count, self.average / 1000, p50, p95, p99, p999, self.maximum / 1000)
+        return Summary(self.count, round(self.average / 1000, 3), p50, p95, p99, p999, self.maximum / 1000)
 
 
 def bucket_of(value: int) -> int:

@@ -29,7 +29,7 @@ def producer_window(records: int, size: int, seconds: float, latency: Histogram)
 def producer_total(records: int, size: int, seconds: float, latency: Summary) -> str:
     """Return the last line."""
     return (
-        f"{records} records sent, {records / seconds:f} records/sec ({size / MIB / seconds:.2f} MB/sec), "
+        f"{records} records sent, {records / seconds:.1f} records/sec ({size / MIB / seconds:.2f} MB/sec), "
         f"{latency.avg_ms:.2f} ms avg latency, {latency.max_ms:.2f} ms max latency, "
         f"{latency.p50_ms:.0f} ms 50th, {latency.p95_ms:.0f} ms 95th, {latency.p99_ms:.0f} ms 99th, "
         f"{latency.p999_ms:.0f} ms 99.9th."

@@ -15,9 +15,10 @@ import rich_click as click
 
 from raftlog.api.security import Acl, CheckAcl, DeleteAcls
 from raftlog.cli.terminal.command import command, option
+from raftlog.cli.terminal.confirm import confirm
 from raftlog.cli.terminal.exit_codes import EXIT_DENIED
 from raftlog.cli.terminal.options import PlanDeletion, Yes
-from raftlog.cli.terminal.output import Output, Row, fields, listing, show
+from raftlog.cli.terminal.output import Output, Row, counted, fields, listing, show
 from raftlog.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 
 if TYPE_CHECKING:
@@ -83,7 +84,12 @@ def list_acls(
     resources: Resources,
     output: Output = "table",
 ) -> None:
-    """List access rules, or those that match a principal and apply to resources."""
+    """List access rules, or those that match a principal and apply to resources.
+
+    Examples:
+        raftlog acl list
+        raftlog acl list --topic orders
+    """
     wanted = resources.named
     found = [
         one
@@ -113,7 +119,12 @@ def create(
     host: Annotated[tuple[str, ...], option("IP address of clients; repeatable. [default: *]", metavar="IP")] = (),
     output: Output = "table",
 ) -> None:
-    """Create access rules: one for each principal, operation, resource and host."""
+    """Create access rules: one for each principal, operation, resource and host.
+
+    Examples:
+        raftlog acl create --allow-principal User:robot --producer --topic orders
+        raftlog acl create --allow-principal Group:analysts --operation read --topic '*'
+    """
     if not allow_principal and not deny_principal:
         raise click.UsageError("name a principal: --allow-principal or --deny-principal")
     if operation and (producer or consumer):
@@ -148,7 +159,11 @@ def delete(
     yes: Yes = False,
     output: Output = "table",
 ) -> None:
-    """Delete access rules that match all options."""
+    """Delete access rules that match all options.
+
+    Examples:
+        raftlog acl delete --principal User:robot --plan
+    """
     places: list[tuple[ResourceType | None, str | None]] = list(resources.named) or [(None, None)]
     if (principal, operation, permission, host, places) == (None, None, None, None, [(None, None)]):
         raise click.UsageError("name rules: without any option, all of them would be deleted")
@@ -172,7 +187,7 @@ def delete(
         return
     if not yes:
         click.echo(listing(COLUMNS, _rows(planned))(False), err=True)
-        click.confirm(f"Delete {len(planned)} rules?", abort=True, err=True)
+        confirm(f"Delete {counted(len(planned), 'rule')}?")
     _show(output, [one for wanted in filters for one in admin.delete_acls(wanted)])
 
 
@@ -189,7 +204,11 @@ def check(
     host: Annotated[str, option("IP address of the client.", metavar="IP")] = "",
     output: Output = "table",
 ) -> int:
-    """Show whether a principal may do something, and the rule that decides. Exit code 10: it may not."""
+    """Show whether a principal may do something, and the rule that decides. Exit code 10: it may not.
+
+    Examples:
+        raftlog acl check --principal User:robot --operation write --topic orders
+    """
     wanted = resources.need_one()
     if len(wanted) > 1:
         raise click.UsageError("name one resource: the answer is about one")

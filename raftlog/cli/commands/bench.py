@@ -31,11 +31,12 @@ from raftlog.cli.terminal.options import (
     Acks,
     BatchBytes,
     Compression,
-    Name,
     ReplicationFactor,
+    Topic,
 )
 from raftlog.cli.terminal.output import Output, fields, show
 from raftlog.cli.terminal.progress import ProgressLine
+from raftlog.cli.terminal.units import MILLISECONDS, Duration, Size
 from raftlog.config import KIB, MIB
 from raftlog.errors import InvalidRequest
 
@@ -95,7 +96,7 @@ class Finite(click.FloatRange):
         return number if math.isfinite(number) else self.fail(f"{value} is not a finite number", param, ctx)
 
 
-SECONDS = Finite(0, 1e7, min_open=True)
+SECONDS = Duration(1_000, low=0.001, high=1e7)
 CLIENTS = click.IntRange(1, MAX_CLIENTS)
 
 
@@ -110,7 +111,7 @@ class Creation(msgspec.Struct, frozen=True):
 class Sending(msgspec.Struct, frozen=True):
     """The options of all commands that produce."""
 
-    value_size: Annotated[int, click.IntRange(MIN_LATENCY_VALUE_BYTES, MIB // 2), "Size of each value in bytes."] = 100
+    value_size: Annotated[int, Size(MIN_LATENCY_VALUE_BYTES, MIB // 2), "Size of each value in bytes."] = 100
     acks: Acks = "all"
     compression: Compression = "none"
 
@@ -123,7 +124,7 @@ def bench() -> None:
 @command(bench)
 def producer(
     connection: Connection,
-    topic: Name,
+    topic: Topic,
     records: Annotated[int | None, POSITIVE, "Total number of records. [default: 1000000, unless --seconds]"] = None,
     seconds: Annotated[float | None, SECONDS, "Duration of the run in seconds."] = None,
     *,
@@ -134,11 +135,16 @@ def producer(
     ] = None,
     clients: Annotated[int, CLIENTS, "Number of client processes."] = 1,
     batch_bytes: BatchBytes = 256 * KIB,
-    linger_ms: Annotated[float, Finite(0, 1e7), "Time to wait for more records of a batch."] = 5.0,
+    linger_ms: Annotated[float, MILLISECONDS, "Time to wait for more records of a batch."] = 5.0,
     creation: Creation,
     output: Output = "table",
 ) -> None:
-    """Send incompressible values at full speed or at --throughput. Latencies end at the acknowledgement."""
+    """Send incompressible values at full speed or at --throughput. Latencies end at the acknowledgement.
+
+    Examples:
+        raftlog bench producer load --create --records 5000000
+        raftlog bench producer load --seconds 30 --clients 3 --acks 1
+    """
     records = 1_000_000 if records is None and seconds is None else records
     size, acks = sending.value_size, sending.acks
     pool = max(min(POOL_BYTES // size, records or POOL_BYTES) // clients, 1)
@@ -158,8 +164,7 @@ def producer(
     totals = run_until_interrupted(work())
     told = totals.latency.summary()
     result = ProducerResult(
-        totals.records, totals.bytes, totals.seconds, totals.records / totals.seconds, totals.bytes / totals.seconds,
-        clients, send, acks, told,
+        totals.records, totals.bytes, *_rates(totals), clients, send, acks, told
     )  # fmt: skip
     show(output, result, lambda wide: producer_total(totals.records, totals.bytes, totals.seconds, told))
 
@@ -167,7 +172,7 @@ def producer(
 @command(bench)
 def consumer(
     connection: Connection,
-    topic: Name,
+    topic: Topic,
     records: Annotated[int | None, POSITIVE, "Records to read, restarting from the beginning if needed."] = None,
     seconds: Annotated[float | None, SECONDS, "Read repeatedly for this many seconds."] = None,
     decode: Annotated[
@@ -177,28 +182,35 @@ def consumer(
     clients: Annotated[int, CLIENTS, "Number of client processes; each reads the whole topic."] = 1,
     output: Output = "table",
 ) -> None:
-    """Read the current content of a topic: once, or as limited by --records and --seconds."""
+    """Read the current content of a topic: once, or as limited by --records and --seconds.
+
+    Examples:
+        raftlog bench consumer load --decode arrow
+    """
     limits = None if records is None and seconds is None else Limits(records, seconds)
     job = ConsumeJob(connection.bootstrap, topic, decode, access=connection.access)
 
     async def work() -> tuple[Totals, datetime, datetime]:
         from raftlog.client import Admin
 
+        await connection.reach(data=True)
         async with Admin(connection.bootstrap, **connection.keywords) as admin:
             span = await spans(admin, topic)
         if span[0] == span[1]:
             raise nothing_to_read(topic)
         async with Fleet([job] * clients) as fleet:
             began = datetime.now()
-            with ProgressLine("reading", None) as line:
+            total = (sum(span[1].values()) - sum(span[0].values())) * clients
+            with ProgressLine("reading", None, total_records=total if limits is None else records) as line:
                 watch = Watch(line, quiet=True)
                 totals = await consume(fleet, clients, limits, span, watch.see, Between())
             return totals, began, datetime.now()
 
     totals, began, ended = run_until_interrupted(work())
+    seconds, records_rate, bytes_rate = _rates(totals)
     result = ConsumerResult(
-        totals.records, totals.bytes, totals.seconds, totals.joining, totals.records / totals.seconds,
-        totals.bytes / totals.seconds, clients, decode, totals.passes,
+        totals.records, totals.bytes, seconds, round(totals.joining, 6), records_rate, bytes_rate,
+        clients, decode, totals.passes,
     )  # fmt: skip
     row = consumer_total(began, ended, totals.records, totals.bytes, totals.seconds, totals.joining)
     show(output, result, lambda wide: f"{CONSUMER_HEADER}\n{row}")
@@ -207,11 +219,11 @@ def consumer(
 @command(bench)
 def latency(
     connection: Connection,
-    topic: Name,
+    topic: Topic,
     rate: Annotated[float, Finite(0.01, 100_000), "Records a second."] = 1000.0,
     records: Annotated[int | None, click.IntRange(1, MAX_LATENCY_RECORDS), "Total number of records."] = None,
     seconds: Annotated[float | None, SECONDS, "Duration in seconds. [default: 10, unless --records]"] = None,
-    warm_up: Annotated[float, Finite(0, 1e7), "Seconds before the measurement starts."] = 2.0,
+    warm_up: Annotated[float, Duration(1_000), "Seconds before the measurement starts."] = 2.0,
     *,
     sending: Sending,
     histogram: Annotated[bool, "Draw a histogram."] = False,
@@ -229,6 +241,9 @@ def latency(
     """Measure latency: send at a fixed rate, and read the records back.
 
     A latency starts when a record is due to be sent, and ends when it is read.
+
+    Examples:
+        raftlog bench latency load --rate 1000 --seconds 30 --histogram
     """
     if chart is not None and os.path.splitext(chart)[1] not in (".svg", ".html"):
         raise click.BadParameter("the name of the chart file must end in .svg or .html", param_hint="--chart")
@@ -262,10 +277,17 @@ def latency(
 # --- Inside ----------------------------------------------------------------------------------------------------------
 
 
+def _rates(totals: Totals) -> tuple[float, float, float]:
+    """Return seconds, records a second and bytes a second, with as many digits as a measurement has."""
+    seconds = round(totals.seconds, 6)
+    return seconds, round(totals.records / seconds, 1), round(totals.bytes / seconds, 1)
+
+
 async def _prepare(connection: Connection, topic: str, creation: Creation) -> None:
     """Make sure that the topic exists. Raises `RaftlogError`."""
     from raftlog.client import Admin
 
+    await connection.reach(data=True)
     async with Admin(connection.bootstrap, **connection.keywords) as admin:
         if creation.create:
             try:

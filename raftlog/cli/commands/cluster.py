@@ -67,7 +67,11 @@ for move in (reassign, drain, balance, elect, unregister):
 
 @command(cluster)
 def info(admin: Admin, output: Output = "table") -> None:
-    """Show the cluster and its nodes."""
+    """Show the cluster and its nodes.
+
+    Examples:
+        raftlog cluster info -o wide
+    """
     found = admin.cluster()
     show(output, found, lambda wide: _info_text(found, wide))
 
@@ -81,7 +85,11 @@ def finalize(
     plan: PlanChange = False,
     output: Output = "table",
 ) -> None:
-    """Finish an upgrade: allow the cluster to use the new version's features. This cannot be undone."""
+    """Finish an upgrade: allow the cluster to use the new version's features. This cannot be undone.
+
+    Examples:
+        raftlog cluster finalize --plan
+    """
     found = admin.finalize_feature_level(level, plan=plan)
     same = found.feature_level == found.feature_level_before
     verdict = "is already" if same else "is now" if found.applied else "would be"
@@ -102,8 +110,7 @@ def roll_check(
     Every partition of the node must keep a leader and enough in-sync replicas, none may be in the middle of a move, and
     the metadata quorum must keep its majority. The exit code is 10 if the node must not be stopped.
 
-    A rolling restart, one node after the other:
-
+    Examples:
         raftlog cluster roll-check 0 --wait && systemctl restart raftlog
     """
     deadline = time.monotonic() + timeout if wait else 0.0
@@ -131,7 +138,11 @@ def _check_roll(admin: Admin, node: int, *, retry: bool) -> RollCheck:
 
 @command(cluster)
 def health(connection: Connection, output: Output = "table") -> int:
-    """Report problems. The exit code is 10 if there are any, so that scripts can wait for a healthy cluster."""
+    """Report problems. The exit code is 10 if there are any, so that scripts can wait for a healthy cluster.
+
+    Examples:
+        raftlog cluster health
+    """
     report = asyncio.run(check_health(connection))
     show(output, report, lambda wide: _health_text(report, wide))
     return 0 if report.healthy else EXIT_UNHEALTHY

@@ -39,7 +39,13 @@ def dev(
         bool, "Give a new cluster TLS and an administrator with a token. It keeps them without this option."
     ] = False,
 ) -> None:
-    """Run a local cluster until Ctrl-C. A second Ctrl-C kills the nodes instead of waiting for an orderly stop."""
+    """Run a local cluster until Ctrl-C. A second Ctrl-C kills the nodes instead of waiting for an orderly stop.
+
+    Examples:
+        raftlog dev
+        raftlog dev --nodes 1 --data-folder scratch
+        raftlog dev --secure
+    """
     from raftlog.cli.nodes.local_cluster import LocalCluster
 
     stop = threading.Event()

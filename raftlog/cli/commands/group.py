@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import rich_click as click
 
 from raftlog.cli.terminal.command import command, option
-from raftlog.cli.terminal.options import Isolation, Name, PlanDeletion, Yes, parse_from
-from raftlog.cli.terminal.output import Output, Row, dash, listing, show
+from raftlog.cli.terminal.confirm import confirm
+from raftlog.cli.terminal.options import Group, Isolation, PlanDeletion, Yes, parse_from
+from raftlog.cli.terminal.output import Output, Row, counted, dash, listing, show
+from raftlog.cli.terminal.units import duration_ms
 
 if TYPE_CHECKING:
     from raftlog.api.groups import AssignedTopic, GroupInfo, GroupMemberInfo, GroupOffsetInfo, SoughtOffset
     from raftlog.client.admin import SeekTo
     from raftlog.sync import Admin
 
-_DURATION = re.compile(
-    r"P(?:([0-9]{1,9})D)?(?:T(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,3})?)S)?)?", re.ASCII
-)
 _TOPIC = re.compile(r"([^:]+)(?::([0-9]{1,10}(?:,[0-9]{1,10})*))?", re.ASCII)
 
 
@@ -46,15 +45,11 @@ def parse_place(to: str | None, shift_by: int | None, by_duration: str | None) -
 
 
 def parse_duration(text: str) -> int:
-    """Return an ISO 8601 duration in milliseconds. Years and months are refused, since their length varies.
-
-    Raises `click.UsageError`.
-    """
-    match = _DURATION.fullmatch(text)
-    if match is None or not any(match.groups()) or text.endswith("T"):
-        raise click.UsageError(f"{text!r} is not a valid duration: it must look like P1DT2H, PT30M or PT1.5S")
-    days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
-    return ((days * 24 + hours) * 60 + minutes) * 60_000 + round(float(match[4] or 0) * 1000)
+    """Return a duration, such as `2h` or ISO 8601, in milliseconds. Raises `click.UsageError`."""
+    found = duration_ms(text)
+    if found is None:
+        raise click.UsageError(f"{text!r} is not a valid duration: it must look like 2h, 1d12h, P1DT2H or PT1.5S")
+    return found
 
 
 def parse_topics(texts: Sequence[str]) -> dict[str, list[int] | None] | None:
@@ -92,7 +87,11 @@ def group() -> None:
 
 @command(group, "list")
 def list_groups(admin: Admin, output: Output = "table") -> None:
-    """List all groups by name."""
+    """List all groups by name.
+
+    Examples:
+        raftlog group list
+    """
     groups = admin.list_groups()
     rows = [(one.group, one.state, one.member_count, one.assignor) for one in groups]
     show(output, groups, listing(("GROUP", "STATE", "#MEMBERS"), rows, ("ASSIGNMENT-STRATEGY",)))
@@ -101,7 +100,7 @@ def list_groups(admin: Admin, output: Output = "table") -> None:
 @command(group)
 def describe(
     admin: Admin,
-    name: Name,
+    name: Group,
     what: Annotated[
         str | None,
         option("Show members instead of offsets.", "--members", flag_value="members"),
@@ -110,7 +109,12 @@ def describe(
     isolation: GroupIsolation = "read_committed",
     output: Output = "table",
 ) -> None:
-    """Show the committed offset, lag and reader of each partition of a group."""
+    """Show the committed offset, lag and reader of each partition of a group.
+
+    Examples:
+        raftlog group describe billing
+        raftlog group describe billing --members -o wide
+    """
     found = admin.describe_group(name)
     if what == "state":
         row = (name, found.coordinator, found.assignor, found.state, len(found.members))
@@ -126,17 +130,18 @@ def describe(
 @command(group)
 def seek(
     admin: Admin,
-    name: Name,
+    name: Group,
     to: Annotated[
         str | None,
         option(
-            "New position: earliest, latest, an offset, @MILLISECONDS or @2026-01-31T12:00:00Z (default zone: UTC).",
+            "New position: earliest, latest, an offset, a time (@MILLISECONDS, 2026-01-31T12:00:00Z) or 2h for that "
+            "long ago.",
             metavar="PLACE",
         ),
     ] = None,
     shift_by: Annotated[int | None, "Shift by N offsets (negative: backwards)."] = None,
     by_duration: Annotated[
-        str | None, option("New position: this ISO 8601 duration before now.", metavar="PnDTnHnMnS")
+        str | None, option("New position: this long before now, such as 2h, 7d or PT30M.", metavar="DURATION")
     ] = None,
     topic: Annotated[
         tuple[str, ...],
@@ -153,24 +158,32 @@ def seek(
     """Change a group's committed offsets. The group must have no members.
 
     The change is exactly what was shown: it is refused if the group has committed other offsets meanwhile.
+
+    Examples:
+        raftlog group seek billing --to earliest --plan
+        raftlog group seek billing --by-duration 2h --topic orders:0,1
     """
     place, value = parse_place(to, shift_by, by_duration)
     sought = admin.seek_group(name, place, value, parse_topics(topic), plan=True, isolation=isolation)
     if not plan:
         if not yes:
             click.echo(_seek_text(name, sought)(False), err=True)
-            click.confirm(f"Change the offsets of group {name} in {len(sought)} partitions?", abort=True, err=True)
+            confirm(f"Change the offsets of group {name} in {counted(len(sought), 'partition')}?")
         sought = admin.seek_group_as_planned(name, sought, isolation)
     show(output, sought, _seek_text(name, sought))
 
 
 @command(group)
-def delete(admin: Admin, name: Name, plan: PlanDeletion = False, yes: Yes = False, output: Output = "table") -> None:
-    """Delete a group and its offsets. The group must have no members."""
+def delete(admin: Admin, name: Group, plan: PlanDeletion = False, yes: Yes = False, output: Output = "table") -> None:
+    """Delete a group and its offsets. The group must have no members.
+
+    Examples:
+        raftlog group delete billing --plan
+    """
     found, offsets = admin.describe_group(name), admin.group_offsets(name)
     if not plan:
         if not yes:
-            click.confirm(f"Delete group {name} with {len(offsets)} committed offsets?", abort=True, err=True)
+            confirm(f"Delete group {name} with {counted(len(offsets), 'committed offset')}?")
         admin.delete_group(name)
     text = listing(OFFSET_COLUMNS, list(_offset_rows(found, offsets)))
     show(output, offsets, text if plan else lambda wide: f"Deleted group {name}.")

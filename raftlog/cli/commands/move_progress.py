@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from raftlog.cli.terminal.output import counted
 from raftlog.cli.terminal.progress import ProgressLine
 from raftlog.errors import RaftlogError, RetriableError
 
@@ -53,7 +54,9 @@ def watch(admin: Admin, partitions: Iterable[tuple[str, int]], total_bytes: int,
                 if not left:
                     return
                 done = len(wanted) - len(left)
-                line.show(max(0, total_bytes - missing_bytes(left, held)), f"{done} of {len(wanted)} partitions")
+                line.show(
+                    max(0, total_bytes - missing_bytes(left, held)), f"{done} of {counted(len(wanted), 'partition')}"
+                )
             if time.monotonic() >= deadline:
                 raise RetriableError(
                     "request_timed_out",

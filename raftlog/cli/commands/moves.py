@@ -18,7 +18,8 @@ from raftlog.api.problems import PartitionError
 from raftlog.cli.terminal.command import argument, command, option
 from raftlog.cli.terminal.exit_codes import EXIT_FAILED
 from raftlog.cli.terminal.options import COUNT, parse_partition
-from raftlog.cli.terminal.output import Output, fields, show, table
+from raftlog.cli.terminal.output import Output, counted, fields, show, table
+from raftlog.cli.terminal.units import SECONDS, Size
 from raftlog.errors import InvalidRequest
 
 from .move_progress import sizes, watch
@@ -50,12 +51,12 @@ class Moving(msgspec.Struct, frozen=True):
 
     plan: Annotated[bool, "Show the moves without changing anything."] = False
     no_wait: Annotated[bool, "Return when the moves are accepted."] = False
-    timeout: Annotated[float, click.FloatRange(0), "Seconds to watch the moves."] = 3600.0
+    timeout: Annotated[float, SECONDS, "Time to watch the moves, in seconds, or such as 2h."] = 3600.0
     throttle: Annotated[
         int | None,
         option(
             "Maximum rate at which a broker sends or receives for moves, until all are complete. 0: no limit.",
-            type=click.IntRange(0, MAX_RATE),
+            type=Size(0, MAX_RATE),
             metavar="BYTES_PER_SECOND",
         ),
     ] = None
@@ -76,6 +77,12 @@ def reassign(
     A move in progress of the same partition is replaced: --plan shows it.
 
     With --throttle alone: change the rate of all moves in progress.
+
+    Examples:
+        raftlog cluster reassign orders/0=1,2,3 --plan
+        raftlog cluster reassign --list
+        raftlog cluster reassign --cancel orders/0
+        raftlog cluster reassign --throttle 50MB
     """
     if list_only:
         found, limits = admin.list_reassignments(), admin.throttle()
@@ -103,13 +110,22 @@ def drain(
     brokers: Annotated[tuple[int, ...], argument(type=COUNT, metavar="BROKER...")],
     moving: Moving,
 ) -> int:
-    """Move all replicas of some brokers to the others."""
+    """Move all replicas of some brokers to the others.
+
+    Examples:
+        raftlog cluster drain 4 --plan
+        raftlog cluster drain 4 --throttle 20MB
+    """
     return _carry_out(admin, admin.plan_moves(sorted(set(brokers))), moving)
 
 
 @command()
 def balance(admin: Admin, moving: Moving) -> int:
-    """Balance racks, replicas and leaders with as few moves as possible."""
+    """Balance racks, replicas and leaders with as few moves as possible.
+
+    Examples:
+        raftlog cluster balance --plan
+    """
     moves = admin.plan_moves()
     code = _carry_out(admin, moves, moving)
     if moving.plan or moving.no_wait or code or not moves:
@@ -130,7 +146,12 @@ def elect(
     ] = None,
     output: Output = "table",
 ) -> int:
-    """Elect the preferred leaders of partitions (default: all partitions)."""
+    """Elect the preferred leaders of partitions (default: all partitions).
+
+    Examples:
+        raftlog cluster elect
+        raftlog cluster elect orders/0 --plan
+    """
     named = [parse_partition(text) for text in partitions]
     if unclean and not (accepted and named):
         raise click.UsageError(
@@ -152,7 +173,11 @@ def elect(
 
 @command()
 def unregister(admin: Admin, broker: Annotated[int, argument(type=COUNT)], output: Output = "table") -> None:
-    """Remove a broker that was drained and stopped from the cluster."""
+    """Remove a broker that was drained and stopped from the cluster.
+
+    Examples:
+        raftlog cluster unregister 4
+    """
     admin.unregister_broker(broker)
     show(output, {"broker": broker, "unregistered": True}, lambda wide: f"Unregistered broker {broker}.")
 
@@ -257,7 +282,9 @@ def _report(outcomes: Sequence[PartitionOutcome], done: str, output: str) -> int
     # A document of the API leaves out the error of a part that succeeded; this one has a null.
     shown = [msgspec.structs.asdict(outcome) for outcome in outcomes]
     good = sum(outcome["error"] is None for outcome in shown)
-    show(output, shown, lambda wide: f"{good} partition{'' if good == 1 else 's'} {done}.")
+    failed = len(shown) - good
+    verdict = f"{counted(good, 'partition')} {done}" + (f", {failed} failed" if failed else "")
+    show(output, shown, lambda wide: f"{verdict}.")
     return _errors(outcomes)
 
 
@@ -280,7 +307,7 @@ def _plan_text(moves: Sequence[ShownMove]) -> str:
         for m in moves
     ]
     total = sum(move.bytes for move in moves)
-    return f"{table(columns, rows)}\n\n{len(moves)} partitions, {total} bytes."
+    return f"{table(columns, rows)}\n\n{counted(len(moves), 'partition')}, {total} bytes."
 
 
 def _elections_text(moves: Sequence[MoveInfo]) -> str:

@@ -18,8 +18,9 @@ from raftlog.api.scrubs import Scrub, StartScrub
 from raftlog.cli.terminal.command import argument, command
 from raftlog.cli.terminal.connection import Connection
 from raftlog.cli.terminal.exit_codes import EXIT_UNHEALTHY
+from raftlog.cli.terminal.names import complete_topics
 from raftlog.cli.terminal.options import COUNT
-from raftlog.cli.terminal.output import Output, fields, show, table
+from raftlog.cli.terminal.output import Output, counted, fields, show, table
 from raftlog.cli.terminal.progress import ProgressLine
 from raftlog.errors import InvalidRequest, RetriableError
 
@@ -64,7 +65,7 @@ def partition() -> None:
 @command(partition)
 def verify(
     connection: Connection,
-    topic: Annotated[str | None, argument()] = None,
+    topic: Annotated[str | None, argument(shell_complete=complete_topics)] = None,
     number: Annotated[int | None, argument(metavar="PARTITION", type=COUNT)] = None,
     node: Annotated[int | None, COUNT, "Check only the replicas of this node."] = None,
     data_folder: Annotated[
@@ -74,7 +75,13 @@ def verify(
     ] = None,
     output: Output = "table",
 ) -> int:
-    """Read and check every byte of replicas. Exit code 10: damage was found, or a node did not answer."""
+    """Read and check every byte of replicas. Exit code 10: damage was found, or a node did not answer.
+
+    Examples:
+        raftlog partition verify
+        raftlog partition verify orders 3 --node 2
+        raftlog partition verify --data-folder /var/lib/raftlog
+    """
     if data_folder is None:
         found = asyncio.run(_verify_cluster(connection, topic, number, node))
     elif node is not None:
@@ -148,7 +155,7 @@ def _verify_folder(folder: str, topic_id: str | None, number: int | None) -> Ver
         closing(FolderVerifier(folder, topic_id, number)) as verifier,
         ProgressLine(f"verifying {folder}", verifier.total_bytes) as line,
     ):
-        verified = verifier.run(lambda size: line.advance(size, 0))
+        verified = verifier.run(lambda size: line.show(line.bytes + size, counted(verifier.replicas, "replica")))
     node = verifier.node_id
     replicas = [ReplicaReport(node, r.topic_id, r.partition, r.bytes_read, list(r.findings)) for r in verified]
     healthy = not any(replica.findings for replica in replicas)

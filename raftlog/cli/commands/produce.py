@@ -35,12 +35,11 @@ from raftlog.cli.terminal.options import (
     Acks,
     BatchBytes,
     Compression,
-    Name,
-    TlsAuthority,
+    Topic,
     check_partitions,
-    with_authority,
 )
 from raftlog.cli.terminal.progress import ProgressLine, summary
+from raftlog.cli.terminal.units import MILLISECONDS
 from raftlog.config import KIB, MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 
@@ -56,7 +55,7 @@ INTERRUPT_GRACE = 10.0
 class Source(msgspec.Struct, frozen=True):
     """The records: where they come from, how they are parsed, and their partition."""
 
-    topic: Name
+    topic: Topic
     files: Annotated[
         tuple[str, ...],
         argument(metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True)),
@@ -72,7 +71,7 @@ class Source(msgspec.Struct, frozen=True):
     key_field: Annotated[
         str | None, option("json, ndjson: an object is a value, and this field is its key.", metavar="NAME")
     ] = None
-    partition: Annotated[int | None, COUNT, "Partition for all records (default: chosen by the key)."] = None
+    partition: Annotated[int | None, COUNT, "Partition for all records (default: connection by the key)."] = None
 
     def check(self) -> None:
         """Raises `click.UsageError` for options that contradict each other."""
@@ -100,24 +99,28 @@ def produce(
     acks: Acks = "all",
     compression: Compression = "none",
     batch_bytes: BatchBytes = 256 * KIB,
-    linger_ms: Annotated[float, click.FloatRange(0), "Time to wait for more records of a batch."] = 5.0,
-    tls_authority: TlsAuthority = None,
+    linger_ms: Annotated[float, MILLISECONDS, "Time to wait for more records of a batch."] = 5.0,
 ) -> int:
-    """Send records from files or from standard input (also given as the FILE -)."""
+    """Send records from files or from standard input (also given as the FILE -).
+
+    Examples:
+        echo hello | raftlog produce greetings
+        raftlog produce orders events.ndjson --format ndjson --key-field customer
+        echo 'customer-7=two teas' | raftlog produce orders --key-separator =
+    """
     source.check()
-    chosen = with_authority(connection, tls_authority)
 
     async def run() -> bool:
         from raftlog.client import Producer
 
-        await check_partitions(chosen, source.topic, () if source.partition is None else (source.partition,))
+        await check_partitions(connection, source.topic, () if source.partition is None else (source.partition,))
         producer = Producer(
-            chosen.bootstrap,
+            connection.bootstrap,
             acks=acks,
             compression=compression,
             batch_bytes=batch_bytes,
             linger_ms=linger_ms,
-            **chosen.keywords,
+            **connection.keywords,
         )
         try:
             return await _produce(producer, source)

@@ -14,6 +14,7 @@ import msgspec
 import rich_click as click
 
 from raftlog.cli.terminal.command import command, option
+from raftlog.cli.terminal.confirm import confirm
 from raftlog.cli.terminal.connection import TLS_FIELDS, Connection
 from raftlog.cli.terminal.options import Name, Yes
 from raftlog.cli.terminal.output import Output, listing, show
@@ -51,6 +52,9 @@ def create(
 
     A token of --token-file stays in its file, and the profile refers to it; one of the environment or of standard input
     is kept in the profile.
+
+    Examples:
+        raftlog --bootstrap https://node0.example.org:9640 --tls-authority authority.pem profile create prod --ask-token
     """
     path = profiles_path()
     stored = load_profiles(path)
@@ -72,7 +76,11 @@ def create(
 
 @command(profile, "list")
 def list_profiles(output: Output = "table") -> None:
-    """List all profiles by name, without their secrets."""
+    """List all profiles by name, without their secrets.
+
+    Examples:
+        raftlog profile list
+    """
     stored = load_profiles(profiles_path())
     found = [_info(name, one, name == stored.current) for name, one in sorted(stored.profiles.items())]
     rows = [(one.name, one.current, one.bootstrap, one.credential, one.tls_authority or "-") for one in found]
@@ -81,7 +89,11 @@ def list_profiles(output: Output = "table") -> None:
 
 @command(profile)
 def use(name: Name) -> None:
-    """Make a profile the current one, which commands use if they get no address otherwise."""
+    """Make a profile the current one, which commands use if they get no address otherwise.
+
+    Examples:
+        raftlog profile use prod
+    """
     path = profiles_path()
     save_profiles(path, load_profiles(path).using(name))
     click.echo(f"Profile {name} is the current one.")
@@ -89,11 +101,15 @@ def use(name: Name) -> None:
 
 @command(profile)
 def delete(name: Name, yes: Yes = False) -> None:
-    """Delete a profile with its credential. A token in it stays valid until it is revoked."""
+    """Delete a profile with its credential. A token in it stays valid until it is revoked.
+
+    Examples:
+        raftlog profile delete prod
+    """
     path = profiles_path()
     load_profiles(path).named(name)
     if not yes:
-        click.confirm(f"Delete profile {name}?", abort=True, err=True)
+        confirm(f"Delete profile {name}?")
     save_profiles(path, load_profiles(path).without(name))
     click.echo(f"Deleted profile {name}.")
 

@@ -62,7 +62,11 @@ def quorum() -> None:
 
 @command(quorum)
 def describe(admin: Admin, output: Output = "table") -> None:
-    """Show the leader, and how far the others follow."""
+    """Show the leader, and how far the others follow.
+
+    Examples:
+        raftlog quorum describe
+    """
     cluster = admin.cluster()
     found = description(cluster.cluster_id, [node.id for node in cluster.nodes], admin.quorum())
     show(output, found, lambda wide: _text(found, wide))
@@ -70,7 +74,11 @@ def describe(admin: Admin, output: Output = "table") -> None:
 
 @command(quorum)
 def add(admin: Admin, node: Node, plan: PlanChange = False, output: Output = "table") -> None:
-    """Make an observer a voter. It must be running and caught up."""
+    """Make an observer a voter. It must be running and caught up.
+
+    Examples:
+        raftlog quorum add 3 --plan
+    """
     _show_change(admin.add_voter(node, plan=plan), output)
 
 
@@ -79,6 +87,9 @@ def remove(admin: Admin, node: Node, plan: PlanChange = False, output: Output = 
     """Remove a voter: permanently, or before it returns on a new disk.
 
     It continues as an observer if it is still running. A leader hands over first.
+
+    Examples:
+        raftlog quorum remove 2 --plan
     """
     _show_change(admin.remove_voter(node, plan=plan), output)
 

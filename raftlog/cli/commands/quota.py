@@ -9,22 +9,25 @@ import rich_click as click
 
 from raftlog.api.security import QuotaFields
 from raftlog.cli.terminal.command import argument, command, option
+from raftlog.cli.terminal.confirm import confirm
 from raftlog.cli.terminal.options import Yes
 from raftlog.cli.terminal.output import Output, fields, show
+from raftlog.cli.terminal.units import Size
 
 if TYPE_CHECKING:
     from raftlog.api.security import QuotaInfo
     from raftlog.sync import Admin
 
 COUNT = click.IntRange(0, 2**53)
+RATE = Size(0, 2**53)
 Entity: TypeAlias = Annotated[str, argument(metavar="User:NAME|User:*|Address:IP|Address:*")]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The options that are limits; one without a value is absent."""
 
-    bytes_in_per_second: Annotated[int | None, COUNT, "Bytes received from clients in a second."] = None
-    bytes_out_per_second: Annotated[int | None, COUNT, "Bytes sent to clients in a second."] = None
+    bytes_in_per_second: Annotated[int | None, RATE, "Bytes received from clients in a second."] = None
+    bytes_out_per_second: Annotated[int | None, RATE, "Bytes sent to clients in a second."] = None
     requests_per_second: Annotated[int | None, COUNT, "Requests in a second."] = None
     connections: Annotated[int | None, COUNT, "Open connections."] = None
     open_transactions: Annotated[int | None, COUNT, "Open transactions."] = None
@@ -59,7 +62,12 @@ def set_quota(
     ] = (),
     output: Output = "table",
 ) -> None:
-    """Set or remove limits of a user (User:* is the default of each) or an address. Others stay as they are."""
+    """Set or remove limits of a user (User:* is the default of each) or an address. Others stay as they are.
+
+    Examples:
+        raftlog quota set User:robot --bytes-in-per-second 1MB --connections 20
+        raftlog quota set 'User:*' --requests-per-second 500
+    """
     removed = {name.removeprefix("--").replace("-", "_") for name in unset}
     unknown = sorted(removed - set(Limits.__struct_fields__))
     if unknown:
@@ -77,16 +85,24 @@ def set_quota(
 
 @command(quota, "list")
 def list_quotas(admin: Admin, output: Output = "table") -> None:
-    """List the users and addresses that have limits."""
+    """List the users and addresses that have limits.
+
+    Examples:
+        raftlog quota list
+    """
     found = admin.list_quotas()
     show(output, found, lambda wide: "\n\n".join(map(_text, found)))
 
 
 @command(quota)
 def remove(admin: Admin, entity: Entity, yes: Yes = False, output: Output = "table") -> None:
-    """Remove all limits of a user or address."""
+    """Remove all limits of a user or address.
+
+    Examples:
+        raftlog quota remove User:robot
+    """
     if not yes:
-        click.confirm(f"Remove all limits of {entity}?", abort=True, err=True)
+        confirm(f"Remove all limits of {entity}?")
     admin.delete_quota(entity)
     show(output, {"entity": entity}, lambda wide: f"Removed the limits of {entity}.")
 

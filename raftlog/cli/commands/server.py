@@ -135,6 +135,10 @@ def init(
     folder from the first machine to the others before they are prepared.
 
     A voter that lost its disk must be prepared again as an observer, then be removed from the quorum and added again.
+
+    Examples:
+        raftlog server init --data-folder data --node-id 0 --cluster-id orders --voters 0@10.0.0.1:9641
+        raftlog server init --data-folder data --node-id 0 --cluster-id orders --voters 0@10.0.0.1:9641 --secure
     """
     from raftlog.broker.identity import init_data_folder
 
@@ -228,6 +232,9 @@ def run(
 
     It then hands its leaderships over, answers the requests in progress and writes its logs out, within
     shutdown_timeout_ms. A second signal ends it at once.
+
+    Examples:
+        raftlog server --config node.toml
     """
     from raftlog.broker.node.main import run_node
 

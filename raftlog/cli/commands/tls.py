@@ -37,7 +37,11 @@ def create_authority(
     folder: Folder = ".",
     days: Annotated[int, DAYS, "Days from now for which the authority is valid."] = AUTHORITY_DAYS,
 ) -> None:
-    """Create the authority of one cluster: authority.pem for all nodes and clients, and the secret authority.key."""
+    """Create the authority of one cluster: authority.pem for all nodes and clients, and the secret authority.key.
+
+    Examples:
+        raftlog tls create-authority --folder ca
+    """
     _report(authorities.create_authority(folder, days))
     click.echo(
         "Copy authority.pem to every node and client. Keep authority.key secret: its owner can create nodes and users."
@@ -55,7 +59,11 @@ def create_certificate(
     node_name: Annotated[str, "As in node.toml."] = DEFAULT_NODE_NAME,
     days: Days = CERTIFICATE_DAYS,
 ) -> None:
-    """Create one node's certificate and key: node-ID.pem and node-ID.key."""
+    """Create one node's certificate and key: node-ID.pem and node-ID.key.
+
+    Examples:
+        raftlog tls create-certificate --cluster-id prod --node-id 0 --host node0.example.org --folder node0
+    """
     try:
         TlsConfig(certificate="-", key="-", authority="-", node_name=node_name)
     except ValueError as error:
@@ -77,6 +85,9 @@ def create_user_certificate(
     """Create a user's certificate and key, a credential in the place of a token: user-NAME.pem and user-NAME.key.
 
     It counts as long as the cluster has a user of that name (raftlog user).
+
+    Examples:
+        raftlog tls create-user-certificate --user alice --folder alice
     """
     made = AuthorityFiles(authority, authority_key).sign_user(user, days=days)
     _report(write_pair(folder, f"user-{quote(user, safe='')}", *made))

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import rich_click as click
 
+from raftlog.api.security import MAX_TOKEN_LIFETIME_MS
 from raftlog.cli.terminal.command import argument, command, option
+from raftlog.cli.terminal.confirm import confirm
 from raftlog.cli.terminal.options import Yes
 from raftlog.cli.terminal.output import Output, listing, show
+from raftlog.cli.terminal.units import duration_ms
 from raftlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from raftlog.sync import Admin
 
 COLUMNS = ("TokenId", "User", "Description", "ExpiresMs")
-_LIFETIME = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
 OfUser: TypeAlias = Annotated[str | None, option("User of the token (default: the caller itself).", metavar="NAME")]
 
 
@@ -28,11 +27,13 @@ def token() -> None:
 
 
 def parse_lifetime(text: str) -> int:
-    """Return `90d`, `12h`, `30m` or `45s` in milliseconds. Raises `click.UsageError`."""
-    match = _LIFETIME.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise click.UsageError(f"{text[:64]!r} is not a lifetime: it must look like 90d, 12h, 30m or 45s")
-    return int(match[1]) * _UNIT_MS[match[2]]
+    """Return a duration, such as `90d` or `PT12H`, in milliseconds. Raises `click.UsageError`."""
+    lifetime = duration_ms(text)
+    if not lifetime or lifetime > MAX_TOKEN_LIFETIME_MS:
+        raise click.UsageError(
+            f"{text[:64]!r} is not a lifetime: it must look like 90d, 12h, 30m or PT45S, and at most ten years"
+        )
+    return lifetime
 
 
 @command(token)
@@ -45,7 +46,11 @@ def create(
     ] = None,
     output: Output = "table",
 ) -> None:
-    """Create a token. It is printed once, on standard output, and cannot be shown again."""
+    """Create a token. It is printed once, on standard output, and cannot be shown again.
+
+    Examples:
+        raftlog token create --user robot --description nightly --expires 90d > robot.token
+    """
     lifetime = None if expires is None else parse_lifetime(expires)
     made = admin.create_token(_owner(admin, user), description, expires_in_ms=lifetime)
     if output in ("table", "wide"):
@@ -55,7 +60,11 @@ def create(
 
 @command(token, "list")
 def list_tokens(admin: Admin, user: OfUser = None, output: Output = "table") -> None:
-    """List the tokens of a user. Their texts are not known to the cluster."""
+    """List the tokens of a user. Their texts are not known to the cluster.
+
+    Examples:
+        raftlog token list --user robot
+    """
     tokens = admin.list_tokens(_owner(admin, user))
     rows = [(one.id, one.user, one.description, one.expires_ms or "never") for one in tokens]
     show(output, tokens, listing(COLUMNS, rows))
@@ -69,14 +78,18 @@ def revoke(
     yes: Yes = False,
     output: Output = "table",
 ) -> None:
-    """Revoke tokens by their ids. Connections that use them end."""
+    """Revoke tokens by their ids. Connections that use them end.
+
+    Examples:
+        raftlog token revoke 4kq7x2mzb3ra --user robot
+    """
     wanted = list(dict.fromkeys(ids))
     for one in wanted:
         if one.startswith("rlt_"):
             raise click.UsageError("give the id of the token (TokenId of `raftlog token list`), not the token")
     owner = _owner(admin, user)
     if not yes:
-        click.confirm(f"Revoke {', '.join(wanted)} of user {owner}?", abort=True, err=True)
+        confirm(f"Revoke {', '.join(wanted)} of user {owner}?")
     revoked: list[str] = []
     try:
         for one in wanted:

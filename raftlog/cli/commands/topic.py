@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import msgspec
 import rich_click as click
 
-from raftlog.cli.terminal.command import argument, command, option
+from raftlog.cli.terminal.command import command, option
+from raftlog.cli.terminal.confirm import confirm
 from raftlog.cli.terminal.options import (
     PARTITION_COUNT,
+    AnyTopics,
     Name,
     PlanDeletion,
     ReplicationFactor,
+    Topic,
+    Topics,
     Yes,
     parse_settings,
 )
-from raftlog.cli.terminal.output import Output, fields, listing, show
+from raftlog.cli.terminal.output import Output, counted, fields, listing, show
 from raftlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -53,11 +57,18 @@ def create(
     name: Name,
     partitions: Annotated[int, PARTITION_COUNT, "Number of partitions."] = 1,
     replication_factor: ReplicationFactor = None,
-    config: Annotated[tuple[str, ...], option("Setting of the topic; repeatable.", metavar="NAME=VALUE")] = (),
+    config: Annotated[
+        tuple[str, ...], option("Setting, such as retention.ms=7d; repeatable.", metavar="NAME=VALUE")
+    ] = (),
     if_not_exists: Annotated[bool, "Succeed without a change if the topic exists."] = False,
     output: Output = "table",
 ) -> None:
-    """Create a topic."""
+    """Create a topic.
+
+    Examples:
+        raftlog topic create orders --partitions 6 --config retention.ms=7d --config retention.bytes=2GiB
+        raftlog topic create orders --if-not-exists
+    """
     settings = parse_settings(config)
     try:
         description = admin.create_topic(name, partitions, replication_factor, settings)
@@ -72,18 +83,25 @@ def create(
 
 @command(topic, "list")
 def list_topics(admin: Admin, output: Output = "table") -> None:
-    """List all topics by name."""
+    """List all topics by name.
+
+    Examples:
+        raftlog topic list
+    """
     topics = admin.list_topics()
     rows = [(t.name, t.partition_count, t.replication_factor, t.id) for t in topics]
     show(output, topics, listing(("Topic", "PartitionCount", "ReplicationFactor"), rows, ("TopicId",)))
 
 
 @command(topic)
-def describe(
-    admin: Admin, names: Annotated[tuple[str, ...], argument(metavar="[NAME]...")] = (), output: Output = "table"
-) -> None:
-    """Show topics with their partitions (default: all topics)."""
-    wanted = list(dict.fromkeys(names)) or [summary.name for summary in admin.list_topics()]
+def describe(admin: Admin, topics: AnyTopics = (), output: Output = "table") -> None:
+    """Show topics with their partitions (default: all topics).
+
+    Examples:
+        raftlog topic describe
+        raftlog topic describe orders -o wide
+    """
+    wanted = list(dict.fromkeys(topics)) or [summary.name for summary in admin.list_topics()]
     with ThreadPoolExecutor(CONCURRENT_REQUESTS) as threads:
         descriptions = list(threads.map(admin.describe_topic, wanted))
     show(output, descriptions, lambda wide: "\n\n".join(_description(one, wide) for one in descriptions))
@@ -92,15 +110,19 @@ def describe(
 @command(topic)
 def delete(
     admin: Admin,
-    names: Annotated[tuple[str, ...], argument(metavar="NAME...")],
+    topics: Topics,
     yes: Yes = False,
     if_exists: Annotated[bool, "Succeed if the topic does not exist."] = False,
     output: Output = "table",
 ) -> None:
-    """Delete topics with all their records."""
-    wanted = list(dict.fromkeys(names))
+    """Delete topics with all their records.
+
+    Examples:
+        raftlog topic delete orders
+    """
+    wanted = list(dict.fromkeys(topics))
     if not yes:
-        click.confirm(f"Delete {', '.join(wanted)} with all records?", abort=True, err=True)
+        confirm(f"Delete {', '.join(wanted)} with all records?")
     done: list[Deletion] = []
     try:
         for name in wanted:
@@ -120,13 +142,18 @@ def delete(
 @command(topic)
 def alter(
     admin: Admin,
-    name: Name,
+    name: Topic,
     assign: Annotated[tuple[str, ...], option("Change a setting; repeatable.", "--set", metavar="NAME=VALUE")] = (),
     unset: Annotated[tuple[str, ...], option("Reset a setting to its default; repeatable.", metavar="NAME")] = (),
     partitions: Annotated[int | None, PARTITION_COUNT, "New total number of partitions."] = None,
     output: Output = "table",
 ) -> None:
-    """Change a topic's settings or add partitions (after which keys map to other partitions)."""
+    """Change a topic's settings or add partitions (after which keys map to other partitions).
+
+    Examples:
+        raftlog topic alter orders --set retention.ms=30d --unset flush
+        raftlog topic alter orders --partitions 12
+    """
     settings = parse_settings(assign)
     if not settings and not unset and partitions is None:
         raise click.UsageError("nothing to change: give --set, --unset or --partitions")
@@ -146,7 +173,7 @@ def alter(
 @command(topic, "delete-records")
 def delete_records(
     admin: Admin,
-    name: Name,
+    name: Topic,
     before: Annotated[
         tuple[str, ...],
         option(
@@ -158,7 +185,11 @@ def delete_records(
     yes: Yes = False,
     output: Output = "table",
 ) -> None:
-    """Delete the oldest records of partitions permanently."""
+    """Delete the oldest records of partitions permanently.
+
+    Examples:
+        raftlog topic delete-records orders --before 0=1200 --before 1=latest --plan
+    """
     topic_id, planned = plan_deletions(admin, name, parse_bounds(before))
     if plan:
         columns = ("Topic", "Partition", "LogStartOffset", "Before", "HighWatermark", "Offsets")
@@ -166,7 +197,7 @@ def delete_records(
         return
     if not yes:
         total = sum(one.records for one in planned)
-        click.confirm(f"Delete {total} offsets of topic {name}, {len(planned)} partitions?", abort=True, err=True)
+        confirm(f"Delete {counted(total, 'offset')} of topic {name}, {counted(len(planned), 'partition')}?")
     # Delete what was shown and confirmed: no later records, and no other topic of that name.
     deleted = admin.delete_records(name, {one.partition: one.before for one in planned}, topic_id=topic_id)
     rows = [(name, one.partition, one.log_start_offset) for one in deleted]

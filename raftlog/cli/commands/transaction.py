@@ -13,6 +13,7 @@ import msgspec
 import rich_click as click
 
 from raftlog.cli.terminal.command import argument, command, option
+from raftlog.cli.terminal.confirm import confirm
 from raftlog.cli.terminal.exit_codes import EXIT_UNHEALTHY
 from raftlog.cli.terminal.options import COUNT, Name, PlanDeletion, Yes, parse_partition
 from raftlog.cli.terminal.output import Output, dash, listing, show
@@ -48,7 +49,12 @@ def list_transactions(
     ] = (),
     output: Output = "table",
 ) -> int:
-    """List open transactions, and decided ones without all their markers. Exit code 10: not all nodes answered."""
+    """List open transactions, and decided ones without all their markers. Exit code 10: not all nodes answered.
+
+    Examples:
+        raftlog transaction list
+        raftlog transaction list --partition orders/0
+    """
     wanted = {parse_partition(text) for text in partition}
     found = admin.list_transactions()
     if wanted:
@@ -75,7 +81,11 @@ def list_transactions(
 def describe(
     admin: Admin, transactional_id: TransactionalId = None, producer_id: ProducerId = None, output: Output = "table"
 ) -> None:
-    """Show one transaction, its age and its partitions."""
+    """Show one transaction, its age and its partitions.
+
+    Examples:
+        raftlog transaction describe shout-1
+    """
     found = _find(admin, transactional_id, producer_id)
     show(output, found, _text(found, admin.cluster().controller))
 
@@ -89,7 +99,11 @@ def abort(
     yes: Yes = False,
     output: Output = "table",
 ) -> None:
-    """Abort an open transaction. Its producer gets an error when it commits."""
+    """Abort an open transaction. Its producer gets an error when it commits.
+
+    Examples:
+        raftlog transaction abort shout-1 --plan
+    """
     found = _find(admin, transactional_id, producer_id)
     text = _text(found, admin.cluster().controller)
     if found.state not in ("Ongoing", "Empty"):
@@ -97,7 +111,7 @@ def abort(
     if not plan:
         if not yes:
             click.echo(text(False), err=True)
-            click.confirm("Abort this transaction?", abort=True, err=True)
+            confirm("Abort this transaction?")
         admin.abort_transaction(found.producer_id, found.producer_epoch)
     done = f"Aborted the transaction of producer {found.producer_id} in epoch {found.producer_epoch}."
     show(output, found, text if plan else lambda wide: done)
@@ -105,7 +119,11 @@ def abort(
 
 @command(transaction)
 def positions(admin: Admin, prefix: Annotated[str, argument()] = "", output: Output = "table") -> None:
-    """List the named positions that begin with PREFIX (default: all)."""
+    """List the named positions that begin with PREFIX (default: all).
+
+    Examples:
+        raftlog transaction positions report/
+    """
     found = admin.list_positions(prefix)
     show(output, found, listing(POSITION_COLUMNS, [(one.name, one.value) for one in found.positions]))
     if found.more:
@@ -119,13 +137,16 @@ def delete_position(
     """Delete a named position permanently.
 
     Its records may then be published again, so the program that moved it must have ended, or start from the beginning.
+
+    Examples:
+        raftlog transaction delete-position report/7 --plan
     """
     value = admin.position(name)
     if value is None:
         raise InvalidRequest("not_found", f"there is no position {name!r}")
     if not plan:
         if not yes:
-            click.confirm(f"Delete position {name}, which is at {value}?", abort=True, err=True)
+            confirm(f"Delete position {name}, which is at {value}?")
         admin.delete_position(name, value)
     text = listing(POSITION_COLUMNS, [(name, value)])
     done = f"Deleted position {name}, which was at {value}."

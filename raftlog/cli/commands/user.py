@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import rich_click as click
 
 from raftlog.cli.terminal.command import argument, command, option
+from raftlog.cli.terminal.confirm import confirm
 from raftlog.cli.terminal.connection import FILE_OR_STDIN
 from raftlog.cli.terminal.options import Name, Yes
 from raftlog.cli.terminal.output import Output, listing, show
@@ -47,7 +48,12 @@ def create(
     superuser: Annotated[bool, "Let the user do everything, whatever the rules say."] = False,
     output: Output = "table",
 ) -> None:
-    """Create a user."""
+    """Create a user.
+
+    Examples:
+        raftlog user create alice
+        raftlog user create robot --no-password
+    """
     if no_password and password_file is not None:
         raise click.UsageError("--no-password and --password-file cannot be combined")
     password = None if no_password else secret_of(password_file, "a password", f"Password of {name}", confirm=True)
@@ -56,14 +62,22 @@ def create(
 
 @command(user, "list")
 def list_users(admin: Admin, output: Output = "table") -> None:
-    """List all users by name."""
+    """List all users by name.
+
+    Examples:
+        raftlog user list
+    """
     users = admin.list_users()
     show(output, users, listing(COLUMNS, _rows(users), WIDE_COLUMNS))
 
 
 @command(user)
 def describe(admin: Admin, name: Name, output: Output = "table") -> None:
-    """Show a user and its tokens."""
+    """Show a user and its tokens.
+
+    Examples:
+        raftlog user describe alice
+    """
     found, tokens = admin.describe_user(name), admin.list_tokens(name)
 
     def text(wide: bool) -> str:
@@ -85,7 +99,11 @@ def alter(
     remove_password: Annotated[bool, "Let the user authenticate by tokens and certificates only."] = False,
     output: Output = "table",
 ) -> None:
-    """Change a user. Its open connections end."""
+    """Change a user. Its open connections end.
+
+    Examples:
+        raftlog user alter alice --superuser
+    """
     if superuser is None and not remove_password:
         raise click.UsageError("nothing to change: give --superuser, --no-superuser or --remove-password")
     altered = admin.alter_user(name, remove_password=remove_password, superuser=superuser)
@@ -94,7 +112,11 @@ def alter(
 
 @command(user, "set-password")
 def set_password(admin: Admin, name: Name, password_file: PasswordFile = None, output: Output = "table") -> None:
-    """Set a user's password. Connections that the user has open end."""
+    """Set a user's password. Connections that the user has open end.
+
+    Examples:
+        raftlog user set-password alice
+    """
     password = secret_of(password_file, "a password", f"New password of {name}", confirm=True)
     _show(output, admin.alter_user(name, password=password), f"Set the password of user {name}.")
 
@@ -106,10 +128,14 @@ def delete(
     yes: Yes = False,
     output: Output = "table",
 ) -> None:
-    """Delete users with their tokens. Their access rules stay."""
+    """Delete users with their tokens. Their access rules stay.
+
+    Examples:
+        raftlog user delete alice
+    """
     wanted = list(dict.fromkeys(names))
     if not yes:
-        click.confirm(f"Delete {', '.join(wanted)} with all tokens?", abort=True, err=True)
+        confirm(f"Delete {', '.join(wanted)} with all tokens?")
     deleted: list[str] = []
     try:
         for name in wanted:

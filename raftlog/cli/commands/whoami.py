@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 @command()
 def whoami(admin: Admin, output: Output = "table") -> None:
-    """Show the principal that the cluster sees, and how it was authenticated."""
+    """Show the principal that the cluster sees, and how it was authenticated.
+
+    Examples:
+        raftlog whoami
+    """
     found = admin.identity()
     summary = {
         "Principal": found.principal,

@@ -102,11 +102,13 @@ class SeparatedKeys:
 
 
 class _RecordIn(RecordIn, gc=False, forbid_unknown_fields=True):
-    """A record in the form of the HTTP API. `offset`, which `consume` writes, is ignored: a copy gets its own."""
+    """A record in the form of the HTTP API. `offset` and `topic`, which `consume` writes, are ignored: a copy gets its
+    own."""
 
     timestamp: Annotated[int, Meta(ge=-1, le=2**62)] | None = None
     partition: Annotated[int, Meta(ge=0)] | None = None
     offset: int | None = None
+    topic: str | None = None
 
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -2,7 +2,7 @@
 
 `ndjson` and `json` show a record like the HTTP API, with its partition, so that `raftlog produce --format ndjson` can
 write it back byte for byte. `value` and `key-value` write the stored bytes and a line feed; there a tombstone and an
-empty value look the same.
+empty value look the same. A template has any of a record's parts (`template.py`).
 
 This module is pure.
 """
@@ -12,9 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from raftlog.client.consuming.records import ConsumedBatch
+from raftlog.errors import InvalidRequest
 from raftlog.json_values import Shown, show_auto
+
+from .run import RecordColumns
+from .template import Template
+
+PRESETS = ("value", "key-value", "ndjson", "json")
 
 
 class _HeaderOut(msgspec.Struct, gc=False):
@@ -29,18 +35,20 @@ class _RecordOut(msgspec.Struct, gc=False):
     key: Shown
     value: Shown
     headers: Sequence[_HeaderOut]
+    topic: str | UnsetType = UNSET
+    """Given if there are several."""
 
 
 class Writer:
     """A converter of batches to bytes, in order: `batch` for each, then `end`."""
 
-    def __init__(self, convert: Callable[[ConsumedBatch, int], bytes], *, is_array: bool = False) -> None:
+    def __init__(self, convert: Callable[[RecordColumns, int], bytes], *, is_array: bool = False) -> None:
         """`convert` returns lines, or with `is_array` the entries of one array."""
         self._convert = convert
         self._is_array = is_array
         self._before = b"[\n"
 
-    def batch(self, batch: ConsumedBatch, count: int) -> bytes:
+    def batch(self, batch: RecordColumns, count: int) -> bytes:
         converted = self._convert(batch, count)
         if not self._is_array:
             return converted
@@ -53,21 +61,33 @@ class Writer:
         return b"[]\n" if self._before == b"[\n" else b"\n]\n"
 
 
-def writer(format: str, key_separator: bytes) -> Writer:
-    """Return the writer for a value of `--format`."""
+def writer(format: str, key_separator: bytes, *, with_topic: bool = False) -> Writer:
+    """Return the writer for a value of `--format`: one of `PRESETS`, or a template, which has a `%`.
+
+    `with_topic`: JSON names the topic. Raises `InvalidRequest`.
+    """
+
+    def encoded(batch: RecordColumns, count: int) -> list[_RecordOut]:
+        return _records(batch, count, batch.topic if with_topic else UNSET)
+
     if format == "json":
-        return Writer(lambda batch, count: b",\n".join(map(_encoder.encode, _records(batch, count))), is_array=True)
+        return Writer(lambda batch, count: b",\n".join(map(_encoder.encode, encoded(batch, count))), is_array=True)
     if format == "ndjson":
-        return Writer(lambda batch, count: _encoder.encode_lines(_records(batch, count)))
+        return Writer(lambda batch, count: _encoder.encode_lines(encoded(batch, count)))
     if format == "value":
         return Writer(_values)
-    return Writer(lambda batch, count: _keys_and_values(batch, count, key_separator))
+    if format == "key-value":
+        return Writer(lambda batch, count: _keys_and_values(batch, count, key_separator))
+    if "%" not in format:
+        told = f"{format[:64]!r} is no format: give {', '.join(PRESETS)}, or a template such as '%t %p %o %k %v\\n'"
+        raise InvalidRequest("invalid_request", told)
+    return Writer(Template(format).format)
 
 
 _encoder = msgspec.json.Encoder()
 
 
-def _values(batch: ConsumedBatch, count: int) -> bytes:
+def _values(batch: RecordColumns, count: int) -> bytes:
     values = batch.values()[:count]
     try:
         return b"\n".join(values) + b"\n"  # type: ignore[arg-type]
@@ -75,12 +95,12 @@ def _values(batch: ConsumedBatch, count: int) -> bytes:
         return b"".join((value or b"") + b"\n" for value in values)
 
 
-def _keys_and_values(batch: ConsumedBatch, count: int, separator: bytes) -> bytes:
+def _keys_and_values(batch: RecordColumns, count: int, separator: bytes) -> bytes:
     pairs = zip(batch.keys()[:count], batch.values()[:count], strict=True)
     return b"".join((key or b"") + separator + (value or b"") + b"\n" for key, value in pairs)
 
 
-def _records(batch: ConsumedBatch, count: int) -> list[_RecordOut]:
+def _records(batch: RecordColumns, count: int, topic: str | UnsetType) -> list[_RecordOut]:
     columns = (batch.offsets(), batch.timestamps_ms(), batch.keys(), batch.values(), batch.headers())
     return [
         _RecordOut(
@@ -90,6 +110,7 @@ def _records(batch: ConsumedBatch, count: int) -> list[_RecordOut]:
             show_auto(key),
             show_auto(value),
             [_HeaderOut(name, show_auto(content)) for name, content in headers] if headers else (),
+            topic,
         )
         for offset, timestamp, key, value, headers in zip(*(column[:count] for column in columns), strict=True)
     ]

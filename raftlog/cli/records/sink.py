@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from raftlog.cli.terminal.off_loop import off_loop
 from raftlog.config import KIB
-from raftlog.errors import DiskFailed
+from raftlog.errors import DiskFailed, InvalidRequest
 
 BUFFER_BYTES = 256 * KIB
 STDOUT = "-"
@@ -27,7 +27,7 @@ class Sink:
     """An output file, written in order. It must be closed; unflushed bytes are dropped then."""
 
     def __init__(self, path: str) -> None:
-        """`-` is standard output; any other file is emptied first. Raises `DiskFailed`."""
+        """`-` is standard output; any other file is emptied first. Raises `InvalidRequest`."""
         self._name = "standard output" if path == STDOUT else path
         self._pieces: list[bytes] = []
         self._buffered = 0
@@ -38,7 +38,7 @@ class Sink:
         try:
             self._file = io.FileIO(path, "w") if self.is_file else standard_output()
         except OSError as error:
-            raise DiskFailed(f"cannot write to {path}: {error.strerror}") from None
+            raise InvalidRequest("invalid_request", f"cannot write to {path}: {error.strerror}") from None
 
     async def write(self, data: bytes) -> None:
         """Buffer bytes, and flush a full buffer. Raises `Closed` and `DiskFailed`, for earlier bytes too."""

@@ -13,18 +13,25 @@ An option is annotated by its help text, after a click type if it does not take 
 for the options that its fields declare. `admin` and `connection` do not come from the command's own arguments: they
 are a client of the cluster, which is closed after the command, and the cluster's addresses with the access to it
 (`context.obj` finds them when they are needed). The result is the exit code; None is 0.
+
+The docstring is the help. It ends with `Examples:` and one command on each line, indented; a test parses them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import UnionType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 import rich_click as click
+
+from raftlog.errors import InvalidRequest, RaftlogError
+
+from .nearest import did_you_mean, quoted_name
 
 Decorator = Callable[[Any], Any]
 
@@ -65,6 +72,20 @@ def argument(**attributes: Any) -> Declared:
     return Declared(click.argument, (), attributes)
 
 
+class Verb(click.RichCommand):
+    """A command whose help ends with examples."""
+
+    examples: Sequence[str] = ()
+
+    def format_epilog(self, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:  # type: ignore[override]
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            from rich.text import Text
+
+            lines = "\n".join(f"   {line}" for line in self.examples)
+            formatter.write(Text(f" Examples:\n{lines}\n", no_wrap=True, overflow="ignore"))
+
+
 def command(group: click.Group | None = None, name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a function a command of a group, by default with the function's name."""
 
@@ -79,13 +100,19 @@ def command(group: click.Group | None = None, name: str | None = None) -> Callab
                 given[name] = struct(**{field: given.pop(field) for field in struct.__struct_fields__})
             for name, supply in supplied.items():
                 given[name] = supply(context)
-            if code := function(**given):
+            try:
+                code = function(**given)
+            except InvalidRequest as error:
+                raise _with_suggestion(context, error) from None
+            if code:
                 context.exit(code)
 
         decorated: Any = click.pass_context(run)
         for decorator in reversed(list(_decorators(function))):
             decorated = decorator(decorated)
-        made: click.Command = click.command(name or function.__name__)(decorated)
+        help, _, examples = (inspect.getdoc(function) or "").partition("\n\nExamples:\n")
+        made = click.command(name or function.__name__, cls=Verb, help=help)(decorated)
+        made.examples = tuple(map(str.strip, examples.splitlines()))
         if group is not None:
             group.add_command(made)
         return made
@@ -133,10 +160,36 @@ def _is_struct(hint: Any) -> bool:
 
 
 def _admin(context: click.Context) -> Any:
+    """Return a client of the cluster. Raises `RetriableError` at once if no node can be reached."""
     from raftlog.sync import Admin
 
     connection = context.obj()
+    asyncio.run(connection.reach())
     return context.with_resource(Admin(connection.bootstrap, **connection.keywords))
+
+
+_KNOWN: dict[str, Callable[[Any], list[str]]] = {
+    "unknown_topic": lambda admin: [one.name for one in admin.list_topics()],
+    "unknown_group": lambda admin: [one.group for one in admin.list_groups()],
+    "unknown_user": lambda admin: [one.name for one in admin.list_users()],
+}
+"""The names that exist, by the code of the error about one that does not."""
+
+
+def _with_suggestion(context: click.Context, error: InvalidRequest) -> InvalidRequest:
+    """Return an error about an unknown name with the known names that are close to it."""
+    from raftlog.sync import Admin
+
+    name = quoted_name(error.detail)
+    if error.code not in _KNOWN or name is None:
+        return error
+    connection = context.obj()
+    try:
+        with Admin(connection.bootstrap, **connection.keywords) as admin:
+            suggestion = did_you_mean(name, _KNOWN[error.code](admin))
+    except RaftlogError:  # the error itself is worth more
+        return error
+    return InvalidRequest(error.code, f"{error.detail}.{suggestion}") if suggestion else error
 
 
 _SUPPLIED: dict[str, Callable[[click.Context], Any]] = {"admin": _admin, "connection": lambda context: context.obj()}

@@ -97,6 +97,27 @@ class Connection(Access, frozen=True, kw_only=True, omit_defaults=True):
 
         return HttpApi(self.bootstrap, ConnectionSecurity(AdminSettings(**self.keywords)))
 
+    async def reach(self, *, data: bool = False) -> None:
+        """Return once a node has answered; with `data`, also at a data listener.
+
+        Raises `RetriableError` at once if none can be reached, `InvalidRequest`. The client would retry for its whole
+        timeout, which serves programs and not people.
+        """
+        from raftlog.client.cluster.probe import reach_data
+        from raftlog.errors import RetriableError
+
+        async with self.api() as api:
+            try:
+                await api.reach()
+                if data:
+                    await reach_data(api)
+            except RetriableError as error:
+                if error.code != "connection_lost":
+                    raise
+                told = f"{error.detail}. Is the cluster running, and is this its address (--bootstrap)?"
+                here = " `raftlog dev` runs one on this machine." if self.bootstrap == DEFAULT_BOOTSTRAP else ""
+                raise RetriableError(error.code, f"{told}{here}") from None
+
     def check(self) -> None:
         """Raise `InvalidRequest` if these settings contradict each other, or if the credential must not be sent."""
         self.api()

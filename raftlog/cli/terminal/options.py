@@ -5,11 +5,11 @@ The checks let commands that carry records fail at once if nothing can be done.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
-import msgspec
 import rich_click as click
 
 from raftlog.config import MAX_PARTITIONS_PER_TOPIC
@@ -18,7 +18,9 @@ from raftlog.model import EARLIEST, LATEST
 from raftlog.records.header import Codec
 
 from .command import argument, option
-from .connection import FILE, Connection
+from .connection import Connection
+from .names import complete_groups, complete_topics
+from .units import Size, duration_ms, setting_value
 
 COUNT = click.IntRange(0)
 POSITIVE = click.IntRange(1)
@@ -26,6 +28,10 @@ NODE_NUMBER = click.IntRange(0, 2**31 - 1)
 PARTITION_COUNT = click.IntRange(1, MAX_PARTITIONS_PER_TOPIC)
 
 Name: TypeAlias = Annotated[str, argument()]
+Topic: TypeAlias = Annotated[str, argument(metavar="TOPIC", shell_complete=complete_topics)]
+Topics: TypeAlias = Annotated[tuple[str, ...], argument(metavar="TOPIC...", shell_complete=complete_topics)]
+AnyTopics: TypeAlias = Annotated[tuple[str, ...], argument(metavar="[TOPIC]...", shell_complete=complete_topics)]
+Group: TypeAlias = Annotated[str, argument(metavar="GROUP", shell_complete=complete_groups)]
 Yes: TypeAlias = Annotated[bool, "Skip the confirmation."]
 PlanChange: TypeAlias = Annotated[bool, "Show the result without changing anything."]
 PlanDeletion: TypeAlias = Annotated[bool, "Show what would be deleted, without deleting it."]
@@ -39,21 +45,12 @@ Acks: TypeAlias = Annotated[
 Compression: TypeAlias = Annotated[
     str, option("Codec of the batches.", type=click.Choice([codec.name.lower() for codec in Codec]))
 ]
-BatchBytes: TypeAlias = Annotated[int, POSITIVE, "Size of a full batch."]
+BatchBytes: TypeAlias = Annotated[int, Size(1), "Size of a full batch."]
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
-TlsAuthority: TypeAlias = Annotated[
-    str | None,
-    option("The same as before the command: trust certificates of this authority (PEM file).", type=FILE),
-]
-
-
-def with_authority(connection: Connection, authority: str | None) -> Connection:
-    """Return the connection with another authority, if one is given."""
-    return connection if authority is None else msgspec.structs.replace(connection, tls_authority=authority)
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Parse settings of the form `name=value`. Raises `BadParameter`."""
+    """Parse settings of the form `name=value`; times and sizes may have units. Raises `BadParameter`."""
     settings: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -61,45 +58,55 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
             raise click.BadParameter(f"{text!r} is not a setting: it must be NAME=VALUE")
         if name in settings:
             raise click.BadParameter(f"{name} is set more than once")
-        settings[name] = value
+        settings[name] = setting_value(name, value)
     return settings
 
 
 def parse_from(text: str) -> str | int:
-    """Parse the start of a consumer: `earliest`, `latest`, an offset, or `@` and a time.
+    """Parse the start of a consumer: `earliest`, `latest`, an offset, or a time.
 
-    The time is milliseconds since 1970 or ISO 8601 (UTC without a zone). Raises `BadParameter`.
+    The time is `@` and milliseconds since 1970, or ISO 8601 (UTC without a zone), or a duration before now. A time
+    becomes `@` and milliseconds. Raises `BadParameter`.
     """
     if text in (EARLIEST, LATEST):
         return text
     if text.isascii() and text.isdecimal():
         return int(text)
-    time = text.removeprefix("@")
-    if time != text:
-        if time.isascii() and time.isdecimal():
-            return text
-        try:
-            moment = datetime.fromisoformat(time)
-        except ValueError:
-            pass
-        else:
-            moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-            milliseconds = int(moment.timestamp() * 1000)
-            if milliseconds >= 0:
-                return f"@{milliseconds}"
+    found = parse_time(text)
+    if found is not None:
+        return f"@{found}"
     raise click.BadParameter(
-        f"{text!r} is not a valid position: use earliest, latest, an offset, @MILLISECONDS or @2026-01-31T12:00:00Z"
+        f"{text!r} is not a valid position: use earliest, latest, an offset, @MILLISECONDS, 2026-01-31T12:00:00Z, or "
+        "2h for two hours ago"
     )
 
 
-async def check_partitions(connection: Connection, topic: str, partitions: Iterable[int]) -> None:
-    """Check that the topic has these partitions.
+def parse_time(text: str) -> int | None:
+    """Return a time in milliseconds since 1970, or None if the text is none."""
+    given = text.removeprefix("@")
+    if given != text and given.isascii() and given.isdecimal():
+        return int(given)
+    ago = duration_ms(given)
+    if ago is not None:
+        return max(0, int(time.time() * 1000) - ago)
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    milliseconds = int(moment.timestamp() * 1000)
+    return milliseconds if milliseconds >= 0 else None
 
-    Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`), or `RetriableError` within seconds if no node
-    answers (producers and consumers keep trying for longer).
+
+async def check_partitions(connection: Connection, topic: str, partitions: Iterable[int]) -> None:
+    """Check that the topic has these partitions, and that its records can be sent and read from here.
+
+    Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`), or `RetriableError` at once if no node answers or
+    its data listener and this client differ in TLS (producers and consumers keep trying for longer).
     """
     from raftlog.client import Admin
 
+    await connection.reach(data=True)
     async with Admin(connection.bootstrap, **connection.keywords) as admin:
         count = (await admin.describe_topic(topic)).partition_count
     for partition in partitions:

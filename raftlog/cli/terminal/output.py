@@ -73,6 +73,11 @@ def fields(pairs: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return `1 partition` or `2 partitions`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def dash(value: object) -> object:
     """Return a dash in place of what is unknown or absent."""
     return "-" if value is None else value

@@ -15,10 +15,16 @@ if TYPE_CHECKING:
 class ProgressLine:
     """A progress line: `with ProgressLine(...) as line: ... line.advance(bytes, records)`."""
 
-    def __init__(self, label: str, total_bytes: int | None, *, wanted: bool = True) -> None:
-        """`total_bytes` is None if it is unknown. With `wanted` False the line never shows."""
+    def __init__(
+        self, label: str, total_bytes: int | None, *, total_records: int | None = None, wanted: bool = True
+    ) -> None:
+        """`total_bytes` is None if it is unknown; the bar then follows the records, if their total is known.
+
+        With `wanted` False the line never shows.
+        """
         self._label = label
         self._total_bytes = total_bytes
+        self._total_records = total_records if total_bytes is None else None
         self._wanted = wanted and sys.stderr.isatty()
         self._progress: Progress | None = None
         self.bytes = 0
@@ -32,24 +38,26 @@ class ProgressLine:
     def advance(self, size: int, records: int) -> None:
         """Add to the progress."""
         self.records += records
-        self.show(self.bytes + size, f"{self.records:,} records")
+        of = "" if self._total_records is None else f" of {self._total_records:,}"
+        self.show(self.bytes + size, f"{self.records:,}{of} records")
 
     def show(self, done_bytes: int, note: str) -> None:
         """Show the progress and a note about it."""
         self.bytes = done_bytes
         if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=done_bytes, note=note)
+            done = done_bytes if self._total_records is None else self.records
+            self._progress.update(self._progress.task_ids[0], completed=done, note=note)
 
     def __enter__(self) -> ProgressLine:
         if self._wanted:
             from rich import progress
             from rich.console import Console
 
+            sizes = (progress.DownloadColumn(), progress.TransferSpeedColumn()) if self._total_records is None else ()
             self._progress = progress.Progress(
                 progress.TextColumn("{task.description}"),
                 progress.BarColumn(),
-                progress.DownloadColumn(),
-                progress.TransferSpeedColumn(),
+                *sizes,
                 progress.TextColumn("{task.fields[note]}"),
                 progress.TimeElapsedColumn(),
                 console=Console(stderr=True),
@@ -57,7 +65,8 @@ class ProgressLine:
                 # Lines on standard output go above the moving one. Output to a pipe or a file is not redirected.
                 redirect_stdout=sys.stdout.isatty(),
             )
-            self._progress.add_task(self._label, total=self._total_bytes, note="")
+            total = self._total_bytes if self._total_records is None else self._total_records
+            self._progress.add_task(self._label, total=total, note="")
             self._progress.start()
         return self
 

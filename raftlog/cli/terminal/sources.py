@@ -31,6 +31,12 @@ def resolve(context: click.Context) -> Connection:
     return _with_secrets(choose([options, *named, environment], current), context.params.get("password_file"))
 
 
+def resolve_without_asking(context: click.Context) -> Connection | None:
+    """Return the same, or None if it needs standard input or a question. Raises `InvalidRequest`."""
+    asks = context.params.get("user") is not None and context.params.get("password_file") in (None, STDIN)
+    return None if asks or context.params.get("token_file") == STDIN else resolve(context)
+
+
 def _from(context: click.Context, source: ParameterSource) -> Connection:
     given = {name: context.params[name] for name in OF_CONNECTION if context.get_parameter_source(name) is source}
     if given.get("bootstrap") == "":

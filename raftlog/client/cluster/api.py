@@ -8,6 +8,8 @@ no address has a scheme and there are both a credential and TLS settings. Every 
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -117,8 +119,9 @@ def parse_endpoint(text: str) -> Endpoint:
     address = text.strip().removeprefix(PLAIN).removeprefix(SECURE).rstrip("/")
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise InvalidRequest("invalid_request", f"{text!r} is not an address: it must be host:port")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        told = "it must be host:port, or https://host:port if the API uses TLS"
+        raise InvalidRequest("invalid_request", f"{text!r} is not an address: {told}")
     return Endpoint(host, int(port))
 
 
@@ -228,6 +231,29 @@ class HttpApi:
         """
         return await self._once(Call("POST", path, body, content_type, timeout))
 
+    async def reach(self, timeout: float = CONNECT_TIMEOUT) -> None:
+        """Return as soon as one node has answered an HTTP request, however it did.
+
+        Raises `RetriableError` (`connection_lost`) with the first node's reason, without retries, if none did.
+        """
+        call = Call("GET", "/v1/health", None, "", timeout)
+        asking = [asyncio.ensure_future(self._exchange(node, call, None)) for node in self._nodes.nodes]
+        first: RaftlogError | None = None
+        try:
+            for answer in asyncio.as_completed(asking):
+                try:
+                    await answer
+                except RaftlogError as error:
+                    first = first or error
+                else:
+                    return
+        finally:
+            for one in asking:
+                one.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        assert first is not None, "there is an address"
+        raise first
+
     # --- Nodes --------------------------------------------------------------------------------------------------------
 
     def learn(self, endpoints: Iterable[Endpoint]) -> None:
@@ -318,8 +344,13 @@ class HttpApi:
         except aiohttp.ClientConnectorCertificateError as error:
             told = f"{node} has a certificate that is not accepted here: {error.certificate_error}"
             raise NotSent(f"{told}. Check tls_authority, and that the certificate names this host") from None
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NotSent(f"cannot connect to {node}: {error}") from None
+        except aiohttp.ClientConnectorSSLError as error:
+            told = f"cannot connect to {node} with TLS: {_reason(error.os_error)}"
+            raise NotSent(f"{told}. If its API has no TLS, the address is http://{node}") from None
+        except aiohttp.ClientConnectorError as error:
+            raise NotSent(f"cannot connect to {node}: {_reason(error.os_error)}") from None
+        except aiohttp.ConnectionTimeoutError:
+            raise NotSent(f"cannot connect to {node}: no answer in {CONNECT_TIMEOUT:g} s") from None
         except Exception as error:
             lost = (aiohttp.ClientError, TimeoutError, OSError, UnicodeError)  # the last: an invalid host name
             if not (isinstance(error, lost) or is_shortage(error)):
@@ -361,6 +392,11 @@ class HttpApi:
             return msgspec.json.decode(body, type=kind)
         except (msgspec.MsgspecError, ValueError) as error:
             raise RemoteProtocolError(f"the answer has an unexpected format: {error}") from None
+
+
+def _reason(error: OSError) -> str:
+    """Return the system's text. asyncio has another one for a refused connection, which names the address again."""
+    return os.strerror(error.errno) if type(error.errno) is int and error.errno > 0 else error.strerror or str(error)
 
 
 def _seconds(text: str) -> float:

@@ -12,6 +12,7 @@ import json
 import socket
 import ssl
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,6 +205,20 @@ def test_the_command_line(running: TlsCluster, tmp_path: Path) -> None:
     assert sent.code == 0, sent.stderr
     read = run(*where, "consume", TOPIC, *records, "--from", "earliest", "--timeout", "0.5")
     assert b"from-cli" in read.stdout, read.stderr
+
+
+@pytest.mark.parametrize("words", [("consume", TOPIC, "--from", "earliest"), ("produce", TOPIC)])
+def test_commands_say_at_once_that_tls_differs(running: TlsCluster, words: tuple[str, ...], tmp_path: Path) -> None:
+    """Neither `0 records read` nor a wait for the client's own deadline of two minutes."""
+    began = time.monotonic()
+    plain = run("--bootstrap", running.cluster.bootstrap, *words, stdin=b"never")
+    assert plain.code == 1
+    assert "this listener speaks TLS only" in plain.stderr and "(--tls-authority)" in plain.stderr
+    (tmp_path / "other.pem").write_bytes(Authority().pair[0])
+    other = run("--bootstrap", running.cluster.bootstrap, *words, "--tls-authority", str(tmp_path / "other.pem"))
+    assert other.code == 1
+    assert "no records can pass: node " in other.stderr and "certificate" in other.stderr
+    assert time.monotonic() - began < PATIENCE_S
 
 
 @pytest.mark.parametrize(

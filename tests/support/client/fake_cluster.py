@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -202,6 +203,10 @@ class FakeCluster:
         self.created += 1
         topic = self.topics[name] = FakeTopic(name, made, configs=configs or {}, created_index=self.created)
         return topic
+
+    def matching(self, pattern: str) -> list[FakeTopic]:
+        """The topics whose whole names match."""
+        return [topic for name, topic in self.topics.items() if re.fullmatch(pattern, name)]
 
     def topic_by_id(self, topic_id: bytes) -> FakeTopic | None:
         return next((topic for topic in self.topics.values() if topic.id == topic_id), None)
@@ -413,6 +418,9 @@ class FakeNode:
             return self._offsets(await request.read())
         if (method, request.path) == ("POST", TRANSACTIONS_PATH):
             return await self._transaction(request)
+        if (method, path) == ("GET", ["topics"]):
+            pattern = request.query.get("pattern", ".*")
+            return web.json_response({"topics": [self._summary(one) for one in self.cluster.matching(pattern)]})
         if method == "GET" and path[0] == "topics" and len(path) == 2:
             self.cluster.describes += 1
             topic = self.behind.get(path[1]) or self.cluster.topics.get(path[1])
@@ -435,6 +443,11 @@ class FakeNode:
         if isinstance(response, ErrorResponse):
             raise error_from_code(response.error, response.detail)
         return web.Response(body=b"".join(map(bytes, encode(response))), content_type=CONTENT_TYPE)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _summary(topic: FakeTopic) -> dict[str, Any]:
+        count = len(topic.partitions)
+        return {"name": topic.name, "id": topic.id.hex(), "partition_count": count, "replication_factor": 1}
 
     def _cluster(self) -> dict[str, Any]:
         nodes = [

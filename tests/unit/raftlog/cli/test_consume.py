@@ -196,6 +196,90 @@ class TestStart:
         assert "Error: " in result.stderr and "offset 5" in result.stderr
 
 
+class TestSelection:
+    def test_several_topics_are_read_and_named(self, cluster: FakeCluster) -> None:
+        name = f"several-{next(numbers)}"
+        for number in range(3):
+            put(cluster.create_topic(f"{name}-{number}"), [b"a", b"b"])
+        topics = [f"{name}-{number}" for number in range(3)]
+        result = run(
+            "consume", *topics, "--from", "earliest", "--end", "--format", "ndjson", bootstrap=cluster.bootstrap
+        )
+        assert result.code == 0, result.stderr
+        shown = [msgspec.json.decode(line) for line in result.lines]
+        assert sorted((one["topic"], one["offset"], one["value"]) for one in shown) == [
+            (topic, offset, value) for topic in topics for offset, value in enumerate(["a", "b"])
+        ]
+        assert result.stderr.startswith(f"reading 3 topics: {', '.join(topics)}\n")
+        copied = run("produce", topics[0], "--format", "ndjson", bootstrap=cluster.bootstrap, stdin=result.stdout)
+        assert copied.code == 0, copied.stderr
+
+    def test_a_pattern_shows_what_it_would_read(self, cluster: FakeCluster) -> None:
+        name = f"pattern-{next(numbers)}"
+        put(cluster.create_topic(f"{name}-a", partitions=2), [b"1", b"2", b"3"], 1)
+        put(cluster.create_topic(f"{name}-b"), [b"4"])
+        cluster.create_topic(f"other-{name}-b")
+        planned = run("consume", "--regex", f"{name}-.", "--from", "1", "--plan", bootstrap=cluster.bootstrap)
+        assert planned.code == 0, planned.stderr
+        assert planned.table("Topic") == [
+            ["Topic", "Partition", "Start", "End", "Offsets"],
+            [f"{name}-a", "0", "1", "0", "0"],
+            [f"{name}-a", "1", "1", "3", "2"],
+            [f"{name}-b", "0", "1", "1", "0"],
+        ]
+        assert planned.lines[-1] == "2 topics, 3 partitions, 2 offsets."
+        read = run("consume", "-r", f"{name}-.", "--from", "earliest", "--end", bootstrap=cluster.bootstrap)
+        assert sorted(read.lines) == ["1", "2", "3", "4"]
+        none = run("consume", "-r", f"{name}", bootstrap=cluster.bootstrap)
+        assert none.code == 1 and f"no topic's whole name matches {name}" in none.stderr
+
+    def test_the_last_records_of_each_partition(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+        put(topic, [b"%d" % number for number in range(10)])
+        put(topic, [b"only"], 1)
+        result = consume(cluster, topic, "--last", "3", "--end")
+        assert sorted(result.lines) == ["7", "8", "9", "only"]
+        assert result.stderr.startswith("4 records read")
+
+    def test_a_duration_is_that_long_ago(
+        self, cluster: FakeCluster, topic: FakeTopic, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(topic, [b"%d" % number for number in range(10)])  # one each millisecond from T0
+        monkeypatch.setattr("raftlog.cli.terminal.options.time.time", lambda: (T0 + 1_004) / 1000)
+        assert consume(cluster, topic, "--from", "1s", "--end").lines == ["4", "5", "6", "7", "8", "9"]
+
+    def test_the_end_is_that_of_the_start(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+        put(topic, [b"a", b"b"])
+        assert consume(cluster, topic, "--from", "earliest", "--end").lines == ["a", "b"]
+        assert consume(cluster, topic, "--end").stderr.startswith("0 records read"), "latest is the end"
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("--from", "0", "--last", "1"),
+            ("--group", "g", "--partition", "0"),
+            ("--group", "g", "--last", "1"),
+            ("--group", "g", "--end"),
+            ("--group", "g", "--from", "5"),
+            ("--last", "0"),
+        ],
+    )
+    def test_contradicting_options_are_usage_errors(self, arguments: tuple[str, ...]) -> None:
+        assert run("consume", "t", *arguments).code == 2
+
+    def test_a_format_that_is_none_is_said_before_anything_is_read(self) -> None:
+        result = run("consume", "t", "--format", "xml")
+        assert result.code == 1
+        assert "'xml' is no format: give value, key-value, ndjson, json, or a template" in result.stderr
+
+    def test_templates(self, cluster: FakeCluster, topic: FakeTopic) -> None:
+        put(topic, [b"v", None], keys=[b"k", None], headers=[[("h", b"x")], None])
+        result = consume(cluster, topic, "--from", "earliest", "--end", "-o", "%t/%p@%o %d %k=%v{hex} [%h] %S\\n")
+        assert result.lines == [
+            f"{topic.name}/0@0 2023-11-14T22:13:20.000Z k=76 [h=x] 1",
+            f"{topic.name}/0@1 2023-11-14T22:13:20.001Z = [] -1",
+        ]
+
+
 class TestEnd:
     def test_max_records_may_end_within_a_batch(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         put(topic, [b"%d" % number for number in range(10)])
@@ -207,7 +291,7 @@ class TestEnd:
         put(topic, [b"a", b"b"])
         path = tmp_path / "out"
         path.write_bytes(b"something longer from before")
-        result = consume(cluster, topic, "--from", "earliest", "--max-records", "2", "--output", str(path))
+        result = consume(cluster, topic, "--from", "earliest", "--max-records", "2", "--file", str(path))
         assert result.stdout == b""
         assert path.read_bytes() == b"a\nb\n"
 
@@ -215,7 +299,7 @@ class TestEnd:
         self, cluster: FakeCluster, topic: FakeTopic, tmp_path: Path
     ) -> None:
         path = str(tmp_path / "no" / "such")
-        result = consume(cluster, topic, "--output", path)
+        result = consume(cluster, topic, "--file", path)
         assert result.code == 1
         assert result.stderr.startswith(f"Error: cannot write to {path}: No such file")
 

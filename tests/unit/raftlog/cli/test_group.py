@@ -136,7 +136,7 @@ class TestSeek:
     def test_usage(self, api: Api) -> None:
         assert group(api, "seek", "g").code == 2
         assert group(api, "seek", "g", "--to", "latest", "--shift-by", "1").code == 2
-        assert group(api, "seek", "g", "--by-duration", "1h").code == 2
+        assert group(api, "seek", "g", "--by-duration", "1x").code == 2
         assert group(api, "seek", "g", "--to", "latest", "--topic", "t:x").code == 2
 
     def test_positions_to_seek_to(self) -> None:

@@ -102,7 +102,7 @@ class TestUser:
         assert found is not None and not found.superuser and not found.argon2
         with_password(api, "bob")
         assert user(api, "delete", "alice", "nobody", "--yes").text == "Deleted user alice.\n"
-        assert user(api, "delete", "bob", stdin=b"n\n").code == 130
+        assert user(api, "delete", "bob", stdin=b"n\n").code == 1
         assert user(api, "delete", "bob", stdin=b"y\n").text == "Deleted user bob.\n"
         assert list(broker.view.security.users()) == []
         both = user(api, "create", "x", "--no-password", "--password-file", "-")
@@ -137,7 +137,7 @@ class TestToken:
         refused = call(api, "token", "create")
         assert refused.code == 1 and "name the user with --user" in refused.stderr
 
-    @pytest.mark.parametrize("lifetime", ["0d", "5", "d", "-5d", "5w", "1.5d", "9999999d"])
+    @pytest.mark.parametrize("lifetime", ["0d", "-1d", "5", "d", "9999999d", "1y", "x"])
     def test_lifetimes(self, api: Api, lifetime: str) -> None:
         assert call(api, "token", "create", "--user", "alice", "--expires", lifetime).code == 2
 
@@ -200,7 +200,7 @@ class TestAcl:
         assert [row[-1] for row in planned.table("Principal")[1:]] == ["ord", "orders"]
         assert len(broker.view.security.rules()) == 3
         kept = call(api, "acl", "delete", "--principal", "User:alice", stdin=b"n\n")
-        assert kept.code == 130 and "Delete 3 rules?" in kept.stderr and len(broker.view.security.rules()) == 3
+        assert kept.code == 1 and "Delete 3 rules?" in kept.stderr and len(broker.view.security.rules()) == 3
         call(api, "acl", "delete", "--topic", "orders", "--topic", "payments", "--yes")
         assert [rule.name for rule in broker.view.security.rules()] == ["ord"]
         call(api, "acl", "delete", "--permission", "deny", "--yes")
