@@ -167,6 +167,7 @@ ROUTES: tuple[Route, ...] = (
     route(
         "DELETE", "/v1/groups/{group}/members/{member}", groups.leave_group, on_group(Operation.READ), ("incarnation",)
     ),
+    route("POST", "/v1/groups/{group}/offsets/delete", group_offsets.delete_offsets, on_group(Operation.DELETE)),
     route("POST", "/v1/groups/{group}/seek", group_offsets.seek, on_group(Operation.READ)),
     route("GET", "/v1/transactions", transactions.list_transactions, by_entry),
     route("POST", "/v1/transactions/initialize", transactions.initialize, by_content),

@@ -285,6 +285,14 @@ class Admin:
         """Delete the access rules that match a filter, all or none; with its `dry_run` only return them."""
     def delete_group(self, group: str) -> None:
         """Delete a group with its offsets. Raises `InvalidRequest` (`unknown_group`, `group_not_empty`)."""
+    def delete_group_offsets(
+        self, group: str, topics: Mapping[str, Sequence[int] | None], *, plan: bool = False
+    ) -> list[GroupOffsetInfo]:
+        """Delete a group's committed offsets by topic, with partitions or None for all; return what they were.
+
+        With `plan`, only return them. Raises `InvalidRequest` (`unknown_group`, `unknown_topic`, `not_found` if there
+        are none, `group_not_empty` if a member reads one of the partitions).
+        """
     def delete_position(self, name: str, value: int) -> None:
         """Delete a named position permanently: the work that it protects may then be published again.
 
@@ -402,6 +410,12 @@ class Admin:
         """Return a named position as the quorum has it now; None if nothing was ever committed under that name."""
     def quorum(self) -> QuorumInfo:
         """Return the state of the metadata quorum."""
+    def remove_member(self, group: str, member_id: str, incarnation: int) -> None:
+        """Remove a member from its group; its partitions move to the others.
+
+        A consumer that is still running joins again. Raises `InvalidRequest` (`unknown_member`, `member_fenced`: it has
+        joined again since).
+        """
     def remove_voter(self, node: int, *, plan: bool = False) -> VotersChange:
         """Make a voter of the metadata quorum an observer; with `plan`, only report the outcome.
 

@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups: read (with lag), commit, and seek with a plan.
+"""Committed offsets of consumer groups: read (with lag), commit, delete, and seek with a plan.
 
 Reads are linearizable (S7): a consumer that was just assigned a partition continues exactly at its predecessor's last
 accepted commit (S8).
@@ -68,6 +68,22 @@ async def commit_offsets(call: Call) -> web.StreamResponse:
     call.check_request(commit)
     await call.context.decided(partial(call.service.groups.commit, commit, principal=call.principal))
     return web.Response(status=204)
+
+
+async def delete_offsets(call: Call) -> web.StreamResponse:
+    """Delete the group's offsets in some partitions, which no member may have, or only return them."""
+    asked = await read_json(call, documents.DeleteOffsets)
+    _check_named(call, (one.topic for one in asked.topics))
+    group = await group_of(call)
+    view = call.view
+    committed = dict(view.groups.offsets(group.group_id))
+    partitions = [partition for partition in _named(view, asked.topics) if partition in committed]
+    deleted = [_row(view, partition, committed[partition], None, None) for partition in partitions]
+    if not partitions:
+        raise InvalidRequest("not_found", f"group {group.group_id!r} has committed no offset there")
+    if not asked.plan:
+        await call.context.decided(partial(call.service.groups.delete_offsets, group.group_id, partitions))
+    return json_reply(documents.DeletedOffsets(group.group_id, not asked.plan, deleted))
 
 
 async def seek(call: Call) -> web.StreamResponse:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from raftlog import wire
 from raftlog.errors import InvalidRequest
+from raftlog.model import TopicPartition
 from raftlog.ports import Answer
 
 MAX_NAME_LENGTH = 255
@@ -75,3 +76,6 @@ class GroupService(Protocol):
         """
 
     def delete(self, group_id: str, answer: Answer[int]) -> None: ...
+
+    def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], answer: Answer[int]) -> None:
+        """Delete the group's offsets in these partitions, all or none. No member may have one of them."""

@@ -218,7 +218,18 @@ class Delete(WireStruct, frozen=True, tag="delete"):
     group_id: GroupIdField
 
 
-GroupChange: TypeAlias = Join | Leave | Fence | Release | Assign | Commit | Reset | Expire | Delete
+class DeleteOffsets(WireStruct, frozen=True, tag="delete_offsets"):
+    """An operator's deletion of the group's offsets in these partitions, all or none (KIP-496). No member may have one
+    of them. Needs `SECURITY_FEATURE_LEVEL`.
+
+    A group without members and offsets is removed, as by `Expire`.
+    """
+
+    group_id: GroupIdField
+    partitions: Partitions
+
+
+GroupChange: TypeAlias = Join | Leave | Fence | Release | Assign | Commit | Reset | Expire | Delete | DeleteOffsets
 
 
 class ChangeGroups(WireStruct, frozen=True, tag="change_groups.1"):

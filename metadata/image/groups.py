@@ -25,6 +25,7 @@ from metadata.commands.groups import (
     ChangeGroupsAs,
     Commit,
     Delete,
+    DeleteOffsets,
     Expire,
     Fence,
     GroupChange,
@@ -82,6 +83,8 @@ def _change(state: ClusterImage, change: GroupChange, index: int, term: int, pri
             return _other_term(change.term, term) or _expire(state, change)
         case Delete():
             return _delete(state, change)
+        case DeleteOffsets():
+            return _delete_offsets(state, change)
 
 
 def topic_removed(state: ClusterImage, topic_id: TopicId, index: int) -> None:
@@ -396,6 +399,27 @@ def _delete(state: ClusterImage, delete: Delete) -> Refused | None:
     if group.members:
         return _has_members(group)
     state.groups.remove_group(group)
+    return None
+
+
+def _delete_offsets(state: ClusterImage, delete: DeleteOffsets) -> Refused | None:
+    group = state.groups.by_id.get(delete.group_id)
+    if group is None:
+        return Refused("unknown_group", f"there is no group {delete.group_id!r}")
+    named = unpack_partitions(delete.partitions)
+    for _, member in sorted(group.members.items()):  # a node that began from a snapshot holds them in another order
+        held = next((one for one in named if one in member.owned or one in member.target), None)
+        if held is not None:
+            topic = state.topics.get(held.topic_id)
+            where = f"{topic.name if topic is not None else held.topic_id.hex()}/{held.partition}"
+            told = f"member {member.member_id!r} of group {delete.group_id!r} reads {where}: stop it first"
+            return Refused("group_not_empty", told)
+    offsets = state.groups.offsets_of(delete.group_id)
+    gone = in_order(one for one in named if one in offsets)
+    if len(gone) == len(offsets) and not group.members:
+        state.groups.remove_group(group)
+    elif gone:
+        state.groups.remove_offsets(delete.group_id, gone)
     return None
 
 

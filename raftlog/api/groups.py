@@ -211,6 +211,20 @@ class SeekGroup(Request, frozen=True):
     """The group's isolation: a partition ends at its last stable offset, or at its high watermark."""
 
 
+class DeleteOffsets(Request, frozen=True):
+    topics: Annotated[list[SeekTopic], Meta(min_length=1, max_length=MAX_SUBSCRIBED_TOPICS)]
+    plan: bool = False
+    """Only return what would be deleted."""
+
+
+class DeletedOffsets(msgspec.Struct, frozen=True):
+    """The committed offsets that were deleted or, if it is not `applied`, would be."""
+
+    group: str
+    applied: bool
+    offsets: list[GroupOffsetInfo]
+
+
 class SoughtOffset(OfTopicPartition, frozen=True):
     """A group's previous and new (or planned) committed offset in a partition."""
 

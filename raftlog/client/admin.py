@@ -21,6 +21,8 @@ import msgspec
 
 from raftlog.api.cluster import ClusterInfo, FeatureLevelFinalized, FinalizeFeatureLevel, HealthInfo, RollCheck
 from raftlog.api.groups import (
+    DeletedOffsets,
+    DeleteOffsets,
     GroupInfo,
     GroupOffsetInfo,
     GroupOffsets,
@@ -557,6 +559,27 @@ class Admin:
     async def delete_group(self, group: str) -> None:
         """Delete a group with its offsets. Raises `InvalidRequest` (`unknown_group`, `group_not_empty`)."""
         await self._api.change("DELETE", group_path(group), None)
+
+    async def delete_group_offsets(
+        self, group: str, topics: Mapping[str, Sequence[int] | None], *, plan: bool = False
+    ) -> list[GroupOffsetInfo]:
+        """Delete a group's committed offsets by topic, with partitions or None for all; return what they were.
+
+        With `plan`, only return them. Raises `InvalidRequest` (`unknown_group`, `unknown_topic`, `not_found` if there
+        are none, `group_not_empty` if a member reads one of the partitions).
+        """
+        named = [SeekTopic(topic, None if some is None else list(some)) for topic, some in topics.items()]
+        path = f"{group_path(group)}/offsets/delete"
+        return (await self._api.change("POST", path, DeletedOffsets, DeleteOffsets(named, plan))).offsets
+
+    async def remove_member(self, group: str, member_id: str, incarnation: int) -> None:
+        """Remove a member from its group; its partitions move to the others.
+
+        A consumer that is still running joins again. Raises `InvalidRequest` (`unknown_member`, `member_fenced`: it has
+        joined again since).
+        """
+        path = f"{group_path(group)}/members/{quote(member_id, safe='')}?incarnation={incarnation}"
+        await self._api.change("DELETE", path, None)
 
     # --- Transactions -------------------------------------------------------------------------------------------------
 

@@ -150,7 +150,10 @@ SAMPLES: list[envelope.Command] = [
         )
     ),
     s.BootstrapSecurity(put_user("root", superuser=True), put_token(2, "root")),
-    g.ChangeGroupsAs((g.Delete("readers"), g.Delete("others")), ("alice", "")),
+    g.ChangeGroupsAs(
+        (g.Delete("readers"), g.Delete("others"), g.DeleteOffsets("third", (g.TopicPartitions(TOPIC, (0, 2)),))),
+        ("alice", "", ""),
+    ),
     t.ChangeTransactionsAs((t.RetireBlock("spark/q/1"),), ("alice",)),
     c.GrantProducerIdsTo(_N(1), _N(9), 1000, "alice"),
 ]

@@ -1,4 +1,7 @@
-"""`raftlog consume` as a member of a group, against a node: it continues, and commits only what was written (S8)."""
+"""`raftlog consume` as a member of a group, against a node: it continues, and commits only what was written (S8).
+
+Offsets and sizes of its topics as well.
+"""
 
 from __future__ import annotations
 
@@ -68,3 +71,27 @@ def test_a_missing_topic_is_an_error_at_once(node: LocalCluster) -> None:
     result = consume(node, "sales-ew", "--group", "g3", "--timeout", "1")
     assert result.code == 1
     assert result.stderr.startswith("Error: there is no topic 'sales-ew'. Did you mean 'sales-eu'")
+
+
+def test_offsets_and_sizes_of_topics(node: LocalCluster) -> None:
+    with Admin(node.bootstrap) as admin:
+        admin.create_topic("sized", partitions=2)
+    produce(node, "sized", *[b"x" * 100] * 50)
+    offsets = run("topic", "offsets", "sized", bootstrap=node.bootstrap)
+    assert offsets.table("Topic") == [
+        ["Topic", "Partition", "Earliest", "Latest", "Offsets"],
+        ["sized", "0", "0", "50", "50"],
+        ["sized", "1", "0", "0", "0"],
+    ]
+    recent = run("topic", "offsets", "sized", "--at", "1h", "-o", "json", bootstrap=node.bootstrap)
+    assert [(one["partition"], one["offset"]) for one in recent.json] == [(0, 0), (1, None)]
+    assert run("topic", "offsets", "sized", "--at", "soon", bootstrap=node.bootstrap).code == 2
+    sizes = run("topic", "sizes", "sized", "--by", "replica", bootstrap=node.bootstrap)
+    assert sizes.code == 0, sizes.stderr
+    header, first, second = sizes.table("Topic")
+    shown = dict(zip(header, first, strict=False))
+    assert (shown["Partition"], shown["Broker"], shown["LogEndOffset"], shown["OffsetLag"]) == ("0", "0", "50", "0")
+    assert int(shown["Bytes"]) > 5000 > int(dict(zip(header, second, strict=False))["Bytes"])
+    (by_topic,) = run("topic", "sizes", "sized", "-o", "json", bootstrap=node.bootstrap).json
+    assert (by_topic["topic"], by_topic["partitions"], by_topic["replicas"]) == ("sized", 2, 2)
+    assert run("topic", "sizes", "sizes", bootstrap=node.bootstrap).stderr.endswith("Did you mean 'sized'?\n")

@@ -18,6 +18,7 @@ from metadata.commands.groups import (
     Assign,
     Commit,
     Delete,
+    DeleteOffsets,
     Expire,
     Fence,
     GroupChange,
@@ -26,8 +27,10 @@ from metadata.commands.groups import (
     Release,
     Reset,
     TopicPartitions,
+    pack_partitions,
 )
 from metadata.commands.groups import OffsetToCommit as CommandOffset
+from metadata.commands.security import SECURITY_FEATURE_LEVEL
 from metadata.controller.group_coordinator import AssignmentJob, Coordinator
 from metadata.quorum.port import MetadataQuorum
 from metadata.records.owners import NO_OWNER
@@ -35,7 +38,7 @@ from metadata.rules.assignors import DEFAULT_ASSIGNOR
 from metadata.view import ClusterView, GroupChanged, MetadataEvent, TopicChanged, TopicRemoved
 from raftlog.broker.unforeseen import raise_soon
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
-from raftlog.model import NO_BROKER, BrokerId, Offset, TopicId
+from raftlog.model import NO_BROKER, BrokerId, Offset, TopicId, TopicPartition
 from raftlog.patterns import full_matcher
 from raftlog.ports import Answer, Clock, Logger, Scheduler, Timer, Worker
 from raftlog.wire import (
@@ -55,6 +58,7 @@ from raftlog.wire import (
     OffsetToCommit,
 )
 
+from .feature_levels import check_level
 from .group_answers import membership_of, offsets_of
 from .group_batches import GroupBatches
 from .replies import Reply
@@ -270,6 +274,16 @@ class Groups:
 
     def delete(self, group_id: str, answer: Answer[int]) -> None:
         self._submit(Delete(group_id), answer)
+
+    def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], answer: Answer[int]) -> None:
+        reply = Reply(self._scheduler, answer)
+
+        def propose() -> None:
+            check_level(self._view.feature_level, SECURITY_FEATURE_LEVEL, "offsets can be deleted")
+            change = DeleteOffsets(group_id, pack_partitions(partitions))
+            self._batches.submit(change, reply.give)
+
+        reply.attempt(propose)
 
     # --- Inside a request --------------------------------------------------------------------------------------------
 

@@ -1,30 +1,33 @@
 """`raftlog group`: consumer groups, with the columns of Kafka's `kafka-consumer-groups`.
 
-`seek` and `delete` show what they would do and ask for confirmation; `--plan` only shows it. Both need a group without
-members: a running consumer would overwrite changed offsets with its next commit.
+Changes show what they would do and ask for confirmation; `--plan` only shows it. `seek`, `import` and `delete` need a
+group without members: a running consumer would overwrite changed offsets with its next commit.
 
-This module also parses the arguments of `seek`: places, durations, topics.
+This module also parses their arguments: places, durations, topics, exported offsets.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import rich_click as click
 
-from raftlog.cli.terminal.command import command, option
+from raftlog.cli.terminal.command import argument, command, option
 from raftlog.cli.terminal.confirm import confirm
+from raftlog.cli.terminal.nearest import did_you_mean
 from raftlog.cli.terminal.options import Group, Isolation, PlanDeletion, Yes, parse_from
 from raftlog.cli.terminal.output import Output, Row, counted, dash, listing, show
 from raftlog.cli.terminal.units import duration_ms
+from raftlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from raftlog.api.groups import AssignedTopic, GroupInfo, GroupMemberInfo, GroupOffsetInfo, SoughtOffset
     from raftlog.client.admin import SeekTo
     from raftlog.sync import Admin
 
+_EXPORTED = re.compile(r"([A-Za-z0-9._-]{1,249}),([0-9]{1,10}),([0-9]{1,19})", re.ASCII)
 _TOPIC = re.compile(r"([^:]+)(?::([0-9]{1,10}(?:,[0-9]{1,10})*))?", re.ASCII)
 
 
@@ -187,6 +190,173 @@ def delete(admin: Admin, name: Group, plan: PlanDeletion = False, yes: Yes = Fal
         admin.delete_group(name)
     text = listing(OFFSET_COLUMNS, list(_offset_rows(found, offsets)))
     show(output, offsets, text if plan else lambda wide: f"Deleted group {name}.")
+
+
+@command(group, "delete-offsets")
+def delete_offsets(
+    admin: Admin,
+    name: Group,
+    topic: Annotated[
+        tuple[str, ...],
+        option("Topic or some of its partitions; repeatable.", metavar="TOPIC[:0,1,...]", required=True),
+    ],
+    plan: PlanDeletion = False,
+    yes: Yes = False,
+    output: Output = "table",
+) -> None:
+    """Delete a group's committed offsets in partitions that no member reads.
+
+    Examples:
+        raftlog group delete-offsets billing --topic orders-old --plan
+        raftlog group delete-offsets billing --topic orders:0,1
+    """
+    topics = parse_topics(topic) or {}
+    deleted = admin.delete_group_offsets(name, topics, plan=True)
+    columns = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET")
+    text = listing(columns, [(name, one.topic, one.partition, one.offset) for one in deleted])
+    if not plan:
+        if not yes:
+            click.echo(text(False), err=True)
+            confirm(f"Delete {counted(len(deleted), 'committed offset')} of group {name}?")
+        deleted = admin.delete_group_offsets(name, topics)
+    done = f"Deleted {counted(len(deleted), 'committed offset')} of group {name}."
+    show(output, deleted, text if plan else lambda wide: done)
+
+
+@command(group, "remove-members")
+def remove_members(
+    admin: Admin,
+    name: Group,
+    member: Annotated[
+        tuple[str, ...], option("Member id, or instance id of a static member; repeatable.", metavar="ID")
+    ] = (),
+    all_members: Annotated[bool, option("Remove all members.", "--all")] = False,
+    plan: Annotated[bool, "Show what would be removed, without removing it."] = False,
+    yes: Yes = False,
+    output: Output = "table",
+) -> None:
+    """Remove members from a group; their partitions move to the others. A consumer that still runs joins again.
+
+    Examples:
+        raftlog group remove-members billing --member worker-3
+        raftlog group remove-members billing --all --plan
+    """
+    if bool(member) == all_members:
+        raise click.UsageError("name members with --member, or give --all")
+    known = admin.describe_group(name).members
+    chosen = [one for one in known if all_members or one.member_id in member or (one.instance_id or "-") in member]
+    missing = [one for one in member if not any(one in (known.member_id, known.instance_id) for known in chosen)]
+    if missing:
+        suggestion = did_you_mean(missing[0], [one.instance_id or one.member_id for one in known])
+        raise InvalidRequest("unknown_member", f"group {name} has no member {missing[0]!r}.{suggestion}")
+    text = listing(MEMBER_COLUMNS, [_member_row(name, one) for one in chosen], WIDE_MEMBER_COLUMNS)
+    if not plan and chosen:
+        if not yes:
+            click.echo(text(False), err=True)
+            confirm(f"Remove {counted(len(chosen), 'member')} from group {name}?")
+        for one in chosen:
+            admin.remove_member(name, one.member_id, one.incarnation)
+    done = f"Removed {counted(len(chosen), 'member')} from group {name}."
+    show(output, chosen, text if plan else lambda wide: done)
+
+
+@command(group, "export")
+def export_offsets(
+    admin: Admin,
+    name: Group,
+    topic: Annotated[
+        tuple[str, ...],
+        option("Only this topic or its partitions; repeatable.", metavar="TOPIC[:0,1,...]"),
+    ] = (),
+) -> None:
+    """Write a group's committed offsets to standard output, in the CSV of `kafka-consumer-groups --export`.
+
+    Examples:
+        raftlog group export billing > billing.csv
+    """
+    wanted = parse_topics(topic)
+    for one in admin.group_offsets(name):
+        some = None if wanted is None else wanted.get(one.topic, [])
+        if one.offset is not None and (some is None or one.partition in some):
+            click.echo(f"{one.topic},{one.partition},{one.offset}")
+
+
+@command(group, "import")
+def import_offsets(
+    admin: Admin,
+    name: Group,
+    file: Annotated[str, argument(metavar="FILE|-", type=click.Path(exists=True, dir_okay=False, allow_dash=True))],
+    plan: Annotated[bool, "Show the new offsets without changing anything."] = False,
+    yes: Yes = False,
+    isolation: GroupIsolation = "read_committed",
+    output: Output = "table",
+) -> None:
+    """Set a group's committed offsets to those of a file of `topic,partition,offset` lines, which `export` writes.
+
+    The group must have no members; it is created if it does not exist. The change is exactly what was shown.
+
+    Examples:
+        raftlog group import billing billing.csv --plan
+        raftlog group export billing | raftlog group import billing-copy - --yes
+    """
+    with click.open_file(file, encoding="utf-8") as lines:
+        rows = parse_offsets(lines, "standard input" if file == "-" else file)
+    sought = _planned(admin, name, rows)
+    if not plan:
+        if not yes:
+            click.echo(_seek_text(name, sought)(False), err=True)
+            confirm(f"Change the offsets of group {name} in {counted(len(sought), 'partition')}?")
+        sought = admin.seek_group_as_planned(name, sought, isolation)
+    show(output, sought, _seek_text(name, sought))
+
+
+def parse_offsets(lines: Iterable[str], where: str) -> dict[tuple[str, int], int]:
+    """Return the offsets of `topic,partition,offset` lines. Raises `InvalidRequest`, which names the line."""
+    rows: dict[tuple[str, int], int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _EXPORTED.fullmatch(line.strip())
+        if match is None:
+            raise InvalidRequest("invalid_request", f"{where}, line {number}: it must be topic,partition,offset")
+        place = (match[1], int(match[2]))
+        if place in rows:
+            raise InvalidRequest("invalid_request", f"{where}, line {number}: {match[1]}/{match[2]} is there twice")
+        rows[place] = int(match[3])
+    if not rows:
+        raise InvalidRequest("invalid_request", f"{where} has no offsets")
+    return rows
+
+
+def _planned(admin: Admin, name: str, rows: Mapping[tuple[str, int], int]) -> list[SoughtOffset]:
+    """Return the plan of an import. Raises `InvalidRequest` for a place that does not exist or an offset outside it."""
+    try:
+        committed = {(one.topic, one.partition): one.offset for one in admin.group_offsets(name)}
+    except InvalidRequest as error:
+        if error.code != "unknown_group":
+            raise
+        committed = {}
+    planned: list[SoughtOffset] = []
+    for topic in dict.fromkeys(topic for topic, _ in rows):
+        described = admin.describe_topic(topic)
+        numbers = [number for other, number in rows if other == topic]
+        firsts = admin.list_offsets(topic, "earliest", numbers, topic_id=described.id)
+        lasts = admin.list_offsets(topic, "latest", numbers, topic_id=described.id)
+        for first, last in zip(firsts, lasts, strict=True):
+            place, low, high = (topic, first.partition), first.offset or 0, last.offset or 0
+            wanted = rows[place]
+            if first.error is None and last.error is None and not low <= wanted <= high:
+                told = f"{topic}/{first.partition}: {wanted} is not between {low} and {high}"
+                raise InvalidRequest("offset_out_of_range", told)
+            row = (topic, described.id, first.partition, committed.get(place), wanted, low, high)
+            planned.append(_sought(*row))
+    return planned
+
+
+def _sought(*row: Any) -> SoughtOffset:
+    from raftlog.api.groups import SoughtOffset
+
+    return SoughtOffset(*row)
 
 
 def _seek_text(group: str, sought: Sequence[SoughtOffset]) -> Callable[[bool], str]:

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import msgspec
 import rich_click as click
 
+from raftlog.cli.records.sizes import Replica, sizes_by, sizes_text
 from raftlog.cli.terminal.command import command, option
 from raftlog.cli.terminal.confirm import confirm
+from raftlog.cli.terminal.exit_codes import EXIT_UNHEALTHY
 from raftlog.cli.terminal.options import (
+    COUNT,
     PARTITION_COUNT,
     AnyTopics,
+    Isolation,
     Name,
     PlanDeletion,
     ReplicationFactor,
@@ -25,8 +29,9 @@ from raftlog.cli.terminal.options import (
     Topics,
     Yes,
     parse_settings,
+    parse_time,
 )
-from raftlog.cli.terminal.output import Output, counted, fields, listing, show
+from raftlog.cli.terminal.output import Output, counted, dash, fields, listing, show
 from raftlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -34,6 +39,28 @@ if TYPE_CHECKING:
     from raftlog.sync import Admin
 
 CONCURRENT_REQUESTS = 8
+
+
+class OffsetsOfPartition(msgspec.Struct, frozen=True):
+    """The offsets of a partition: `[earliest, latest)`. None if it did not answer."""
+
+    topic: str
+    partition: int
+    earliest: int | None
+    latest: int | None
+    offsets: int | None
+    """Number of offsets; a compacted log has fewer records."""
+    error: str | None
+
+
+class TopicOffset(msgspec.Struct, frozen=True):
+    """One offset of a partition; None if it has no record that late."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    timestamp_ms: int | None
+    error: str | None
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -202,6 +229,114 @@ def delete_records(
     deleted = admin.delete_records(name, {one.partition: one.before for one in planned}, topic_id=topic_id)
     rows = [(name, one.partition, one.log_start_offset) for one in deleted]
     show(output, deleted, listing(("Topic", "Partition", "LogStartOffset"), rows))
+
+
+@command(topic)
+def offsets(
+    admin: Admin,
+    topics: AnyTopics = (),
+    at: Annotated[
+        str | None,
+        option(
+            "Show one offset: earliest, latest, or that of a time (@MILLISECONDS, ISO 8601, 2h for that long ago).",
+            metavar="earliest|latest|TIME",
+        ),
+    ] = None,
+    partition: Annotated[tuple[int, ...], COUNT, "Only this partition; repeatable."] = (),
+    isolation: Annotated[Isolation, "Where a partition ends: its last stable offset, or its high watermark."] = (
+        "read_committed"
+    ),
+    output: Output = "table",
+) -> int:
+    """Show the first offset, the end, or the offset at a time, of each partition (default: of all topics).
+
+    Exit code 10: a partition did not answer.
+
+    Examples:
+        raftlog topic offsets orders
+        raftlog topic offsets orders --at 2h
+        raftlog topic offsets orders --at 2026-01-31T12:00:00Z --partition 0
+    """
+    wanted = list(dict.fromkeys(topics)) or [one.name for one in admin.list_topics()]
+    some = list(partition) or None
+    if at is None:
+        ranges = [row for name in wanted for row in _ranges(admin, name, some, isolation)]
+        rows = [
+            (r.topic, r.partition, dash(r.earliest), dash(r.latest), dash(r.offsets), r.error or "-") for r in ranges
+        ]
+        failed = any(one.error for one in ranges)
+        columns = ("Topic", "Partition", "Earliest", "Latest", "Offsets") + ("Error",) * failed
+        show(output, ranges, listing(columns, rows))
+        return EXIT_UNHEALTHY if failed else 0
+    moment = _moment(at)
+    found = [
+        TopicOffset(
+            name, one.partition, one.offset, one.timestamp_ms, one.error.detail if one.error is not None else None
+        )
+        for name in wanted
+        for one in admin.list_offsets(name, moment, some, isolation=isolation)
+    ]
+    failed = any(one.error for one in found)
+    columns = ("Topic", "Partition", "Offset", "TimestampMs") + ("Error",) * failed
+    lines = [(o.topic, o.partition, dash(o.offset), dash(o.timestamp_ms), o.error or "-") for o in found]
+    show(output, found, listing(columns, lines))
+    return EXIT_UNHEALTHY if failed else 0
+
+
+@command(topic, "sizes")
+def show_sizes(
+    admin: Admin,
+    topics: AnyTopics = (),
+    by: Annotated[Literal["topic", "partition", "broker", "replica"], "What to add up."] = "topic",
+    output: Output = "table",
+) -> int:
+    """Show how many bytes topics take on the disks of brokers (default: all topics).
+
+    Exit code 10: a broker did not answer, so its replicas are missing.
+
+    Examples:
+        raftlog topic sizes
+        raftlog topic sizes orders --by replica
+        raftlog topic sizes --by broker -o json
+    """
+    held = admin.replicas()
+    for name in topics:
+        admin.describe_topic(name)
+    replicas = [
+        Replica(broker, one.topic, one.partition, one.role, one.log_end_offset, one.size_bytes)
+        for broker, some in sorted(held.items())
+        for one in some
+        if not topics or one.topic in topics
+    ]
+    found = sizes_by(by, replicas)
+    show(output, found, lambda wide: sizes_text(by, found))
+    silent = sorted({node.id for node in admin.cluster().nodes} - set(held))
+    if silent:
+        missing = ", ".join(map(str, silent))
+        click.echo(f"These brokers did not answer, so their replicas are missing: {missing}", err=True)
+    return EXIT_UNHEALTHY if silent else 0
+
+
+def _ranges(admin: Admin, name: str, some: Sequence[int] | None, isolation: Isolation) -> list[OffsetsOfPartition]:
+    firsts = admin.list_offsets(name, "earliest", some, isolation=isolation)
+    lasts = admin.list_offsets(name, "latest", some, isolation=isolation)
+    found = []
+    for first, last in zip(firsts, lasts, strict=True):
+        error = first.error or last.error
+        count = None if first.offset is None or last.offset is None else last.offset - first.offset
+        row = (name, first.partition, first.offset, last.offset, count, error.detail if error is not None else None)
+        found.append(OffsetsOfPartition(*row))
+    return found
+
+
+def _moment(at: str) -> Literal["earliest", "latest"] | int:
+    """Raises `click.BadParameter`."""
+    if at in ("earliest", "latest"):
+        return at  # type: ignore[return-value]
+    found = parse_time(at)
+    if found is None:
+        raise click.BadParameter(f"{at!r} is no time: use earliest, latest, @MILLISECONDS, 2026-01-31T12:00:00Z or 2h")
+    return found
 
 
 def _description(description: TopicDescription, wide: bool) -> str:

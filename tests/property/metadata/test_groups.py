@@ -12,6 +12,7 @@ from metadata.commands.groups import (
     ChangeGroups,
     Commit,
     Delete,
+    DeleteOffsets,
     Expire,
     Fence,
     GroupChange,
@@ -20,6 +21,7 @@ from metadata.commands.groups import (
     Release,
     Reset,
     pack_partitions,
+    unpack_partitions,
 )
 from metadata.commands.results import GroupsChanged
 from metadata.image.image import ClusterImage
@@ -74,6 +76,7 @@ class Mess:
                 Reset("readers", group.epoch, NOW_MS, (OffsetToCommit(TOPIC, 0, Offset(1)),)),
                 Expire("readers", group.epoch, self.cluster.term, NOW_MS + self.random.choice((0, 1))),
                 Delete("readers"),
+                DeleteOffsets("readers", pack_partitions(tps(self.random.randrange(PARTITIONS)))),
             ]
         )
 
@@ -106,15 +109,19 @@ class Mess:
         members: dict[str, MemberRecord],
     ) -> None:
         after = self.cluster.image.groups.offsets_of("readers")
-        if refused or not isinstance(change, Reset | Expire | Delete):
+        if refused or not isinstance(change, Reset | Expire | Delete | DeleteOffsets):
             for partition, committed in before.items():
                 assert after[partition].offset >= committed.offset, change  # type: ignore[attr-defined]
+        if isinstance(change, DeleteOffsets) and not refused:
+            named = set(unpack_partitions(change.partitions))
+            assert not any(named & {*member.owned, *member.target} for member in members.values())
+            assert dict(after) == {partition: one for partition, one in before.items() if partition not in named}
         if isinstance(change, Commit) and not refused:
             member = members[change.member_id]
             assert member.incarnation == change.incarnation
             for one in change.offsets:
                 assert member.owned[TopicPartition(one.topic_id, one.partition)] <= change.generation
-        if not isinstance(change, Commit | Reset | Expire | Delete):
+        if not isinstance(change, Commit | Reset | Expire | Delete | DeleteOffsets):
             assert dict(after) == before
 
 

@@ -11,12 +11,14 @@ from metadata.commands.groups import (
     ChangeGroupsAs,
     Commit,
     Delete,
+    DeleteOffsets,
     GroupChange,
     Join,
     Leave,
     Release,
     Reset,
     TopicPartitions,
+    pack_partitions,
 )
 from metadata.controller.group_coordinator import Coordinator
 from metadata.image.group_state import GroupsState
@@ -29,7 +31,7 @@ from metadata.view import ClusterView
 from raftlog.broker.changes.group_answers import membership_of, offsets_of
 from raftlog.broker.changes.groups import command_offsets
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
-from raftlog.model import ClusterTime, PartitionRecord, TopicId, TopicPartition
+from raftlog.model import ClusterTime, PartitionRecord, TopicId, TopicPartition, TopicRecord
 from raftlog.patterns import full_matcher
 from raftlog.ports import Answer
 from raftlog.wire import (
@@ -71,6 +73,10 @@ class FakeGroups:
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionRecord]:
         return {record.topic_partition: record for record in self.view.partitions()}
+
+    @property
+    def topics(self) -> Mapping[TopicId, TopicRecord]:
+        return {topic.topic_id: topic for topic in self.view.topics()}
 
     @property
     def time(self) -> ClusterTime:
@@ -229,6 +235,9 @@ class FakeGroups:
 
     def delete(self, group_id: str, answer: Answer[int]) -> None:
         _answer(answer, lambda: self.change(Delete(group_id)))
+
+    def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition], answer: Answer[int]) -> None:
+        _answer(answer, lambda: self.change(DeleteOffsets(group_id, pack_partitions(partitions))))
 
 
 def _answer(answer: Answer[T], compute: Callable[[], T]) -> None:

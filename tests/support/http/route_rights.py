@@ -134,6 +134,9 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("POST", "/v1/groups/{group}/offsets"): Case(
             ((READ, GROUP), (READ, TOPIC)), {"offsets": [{**partition, "offset": 0}]}
         ),
+        ("POST", "/v1/groups/{group}/offsets/delete"): Case(
+            ((DELETE, GROUP), (READ, TOPIC)), {"topics": [{"topic": "t"}]}
+        ),
         ("POST", "/v1/groups/{group}/seek"): Case(
             ((READ, GROUP), (READ, TOPIC)), {"to": "earliest", "topics": [{"topic": "t"}]}
         ),

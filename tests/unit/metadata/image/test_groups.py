@@ -11,6 +11,7 @@ from metadata.commands.groups import (
     Assign,
     ChangeGroups,
     Delete,
+    DeleteOffsets,
     Expire,
     Fence,
     Leave,
@@ -318,6 +319,26 @@ def test_a_group_is_deleted_if_it_has_no_members() -> None:
     cluster.change(Delete("readers"))
     cluster.change(Delete("readers"), refused="unknown_group")
     assert cluster.view.groups.groups() == []
+
+
+def test_offsets_are_deleted_where_no_member_reads_s8() -> None:
+    cluster = two_members()
+    for name in ("a", "b"):
+        cluster.commit(name, {p.partition: 10 for p in cluster.member(name).owned})
+    everything = pack_partitions(tps(0, 1, 2, 3))
+    cluster.change(DeleteOffsets("readers", everything), refused="group_not_empty")
+    before = cluster.committed()
+    assert before, "a refused deletion changes nothing"
+    for name in ("a", "b"):
+        cluster.change(Leave("readers", name, cluster.member(name).incarnation, NOW_MS))
+    cluster.change(DeleteOffsets("nobody", everything), refused="unknown_group")
+    first = min(before)
+    cluster.change(DeleteOffsets("readers", pack_partitions(tps(first))))
+    assert cluster.committed() == {p: offset for p, offset in before.items() if p != first}
+    cluster.change(DeleteOffsets("readers", pack_partitions(tps(first))))  # idempotent
+    cluster.change(DeleteOffsets("readers", everything))
+    assert "readers" not in cluster.image.groups.by_id, "as after an expiry, no empty group is left"
+    assert cluster.image.groups.offset_count == 0
 
 
 # --- Topics ----------------------------------------------------------------------------------------------------------

@@ -169,3 +169,76 @@ class TestDelete:
         result = group(api, "delete", "g", "--yes")
         assert result.code == 1
         assert "stop them first" in result.stderr
+
+
+class TestDeleteOffsets:
+    def test_it_shows_asks_and_deletes_s8(self, api: Api) -> None:
+        commit(api, 4, 6)
+        planned = group(api, "delete-offsets", "g", "--topic", "t:1", "--plan")
+        assert planned.table("GROUP") == [["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET"], ["g", "t", "1", "6"]]
+        declined = group(api, "delete-offsets", "g", "--topic", "t:1", stdin=b"n\n")
+        assert declined.code == 1 and "Delete 1 committed offset of group g?" in declined.stderr
+        assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["4", "6"]
+        done = group(api, "delete-offsets", "g", "--topic", "t:1", "--yes")
+        assert done.text == "Deleted 1 committed offset of group g.\n"
+        assert [row[2:4] for row in group(api, "describe", "g").table("GROUP")[1:]] == [["0", "4"]]
+
+    def test_what_is_not_there_or_is_read_is_refused(self, api: Api) -> None:
+        commit(api, 4)
+        assert "has committed no offset there" in group(api, "delete-offsets", "g", "--topic", "t:1", "--yes").stderr
+        assert "no topic 'x'" in group(api, "delete-offsets", "g", "--topic", "x", "--yes").stderr
+        assert group(api, "delete-offsets", "g", "--yes").code == 2
+        member = join(api)
+        refused = group(api, "delete-offsets", "g", "--topic", "t", "--yes")
+        assert refused.code == 1 and f"member '{member}' of group 'g' reads t/0: stop it first" in refused.stderr
+
+
+class TestMembers:
+    def test_members_are_removed_by_id_or_instance(self, api: Api) -> None:
+        member = join(api)
+        assert group(api, "remove-members", "g", "--all", "--plan").table("GROUP")[1][:2] == ["g", member]
+        assert group(api, "remove-members", "g", "--member", "i-1", "--yes").text == "Removed 1 member from group g.\n"
+        assert group(api, "describe", "g", "--state", "-o", "json").json["members"] == []
+        again = join(api)
+        assert group(api, "remove-members", "g", "--member", again, "--yes").code == 0
+
+    def test_an_unknown_one_is_an_error_and_removes_none(self, api: Api) -> None:
+        member = join(api)
+        result = group(api, "remove-members", "g", "--member", member, "--member", "i-2", "--yes")
+        assert result.code == 1
+        assert result.stderr == "Error: group g has no member 'i-2'. Did you mean 'i-1'?\n"
+        assert len(group(api, "describe", "g", "--state", "-o", "json").json["members"]) == 1
+        assert group(api, "remove-members", "g").code == 2
+        assert group(api, "remove-members", "g", "--all", "--member", "i-1").code == 2
+
+
+class TestExport:
+    def test_an_export_can_be_imported_into_another_group(self, api: Api) -> None:
+        commit(api, 4, 6)
+        exported = group(api, "export", "g")
+        assert exported.text == "t,0,4\nt,1,6\n"
+        assert group(api, "export", "g", "--topic", "t:1").text == "t,1,6\n"
+        planned = group(api, "import", "copy", "-", "--plan", stdin=exported.stdout)
+        assert [row[3:] for row in planned.table("GROUP")] == [["CURRENT-OFFSET", "NEW-OFFSET"], ["-", "4"], ["-", "6"]]
+        assert "copy" not in group(api, "list").text
+        assert group(api, "import", "copy", "-", "--yes", stdin=exported.stdout).code == 0
+        assert group(api, "export", "copy").text == exported.text
+        back = group(api, "import", "copy", "-", "--yes", stdin=b"# by hand\n\nt,1,2\n")
+        assert back.code == 0 and group(api, "export", "copy").text == "t,0,4\nt,1,2\n"
+
+    @pytest.mark.parametrize(
+        ("lines", "told"),
+        [
+            (b"t,0,4\nt;1;6\n", "standard input, line 2: it must be topic,partition,offset"),
+            (b"t,0,4\nt,0,5\n", "line 2: t/0 is there twice"),
+            (b"\n", "standard input has no offsets"),
+            (b"t,0,11\n", "t/0: 11 is not between 0 and 10"),
+            (b"t,7,1\n", "topic t has no partition 7"),
+            (b"x,0,1\n", "there is no topic 'x'"),
+        ],
+    )
+    def test_a_wrong_line_changes_nothing_s11(self, api: Api, lines: bytes, told: str) -> None:
+        commit(api, 4)
+        result = group(api, "import", "g", "-", "--yes", stdin=lines)
+        assert result.code == 1 and told in result.stderr
+        assert group(api, "export", "g").text == "t,0,4\n"
