@@ -194,6 +194,7 @@ def _carry_out(admin: Admin, moves: Sequence[MoveInfo], moving: Moving) -> int:
     held = sizes(admin)
     under_way = {_name(one): one for one in admin.list_reassignments()}
     shown = [_shown(move, under_way.get(_name(move)), held.get(_name(move), 0)) for move in moves]
+    _warn_of_few(admin, moves)
     if moving.plan or not moves:
         show(moving.output, shown, lambda wide: _plan_text(shown))
         return 0
@@ -205,6 +206,21 @@ def _carry_out(admin: Admin, moves: Sequence[MoveInfo], moving: Moving) -> int:
     decided = [one for one, outcome in zip(shown, outcomes, strict=True) if outcome.error is None]
     watch(admin, map(_name, decided), sum(one.bytes for one in decided), moving.timeout)
     return _report(_arrived(admin, moves, outcomes), "moved", moving.output)
+
+
+def _warn_of_few(admin: Admin, moves: Sequence[MoveInfo]) -> None:
+    """Say on standard error which partitions could not be written to as soon as one replica is down."""
+    shrinking = [move for move in moves if len(move.target_replicas) < len(move.replicas)]
+    for topic in sorted({move.topic for move in shrinking}):
+        partitions = admin.describe_topic(topic).partitions
+        for move in shrinking:
+            replicas, needed = len(move.target_replicas), partitions[move.partition].min_insync_replicas
+            if move.topic == topic and replicas <= needed:
+                place = f"{topic}/{move.partition} would have {counted(replicas, 'replica')}"
+                click.echo(
+                    f"Warning: {place} and min.insync.replicas {needed}: with one of them down, acks=all fails there",
+                    err=True,
+                )
 
 
 def _shown(move: MoveInfo, before: ReassignmentInfo | None, size: int) -> ShownMove:

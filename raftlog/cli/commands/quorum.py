@@ -13,6 +13,7 @@ import rich_click as click
 from raftlog.cli.terminal.command import argument, command
 from raftlog.cli.terminal.options import NODE_NUMBER, PlanChange
 from raftlog.cli.terminal.output import Output, dash, fields, show, table
+from raftlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from raftlog.api.quorum import QuorumInfo, VotersChange
@@ -79,6 +80,10 @@ def add(admin: Admin, node: Node, plan: PlanChange = False, output: Output = "ta
     Examples:
         raftlog quorum add 3 --plan
     """
+    known = [one.id for one in admin.cluster().nodes]
+    if node not in known:
+        registered = ", ".join(map(str, sorted(known)))
+        raise InvalidRequest("not_found", f"node {node} is not registered (registered: {registered}): start it first")
     _show_change(admin.add_voter(node, plan=plan), output)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from metadata.view import BrokerChanged
 from raftlog.api.cluster import HealthInfo, RollCheck
 from raftlog.api.quorum import QuorumInfo
 from raftlog.cli.commands.cluster import NodeHealth, _merged
 from raftlog.cli.commands.quorum import _text as quorum_text
 from raftlog.cli.commands.quorum import description
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import BrokerId
+from raftlog.model import BrokerId, Endpoint
 from tests.support.cli_runner import Background, Result, impatient, run
 from tests.support.client.fake_broker import NODE, FakeBroker
 from tests.support.client.fake_cluster import FakeCluster
@@ -24,14 +26,14 @@ class OneNode(FakeBroker):
     """A broker whose own address is the one that is asked."""
 
     def move_to(self, port: int) -> None:
-        from dataclasses import replace
-
-        from metadata.view import BrokerChanged
-        from raftlog.model import Endpoint
-
         own = self.view.broker(NODE)
         assert own is not None
         self._event(BrokerChanged(replace(own, api=Endpoint("127.0.0.1", port))))
+
+    def register(self, number: int) -> None:
+        own = self.view.broker(NODE)
+        assert own is not None
+        self._event(BrokerChanged(replace(own, broker_id=BrokerId(number))))
 
 
 @pytest.fixture
@@ -175,6 +177,9 @@ class TestQuorum:
         assert ask(api, "quorum", "describe", "-o", "yaml").yaml == shown
 
     def test_voters_are_added_and_removed_and_a_plan_changes_nothing(self, api: Api, broker: OneNode) -> None:
+        stranger = ask(api, "quorum", "add", "3", "--plan")
+        assert stranger.stderr == "Error: node 3 is not registered (registered: 1): start it first\n"
+        broker.register(3)
         planned = ask(api, "quorum", "add", "3", "--plan")
         assert planned.code == 0 and "would be 1, 2, 3" in planned.text and "0 → 1" in planned.text
         assert broker.voters == (1, 2)

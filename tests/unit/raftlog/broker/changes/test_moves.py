@@ -187,7 +187,7 @@ class TestReassign:
         broker.cluster.fence(4)
         result = ask(api, "reassign", "orders/0=0,1,4", "orders/1=0,1,3")
         assert result.code == 1
-        assert result.text == "1 partition moved.\n" and "orders/0: broker 4 is fenced" in result.stderr
+        assert result.text == "1 partition moved, 1 failed.\n" and "orders/0: broker 4 is fenced" in result.stderr
 
     @pytest.mark.parametrize(
         "arguments",
@@ -198,6 +198,15 @@ class TestReassign:
     )  # fmt: skip
     def test_arguments_that_cannot_be_parsed_are_refused(self, api: Api, arguments: tuple[str, ...]) -> None:
         assert ask(api, "reassign", *arguments).code == 2
+
+    def test_too_few_replicas_for_the_minimum_are_warned_of(self, api: Api, broker: Moving) -> None:
+        result = ask(api, "reassign", "orders/0=0,1", "--plan")
+        assert result.code == 0
+        assert result.stderr == (
+            "Warning: orders/0 would have 2 replicas and min.insync.replicas 2: with one of them down, acks=all fails "
+            "there\n"
+        )
+        assert ask(api, "reassign", "orders/0=0,1,3", "--plan").stderr == ""
 
     @pytest.mark.parametrize("name", ["nowhere/0=1", "orders/9=1"])
     def test_unknown_topics_and_partitions_are_refused(self, api: Api, name: str) -> None:
@@ -221,7 +230,7 @@ class TestDrainAndBalance:
 
     def test_a_drain_that_is_impossible_is_refused_and_changes_nothing(self, api: Api, broker: Moving) -> None:
         result = ask(api, "drain", "0", "3", "4")
-        assert result.code == 1 and "only 2 live brokers would stay" in result.stderr
+        assert result.code == 1 and "orders/0 needs 3 replicas, and only 2 live brokers would stay" in result.stderr
         assert ask(api, "drain", "9").code == 1
         assert broker.decided == []
 
@@ -291,7 +300,7 @@ class TestWatching:
 
         monkeypatch.setattr(broker, "_help", cancel)
         result = ask(api, "reassign", "orders/1=0,1,4")
-        assert (result.code, result.text) == (1, "0 partitions moved.\n")
+        assert (result.code, result.text) == (1, "0 partitions moved, 1 failed.\n")
         assert "orders/1: it was cancelled or replaced: the replicas are [0, 1, 2]" in result.stderr
 
 
