@@ -15,6 +15,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 from raftlog.model import FilePosition, Offset
 
@@ -74,6 +75,11 @@ class OffsetIndex:
         if index == len(self._offsets):
             return None
         return Offset(self.base_offset + self._offsets[index]), FilePosition(self._positions[index])
+
+    def entries(self) -> Iterator[tuple[Offset, FilePosition]]:
+        """Yield every entry."""
+        for offset, position in zip(self._offsets, self._positions, strict=True):
+            yield Offset(self.base_offset + offset), FilePosition(position)
 
     def truncate(self, end_offset: Offset, size: int) -> None:
         """Shorten the covered part to `end_offset`, a batch's boundary."""

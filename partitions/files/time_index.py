@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 
 from raftlog.model import Offset
 
@@ -59,6 +60,11 @@ class TimeIndex:
         """Return an offset below which every record of the segment is earlier than `timestamp_ms`."""
         index = bisect_left(self._timestamps, timestamp_ms) - 1
         return Offset(self.base_offset + self._offsets[index]) if index >= 0 else self.base_offset
+
+    def entries(self) -> Iterator[tuple[int, Offset]]:
+        """Yield every entry."""
+        for timestamp, offset in zip(self._timestamps, self._offsets, strict=True):
+            yield timestamp, Offset(self.base_offset + offset)
 
     def truncate(self, end_offset: Offset) -> Offset:
         """Forget the batches from `end_offset` on, and return the end of the part that is still covered.

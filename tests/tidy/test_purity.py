@@ -99,22 +99,25 @@ BANNED_CALLS: dict[str, tuple[str, ...]] = {
         "raftlog.system.disk",
         "raftlog.cli",
         "raftlog.broker.node.settings_file",
+        "raftlog.broker.segment_dump",
         "raftlog.broker.security.key_sources",
         "raftlog.client",
         "jepsen_like",
         "spark_source",
     ),
-    # The audit file, the profiles and the files of a new node lie outside of data folders, and are created with their
-    # modes.
+    # The audit file, profiles, archives for support and the files of a new node lie outside of data folders, and are
+    # created with their modes.
     "os.open": (
         "raftlog.system.disk",
         "raftlog.broker.security.audit_log",
         "raftlog.cli.terminal.profiles",
         "raftlog.cli.nodes.pem_files",
+        "raftlog.cli.doctor.bundle",
         "jepsen_like.clusters.power_loss",
     ),
     "os.fsync": (
         "raftlog.system.disk",
+        "raftlog.cli.doctor.disk",  # the latency of an fsync is measured, on a file without a name
         "raftlog.cli.nodes.pem_files",
         "jepsen_like.clusters.power_loss",
         "jepsen_like.nemeses",

@@ -21,13 +21,13 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     ),
     "raftlog.broker": (
         "unforeseen", "peer_faults", "identity", "loop_stalls", "replication_links", "changes", "security", "requests",
-        "tls", "wiring", "health", "roll_check", "service", "verify", "node",
+        "tls", "wiring", "health", "roll_check", "service", "verify", "segment_dump", "node",
     ),
     "raftlog.client": (
         "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
         "producer", "consumer", "admin", "blocking",
     ),
-    "raftlog.cli": ("terminal", "nodes", "records", "bench", "commands", "main"),
+    "raftlog.cli": ("terminal", "nodes", "records", "bench", "doctor", "top", "commands", "main"),
     "raftlog.security": ("principals", "acls", "secrets", "presented", "authorizer"),
     "raftlog.http2": (
         "frames", "limits", "client_hello", "h2_setup", "keepalive", "admission", "address_rates", "turns", "messages",

@@ -22,7 +22,8 @@ current. `raftlog server settings` prints the same, and `raftlog server check-co
 all that is wrong in a file, without a start. [node.md](node.md) describes how to set up nodes. A complete example with
 comments is `deploy/node.toml`.
 
-*Unit* and *range* are those of the number in the file: there are no suffixes such as `7d`. Numbers are shown with
+*Unit* and *range* are those of the number in the file: there are no suffixes such as `7d`. (The command line takes them
+for topics.) Numbers are shown with
 commas, and written without.
 
 ## Settings of a node (`node.toml`)
@@ -44,7 +45,11 @@ def settings(
     page: Annotated[bool, "Print docs/settings.md."] = False,
     output: Output = "table",
 ) -> None:
-    """List every setting of node.toml and of topics, with default, range and meaning."""
+    """List every setting of node.toml and of topics, with default, range and meaning.
+
+    Examples:
+        raftlog server settings -o wide
+    """
     from raftlog.settings import node_sections, topic_settings
 
     if page:
@@ -99,6 +104,9 @@ def check_config(
 
     Names each problem with its line. Certificates are read, and if the data folder is prepared, its identity is
     compared with the addresses. The exit code is 1 if the node would not start with this file.
+
+    Examples:
+        raftlog server check-config /etc/raftlog/node.toml
     """
     from raftlog.broker.node.settings_file import check_settings_file
 

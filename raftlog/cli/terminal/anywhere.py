@@ -12,7 +12,7 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
-LOCAL = ("completion", "dev", "server", "tls")
+LOCAL = ("completion", "config", "dev", "server", "tls")
 """Commands that connect to no cluster, or to one that their own arguments describe."""
 
 

@@ -11,7 +11,9 @@ _QUOTED = re.compile(r"'([^']{1,255})'")
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'orders'?`, or nothing if no known name is close."""
-    close = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    close = close or [one for one in names if len(name) > 2 and one.startswith(name)][:3]
     if not close:
         return ""
     return f" Did you mean {' or '.join(repr(one) for one in close)}?"

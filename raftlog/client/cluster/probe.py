@@ -1,4 +1,4 @@
-"""One attempt to reach the data listeners, without retries, for a person who waits.
+"""One attempt to reach the data listeners, without retries, for a person who waits; and the nodes' clocks.
 
 A client keeps trying, since a node may be starting. But if the client and the data listeners differ in TLS, or a
 certificate is not accepted, every attempt fails in the same way: that is worth an answer at once.
@@ -7,6 +7,10 @@ certificate is not accepted, every attempt fails in the same way: that is worth 
 from __future__ import annotations
 
 import asyncio
+import time
+from email.utils import parsedate_to_datetime
+
+import aiohttp
 
 from raftlog.api.cluster import ClusterInfo, NodeInfo
 from raftlog.errors import RaftlogError, RetriableError
@@ -14,7 +18,7 @@ from raftlog.http2.dialer import connect
 from raftlog.http2.tls_accept import PLAIN_REFUSED
 from raftlog.model import Endpoint
 
-from .api import CONNECT_TIMEOUT, HttpApi, parse_endpoint
+from .api import CONNECT_TIMEOUT, PLAIN, SECURE, HttpApi, parse_endpoint
 
 
 async def reach_data(api: HttpApi) -> None:
@@ -32,6 +36,25 @@ async def reach_data(api: HttpApi) -> None:
         "give the authority of its certificate (--tls-authority)" if api.data_tls is None else "check --tls-authority"
     )
     raise RetriableError("connection_lost", f"no records can pass: {differing[0]}; {hint}")
+
+
+async def clock_difference(api: HttpApi, address: str) -> tuple[float, float]:
+    """Return by how many seconds a node's wall clock is ahead of this machine's, and the error of that.
+
+    The node's time is that of its answer (RFC 9110 section 6.6.1), in whole seconds. Raises `RetriableError`.
+    """
+    node = parse_endpoint(address)
+    scheme, tls = (SECURE, api.security.api_context()) if api.https else (PLAIN, True)
+    timeout = aiohttp.ClientTimeout(total=2 * CONNECT_TIMEOUT)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            began = time.time()
+            async with session.get(f"{scheme}{node}/v1/health", ssl=tls, allow_redirects=False) as response:
+                ended = time.time()
+                theirs = parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        raise RetriableError("connection_lost", f"{node} did not say its time: {error}") from None
+    return theirs + 0.5 - (began + ended) / 2, 0.5 + (ended - began) / 2
 
 
 async def _refusal(api: HttpApi, node: NodeInfo) -> str | None:
