@@ -28,7 +28,7 @@ MAX_ERROR_US = 1_000_000
 TIME_ERROR = 5
 """The state of `adjtimex(2)` while no daemon keeps the clock."""
 
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*((?:[<>=!~]=?|===)[^;]*)?(;.*)?")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*((?:[<>=!~]=?|===)[^;]*)?(;.*)?")
 _BOUND = re.compile(r"(==|>=|<)\s*([0-9]+(?:\.[0-9]+)*)")
 
 

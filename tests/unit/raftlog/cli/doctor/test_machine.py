@@ -41,6 +41,8 @@ class TestPackages:
             ("a<3,>=2.2", "2.3.1", True),
             ("a<3,>=2.2", "3.0", False),
             ("a", "0.0.1.dev1", True),
+            ("a[b,c]>=2", "2.0", True),
+            ("a[b,c]>=2", "1.9", False),
         ],
     )
     def test_versions(self, requirement: str, version: str, fits: bool) -> None:
@@ -49,7 +51,7 @@ class TestPackages:
         assert fits or (version in finding.text and "pip install" in finding.remedy)
 
     def test_a_missing_one(self) -> None:
-        (finding,) = check_packages(["a>=1", "b>=2; extra == 'spark'"], installed({}))  # type: ignore[arg-type]
+        (finding,) = check_packages(["a>=1", "b>=2; extra == 'spark'", "c[d]>=2; extra == 'docs'"], installed({}))  # type: ignore[arg-type]
         assert finding.level == "problem" and finding.text == "packages: a is not installed"
 
     def test_this_installation_is_as_it_should_be(self) -> None:
