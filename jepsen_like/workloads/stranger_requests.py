@@ -126,6 +126,7 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
         ("POST", f"/v1/groups/{MARK}/members/{MARK}/heartbeat", {"incarnation": 1}),
         ("GET", f"/v1/groups/{MARK}/offsets", None),
         ("POST", f"/v1/groups/{MARK}/offsets", {"offsets": offsets}),
+        ("POST", f"/v1/groups/{MARK}/offsets/delete", {"topics": [{"topic": topic}]}),
         ("POST", f"/v1/groups/{MARK}/seek", {"to": "earliest", "topics": [{"topic": topic}]}),
         ("GET", "/v1/transactions", None),
         ("POST", "/v1/transactions/initialize", {"transactional_id": MARK}),
