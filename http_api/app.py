@@ -15,6 +15,7 @@ from http_api.routes import (
     acls,
     cluster,
     deletions,
+    explain,
     fetch,
     group_offsets,
     groups,
@@ -204,6 +205,22 @@ ROUTES: tuple[Route, ...] = (
     route("GET", "/v1/ready", cluster.ready, for_every_caller),
     route("HEAD", "/v1/ready", cluster.ready, for_every_caller),
     route("GET", "/v1/identity", identity.describe_caller, for_every_caller),
+    route(
+        "GET",
+        "/v1/explain/topics/{topic}/partitions/{partition}",
+        explain.explain_partition,
+        on_topic(Operation.DESCRIBE),
+        explain.PARTITION_QUERY,
+    ),
+    route(
+        "GET", "/v1/explain/groups/{group}", explain.explain_group, on_group(Operation.DESCRIBE), explain.GROUP_QUERY
+    ),
+    route(
+        "GET",
+        "/v1/explain/transactions/{transactional_id}",
+        explain.explain_transaction,
+        on_name(Operation.DESCRIBE, "transactional_id"),
+    ),
     route("GET", "/v1/users", users.list_users, on_cluster(Operation.DESCRIBE)),
     route("POST", "/v1/users", users.create_user, on_cluster(Operation.ALTER)),
     route("GET", "/v1/users/{user}", users.describe_user, on_own_user(Operation.DESCRIBE)),

@@ -88,7 +88,7 @@ class PartitionManager:
         self._active = self._closing = False
         self._drivers: dict[TopicPartition, PartitionDriver] = {}
         self._ticks = ReplicaTicks(scheduler, clock)
-        self.writer = LogWriter(log_worker, scheduler)
+        self.writer = LogWriter(log_worker, scheduler, clock)
         self.room = DiskRoom(0)
         self.logs = LogManager(
             disk, scheduler, worker, self.writer, logger, self._place_late, fetch_cache_bytes, producer_bounds

@@ -18,6 +18,7 @@ from raftlog.ports import Part
 from raftlog.security.principals import Caller
 
 from .access import AccessService
+from .explain import ExplainService
 from .groups import GroupService
 from .moves import MoveService
 from .quorum import QuorumService
@@ -99,6 +100,11 @@ class BrokerService(Protocol):
     @property
     def transactions(self) -> TransactionService:
         """Transactions: records of many partitions that become visible together."""
+
+    @property
+    def explain(self) -> ExplainService:
+        """Explanations of partitions, groups and transactions."""
+        ...
 
     @property
     def scrubs(self) -> ScrubService:

@@ -14,13 +14,16 @@ and its owner is notified.
 
 from __future__ import annotations
 
+import statistics
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from partitions.files.durable import TOGETHER_MAX, together, worth_one_call
-from raftlog.ports import Scheduler, Worker
+from raftlog.ports import Clock, Scheduler, Worker
 from raftlog.slices import in_turns
 
 from .job import LogJob
@@ -37,6 +40,9 @@ RESULTS_PER_TURN = 64
 A follower owes its leader one acknowledgement for all of them.
 """
 
+RECENT_JOBS = 64
+"""The number of jobs whose durations are remembered."""
+
 T = TypeVar("T")
 
 OnStable = Callable[[], None]
@@ -48,6 +54,21 @@ class RunningJob(NamedTuple):
     log: PartitionLog
     job: LogJob
     on_stable: OnStable
+    begun: float = 0.0
+    """Monotonic seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterFacts:
+    """How long jobs take, in seconds: the fsyncs, and what they wait for."""
+
+    running: float
+    """The age of the oldest job in progress; 0 if there is none."""
+    median: float
+    """The median of recent jobs."""
+    longest: float
+    count: int
+    """The number of recent jobs."""
 
 
 class LogWriter:
@@ -56,7 +77,12 @@ class LogWriter:
     Invariant: each log of `_forgotten` is running or held, and none of them is in `_dirty` or `_hindered`.
     """
 
-    def __init__(self, worker: Worker, scheduler: Scheduler) -> None:
+    def __init__(self, worker: Worker, scheduler: Scheduler, clock: Clock | None = None) -> None:
+        """`clock` measures how long jobs take; None: they are not measured."""
+        self._clock = clock
+        self._begun: dict[PartitionLog, float] = {}
+        """The running logs → the begin of their jobs, in monotonic seconds."""
+        self._recent: deque[float] = deque(maxlen=RECENT_JOBS)
         self._worker = worker
         self._scheduler = scheduler
         self._dirty: dict[PartitionLog, OnStable] = {}
@@ -80,6 +106,17 @@ class LogWriter:
     def idle(self) -> bool:
         """Whether nothing is in flight and nothing waits, apart from hindered logs."""
         return not (self._running or self._dirty or self._starting)
+
+    def facts(self) -> WriterFacts:
+        """Return how long jobs take."""
+        now = self._now()
+        oldest = min(self._begun.values(), default=now)
+        recent = list(self._recent)
+        median = statistics.median(recent) if recent else 0.0
+        return WriterFacts(max(0.0, now - oldest), median, max(recent, default=0.0), len(recent))
+
+    def _now(self) -> float:
+        return 0.0 if self._clock is None else self._clock.monotonic()
 
     def dirty(self, log: PartitionLog, on_stable: OnStable) -> None:
         """Schedule a job of `log`.
@@ -148,6 +185,7 @@ class LogWriter:
 
         `shared`: the jobs so far that run together if they stay many; None: each runs alone.
         """
+        now = self._now()
         some = list(islice(self._dirty.items(), min(left, JOBS_PER_TURN)))
         for log, on_stable in some:
             del self._dirty[log]
@@ -155,10 +193,12 @@ class LogWriter:
             if job is not None:
                 self._running.add(log)
                 self.jobs += 1
+                running = RunningJob(log, job, on_stable, now)
+                self._begun[log] = now
                 if shared is not None and log.shares_syncs:
-                    shared.append(RunningJob(log, job, on_stable))
+                    shared.append(running)
                 else:
-                    self._submit(RunningJob(log, job, on_stable))
+                    self._submit(running)
         left -= len(some)
         if left and self._dirty:
             self._scheduler.call_soon(lambda: self._take(left, shared))
@@ -215,6 +255,8 @@ class LogWriter:
         log = running.log
         on_stable = running.on_stable
         self._running.discard(log)
+        self._begun.pop(log, None)
+        self._recent.append(self._now() - running.begun)
         try:
             log.job_done(running.job, error)
         except Exception as broken:  # noqa: BLE001  it is this log's

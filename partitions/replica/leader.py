@@ -48,7 +48,7 @@ from .effects import (
     StartAt,
     WhenStable,
 )
-from .followers import Followers
+from .followers import FollowerProgress, Followers
 from .isr import IsrState, Members, members, replicated_end_offset
 from .log_view import LogView, compare_follower
 from .produces import OutOfOrderBatches, UnreplicatedProduces
@@ -118,6 +118,11 @@ class Leader:
     @property
     def maximal_isr(self) -> Members:
         return self._isr.maximal
+
+    @property
+    def followers(self) -> list[FollowerProgress]:
+        """The progress of each follower, for people."""
+        return list(self._followers)
 
     def begin(self, now: float) -> list[Effect]:
         """Begin the leadership: do everything that needs no report of a follower."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 
 import structlog
 
@@ -34,6 +35,8 @@ from raftlog.model import BrokerId, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.ports import Clock, Logger, Random, Scheduler, Worker
 from raftlog.security.principals import Caller
 
+from .explain.gathering import AskNode, Explainer, ask_no_other
+from .explain.own_facts import OwnFacts
 from .health import health_of
 from .loop_stalls import LoopStalls
 from .roll_check import roll_reasons
@@ -64,8 +67,11 @@ class Router:
         *,
         stalls: LoopStalls | None = None,
         own_problems: Callable[[], Sequence[str]] = tuple,
+        expired: Callable[[], Sequence[str]] = tuple,
+        ask: AskNode = ask_no_other,
     ) -> None:
-        """`own_problems` returns problems of this node that only it can see."""
+        """`own_problems` returns problems of this node that only it can see, `expired` those of certificates that have
+        expired. `ask` gets the facts of other nodes for explanations."""
         self.node_id = broker.identity.node_id
         self.cluster_id = broker.identity.cluster_id
         self.view = broker.view
@@ -89,10 +95,40 @@ class Router:
         self._own_problems = own_problems
         self._routers = PartitionRouters(self.node_id, broker.local, forwarder, broker.view, self.catch_up)
         self.partitions = self._routers.of_everybody()
-        """The partitions for requests of this node itself."""
+        self._expired, self._ask = expired, ask
         self._producer_ids: dict[str, range] = {}
         """Principal → granted producer ids that are not given out yet; the least recent use first."""
         self._producer_ids_lock = asyncio.Lock()
+
+    @cached_property
+    def own_facts(self) -> OwnFacts:
+        """The facts about this node, for explanations here and on other nodes."""
+        broker = self._broker
+        return OwnFacts(
+            self.node_id,
+            broker.view,
+            broker.manager,
+            broker.cluster_clock,
+            broker.clock,
+            broker.history,
+            self._metadata_quorum.status,
+            self._own_problems,
+            self._expired,
+        )
+
+    @cached_property
+    def explain(self) -> Explainer:
+        broker = self._broker
+        return Explainer(
+            self.node_id,
+            broker.view,
+            self.own_facts,
+            self._ask,
+            self._metadata_quorum.status,
+            self.as_caller,
+            broker.cluster_clock.stamp_ms,
+            broker.config.timing.replica_lag_max_ms,
+        )
 
     @property
     def knows_cluster(self) -> bool:

@@ -57,6 +57,7 @@ from raftlog.slices import WorkQueue
 from raftlog.system.cluster_clock import ClusterClock
 from raftlog.version import FEATURE_LEVEL
 
+from .explain.history import ChangeHistory
 from .identity import NodeIdentity
 
 EVENTS_PER_STEP = 128
@@ -90,6 +91,7 @@ class Broker:
         self.identity, self.config, self.clock = identity, config, clock
         self.view = ClusterView()
         self.cluster_clock = ClusterClock(clock)
+        self.history = ChangeHistory()
         self.incarnation: Incarnation = NO_INCARNATION
         self._quorum: MetadataQuorum | None = None
         self._logger = logger
@@ -130,15 +132,18 @@ class Broker:
         )
         self.manager.room = self.room
         self.local = LocalRequests(self.manager, scheduler)
-        self.scrubber = Scrubber(
+        self.scrubber = self._new_scrubber(disk, scheduler, worker, random)
+
+    def _new_scrubber(self, disk: Disk, scheduler: Scheduler, worker: Worker, random: Random) -> Scrubber:
+        return Scrubber(
             drivers=lambda: self.manager.drivers,
             disk=disk,
             scheduler=scheduler,
             worker=worker,
             random=random,
-            logger=logger,
-            bytes_per_second=config.scrub_bytes_per_second,
-            interval_seconds=config.scrub_interval_ms / 1000,
+            logger=self._logger,
+            bytes_per_second=self.config.scrub_bytes_per_second,
+            interval_seconds=self.config.scrub_interval_ms / 1000,
         )
 
     def _leaders_out_of_service(self, scheduler: Scheduler) -> OfflineLeaders:
@@ -209,6 +214,7 @@ class Broker:
         A topic in the view is always complete: its record follows those of its partitions.
         """
         if len(events) <= EVENTS_PER_STEP:
+            self.history.note(index, events, self.view, self.cluster_clock.stamp_ms())
             self.view.on_events(index, events)
             yield from self._tell_partitions(events)
         else:
@@ -219,6 +225,7 @@ class Broker:
                 some = left[: -EVENTS_PER_STEP - 1 : -1]
                 del left[-EVENTS_PER_STEP:]
                 topics += [event for event in some if isinstance(event, TopicChanged)]
+                self.history.note(index, some, self.view, self.cluster_clock.stamp_ms())
                 self.view.on_events(self.view.index, [event for event in some if not isinstance(event, TopicChanged)])
                 yield from self._tell_partitions(some)
             self.view.on_events(index, topics)

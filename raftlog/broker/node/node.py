@@ -18,7 +18,7 @@ import contextlib
 import gc
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,8 @@ from metadata.quorum_thread.thread import QUORUM_PATH, QuorumThread
 from metadata.view import BrokerChanged, MetadataEvent
 from metadata.voters.identity import QuorumIdentity
 from raftlog.broker.changes.proposer import Proposer
+from raftlog.broker.explain.asking import EXPLAIN_PATH, FactsAsker, facts_acceptor
+from raftlog.broker.explain.history_file import HistoryFile
 from raftlog.broker.identity import LOCK_FILE, STARTS_FILE, begin_start, mark_clean_shutdown, read_identity
 from raftlog.broker.loop_stalls import LoopStalls
 from raftlog.broker.peer_faults import PeerFaults
@@ -52,6 +54,7 @@ from raftlog.config import NodeConfig
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.http2 import Http2Limits, Http2Listener
 from raftlog.http2.limits import DEFAULT_WINDOW
+from raftlog.http2.tls import DialTls
 from raftlog.logs import configure_logging
 from raftlog.model import NO_INCARNATION, BrokerId, Endpoint
 from raftlog.ports import File
@@ -132,18 +135,8 @@ class Node:
         self._security = self._new_security(folder)
         self._first_administrator = self._first_administrator_of(administrator)
         self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
-        self.router = Router(
-            self.broker,
-            self._quorum,
-            self._forwarder,
-            self._random,
-            self._groups,
-            self._transactions,
-            self._security.doors if self._security else OpenAccess(),
-            PasswordHashing(self._worker).hash,
-            stalls=stalls,
-            own_problems=self._problems,
-        )
+        self.router = self._new_router(dial)
+        self._history = HistoryFile(self.broker.history, self._disk, self._scheduler, self._worker, self._log)
         self._listener: Http2Listener | None = None
         self._api: Any = None
         self.api = self.data = Endpoint("", 0)
@@ -152,6 +145,22 @@ class Node:
     def workers(self) -> tuple[ThreadWorker, ThreadWorker]:
         """The threads for logs, and those for other blocking work."""
         return self._log_worker, self._worker
+
+    def _new_router(self, dial: Callable[[BrokerId], DialTls] | None) -> Router:
+        return Router(
+            self.broker,
+            self._quorum,
+            self._forwarder,
+            self._random,
+            self._groups,
+            self._transactions,
+            self._security.doors if self._security else OpenAccess(),
+            PasswordHashing(self._worker).hash,
+            stalls=self._stalls,
+            own_problems=self._problems,
+            expired=self._tls.expired if self._tls else tuple,
+            ask=FactsAsker(self.data_address_of, dial).ask,
+        )
 
     def _new_quorum(self) -> QuorumThread:
         identity = self.identity
@@ -222,6 +231,7 @@ class Node:
         self.broker.manager.on_new_replica = BulkCreation().on_new_replica
         with loading():
             await asyncio.to_thread(self.broker.load)
+            await asyncio.to_thread(self._history.load)
         self._recovered = True
         if self._stopping.is_set():
             return
@@ -267,11 +277,13 @@ class Node:
         )
         acceptors[REPLICATION_PATH] = replication_acceptor(self.broker.manager.accepted)
         acceptors[QUORUM_PATH] = self._quorum.acceptor
+        access = self._security.access if self._security else None
+        acceptors[EXPLAIN_PATH] = facts_acceptor(self.router.own_facts, self.broker.view, access)
         tls = self._tls
         self._listener = Http2Listener(
             tls.guarded(acceptors) if tls else acceptors,
             limits=None if self._security is None else Http2Limits(unaccepted_window_bytes=DEFAULT_WINDOW),
-            node_paths=(REPLICATION_PATH, QUORUM_PATH, FORWARD_PATH),
+            node_paths=(REPLICATION_PATH, QUORUM_PATH, FORWARD_PATH, EXPLAIN_PATH),
             ssl=tls.server_context if tls else None,
             accepts_plain=config.accepts_plain,
             loop_for_path={QUORUM_PATH: self._quorum.loop},
@@ -360,6 +372,7 @@ class Node:
 
     def _on_quorum_leader(self, leader: BrokerId) -> None:
         self.broker.view.controller = leader
+        self.broker.history.note_quorum_leader(leader, self.broker.view.index, self.broker.cluster_clock.stamp_ms())
         self._groups.wake()
         self._transactions.wake()
 
@@ -416,6 +429,7 @@ class Node:
             await self._security.close()
         await self._quorum.close()
         self.broker.room_watch.close()
+        await asyncio.to_thread(self._history.close)
         await asyncio.to_thread(self._log_worker.close)
         await asyncio.to_thread(self._worker.close)
         clean = clean and self._recovered and self._fatal is None and mark_clean_shutdown(self._disk)

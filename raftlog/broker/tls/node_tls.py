@@ -141,6 +141,11 @@ class NodeTls:
         lines = [line for lifetime in self._files.lifetimes if (line := lifetime.line(now)) is not None]
         return [*lines, self._complaint] if self._complaint else lines
 
+    def expired(self) -> list[str]:
+        """Return a line for each certificate of this node that has expired."""
+        now = self._clock.wall_ms() / 1000
+        return [line for one in self._files.lifetimes if one.ends <= now and (line := one.line(now)) is not None]
+
     def watch(self) -> None:
         """Start checking files and dates, until `close`."""
         self._task = asyncio.get_running_loop().create_task(self._watch())

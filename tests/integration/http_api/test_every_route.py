@@ -44,7 +44,7 @@ REQUEST_ID = {"X-Request-Id": "the-same"}
 
 
 class Idle:
-    """Moves and scrubs of a broker that has none."""
+    """Moves, scrubs and explanations of a broker that has none."""
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*arguments: object) -> Any:
@@ -60,7 +60,7 @@ class Counting(SecuredBroker):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.moves = self.scrubs = Idle()
+        self.moves = self.scrubs = self.explain = Idle()
 
     def _catch_up(self) -> bool:
         self.catch_ups += 1

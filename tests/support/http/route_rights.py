@@ -121,12 +121,14 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("POST", "/v1/produce"): Case(((WRITE, TOPIC),), produce),
         ("POST", "/v1/fetch"): Case(((READ, TOPIC),), fetch),
         ("POST", "/v1/offsets"): Case(((DESCRIBE, TOPIC),), offsets),
+        ("GET", "/v1/explain/topics/{topic}/partitions/{partition}"): Case(((DESCRIBE, TOPIC),)),
         ("POST", "/v1/producers"): Case(((IDEMPOTENT_WRITE, CLUSTER),)),
     }
     groups: dict[tuple[str, str], Case] = {
         ("GET", "/v1/groups"): Case("list"),
         ("GET", "/v1/groups/{group}"): Case(((DESCRIBE, GROUP),)),
         ("DELETE", "/v1/groups/{group}"): Case(((DELETE, GROUP),)),
+        ("GET", "/v1/explain/groups/{group}"): Case(((DESCRIBE, GROUP),)),
         ("POST", "/v1/groups/{group}/members"): Case(((READ, GROUP), (READ, TOPIC)), {"topics": ["t"]}),
         ("DELETE", "/v1/groups/{group}/members/{member}"): Case(((READ, GROUP),), query="incarnation=1"),
         ("POST", "/v1/groups/{group}/members/{member}/heartbeat"): Case(((READ, GROUP),), {"incarnation": 1}),
@@ -161,6 +163,7 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
             names_in_body=True,
         ),
         ("GET", "/v1/transactions/{transactional_id}"): Case(((DESCRIBE, NAME),)),
+        ("GET", "/v1/explain/transactions/{transactional_id}"): Case(((DESCRIBE, NAME),)),
         ("GET", "/v1/positions"): Case("list"),
         ("GET", "/v1/positions/{name}"): Case(((DESCRIBE, NAME),)),
         ("DELETE", "/v1/positions/{name}"): Case(((WRITE, NAME),), query="value=1"),

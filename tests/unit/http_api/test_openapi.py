@@ -10,7 +10,7 @@ import pytest
 
 from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, ROUTES, build_app
 from http_api.records import page as records_out
-from http_api.routes import deletions, fetch, group_offsets, offsets, produce, topics
+from http_api.routes import deletions, explain, fetch, group_offsets, offsets, produce, topics
 from http_api.routes.cluster import OPENAPI
 from http_api.web.limits import (
     DEFAULT_READ_BYTES,
@@ -23,6 +23,7 @@ from http_api.web.middleware import ALWAYS_ANSWERED
 from http_api.web.problems import problem
 from raftlog import json_values
 from raftlog.api import cluster as api_cluster
+from raftlog.api import explain as api_explain
 from raftlog.api import groups as api_groups
 from raftlog.api import moves as api_moves
 from raftlog.api import problems as api_problems
@@ -164,6 +165,8 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
         ("GET", "/v1/groups/{group}/offsets"): set(group_offsets.QUERY),
         ("DELETE", "/v1/groups/{group}/members/{member}"): {"incarnation"},
         ("GET", "/v1/positions"): {"prefix"},
+        ("GET", "/v1/explain/topics/{topic}/partitions/{partition}"): set(explain.PARTITION_QUERY),
+        ("GET", "/v1/explain/groups/{group}"): set(explain.GROUP_QUERY),
         ("DELETE", "/v1/positions/{name}"): {"value"},
     }
     parameters = [resolve(parameter) for parameter in OPERATIONS[key]["parameters"]]
@@ -197,7 +200,8 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
 
 
 SUBJECTS = (
-    api_cluster, api_groups, api_moves, api_problems, api_quorum, api_records, api_scrubs, api_security, api_topics,
+    api_cluster, api_explain, api_groups, api_moves, api_problems, api_quorum, api_records, api_scrubs, api_security,
+    api_topics,
     api_transactions,
 )  # fmt: skip
 SCHEMA_NAMES = {
@@ -225,9 +229,9 @@ SCHEMA_NAMES = {
     "VotersChange": "VotersChanged",
 }
 """Struct → schema, where the names differ."""
-INLINE = {"AllocateProducer", "Problem", "Producer", "RecordPosition", "ThrottleInfo", "Topics"}
-"""Structs that the document describes where they are used; of `ThrottleInfo` it describes the subclass, and of problems
-the members of every kind as well."""
+INLINE = {"AccessDecision", "AllocateProducer", "Problem", "Producer", "RecordPosition", "ThrottleInfo", "Topics"}
+"""Structs that the document describes where they are used or does not show; of `ThrottleInfo` it describes the
+subclass, and of problems the members of every kind as well."""
 MODELS: dict[str, type[msgspec.Struct]] = {
     "Record": json_values.RecordIn,
     "Header": json_values.HeaderIn,

@@ -1,0 +1,58 @@
+"""The timeline of a partition: remembered changes in plain words, and the leader epochs of the logs. Pure."""
+
+from __future__ import annotations
+
+from raftlog.api.explain import TimelineEntry
+
+from .case import PartitionCase
+from .history import REASONS, Change
+
+
+def timeline_of(case: PartitionCase) -> list[TimelineEntry]:
+    """Return what happened to a partition, oldest first.
+
+    Leader epochs that no answering node remembers are known by where they begin in a log, without a time.
+    """
+    changes = case.cluster.changes
+    remembered = {one.leader_epoch for one in changes if one.kind == "leader"}
+    first = min(remembered, default=case.record.leader_epoch)
+    entries = []
+    for epoch, start in _epochs(case):
+        if epoch < first:
+            entries.append(TimelineEntry(f"leader epoch {epoch} wrote from offset {start} on", "epoch"))
+    return entries + [_entry(change) for change in changes]
+
+
+def _epochs(case: PartitionCase) -> list[tuple[int, int]]:
+    """Return the leader epochs of the log with the most of them."""
+    replicas = [facts.replica for facts in case.cluster.answered() if facts.replica is not None]
+    return max((replica.epochs for replica in replicas), key=len, default=[])
+
+
+def _entry(change: Change) -> TimelineEntry:
+    why = REASONS.get(change.reason, "").format(about=change.about)
+    text = _text(change) + (f": {why}" if why else "")
+    return TimelineEntry(text, change.reason, change.time_ms, change.index or None)
+
+
+def _text(change: Change) -> str:
+    isr = ",".join(map(str, change.isr)) or "none"
+    if change.kind == "broker":
+        did = {
+            "fenced": "was fenced",
+            "unfenced": "was unfenced",
+            "removed": "was unregistered",
+            "registered": "registered",
+        }
+        return f"node {change.about} {did.get(change.reason, 'changed')}"
+    if change.kind == "quorum":
+        return f"node {change.about} leads the metadata quorum" if change.about >= 0 else "the quorum had no leader"
+    if change.kind == "isr":
+        return f"the ISR changed from {','.join(map(str, change.former_isr))} to {isr}"
+    if change.kind == "replicas":
+        return f"the replicas changed; the ISR is {isr}"
+    if change.leader < 0:
+        return f"node {change.former_leader} lost the leadership; no leader in epoch {change.leader_epoch}"
+    if change.leader == change.former_leader:
+        return f"node {change.leader} leads on in epoch {change.leader_epoch}"
+    return f"node {change.leader} became leader in epoch {change.leader_epoch}, ISR {isr}"

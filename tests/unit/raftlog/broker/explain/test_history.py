@@ -1,0 +1,139 @@
+"""The remembered changes of a real cluster image, with the reasons for them, and their files."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metadata.records.tickets import RecoveryTicket
+from metadata.view import BrokerChanged, ClusterView, MetadataEvent, PartitionChanged, TopicChanged
+from raftlog.broker.explain.history import Change, ChangeHistory, merged
+from raftlog.model import (
+    BrokerId,
+    DirectoryId,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionRecord,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
+from tests.support.explained import TOPIC, broker, record
+
+ONE, TWO, NONE = BrokerId(1), BrokerId(2), BrokerId(-1)
+
+
+class World:
+    """A view that is followed by a history."""
+
+    def __init__(self) -> None:
+        self.view = ClusterView()
+        self.history = ChangeHistory()
+        self.index = 0
+        self.apply(*(BrokerChanged(broker(number)) for number in range(3)), PartitionChanged(record()))
+        self.before = len(self.changes)
+
+    def apply(self, *events: MetadataEvent) -> None:
+        self.index += 1
+        self.history.note(self.index, events, self.view, self.index * 1_000)
+        self.view.on_events(self.index, events)
+
+    @property
+    def changes(self) -> list[Change]:
+        return self.history.of(TOPIC, 0, map(BrokerId, range(3)), 100)
+
+    def partition(
+        self, now: PartitionRecord, *events: MetadataEvent, tickets: tuple[RecoveryTicket, ...] = ()
+    ) -> Change:
+        self.apply(*events, PartitionChanged(now, tickets))
+        return self.changes[-1]
+
+
+def led_by(leader: BrokerId, epoch: int, isr: tuple[int, ...] = (0, 1, 2), **more: object) -> PartitionRecord:
+    members = tuple(map(BrokerId, isr))
+    return record(leader=leader, leader_epoch=LeaderEpoch(epoch), isr=members, **more)
+
+
+def test_a_fence_and_the_election_after_it() -> None:
+    world = World()
+    lost = world.partition(led_by(NONE, 8, (1, 2)), BrokerChanged(broker(0, fenced=True)))
+    assert (lost.kind, lost.reason, lost.about, lost.former_leader) == ("leader", "fenced", 0, 0)
+    elected = world.partition(led_by(ONE, 9, (1, 2)))
+    assert (elected.reason, elected.leader, elected.leader_epoch, elected.time_ms) == ("elected", 1, 9, 3_000)
+    assert [one.reason for one in world.changes if one.kind == "broker"][-1] == "fenced"
+
+
+def test_a_creation_is_remembered_and_a_first_sight_is_not() -> None:
+    world = World()
+    topic = TopicRecord(TopicId(b"n" * 16), "new", 1, 3, created_index=2)
+    new = led_by(ONE, 0)
+    new = msgspec.structs.replace(new, topic_partition=TopicPartition(topic.topic_id, 0))
+    world.apply(PartitionChanged(new), TopicChanged(topic))
+    (created,) = world.history.of(topic.topic_id, 0, (), 10)
+    assert (created.kind, created.reason, created.leader) == ("leader", "created", 1)
+    late = ChangeHistory()
+    late.note(50, [TopicChanged(topic), PartitionChanged(new)], ClusterView(), 1)  # an installed snapshot
+    assert [one.reason for one in late.all()] == ["created"]
+
+
+def test_a_restart() -> None:
+    world = World()
+    again = broker(0, incarnation=Incarnation(50), fenced=True)
+    assert world.partition(led_by(NONE, 8), BrokerChanged(again)).reason == "restarted"
+
+
+def test_changes_of_the_isr() -> None:
+    world = World()
+    lagged = world.partition(led_by(BrokerId(0), 7, (0, 1)))
+    assert (lagged.kind, lagged.reason, lagged.about, lagged.former_isr) == ("isr", "lagged", 2, (0, 1, 2))
+    assert world.partition(led_by(BrokerId(0), 7)).reason == "caught_up"
+    fenced = world.partition(led_by(BrokerId(0), 7, (0, 2)), BrokerChanged(broker(1, fenced=True)))
+    assert (fenced.reason, fenced.about) == ("fenced", 1)
+
+
+def test_elections_of_other_kinds() -> None:
+    world = World()
+    assert world.partition(led_by(ONE, 8)).reason == "handed_over"
+    assert world.partition(led_by(BrokerId(0), 9)).reason == "preferred"
+    world.apply(BrokerChanged(broker(0, short_of_room=True)))
+    assert world.partition(led_by(TWO, 10)).reason == "no_room"
+    world.partition(led_by(NONE, 11, (2,), not_eligible=(TWO,)))
+    assert world.partition(led_by(TWO, 12, (2,))).reason == "recovery"
+    world.partition(led_by(NONE, 13, (2,)))
+    assert world.partition(led_by(ONE, 14, (1,))).reason == "commit_set"
+    world.partition(led_by(NONE, 15, (1,)))
+    assert world.partition(led_by(TWO, 16, (2,), unclean_leader_epochs=(LeaderEpoch(16),))).reason == "unclean"
+
+
+def test_a_reported_loss() -> None:
+    ticket = RecoveryTicket(TWO, Incarnation(3), DirectoryId(bytes(16)), True, LeaderEpoch(-1), Offset(0))
+    lost = World().partition(led_by(BrokerId(0), 8, (0, 1), not_eligible=(TWO,)), tickets=(ticket,))
+    assert (lost.reason, lost.about) == ("lost_data", 2)
+
+
+def test_records_without_a_change_are_not_remembered() -> None:
+    world = World()
+    world.apply(PartitionChanged(msgspec.structs.replace(record(), partition_epoch=99)))
+    assert len(world.changes) == world.before
+
+
+def test_entries_that_an_earlier_process_remembered_are_not_noted_twice() -> None:
+    world = World()
+    world.partition(led_by(ONE, 8))
+    again = ChangeHistory()
+    again.restore(world.history.all())
+    view = ClusterView()
+    again.note(2, [BrokerChanged(broker(1))], view, 1)
+    assert again.all() == world.history.all()
+
+
+def test_histories_of_several_nodes_are_merged() -> None:
+    a, b = World(), World()
+    a.partition(led_by(ONE, 8))
+    b.partition(led_by(ONE, 8))
+    b.partition(led_by(TWO, 9))
+    b.history.note_quorum_leader(BrokerId(1), 3, 3_500)
+    a.history.note_quorum_leader(BrokerId(1), 3, 3_900)
+    found = merged([a.history.all(), b.history.all()])
+    assert [one.leader_epoch for one in found if one.kind == "leader"] == [8, 9]
+    assert [one.about for one in found if one.kind == "quorum"] == [1]
