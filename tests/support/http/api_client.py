@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import msgspec
 from aiohttp import web
 
 from http_api.app import build_app, start_api
+from http_api.routes.cluster import OPENAPI
 from http_api.web.context import CONTEXT, ApiContext
 from http_api.web.limits import Limits
 from raftlog.errors import CODES
@@ -49,8 +51,23 @@ class Answer:
         return document
 
 
+OPERATIONS = [
+    (method.upper(), re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)), set(operation["responses"]))
+    for path, item in msgspec.json.decode(OPENAPI)["paths"].items()
+    for method, operation in item.items()
+    if method != "parameters"
+]
+
+
+def is_documented(method: str, path: str, status: int) -> bool:
+    """Whether `openapi.json` has the status for the request; True for requests that it does not have."""
+    plain = path.partition("?")[0]
+    found = [statuses for verb, pattern, statuses in OPERATIONS if verb == method and pattern.fullmatch(plain)]
+    return not found or any(str(status) in statuses for statuses in found)
+
+
 class Api:
-    """A running API."""
+    """A running API, whose answers must have statuses that `openapi.json` describes."""
 
     def __init__(self, broker: FakeBroker, runner: web.AppRunner, port: int, session: aiohttp.ClientSession) -> None:
         self.broker = broker
@@ -68,7 +85,9 @@ class Api:
     async def call(self, method: str, path: str, **options: Any) -> Answer:
         """Send one request, with aiohttp's options; returns the whole answer."""
         async with self.session.request(method, path, **options) as response:
-            return Answer(response.status, response.headers, await response.read())
+            answer = Answer(response.status, response.headers, await response.read())
+        assert is_documented(method, path, answer.status), f"{method} {path}: {answer.status} is not in openapi.json"
+        return answer
 
     async def get(self, path: str, **options: Any) -> Answer:
         return await self.call("GET", path, **options)

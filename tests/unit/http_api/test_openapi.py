@@ -288,3 +288,9 @@ def test_shown_values_are_what_the_schema_allows() -> None:
     from raftlog.json_values import Shown
 
     assert {kind.__name__ for kind in get_args(Shown)} == {"str", "Raw", "Binary", "NoneType"}
+
+
+def test_a_throttle_without_moves_is_described() -> None:
+    """The partitions of a reassignment have errors of their own; this one concerns the whole request."""
+    answers = OPERATIONS["POST", "/v1/cluster/reassignments"]["responses"]
+    assert "no_reassignment_in_progress" in resolve(answers["409"])["x-problem-codes"]
