@@ -31,9 +31,9 @@ def address_problem(config: NodeConfig, node_id: int, prepared: Endpoint | None,
             f"node {node_id} is a voter whose address is {prepared} (`raftlog server init --voters`), but its settings "
             f"give the data listener no port, so no other node would find it. {remedy}"
         )
-    # A node that listens where it was prepared is found, also if clients get another address, as behind a proxy.
-    found = any(at.port == prepared.port and _may_be_one_host(at.host, prepared.host) for at in (known, listen))
-    if started_before or found:
+    if started_before or (known.port == prepared.port and _may_be_one_host(known.host, prepared.host)):
+        return ""
+    if listen == prepared:  # it is found, although clients get another address, as behind a proxy
         return ""
     how = "advertises" if advertised is not None else "listens at"
     return (
