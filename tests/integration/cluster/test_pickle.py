@@ -33,7 +33,7 @@ from raftlog.http2.frames import PREFACE
 from raftlog.system.disk import LocalDisk
 from tests.support import clusters
 from tests.support.clusters.attack import pickled, state_of
-from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, node_api, stop_and_check, tell
+from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, node_api, started
 from tests.support.clusters.node_without_pickle import EXIT_CODE
 from tests.support.clusters.pickles import pickles_in
 from tests.support.clusters.traffic import Traffic, check_exactly
@@ -53,16 +53,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = {"metadata_snapshot_entries": str(SNAPSHOT_ENTRIES)}
     program = (sys.executable, "-P", WITHOUT_PICKLE)
     cluster = LocalCluster(folder, 3, free_base_port(3), settings=settings, program=program)
-    try:
-        cluster.start()
-        cluster.wait_ready(PATIENCE_S)
+    # Every living node has pickled nothing: `started` requires that it ends with 0.
+    with started(cluster):
         yield cluster
-    except BaseException:
-        cluster.kill_all()
-        tell(cluster)
-        raise
-    # Every living node has pickled nothing: `stop_and_check` requires that it ends with 0.
-    stop_and_check(cluster)
 
 
 def quorum_files(node: LocalNode) -> list[Path]:

@@ -20,7 +20,7 @@ import pytest
 from raftlog import Admin
 from raftlog.cli.nodes.local_cluster import LocalCluster, free_base_port
 from raftlog.version import FEATURE_LEVEL
-from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, stop_and_check, stop_node, tell
+from tests.support.clusters.cluster import PATIENCE_S, all_in_sync, eventually, started, stop_node
 from tests.support.clusters.rolling import ACKED, COPIES, RollingClients
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
@@ -56,15 +56,8 @@ def old_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     for node in cluster.nodes:
         init = [*old, "server", "init", "--data-folder", f"{node.folder}/data", "--node-id", str(node.node_id)]
         subprocess.run([*init, "--cluster-id", "upgraded", "--voters", voters], check=True, timeout=PATIENCE_S)
-    try:
-        cluster.start()
-        cluster.wait_ready(PATIENCE_S)
+    with started(cluster):
         yield cluster
-    except BaseException:
-        cluster.kill_all()
-        tell(cluster)
-        raise
-    stop_and_check(cluster)
 
 
 async def replace(cluster: LocalCluster, clients: RollingClients, node: int) -> None:

@@ -46,15 +46,22 @@ def running_cluster(node_count: int = 3, *, secure: bool = False, **settings: st
     with tempfile.TemporaryDirectory(prefix="raftlog-test-") as folder:
         base_port = free_base_port(node_count)
         cluster = LocalCluster(folder, node_count, base_port, settings=settings, secure=secure)
-        try:
-            cluster.start()
-            cluster.wait_ready(PATIENCE_S)
+        with started(cluster):
             yield cluster
-        except BaseException:
-            cluster.kill_all()
-            tell(cluster)
-            raise
-        stop_and_check(cluster)
+
+
+@contextlib.contextmanager
+def started(cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """Start the nodes, and stop and check them at the end. After an error they are killed, and their logs are shown."""
+    try:
+        cluster.start()
+        cluster.wait_ready(PATIENCE_S)
+        yield cluster
+    except BaseException:
+        cluster.kill_all()
+        tell(cluster)
+        raise
+    stop_and_check(cluster)
 
 
 def stop_and_check(cluster: LocalCluster) -> None:
