@@ -48,7 +48,7 @@ async def nodes_of(cluster: LocalCluster, stack: contextlib.AsyncExitStack) -> N
     """Start all nodes of a prepared cluster on this loop."""
     nodes = []
     for node in cluster.nodes:
-        cluster._write_settings(node)
+        cluster.write_settings(node)
         nodes.append(lifecycle.Node(load_node_config(settings_of(node.folder)), f"{node.folder}/data"))
         stack.push_async_callback(nodes[-1].stop)
     await asyncio.gather(*(node.start() for node in nodes))

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from measuring import cpu_seconds, resident_mb
@@ -40,7 +41,7 @@ from raftlog.config import TimingConfig
 from raftlog.http2.listener import Http2Listener
 from raftlog.logs import configure_logging
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Offset, TopicId, TopicPartition
-from raftlog.slices import Following
+from raftlog.slices import WorkQueue
 from raftlog.system.clock import SystemClock
 from raftlog.system.disk import LocalDisk
 from raftlog.system.runtime import LoopScheduler
@@ -79,7 +80,7 @@ class Voter:
         self.leaders: dict[TopicPartition, BrokerId] = {}
         self.led_by: Counter[int] = Counter()
         loop = asyncio.get_running_loop()
-        self.following = Following(SystemClock(), LoopScheduler(loop), self._on_fatal)
+        self.following = WorkQueue(LoopScheduler(loop), SystemClock(), self._on_fatal)
         peers = {v: Endpoint("127.0.0.1", ports[v]) for v in VOTERS if v != number}
         self.quorum = QuorumThread(
             self.identity,
@@ -88,7 +89,7 @@ class Voter:
             clock=SystemClock(),
             random=random.Random(),
             timing=TimingConfig(),
-            on_events=lambda index, events: self.following.add(self._take_over(index, events)),
+            on_events=lambda index, events: self.following.add(partial(self._take_over, index, events)),
             on_fatal=self._on_fatal,
         )
         self.incarnation = -1
