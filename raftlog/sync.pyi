@@ -368,8 +368,8 @@ class Admin:
         """Return one offset of each partition: its first, its end, or that of the first record at or after a time.
 
         `at`: a time in milliseconds since 1970. `partitions` None: all. With `read_committed` a partition ends at its
-        last stable offset. A partition that cannot answer has an error. Raises `InvalidRequest` (`unknown_topic`,
-        `unknown_partition`).
+        last stable offset. A partition that cannot answer has an error of its own, which `topic_offsets` would raise.
+        Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`).
         """
     def list_positions(self, prefix: str = "") -> PositionList:
         """Return up to 10,000 named positions that begin with `prefix`, by name, as the quorum has them now."""
@@ -466,7 +466,7 @@ class Admin:
     def topic_offsets(
         self, topic: str, partitions: Iterable[int] | None = None, *, isolation: Isolation = "read_committed"
     ) -> dict[int, OffsetRange]:
-        """Return the readable offsets of several partitions, by default of all, in one request.
+        """Return the readable offsets of several partitions, by default of all, a thousand lookups in a request.
 
         Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`), and the error of the first partition without an
         answer.

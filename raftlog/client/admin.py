@@ -331,15 +331,14 @@ class Admin:
     async def topic_offsets(
         self, topic: str, partitions: Iterable[int] | None = None, *, isolation: Isolation = "read_committed"
     ) -> dict[int, OffsetRange]:
-        """Return the readable offsets of several partitions, by default of all, in one request.
+        """Return the readable offsets of several partitions, by default of all, a thousand lookups in a request.
 
         Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`), and the error of the first partition without an
         answer.
         """
         description, wanted = await self._partitions_of(topic, partitions)
         asked = [(one, time) for one in wanted for time in (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST)]
-        level = int(isolation == "read_committed")
-        found = await query_offsets(self._api, description.id_bytes, asked, level) if asked else []
+        found = await query_offsets(self._api, description.id_bytes, asked, int(isolation == READ_COMMITTED))
         epochs = {one.partition: one.leader_epoch for one in description.partitions}
         pairs = zip(found[::2], found[1::2], strict=True)
         return {one.partition: OffsetRange(one.offset, end.offset, epochs[one.partition]) for one, end in pairs}
@@ -356,24 +355,18 @@ class Admin:
         """Return one offset of each partition: its first, its end, or that of the first record at or after a time.
 
         `at`: a time in milliseconds since 1970. `partitions` None: all. With `read_committed` a partition ends at its
-        last stable offset. A partition that cannot answer has an error. Raises `InvalidRequest` (`unknown_topic`,
-        `unknown_partition`).
+        last stable offset. A partition that cannot answer has an error of its own, which `topic_offsets` would raise.
+        Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`).
         """
-        description = await self._api.get(topic_path(check_topic_name(topic), topic_id), TopicDescription)
-        wanted = range(description.partition_count) if partitions is None else partitions
-        for partition in wanted:
-            if not 0 <= partition < description.partition_count:
-                raise InvalidRequest("unknown_partition", f"topic {topic} has no partition {partition}")
+        description, wanted = await self._partitions_of(topic, partitions, topic_id)
         time = {"earliest": TIMESTAMP_EARLIEST, "latest": TIMESTAMP_LATEST}[at] if isinstance(at, str) else at
         queries = [OffsetQuery(description.id_bytes, partition, time) for partition in wanted]
-        committed = int(isolation == READ_COMMITTED)
         found: list[PartitionOffset] = []
-        for part in in_parts(queries, PARTITIONS_PER_REQUEST):
-            for one in await request_offsets(self._api, part, committed, timeout=READ_TIMEOUT):
-                error = PartitionError(one.error, one.detail) if one.error else None
-                offset = None if one.offset < 0 else one.offset
-                stamp = None if one.timestamp_ms < 0 else one.timestamp_ms
-                found.append(PartitionOffset(one.partition, offset, stamp, one.leader_epoch, error))
+        for one in await request_offsets(self._api, queries, int(isolation == READ_COMMITTED), timeout=READ_TIMEOUT):
+            error = PartitionError(one.error, one.detail) if one.error else None
+            offset = None if one.offset < 0 else one.offset
+            stamp = None if one.timestamp_ms < 0 else one.timestamp_ms
+            found.append(PartitionOffset(one.partition, offset, stamp, one.leader_epoch, error))
         return found
 
     async def offset_for_timestamp(
@@ -394,11 +387,13 @@ class Admin:
         description, wanted = await self._partitions_of(topic, named)
         times = timestamps if isinstance(timestamps, Mapping) else dict.fromkeys(wanted, timestamps)
         asked = [(one, milliseconds_of(at) if isinstance(at, datetime) else at) for one, at in times.items()]
-        found = await query_offsets(self._api, description.id_bytes, asked) if asked else []
+        found = await query_offsets(self._api, description.id_bytes, asked)
         return {one.partition: None if one.offset < 0 else (one.offset, one.timestamp_ms) for one in found}
 
-    async def _partitions_of(self, topic: str, partitions: Iterable[int] | None) -> tuple[TopicDescription, list[int]]:
-        description = await self.describe_topic(topic)
+    async def _partitions_of(
+        self, topic: str, partitions: Iterable[int] | None, topic_id: str = ""
+    ) -> tuple[TopicDescription, list[int]]:
+        description = await self._api.get(topic_path(check_topic_name(topic), topic_id), TopicDescription)
         count = description.partition_count
         wanted = list(range(count) if partitions is None else dict.fromkeys(partitions))
         for partition in wanted:

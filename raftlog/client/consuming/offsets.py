@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from raftlog.client.cluster.api import HttpApi
+from raftlog.client.cluster.api import HttpApi, in_parts
 from raftlog.client.cluster.attempts import attempt, cancel
 from raftlog.errors import RaftlogError, RemoteProtocolError, error_from_code
 from raftlog.wire import (
@@ -26,12 +26,24 @@ from raftlog.wire import (
 from .reader import PartitionReader, query_timestamp
 
 PAUSE = 0.1
+LOOKUPS_PER_REQUEST = 1_000
+"""Offsets in one request: a node takes at most `MAX_PARTITIONS_PER_REQUEST`, and must answer within its timeout."""
 
 
 async def request_offsets(
     api: HttpApi, asked: Sequence[OffsetQuery], isolation: int, *, timeout: float
 ) -> list[FoundOffset]:
-    """Have any node look up offsets, and return the answers in order, some of which may be errors."""
+    """Have any node look up offsets, and return the answers in order, some of which may be errors.
+
+    `timeout`: seconds for each request of `LOOKUPS_PER_REQUEST` offsets.
+    """
+    found: list[FoundOffset] = []
+    for part in in_parts(asked, LOOKUPS_PER_REQUEST):
+        found += await _one_request(api, part, isolation, timeout)
+    return found
+
+
+async def _one_request(api: HttpApi, asked: Sequence[OffsetQuery], isolation: int, timeout: float) -> list[FoundOffset]:
     message = b"".join(map(bytes, encode(OffsetsRequest(0, list(asked), isolation=isolation))))  # type: ignore[arg-type]
     answer = await api.repeatable("POST", "/v1/offsets", raw=message, content_type=CONTENT_TYPE, timeout=timeout)
     response, _ = decode_response(answer)

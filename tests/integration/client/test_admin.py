@@ -10,10 +10,12 @@ import pytest
 
 from raftlog import Admin
 from raftlog.api.cluster import HealthInfo
+from raftlog.client.consuming import offsets
 from raftlog.client.times import milliseconds_of
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import TopicPartition
 from raftlog.records.batch import encode
+from raftlog.wire import OffsetsRequest, OffsetsResponse
 from tests.support.client.fake_broker import CLUSTER_ID, FakeBroker
 from tests.support.clusters.held_port import HeldPort
 from tests.support.http.api_client import running_api
@@ -99,6 +101,26 @@ async def test_offsets_of_many_partitions_in_one_call(admin: Admin, broker: Fake
     assert await admin.offset_for_timestamp("t", 2, at) == (0, start)
     with pytest.raises(InvalidRequest, match="partitions 0 to 2, not 3"):
         await admin.topic_offsets("t", [3])
+
+
+async def test_offsets_of_many_partitions_are_asked_for_in_parts(
+    admin: Admin, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node refuses a request of too many."""
+    sizes: list[int] = []
+    answer = broker.offsets
+
+    async def noted(request: OffsetsRequest) -> OffsetsResponse:
+        sizes.append(len(request.partitions))
+        return await answer(request)
+
+    monkeypatch.setattr(broker, "offsets", noted)
+    monkeypatch.setattr(offsets, "LOOKUPS_PER_REQUEST", 4)
+    broker.add_topic("t", 5)
+    assert sorted(await admin.topic_offsets("t")) == [0, 1, 2, 3, 4]
+    assert [one.partition for one in await admin.list_offsets("t", "earliest")] == [0, 1, 2, 3, 4]
+    assert sorted(await admin.offsets_for_timestamps("t", 0)) == [0, 1, 2, 3, 4]
+    assert sizes == [4, 4, 2, 4, 1, 4, 1]
 
 
 async def test_a_call_waits_as_long_as_the_program_says(held: HeldPort) -> None:

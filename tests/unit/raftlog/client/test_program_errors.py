@@ -106,7 +106,7 @@ from raftlog import Producer
 async def main():
     producer = Producer("127.0.0.1:1")
     producer.send("clicks", b"x" * 1000)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0)
 
 asyncio.run(main())
 """
