@@ -169,7 +169,7 @@ def _embedded(value: bytes) -> msgspec.Raw | Binary | None:
     try:
         value.decode()
         compact = msgspec.json.format(value, indent=-1)
-        if compact == b"null" or _deeper_than(compact, MAX_SHOWN_DEPTH):
+        if compact == b"null" or deeper_than(compact, MAX_SHOWN_DEPTH):
             return None
         if _may_be_binary(compact) and compact[0] == _BRACE and _is_binary(compact):
             return Binary(value)
@@ -178,7 +178,7 @@ def _embedded(value: bytes) -> msgspec.Raw | Binary | None:
     return msgspec.Raw(compact)
 
 
-def _deeper_than(text: bytes, most: int) -> bool:
+def deeper_than(text: bytes, most: int) -> bool:
     """Return whether JSON text is nested deeper than `most`."""
     if text.count(b"[") + text.count(b"{") <= most:
         return False

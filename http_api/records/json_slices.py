@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,9 @@ _MOST_TAIL_BYTES = 130
 _CUT = re.compile(rb"\}[ \t\r\n]{0,64},")
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class RecordsDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """A document with a list of records."""
+
     records: msgspec.Raw
 
 
@@ -38,14 +41,17 @@ class NotSliced(Exception):
         """`[` and the text after it, up to the maximum size of a record."""
 
 
-_document = msgspec.json.Decoder(_Document)
+RECORDS_DOCUMENT = msgspec.json.Decoder(RecordsDocument)
 _any = msgspec.json.Decoder(msgspec.Raw)
 
 
-def list_slices(body: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
-    """Yield the list of a body in slices that are lists; the last may be empty, after a trailing comma. Raises
-    `InvalidRequest`, and `NotSliced` after the slices before the fault."""
-    body, start, end = _bounds(body)
+def list_slices(
+    body: bytes, slice_bytes: int = SLICE_BYTES, document: msgspec.json.Decoder[Any] = RECORDS_DOCUMENT
+) -> Iterator[bytes]:
+    """Yield the list of a body in slices that are lists; the last may be empty, after a trailing comma. `document`: of
+    the whole body, which may have more members. Raises `InvalidRequest`, and `NotSliced` after the slices before the
+    fault."""
+    body, start, end = _bounds(body, document)
     size = slice_bytes
     while True:
         found = _CUT.search(body, min(start + size, end), end)
@@ -60,26 +66,26 @@ def list_slices(body: bytes, slice_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
             start, size = cut + 1, slice_bytes
         elif cut == end:
             if len(body) <= MAX_RECORD_JSON_BYTES:
-                _records(body)  # The parser's error names the fault and its place in the body.
+                _records(body, document)  # The parser's error names the fault and its place in the body.
             raise NotSliced(piece)
         else:
             size *= 2
 
 
-def _bounds(body: bytes) -> tuple[bytes, int, int]:
+def _bounds(body: bytes, document: msgspec.json.Decoder[Any]) -> tuple[bytes, int, int]:
     """Return the text, and the bounds of the list's content in it."""
     head, tail = _HEAD.match(body), _TAIL.search(body, max(0, len(body) - _MOST_TAIL_BYTES))
     if head is not None and tail is not None and head.end() <= tail.start():
         return body, head.end(), tail.start()
     # The document is written in an unusual way, or is another one.
-    records = _records(body)
+    records = _records(body, document)
     return records, 1, len(records) - 1
 
 
-def _records(body: bytes) -> bytes:
+def _records(body: bytes, document: msgspec.json.Decoder[Any]) -> bytes:
     """Return the text of the list. Raises `InvalidRequest`."""
     try:
-        records = bytes(_document.decode(body).records)
+        records = bytes(document.decode(body).records)
     except JSON_ERRORS as error:
         raise json_refused(error) from None
     if not records.startswith(b"["):

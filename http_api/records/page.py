@@ -15,8 +15,9 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
@@ -50,15 +51,49 @@ class ReadRecord(msgspec.Struct, gc=False):
     headers: Sequence[ReadHeader]
 
 
+class Columns(msgspec.Struct, frozen=True):
+    """A decoded batch with the stored bytes that it came from."""
+
+    stored: Buffer
+    offsets: Sequence[int]
+    timestamps_ms: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Sequence[tuple[str, bytes | None]]]
+
+
+Rows = Callable[[Columns, slice], list[Any]]
+"""Makes the JSON documents of some records of a batch."""
+
+
 class PageOptions(msgspec.Struct, frozen=True):
     """The options of a reader. `max_bytes` counts keys, values and headers; at least one record is always returned."""
 
     max_records: int
     max_bytes: int
-    show_key: Show
-    show_value: Show
+    rows: Rows
     lines: bool
     """Whether records are JSON lines; otherwise they are the elements of a JSON array."""
+    can_show: Callable[[bytes | None], bool] | None = None
+    """Whether `rows` can show a key or value; None: it shows every one. A page ends before a record with another."""
+
+
+def native_rows(show_key: Show, show_value: Show) -> Rows:
+    """Return what makes the documents of the native API."""
+
+    def rows(columns: Columns, chosen: slice) -> list[Any]:
+        return list(
+            map(
+                ReadRecord,
+                columns.offsets[chosen],
+                columns.timestamps_ms[chosen],
+                map(show_key, columns.keys[chosen]),
+                map(show_value, columns.values[chosen]),
+                [_headers(pairs, show_value) if pairs else () for pairs in columns.headers[chosen]],
+            )
+        )
+
+    return rows
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -76,6 +111,8 @@ class Page(msgspec.Struct):
     records: int = 0
     size: int = 0
     """Bytes of keys, values and headers."""
+    hidden: bool = False
+    """Whether it ends before a record that the reader's format cannot show."""
     slices: list[Slice] = []
 
 
@@ -93,7 +130,7 @@ class PageEncoder:
         self._head, self._tail = head, tail
         self._compressor = zlib.compressobj(GZIP_LEVEL, wbits=16 + zlib.MAX_WBITS) if gzip else None
         self._separator = b""
-        self._decoded: _Decoded | None = None
+        self._decoded: Columns | None = None
         self.ended = False
         """Whether everything was returned."""
 
@@ -121,35 +158,14 @@ class PageEncoder:
         decoded = self._decoded
         if decoded is None or decoded.stored is not part.batch:
             decoded = self._decoded = _decode(part.batch)
-        chosen = slice(part.start, part.end)
         options = self._options
-        records = list(
-            map(
-                ReadRecord,
-                decoded.offsets[chosen],
-                decoded.timestamps_ms[chosen],
-                map(options.show_key, decoded.keys[chosen]),
-                map(options.show_value, decoded.values[chosen]),
-                [_headers(pairs, options.show_value) if pairs else () for pairs in decoded.headers[chosen]],
-            )
-        )
+        records = options.rows(decoded, slice(part.start, part.end))
         return _encoder.encode_lines(records) if options.lines else _encoder.encode(records)[1:-1]
 
 
-class _Decoded(msgspec.Struct, frozen=True):
-    """A decoded batch with the stored bytes that it came from."""
-
-    stored: Buffer
-    offsets: Sequence[int]
-    timestamps_ms: Sequence[int]
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    headers: Sequence[Sequence[tuple[str, bytes | None]]]
-
-
-def _decode(stored: Buffer) -> _Decoded:
+def _decode(stored: Buffer) -> Columns:
     batch = RecordBatch(stored)
-    return _Decoded(stored, batch.offsets(), batch.timestamps_ms(), batch.keys(), batch.values(), batch.headers())
+    return Columns(stored, batch.offsets(), batch.timestamps_ms(), batch.keys(), batch.values(), batch.headers())
 
 
 _encoder = msgspec.json.Encoder()
@@ -220,6 +236,9 @@ def _add(result: Page, stored: Buffer, options: PageOptions) -> bool:
     if room == 0 and result.records == 0:
         room = 1
     count = min(room, options.max_records - result.records, len(sizes))
+    if options.can_show is not None:
+        shown = _shown(options.can_show, keys[first : first + count], values[first : first + count])
+        result.hidden, count = shown < count, shown
     result.slices += [Slice(stored, start, end) for start, end in _slices(sizes[:count], first)]
     result.records += count
     result.size += sizes[count - 1] if count else 0
@@ -228,6 +247,16 @@ def _add(result: Page, stored: Buffer, options: PageOptions) -> bool:
         return False
     result.next_offset = batch.header.end_offset
     return result.records < options.max_records and result.size < options.max_bytes
+
+
+def _shown(
+    can_show: Callable[[bytes | None], bool], keys: Sequence[bytes | None], values: Sequence[bytes | None]
+) -> int:
+    """Return the number of records before the first that cannot be shown."""
+    for count, (key, value) in enumerate(zip(keys, values, strict=True)):
+        if not (can_show(key) and can_show(value)):
+            return count
+    return len(keys)
 
 
 def _size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:

@@ -9,8 +9,8 @@ Pure, and safe to run in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,11 +20,13 @@ from raftlog.config import MAX_BATCH_BYTES
 from raftlog.errors import InvalidRequest
 from raftlog.json_values import JSON_ERRORS, RecordIn, json_refused, string_column, value_bytes
 
-from .json_slices import NotSliced, list_slices
+from .json_slices import RECORDS_DOCUMENT, NotSliced, list_slices
+
+R = TypeVar("R")
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]
 
-_NO_HEADERS: RecordHeaders = ()
+NO_HEADERS: RecordHeaders = ()
 """Shared by all records without headers: a list for each would be work for the garbage collector."""
 
 
@@ -48,16 +50,27 @@ _list = msgspec.json.Decoder(list[RecordIn])
 
 def parse_json(body: bytes) -> RecordColumns:
     """Parse `{"records": [...]}`. Raises `InvalidRequest`."""
+    return parse_list(body, RECORDS_DOCUMENT, _list, _append)
+
+
+def parse_list(
+    body: bytes,
+    document: msgspec.json.Decoder[Any],
+    decoder: msgspec.json.Decoder[list[R]],
+    append: Callable[[RecordColumns, list[R]], None],
+) -> RecordColumns:
+    """Parse a document with a list of records, each of the decoder's type, of which `append` makes columns. Raises
+    `InvalidRequest`."""
     columns = RecordColumns()
     try:
-        for text in list_slices(body):
-            records = _decode_records(text, len(columns))
+        for text in list_slices(body, document=document):
+            records = _decode_records(decoder, text, len(columns))
             if not records and columns.values:
                 raise InvalidRequest("invalid_json", "JSON is malformed: nothing follows the last comma of the list")
-            _append(columns, records)
+            append(columns, records)
             _check_count(len(columns))
     except NotSliced as fault:
-        _decode_records(fault.text, len(columns))
+        _decode_records(decoder, fault.text, len(columns))
         raise InvalidRequest("invalid_json", "the body has text after the list of records") from None
     return _checked(columns)
 
@@ -150,10 +163,10 @@ def _decode_line(line: bytes, number: int) -> RecordIn:
         raise json_refused(error, f"line {number}: ") from None
 
 
-def _decode_records(text: bytes, first: int) -> list[RecordIn]:
+def _decode_records(decoder: msgspec.json.Decoder[list[R]], text: bytes, first: int) -> list[R]:
     """Decode a list of records. `first`: the number of the first. Raises `InvalidRequest`."""
     try:
-        return _list.decode(text)
+        return decoder.decode(text)
     except msgspec.ValidationError as error:
         # msgspec says "... - at `$[7].value`".
         before, _, path = str(error).rpartition("`$[")
@@ -186,10 +199,14 @@ def _append(columns: RecordColumns, records: list[RecordIn]) -> None:
     columns.values += _bytes_column(records, "value", base)
     columns.keys += _bytes_column(records, "key", base)
     columns.headers += [
-        _NO_HEADERS if not record.headers else _headers_of(record, base + index) for index, record in enumerate(records)
+        NO_HEADERS if not record.headers else _headers_of(record, base + index) for index, record in enumerate(records)
     ]
     columns.partitions += [record.partition for record in records]
-    timestamps = [record.timestamp for record in records]
+    append_timestamps(columns, [record.timestamp for record in records], base)
+
+
+def append_timestamps(columns: RecordColumns, timestamps: list[int | None], base: int) -> None:
+    """Append the timestamps of records, of which the first has the number `base`. Raises `InvalidRequest`."""
     if timestamps.count(None) < len(timestamps):
         for number, timestamp in enumerate(timestamps, base):
             if timestamp is not None and not 0 <= timestamp <= MAX_INT64:

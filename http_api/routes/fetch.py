@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 
 import msgspec
 import structlog
 from aiohttp import web
 
-from http_api.records.page import Page, PageEncoder, PageOptions, join_parts, page, read_region, weight
+from http_api.records.page import Page, PageEncoder, PageOptions, join_parts, native_rows, page, read_region, weight
 from http_api.service.access import Usage
 from http_api.web import limits
 from http_api.web.bodies import JSON_TYPE, read_message
@@ -68,7 +69,7 @@ async def fetch_batches(call: Call) -> web.StreamResponse:
         max_wait_ms=min(message.max_wait_ms, MAX_FETCH_WAIT_MS),
         max_bytes=min(message.max_bytes, MAX_FETCH_BYTES),
     )
-    answer, parts = await _fetch(call, message)
+    answer, parts = await fetch(call, message)
     return await _stream(call, wire.encode(answer, parts))
 
 
@@ -84,29 +85,25 @@ async def read_records(call: Call) -> web.StreamResponse:
     options = PageOptions(
         max_records=call.query.integer("max_records", 1, limits.MAX_READ_RECORDS, limits.DEFAULT_READ_RECORDS),
         max_bytes=max_bytes,
-        show_key=FORMATS[call.query.choice("key_format", FORMATS, "auto")],
-        show_value=FORMATS[call.query.choice("value_format", FORMATS, "auto")],
+        rows=native_rows(
+            FORMATS[call.query.choice("key_format", FORMATS, "auto")],
+            FORMATS[call.query.choice("value_format", FORMATS, "auto")],
+        ),
         lines=media_type == NDJSON_TYPE,
     )
     text = call.query.text("offset")
     offset = await _first_offset(call, partition, EARLIEST if text is None else text, isolation)
     asked = wire.FetchPartition(topic.topic_id, partition.topic_partition.partition, offset, max_bytes)
     message = wire.FetchRequest(0, max_wait_ms, min_bytes, max_bytes, [asked], isolation)
-    answer, parts = await _fetch(call, message)
+    answer, parts = await fetch(call, message)
     fetched = answer.partitions[0]
-    if fetched.error:
-        release_regions(parts)
-        raise _error_of(fetched)
-    batches = await call.context.finish(_join(call.context, parts), GRACE_S)
-    call.context.hold(call.request, len(batches))
-    cost = weight(batches)
-    found = await call.context.threads.run(cost, page, batches, offset, options, fetched.aborted)
+    found, cost = await plan_page(call, fetched, parts, offset, options)
     return await _records_reply(call, topic, fetched, found, options, cost)
 
 
-async def _fetch(call: Call, message: wire.FetchRequest) -> tuple[wire.FetchResponse, list[Part]]:
-    """Return the broker's answer. A disconnect of the client cancels the fetch. Closing the API ends it, and so does
-    the end of the caller's credential, without another record."""
+async def fetch(call: Call, message: wire.FetchRequest) -> tuple[wire.FetchResponse, list[Part]]:
+    """Return the broker's answer; its regions must be released. A disconnect of the client cancels the fetch. Closing
+    the API ends it, and so does the end of the caller's credential, without another record."""
     deadline = asyncio.timeout(message.max_wait_ms / 1000 + GRACE_S)
     context, revoked = call.context, Revocation(deadline)
     unwatch = call.watch(revoked)
@@ -127,6 +124,20 @@ async def _fetch(call: Call, message: wire.FetchRequest) -> tuple[wire.FetchResp
     finally:
         unwatch()
         context.polls.discard(deadline)
+
+
+async def plan_page(
+    call: Call, fetched: wire.FetchedPartition, parts: list[Part], offset: int, options: PageOptions
+) -> tuple[Page, int]:
+    """Return the plan of a page of one fetched partition, whose bytes are counted as held, and the cost of encoding it.
+    Raises the error of the partition."""
+    if fetched.error:
+        release_regions(parts)
+        raise _error_of(fetched)
+    batches = await call.context.finish(_join(call.context, parts), GRACE_S)
+    call.context.hold(call.request, len(batches))
+    cost = weight(batches)
+    return await call.context.threads.run(cost, page, batches, offset, options, fetched.aborted), cost
 
 
 # --- Records ---------------------------------------------------------------------------------------------------------
@@ -171,17 +182,31 @@ async def _records_reply(
         head, _, tail = document.partition(_RECORDS)
         head, tail = head + b"[", b"]" + tail
     media_type = NDJSON_TYPE if options.lines else JSON_TYPE
+    return await page_reply(call, found, options, cost, media_type, headers, head, tail)
+
+
+async def page_reply(
+    call: Call,
+    found: Page,
+    options: PageOptions,
+    cost: int,
+    media_type: str,
+    headers: Mapping[str, str],
+    head: bytes = b"",
+    tail: bytes = b"",
+) -> web.StreamResponse:
+    """Answer a page between a head and a tail: a large one slice by slice."""
     if len(found.slices) <= 1:
         body = await call.context.threads.run(cost, PageEncoder(found, options, head=head, tail=tail).next)
         call.context.hold(call.request, len(body))
         return await bulk_reply(call, body, media_type, headers)
     gzip = accepts_gzip(call.request.headers.get("Accept-Encoding", ""))
     encoder = PageEncoder(found, options, head=head, tail=tail, gzip=gzip)
-    headers |= {"Content-Type": media_type, "Vary": "Accept-Encoding", **({"Content-Encoding": "gzip"} if gzip else {})}
-    return await _stream_page(call, web.StreamResponse(headers=headers), encoder, cost)
+    more = {"Content-Type": media_type, "Vary": "Accept-Encoding", **({"Content-Encoding": "gzip"} if gzip else {})}
+    return await _send_page(call, web.StreamResponse(headers={**headers, **more}), encoder, cost)
 
 
-async def _stream_page(call: Call, response: web.StreamResponse, encoder: PageEncoder, cost: int) -> web.StreamResponse:
+async def _send_page(call: Call, response: web.StreamResponse, encoder: PageEncoder, cost: int) -> web.StreamResponse:
     """Send a page slice by slice: the next one is encoded when the client has taken the one before, in turn with the
     pages of others. A client that reads slowly holds no decoded batch."""
     request, context = call.request, call.context

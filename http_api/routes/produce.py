@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from aiohttp import web
@@ -30,7 +30,7 @@ from raftlog.api.records import ProducedBatch, ProducedRecords, RecordPosition
 from raftlog.config import DEFAULT_PRODUCE_TIMEOUT_MS, MAX_PRODUCE_TIMEOUT_MS
 from raftlog.errors import InvalidRequest
 from raftlog.model import Acks, TopicPartition, TopicRecord
-from raftlog.wire import ProducedPartition, ProducePartition, ProduceRequest, split_body
+from raftlog.wire import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse, split_body
 
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 TEXT_TYPE = "text/plain"
@@ -56,18 +56,8 @@ async def produce_records(call: Call) -> web.StreamResponse:
     target = _target(call)
     body = await read_body(call)
 
-    packed = await _packed(call, media_type, body, options, target)
-    sent = ProduceRequest(
-        correlation_id=0,
-        acks=acks,
-        timeout_ms=timeout_ms,
-        partitions=[ProducePartition(target.topic.topic_id, one.partition, len(one.batch)) for one in packed],
-    )
-    answer = await call.context.finish(
-        call.partitions.produce(sent, [memoryview(one.batch) for one in packed]),
-        timeout_ms / 1000 + GRACE_S,
-        holder=call.request,
-    )
+    packed = await parse_and_pack(call, body, lambda: _parse(media_type, body, options), target)
+    answer = await append(call, target.topic, packed, acks, timeout_ms)
     if acks is Acks.NONE:
         return json_reply(_sent(target.topic, packed), status=202)
     batches = [_outcome(one, told) for one, told in zip(packed, answer.partitions, strict=True)]
@@ -77,6 +67,21 @@ async def produce_records(call: Call) -> web.StreamResponse:
     if listed == "ranges" or (listed == "auto" and count > OFFSETS_LISTED):
         return json_reply(document)
     return await encoded_reply(call, _POSITION_COST * count, _with_offsets, document, packed, answer.partitions)
+
+
+async def append(
+    call: Call, topic: TopicRecord, packed: Sequence[PackedBatch], acks: Acks, timeout_ms: int
+) -> ProduceResponse:
+    """Append batches to a topic. It completes whatever becomes of the client. The answer has an entry for each batch,
+    which may be an error."""
+    sent = ProduceRequest(
+        correlation_id=0,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        partitions=[ProducePartition(topic.topic_id, one.partition, len(one.batch)) for one in packed],
+    )
+    appended = call.partitions.produce(sent, [memoryview(one.batch) for one in packed])
+    return await call.context.finish(appended, timeout_ms / 1000 + GRACE_S, holder=call.request)
 
 
 async def produce_batches(call: Call) -> web.StreamResponse:
@@ -91,17 +96,18 @@ async def produce_batches(call: Call) -> web.StreamResponse:
     return raw_reply(answer)
 
 
-async def _packed(
-    call: Call, media_type: str, body: bytes, options: RecordOptions, target: Target
+async def parse_and_pack(
+    call: Call, body: bytes, parse: Callable[[], RecordColumns], target: Target
 ) -> list[PackedBatch]:
-    """Return the body's batches. If a record names a partition unknown here, the view catches up first."""
+    """Return the batches of a body, of which `parse` makes columns. If a record names a partition unknown here, the
+    view catches up first. Raises `InvalidRequest`."""
     context = call.context
 
-    def parse_and_pack(target: Target) -> list[PackedBatch]:
-        return pack(_parse(media_type, body, options), target, context.clock_ms())
+    def batches(target: Target) -> list[PackedBatch]:
+        return pack(parse(), target, context.clock_ms())
 
     try:
-        return await context.threads.run(4 * len(body), parse_and_pack, target)
+        return await context.threads.run(4 * len(body), batches, target)
     except InvalidRequest as error:
         if error.code != "unknown_partition":
             raise
@@ -110,7 +116,7 @@ async def _packed(
         if topic is None or topic.partition_count == target.topic.partition_count:
             raise
     grown = msgspec.structs.replace(target, topic=topic)
-    return await context.threads.run(4 * len(body), parse_and_pack, grown)
+    return await context.threads.run(4 * len(body), batches, grown)
 
 
 def _parse(media_type: str, body: bytes, options: RecordOptions) -> RecordColumns:
@@ -128,10 +134,16 @@ def _parse(media_type: str, body: bytes, options: RecordOptions) -> RecordColumn
 
 def _target(call: Call) -> Target:
     topic = topic_meant(call)
-    config = call.view.topic_config(topic.topic_id)
-    assert config is not None, "the view has a topic without its settings"
     named = _either(call, "partition", "X-Raftlog-Partition")
     partition = None if named is None else integer("partition", named, 0, 2**31 - 1)
+    return target_in(call, topic, partition)
+
+
+def target_in(call: Call, topic: TopicRecord, partition: int | None) -> Target:
+    """Return the destination of records for a topic, of which those that name no partition go to this one, if it is
+    given. Raises `InvalidRequest` (`unknown_partition`)."""
+    config = call.view.topic_config(topic.topic_id)
+    assert config is not None, "the view has a topic without its settings"
     if partition is not None:
         partition_numbered(topic, partition)
     max_ahead_ms = config.message_timestamp_after_max_ms if config.message_timestamp_type == "CreateTime" else None

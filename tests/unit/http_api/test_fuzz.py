@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_api.records.pack import Target, pack
-from http_api.records.page import PageEncoder, PageOptions, page, weight
+from http_api.records.page import PageEncoder, PageOptions, native_rows, page, weight
 from http_api.records.parse import RecordOptions, parse_json, parse_ndjson, parse_text
 from http_api.routes.transactions import _parse_commit
 from http_api.service.transactions import check_request
@@ -24,7 +24,7 @@ from raftlog.wire import FetchRequest, ProducePartition, ProduceRequest, decode_
 from raftlog.wire import encode as encode_message
 
 TARGET = Target(TopicRecord(TopicId(bytes(16)), "t", 3, 1), 4096, None, 0)
-OPTIONS = PageOptions(100, 100_000, FORMATS["auto"], FORMATS["json"], lines=False)
+OPTIONS = PageOptions(100, 100_000, native_rows(FORMATS["auto"], FORMATS["json"]), lines=False)
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just({"base64": "AA=="}),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_api.records import page as records_out
-from http_api.records.page import Page, PageEncoder, PageOptions, page, weight
+from http_api.records.page import Page, PageEncoder, PageOptions, native_rows, page, weight
 from http_api.web.limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
 from raftlog.errors import RaftlogError
 from raftlog.json_values import FORMATS
@@ -24,7 +24,7 @@ def batch(base_offset: int, values: list[bytes | None], **options: Any) -> bytes
 
 
 def options(max_records: int = 1000, max_bytes: int = 1 << 20, *, lines: bool = False) -> PageOptions:
-    return PageOptions(max_records, max_bytes, FORMATS["text"], FORMATS["text"], lines)
+    return PageOptions(max_records, max_bytes, native_rows(FORMATS["text"], FORMATS["text"]), lines)
 
 
 def pieces(found: Page, chosen: PageOptions, *, forgetful: bool = False, **more: Any) -> list[bytes]:
