@@ -11,6 +11,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from aiohttp import web
 
 from http_api.console.files import CONSOLE, console_files, redirect, send_file, send_index
+from http_api.rest_proxy.document import rest_proxy_document
+from http_api.rest_proxy.surface import refuse_as_rest_proxy
+from http_api.rest_proxy.v2 import produce as v2_produce
+from http_api.rest_proxy.v2 import records as v2_records
+from http_api.rest_proxy.v2 import topics as v2_topics
 from http_api.routes import (
     acls,
     cluster,
@@ -64,6 +69,8 @@ Route = tuple[str, str, Handler]
 UNDECIDED = (
     produce.produce_records,
     produce.produce_batches,
+    v2_produce.produce_records,
+    v2_produce.produce_to_partition,
     fetch.fetch_batches,
     offsets.find_offsets,
     deletions.delete_records,
@@ -240,6 +247,28 @@ ROUTES: tuple[Route, ...] = (
     route("GET", "/", cluster.first_page, for_every_caller),
 )
 
+REST_PROXY_ROUTES: tuple[Route, ...] = (
+    route("GET", "/openapi/rest-proxy.json", rest_proxy_document, for_every_caller),
+    route("GET", "/brokers", v2_topics.list_brokers, for_every_caller),
+    route("GET", "/topics", v2_topics.list_topics, by_entry),
+    route("GET", "/topics/{topic}", v2_topics.describe_topic, on_topic(Operation.DESCRIBE)),
+    route("POST", "/topics/{topic}", v2_produce.produce_records, on_topic(Operation.WRITE)),
+    route("GET", "/topics/{topic}/partitions", v2_topics.list_partitions, on_topic(Operation.DESCRIBE)),
+    route("GET", "/topics/{topic}/partitions/{partition}", v2_topics.describe_partition, on_topic(Operation.DESCRIBE)),
+    route("POST", "/topics/{topic}/partitions/{partition}", v2_produce.produce_to_partition, on_topic(Operation.WRITE)),
+    route(
+        "GET", "/topics/{topic}/partitions/{partition}/offsets", v2_topics.read_offsets, on_topic(Operation.DESCRIBE)
+    ),
+    route(
+        "GET",
+        "/topics/{topic}/partitions/{partition}/records",
+        v2_records.read_records,
+        on_topic(Operation.READ),
+        v2_records.QUERY,
+    ),
+)
+"""The API of the Confluent REST Proxy (`http_api/rest_proxy/`), which has an OpenAPI document of its own."""
+
 CONSOLE_ROUTES: tuple[Route, ...] = tuple(
     route(method, path, answer, for_every_caller)
     for method in ("GET", "HEAD")
@@ -266,11 +295,13 @@ def build_app(
     browser. Raises `ValueError` for text that is neither.
     """
     limits = limits or Limits()
-    context = ApiContext(service, HostPolicy.of(allowed_hosts, allowed_origins), limits, clock_ms)
+    context = ApiContext(
+        service, HostPolicy.of(allowed_hosts, allowed_origins), limits, clock_ms, refuse=refuse_as_rest_proxy
+    )
     # Bodies are read and bounded by `http_api/web/bodies.py`; aiohttp's own bound is for calls that are not used here.
     app = web.Application(middlewares=[answer_request], client_max_size=limits.max_body_bytes)
     app[CONTEXT] = context
-    for method, path, handler in (*ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES):
+    for method, path, handler in (*ROUTES, *REST_PROXY_ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES):
         app.router.add_route(method, path, handler)
     app.on_response_prepare.append(add_headers)
     app.on_startup.append(_load)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import gzip
-import hashlib
 import html
 from importlib import resources
 
@@ -13,9 +10,10 @@ from aiohttp import web
 from http_api.web.authentication import sees_details
 from http_api.web.bodies import JSON_TYPE, read_json
 from http_api.web.call import Call
+from http_api.web.documents import StaticDocument
 from http_api.web.negotiation import negotiate
 from http_api.web.query import integer
-from http_api.web.replies import accepts_gzip, json_reply, known
+from http_api.web.replies import json_reply, known
 from raftlog.api.cluster import ClusterInfo, FinalizeFeatureLevel, FirstPage, HealthInfo, Liveness, NodeInfo
 from raftlog.api.quorum import ChangeVoters
 from raftlog.model import BrokerId, BrokerRecord
@@ -31,6 +29,7 @@ LINKS = {
     "/v1/topics": "the topics",
     "/v1/groups": "the consumer groups",
     "/openapi.json": "every request and answer of this API",
+    "/openapi/rest-proxy.json": "the same of the REST Proxy API, which this node speaks as well",
 }
 _PAGE = """\
 <!doctype html>
@@ -44,7 +43,7 @@ body {{ font: 1rem/1.6 system-ui, sans-serif; max-width: 40rem; margin: 3rem aut
 <p>On the command line: <code>raftlog --help</code>. The manual is in the folder <code>docs</code> of the source;
 <code>make docs</code> makes a site of it.</p></body></html>
 """
-_OPENAPI_ETAG = f'"{hashlib.sha256(OPENAPI).hexdigest()[:16]}"'
+DOCUMENT = StaticDocument(OPENAPI)
 
 
 async def describe_cluster(call: Call) -> web.StreamResponse:
@@ -114,20 +113,8 @@ def _shown(call: Call, found: HealthInfo) -> HealthInfo:
 
 
 async def openapi(call: Call) -> web.StreamResponse:
-    """Return the OpenAPI document, byte for byte as in the package, compressed if the client accepts that."""
-    headers = {"ETag": _OPENAPI_ETAG, "Vary": "Accept-Encoding"}
-    if _OPENAPI_ETAG in call.request.headers.get("If-None-Match", ""):
-        return web.Response(status=304, headers=headers)
-    if accepts_gzip(call.request.headers.get("Accept-Encoding", "")):
-        return web.Response(
-            body=_compressed_openapi(), content_type=JSON_TYPE, headers={**headers, "Content-Encoding": "gzip"}
-        )
-    return web.Response(body=OPENAPI, content_type=JSON_TYPE, headers=headers)
-
-
-@functools.cache
-def _compressed_openapi() -> bytes:
-    return gzip.compress(OPENAPI, mtime=0)
+    """Return the OpenAPI document of the native API."""
+    return DOCUMENT.reply(call)
 
 
 async def first_page(call: Call) -> web.StreamResponse:

@@ -51,6 +51,9 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+Refuse = Callable[[web.BaseRequest, RaftlogError, str], web.Response | None]
+
+
 class CodecThreads:
     """Threads for work that would block the event loop: parsing, encoding, (de)compressing and reading larger
     bodies."""
@@ -114,12 +117,20 @@ class ApiContext:
     """The shared state of one running API."""
 
     def __init__(
-        self, service: BrokerService, policy: HostPolicy, limits: Limits, clock_ms: Callable[[], int] = wall_ms
+        self,
+        service: BrokerService,
+        policy: HostPolicy,
+        limits: Limits,
+        clock_ms: Callable[[], int] = wall_ms,
+        refuse: Refuse | None = None,
     ) -> None:
+        """`refuse` returns the answer to a failed request in the form of its own API, or None for a problem
+        document."""
         self.service = service
         self.policy = policy
         self.limits = limits
         self.clock_ms = clock_ms
+        self.refuse: Refuse = refuse or (lambda request, error, request_id: None)
         self.connections: Connections[Hashable] = Connections(limits)
         self.threads = CodecThreads(limits.codec_threads, limits.codec_queue)
         self.decisions = Patience(DECISION_TIMEOUT_S)

@@ -99,15 +99,21 @@ async def _respond(request: web.Request, handler: Handler, context: ApiContext) 
         return await bounded(request, handler, context)
     except RaftlogError as error:
         _log_error(request, error)
-        return problem(error, request_id_of(request))
+        return _refusal(request, context, error)
     except web.HTTPException as error:
-        return problem(error_of_http(error, request.path), request_id_of(request))
+        return _refusal(request, context, error_of_http(error, request.path))
     except ConnectionError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the traceback
         _log.error("request_failed", method=request.method, path=request.path, exc_info=error)
         unexpected = RaftlogError("internal_error", "an unexpected error; the node's log has it under this request id")
-        return problem(unexpected, request_id_of(request))
+        return _refusal(request, context, unexpected)
+
+
+def _refusal(request: web.Request, context: ApiContext, error: RaftlogError) -> web.Response:
+    """Return the answer to a failed request: a problem document, unless its API has another form."""
+    request_id = request_id_of(request)
+    return context.refuse(request, error, request_id) or problem(error, request_id)
 
 
 def _counted(request: web.Request, context: ApiContext, response: web.StreamResponse) -> web.StreamResponse:
@@ -120,7 +126,7 @@ def _counted(request: web.Request, context: ApiContext, response: web.StreamResp
         context.hold_answer(request, len(body), refusable=changed_nothing)
     except RetriableError as error:
         _log_error(request, error)
-        return problem(error, request_id_of(request))
+        return _refusal(request, context, error)
     return response
 
 

@@ -104,8 +104,10 @@ def heard_of(answer: bytes) -> Heard:
         return Heard("refused", text)
     if status < 300:
         return Heard("nothing" if _is_empty(document) else "told", text)
-    code = document.get("code") if isinstance(document, dict) else None
-    return Heard("unavailable" if code in UNAVAILABLE else "told", text)
+    members = document if isinstance(document, dict) else {}
+    # The REST Proxy API has numbers instead of codes.
+    is_unavailable = members.get("code") in UNAVAILABLE or (status in (429, 503) and "error_code" in members)
+    return Heard("unavailable" if is_unavailable else "told", text)
 
 
 def _joined(body: bytes) -> bytes:
@@ -124,7 +126,7 @@ def _joined(body: bytes) -> bytes:
 
 def _is_empty(document: Any) -> bool:
     """Return whether a document has no content but counts of zero and empty lists."""
-    return isinstance(document, dict) and not any(document.values())
+    return document == [] or (isinstance(document, dict) and not any(document.values()))
 
 
 # --- Streams ----------------------------------------------------------------------------------------------------------

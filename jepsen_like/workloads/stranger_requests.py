@@ -7,6 +7,7 @@ came of a request is found in the cluster. Nothing here would do harm beyond tha
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,15 @@ VALUE = -1_666
 """No workload writes negative numbers."""
 FORWARD_PATH, REPLICATION_PATH, QUORUM_PATH = "/raftlog.forward", "/raftlog.replication", "/raftlog.quorum"
 NODE_PATHS = (FORWARD_PATH, REPLICATION_PATH, QUORUM_PATH)
-TO_USERS = ("/", "/v1/identity", "/openapi.json", "/v1/cluster", "/v1/no-such-path")
+TO_USERS = (
+    "/",
+    "/v1/identity",
+    "/openapi.json",
+    "/openapi/rest-proxy.json",
+    "/v1/cluster",
+    "/brokers",
+    "/v1/no-such-path",
+)
 """Answered to every user: itself, the paths, the addresses of the nodes, and that there is no such path."""
 OPEN_PATHS = ("/v1/health", "/v1/live", "/v1/ready")
 """Answered to everybody, without details."""
@@ -90,7 +99,7 @@ def api_doors(topic: str, topic_id: str) -> list[Door]:
     """Return a request for each route but the two that are open to everybody."""
     found = [
         Door(API, path, method, b"" if body is None else msgspec.json.encode(body))
-        for method, path, body in _of_api(topic)
+        for method, path, body in (*_of_api(topic), *_of_rest_proxy(topic))
     ]
     for door in data_doors(bytes.fromhex(topic_id), forwarded=False):
         if door.name in ("ProduceRequest", "FetchRequest", "OffsetsRequest"):
@@ -169,6 +178,21 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
         ("GET", "/v1/quotas", None),
         ("PUT", f"/v1/quotas/User:{MARK}", {"requests_per_second": 1}),
         ("DELETE", "/v1/quotas/User:admin", None),
+    ]  # fmt: skip
+
+
+def _of_rest_proxy(topic: str) -> list[tuple[str, str, Any]]:
+    """Return method, path and document of each."""
+    encoded = base64.b64encode(str(VALUE).encode()).decode()
+    return [
+        ("GET", "/topics", None),
+        ("GET", f"/topics/{topic}", None),
+        ("POST", f"/topics/{topic}", {"records": [{"value": encoded}]}),
+        ("GET", f"/topics/{topic}/partitions", None),
+        ("GET", f"/topics/{topic}/partitions/0", None),
+        ("POST", f"/topics/{topic}/partitions/0", {"records": [{"value": encoded}]}),
+        ("GET", f"/topics/{topic}/partitions/0/offsets", None),
+        ("GET", f"/topics/{topic}/partitions/0/records?offset=0", None),
     ]  # fmt: skip
 
 

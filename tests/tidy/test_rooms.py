@@ -39,7 +39,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "partitioner", "patterns", "json_values", "slices", "transactions", "records", "system", "wire", "api", "http2",
         "client", "sync", "broker", "cli",
     ),
-    "http_api": ("service", "web", "records", "routes", "console", "app"),
+    "http_api": ("service", "web", "records", "routes", "rest_proxy", "console", "app"),
     "spark_source": (
         "options", "connections", "requirements", "java", "shipping", "reading", "driver", "tasks", "writing", "sink",
         "source", "default_source",

@@ -16,10 +16,13 @@ import msgspec
 from aiohttp import web
 
 from http_api.app import build_app, start_api
+from http_api.rest_proxy import document as rest_proxy
+from http_api.rest_proxy.errors import status_and_code
+from http_api.rest_proxy.v2.media_types import V2_TYPE
 from http_api.routes.cluster import OPENAPI
 from http_api.web.context import CONTEXT, ApiContext
 from http_api.web.limits import Limits
-from raftlog.errors import CODES
+from raftlog.errors import CODES, RaftlogError
 from raftlog.system.tls_door import ContextSource
 from tests.support.client.fake_broker import FakeBroker
 
@@ -37,7 +40,10 @@ class Answer:
         return msgspec.json.decode(self.body)
 
     def problem(self, code: str) -> dict[str, Any]:
-        """Check that it is a well-formed problem document with this code, and return it."""
+        """Check that it is a well-formed problem document with this code, or the REST Proxy's error for it, and return
+        it."""
+        if self.headers["Content-Type"].startswith(V2_TYPE):
+            return self._rest_error(code)
         assert self.headers["Content-Type"].startswith("application/problem+json"), self
         document: dict[str, Any] = self.document
         assert document["code"] == code, document
@@ -50,17 +56,25 @@ class Answer:
         assert document["title"] and document["detail"]
         return document
 
+    def _rest_error(self, code: str) -> dict[str, Any]:
+        document: dict[str, Any] = self.document
+        assert set(document) == {"error_code", "message"} and document["message"], document
+        assert (self.status, document["error_code"]) == status_and_code(RaftlogError(code, "")), document
+        assert ("Retry-After" in self.headers) is CODES[code].retriable
+        return {**document, "detail": document["message"]}
+
 
 OPERATIONS = [
     (method.upper(), re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)), set(operation["responses"]))
-    for path, item in msgspec.json.decode(OPENAPI)["paths"].items()
+    for document in (OPENAPI, rest_proxy.OPENAPI)
+    for path, item in msgspec.json.decode(document)["paths"].items()
     for method, operation in item.items()
     if method != "parameters"
 ]
 
 
 def is_documented(method: str, path: str, status: int) -> bool:
-    """Whether `openapi.json` has the status for the request; True for requests that it does not have."""
+    """Whether the OpenAPI documents have the status for the request; True for requests that they do not have."""
     plain = path.partition("?")[0]
     found = [statuses for verb, pattern, statuses in OPERATIONS if verb == method and pattern.fullmatch(plain)]
     return not found or any(str(status) in statuses for statuses in found)

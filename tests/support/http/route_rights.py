@@ -169,7 +169,20 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("DELETE", "/v1/positions/{name}"): Case(((WRITE, NAME),), query="value=1"),
         ("POST", TRANSACTIONS_PATH): Case(((WRITE, NAME),), raw(InitializeRequest(0, "x", 1000)), names_in_body=True),
     }
+    rest_proxy: dict[tuple[str, str], Case] = {
+        ("GET", "/openapi/rest-proxy.json"): Case("caller"),
+        ("GET", "/brokers"): Case("caller"),
+        ("GET", "/topics"): Case("list"),
+        ("GET", "/topics/{topic}"): Case(((DESCRIBE, TOPIC),)),
+        ("POST", "/topics/{topic}"): Case(((WRITE, TOPIC),), {"records": [{"value": "MQ=="}]}),
+        ("GET", "/topics/{topic}/partitions"): Case(((DESCRIBE, TOPIC),)),
+        ("GET", "/topics/{topic}/partitions/{partition}"): Case(((DESCRIBE, TOPIC),)),
+        ("POST", "/topics/{topic}/partitions/{partition}"): Case(((WRITE, TOPIC),), {"records": [{"value": "MQ=="}]}),
+        ("GET", "/topics/{topic}/partitions/{partition}/offsets"): Case(((DESCRIBE, TOPIC),)),
+        ("GET", "/topics/{topic}/partitions/{partition}/records"): Case(((READ, TOPIC),), query="offset=0&timeout=0"),
+    }
     return {
+        **rest_proxy,
         **topics,
         **groups,
         **transactions,

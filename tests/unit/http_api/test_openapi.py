@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, ROUTES, build_app
+from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, REST_PROXY_ROUTES, ROUTES, build_app
 from http_api.records import page as records_out
 from http_api.routes import deletions, explain, fetch, group_offsets, offsets, produce, topics
 from http_api.routes.cluster import OPENAPI
@@ -82,7 +82,7 @@ def test_every_route_is_described_and_every_description_is_a_route() -> None:
 def test_the_application_has_the_routes_of_the_table() -> None:
     app = build_app(FakeBroker())
     assert {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource} == {
-        (method, path) for method, path, _ in (*ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES)
+        (method, path) for method, path, _ in (*ROUTES, *REST_PROXY_ROUTES, *CONSOLE_ROUTES, *MESSAGE_ROUTES)
     }
 
 
