@@ -18,6 +18,7 @@ from http_api.rest_proxy.v2 import records as v2_records
 from http_api.rest_proxy.v2 import topics as v2_topics
 from http_api.routes import (
     acls,
+    audit,
     cluster,
     deletions,
     explain,
@@ -29,6 +30,7 @@ from http_api.routes import (
     offsets,
     produce,
     scrubs,
+    timeline,
     topics,
     transactions,
     users,
@@ -228,6 +230,8 @@ ROUTES: tuple[Route, ...] = (
         explain.explain_transaction,
         on_name(Operation.DESCRIBE, "transactional_id"),
     ),
+    route("GET", "/v1/timeline", timeline.list_changes, by_entry, timeline.QUERY),
+    route("GET", "/v1/audit", audit.list_audit_lines, on_cluster(Operation.ALTER), audit.QUERY),
     route("GET", "/v1/users", users.list_users, on_cluster(Operation.DESCRIBE)),
     route("POST", "/v1/users", users.create_user, on_cluster(Operation.ALTER)),
     route("GET", "/v1/users/{user}", users.describe_user, on_own_user(Operation.DESCRIBE)),

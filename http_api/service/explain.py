@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from metadata.view import GroupRecord
 from raftlog.api.explain import AccessDecision, Explanation
+from raftlog.api.timeline import ClusterChange
 from raftlog.model import TopicPartition
 from raftlog.security.principals import Caller
 
@@ -37,4 +38,9 @@ class ExplainService(Protocol):
 
     async def transaction(self, transactional_id: str, caller: Caller | None) -> Explanation:
         """Explain the transaction of a named producer. Raises `InvalidRequest` (`unknown_transaction`)."""
+        ...
+
+    def changes(self) -> Iterator[ClusterChange]:
+        """Return the changes that this node remembers of topics that exist, of nodes and of the quorum's leader, the
+        newest first. The caller reads as many as it needs."""
         ...

@@ -18,6 +18,7 @@ from raftlog.ports import Part
 from raftlog.security.principals import Caller
 
 from .access import AccessService
+from .audit import AuditService
 from .explain import ExplainService
 from .groups import GroupService
 from .moves import MoveService
@@ -118,6 +119,11 @@ class BrokerService(Protocol):
     @property
     def security(self) -> SecurityService:
         """Users, tokens, access rules and quotas."""
+        ...
+
+    @property
+    def recent_audit(self) -> AuditService:
+        """The newest lines of this node's audit log."""
         ...
 
     @property

@@ -114,7 +114,6 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
     moves = {"topic": topic, "partition": 0}
     offsets = [{"topic": topic, "partition": 0, "offset": 0}]
     commit = {"positions": [{"name": MARK, "current": -1, "new": 1}]}
-    rule = {"principal": f"User:{MARK}", "operation": "all", "resource_type": "topic", "name": "*"}
     return [
         ("GET", "/v1/topics", None),
         ("POST", "/v1/topics", {"name": MARK, "partitions": 1}),
@@ -162,6 +161,16 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
         ("GET", "/v1/quorum", None),
         ("POST", "/v1/cluster/feature-level", {"level": 1}),
         ("POST", "/v1/quorum/voters", {"node_id": 99}),
+        *_of_security(topic),
+        ("GET", "/v1/timeline", None),
+        ("GET", "/v1/audit", None),
+    ]  # fmt: skip
+
+
+def _of_security(topic: str) -> list[tuple[str, str, Any]]:
+    """Return those about users, tokens, rules and quotas."""
+    rule = {"principal": f"User:{MARK}", "operation": "all", "resource_type": "topic", "name": "*"}
+    return [
         ("GET", "/v1/users", None),
         ("POST", "/v1/users", {"name": MARK, "superuser": True}),
         ("GET", "/v1/users/admin", None),

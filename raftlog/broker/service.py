@@ -8,6 +8,7 @@ from functools import cached_property
 
 import structlog
 
+from http_api.service.audit import AuditService
 from http_api.service.service import PartitionService
 from http_api.service.transactions import OpenTransaction
 from metadata.commands.cluster import GrantProducerIds, GrantProducerIdsTo
@@ -28,6 +29,7 @@ from raftlog.broker.changes.transactions import Transactions
 from raftlog.broker.requests.callers import CallerPartitions, PartitionRouters
 from raftlog.broker.requests.forwarding import Forwarder
 from raftlog.broker.security.administrator import HashPassword, SecurityAdministrator
+from raftlog.broker.security.recent_audit import NO_AUDIT
 from raftlog.broker.security.request_access import GuardedAccess, OpenAccess
 from raftlog.broker.security.tokens import new_token
 from raftlog.errors import InvalidRequest
@@ -69,9 +71,11 @@ class Router:
         own_problems: Callable[[], Sequence[str]] = tuple,
         expired: Callable[[], Sequence[str]] = tuple,
         ask: AskNode = ask_no_other,
+        audit: AuditService = NO_AUDIT,
     ) -> None:
         """`own_problems` returns problems of this node that only it can see, `expired` those of certificates that have
-        expired. `ask` gets the facts of other nodes for explanations."""
+        expired. `ask` gets the facts of other nodes for explanations. `audit` has the newest lines of the audit
+        log."""
         self.node_id = broker.identity.node_id
         self.cluster_id = broker.identity.cluster_id
         self.view = broker.view
@@ -88,6 +92,7 @@ class Router:
             broker.view, lambda: broker.manager.drivers, self._proposer, structlog.get_logger()
         )
         self.access = access
+        self.recent_audit = audit
         self.security = SecurityAdministrator(
             broker.view, self._proposer, hash_password, new_token, broker.cluster_clock.stamp_ms
         )
@@ -128,6 +133,7 @@ class Router:
             self.as_caller,
             broker.cluster_clock.stamp_ms,
             broker.config.timing.replica_lag_max_ms,
+            broker.history,
         )
 
     @property

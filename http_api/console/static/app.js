@@ -10,6 +10,9 @@ import * as groups from "./groups.js";
 import * as transactions from "./transactions.js";
 import * as quorum from "./quorum.js";
 import * as security from "./security.js";
+import * as explain from "./explain.js";
+import * as timeline from "./timeline.js";
+import * as audit from "./audit.js";
 
 const NAVIGATION = [
   ["", "Overview", "M3 12 12 4l9 8M6 10v9h12v-9"],
@@ -17,7 +20,9 @@ const NAVIGATION = [
   ["groups", "Groups", "M8 11a3 3 0 1 0 0-6 3 3 0 0 0 0 6ZM3 20c0-3 2-5 5-5s5 2 5 5M16 11a3 3 0 1 0 0-6M16 15c3 0 5 2 5 5"],
   ["transactions", "Transactions", "M4 8h14l-3-3M20 16H6l3 3"],
   ["quorum", "Quorum", "M12 4v5M12 9 6 18M12 9l6 9M12 4a1 1 0 1 0 0-.1M5 20h2M17 20h2"],
+  ["timeline", "Timeline", "M12 3v18M12 7h7M12 13H5M12 18h5"],
   ["security", "Security", "M12 3 5 6v6c0 4 3 7 7 9 4-2 7-5 7-9V6z"],
+  ["audit", "Audit", "M6 3h9l4 4v14H6zM9 9h4M9 13h7M9 17h7"],
 ];
 
 const ROUTES = [
@@ -28,6 +33,10 @@ const ROUTES = [
   [/^transactions$/, transactions, []],
   [/^quorum$/, quorum, []],
   [/^security$/, security, []],
+  [/^explain\/(topics)\/([^/]+)\/(\d+)$/, explain, ["kind", "name", "partition"]],
+  [/^explain\/(groups|transactions)\/([^/]+)$/, explain, ["kind", "name"]],
+  [/^timeline$/, timeline, []],
+  [/^audit$/, audit, []],
 ];
 
 const main = document.getElementById("main-content");
@@ -164,7 +173,7 @@ async function start() {
 
 // --- Keyboard ----------------------------------------------------------------------------------------------------
 
-const KEYS = { o: "", t: "topics", g: "groups", x: "transactions", q: "quorum", s: "security" };
+const KEYS = { o: "", t: "topics", g: "groups", x: "transactions", q: "quorum", s: "security", l: "timeline", a: "audit" };
 let going = false;
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input,textarea,select,dialog")) return;

@@ -31,6 +31,7 @@ async function list(root, signal) {
       { head: "Members", number: true, cell: (row) => compact(row.member_count) },
       { head: "Lag, records", number: true, cell: (row) => (lags.has(row.group) ? count(lags.get(row.group)) : "–") },
       { head: "Assignor", cell: (row) => row.assignor || h("span.quiet", {}, "none") },
+      { head: "", cell: (row) => h("a", { href: `#/explain/groups/${segment(row.group)}`, "aria-label": `Explain group ${row.group}` }, "Explain") },
     ], found.slice(0, 500), { empty: "There is no group yet, or none that you may see.", open: (row) => { location.hash = `#/groups/${segment(row.group)}`; } }));
   }
   await every(10000, async () => {
@@ -49,7 +50,7 @@ async function one(root, name, signal) {
   const figures = h("div", {}), members = h("div", {}), offsets = h("div", {}), note = h("p.quiet", {});
   const plot = new Plot(`Lag of ${name}`, ["lag"], (value) => compact(value === null ? null : Math.round(value)), signal);
   fill(root, h("p.crumbs", {}, h("a", { href: "#/groups" }, "Groups"), " / ", name),
-    h("div.heading", {}, h("div", {}, h("h1", {}, name), note), h("div.actions", {}, h("button", { type: "button", click: () => reset(name) }, "Reset offsets"), h("button.danger", { type: "button", click: () => remove(name) }, "Delete"))),
+    h("div.heading", {}, h("div", {}, h("h1", {}, name), note), h("div.actions", {}, h("a.button.ghost", { href: `#/explain/groups/${segment(name)}` }, "Explain"), h("button", { type: "button", click: () => reset(name) }, "Reset offsets"), h("button.danger", { type: "button", click: () => remove(name) }, "Delete"))),
     figures, card("Lag while this page is open", plot.element), card("Members", members), card("Offsets", offsets));
   await every(5000, async () => {
     const [described, read] = await Promise.all([get(path, signal), get(`${path}/offsets?lag=true`, signal)]);
@@ -74,6 +75,7 @@ async function one(root, name, signal) {
       { head: "End", number: true, cell: (row) => count(row.log_end_offset) },
       { head: "Lag", number: true, cell: (row) => h(row.lag ? "strong" : "span", {}, count(row.lag)) },
       { head: "Committed at", cell: (row) => (row.committed_at_ms === null ? "–" : when(row.committed_at_ms).slice(0, 19)) },
+      { head: "", cell: (row) => h("a", { href: `#/explain/topics/${segment(row.topic)}/${row.partition}`, "aria-label": `Explain partition ${row.partition} of ${row.topic}` }, "Explain") },
       { head: "Owner", cell: (row) => (row.member_id ? h("span.clip.key.mono", { title: row.member_id }, row.member_id) : h("span.quiet", {}, "none")) },
     ], read.offsets, { empty: "The group has committed nothing." }));
   }, signal);

@@ -87,7 +87,7 @@ export async function show(root, { topic, partition, described }, signal) {
       const turn = () => {
         const shown = !opened.has(one.id);
         if (shown) opened.add(one.id); else opened.delete(one.id);
-        if (shown && !detail.childElementCount) detail.append(h("td", { colspan: 6 }, recordOf(one)));
+        if (shown && !detail.childElementCount) detail.append(h("td", { colspan: 6 }, recordOf(topic, one)));
         detail.hidden = !shown;
         toggle.setAttribute("aria-expanded", String(shown));
         toggle.textContent = shown ? "−" : "+";
@@ -150,8 +150,8 @@ function entry(partition, one) {
   return record;
 }
 
-function recordOf(one) {
-  return h("div.record", {}, h("p.quiet", {}, `Partition ${one.partition}, offset ${one.offset}, ${when(one.timestamp)} (${one.timestamp})`),
+function recordOf(topic, one) {
+  return h("div.record", {}, h("p.quiet", {}, `Partition ${one.partition}, offset ${one.offset}, ${when(one.timestamp)} (${one.timestamp}) `, h("a", { href: `#/explain/topics/${segment(topic)}/${one.partition}?offset=${one.offset}` }, "Where it lies")),
     h("h3", {}, "Value", one.value === null ? null : h("span.quiet", {}, ` ${bytes(one.value.length)}`)), one.value === null ? h("p.quiet", {}, "null: a tombstone, which deletes its key in a compacted topic") : reading(one.value, "Value"),
     one.key === null ? null : [h("h3", {}, "Key", h("span.quiet", {}, ` ${bytes(one.key.length)}`)), reading(one.key, "Key")],
     one.headers.length ? [h("h3", {}, "Headers"), h("table", {}, h("tbody", {}, one.headers.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td.mono", {}, value === null ? "null" : preview(value, 2000))))))] : null);

@@ -72,6 +72,7 @@ async function partitions(root, first, signal) {
       { head: "First offset", number: true, cell: (one) => count(offsets[one.partition]?.earliest) },
       { head: "High watermark", number: true, cell: (one) => count(offsets[one.partition]?.latest) },
       { head: "Size here", number: true, cell: (one) => bytes(sizes.get(one.partition)) },
+      { head: "", cell: (one) => h("a", { href: `#/explain/topics/${segment(first.name)}/${one.partition}`, "aria-label": `Explain partition ${one.partition}` }, "Explain") },
     ], seen), described.partitions.length > MOST_OFFSETS ? h("p.quiet", {}, `The first ${MOST_OFFSETS} of ${described.partitions.length} partitions.`) : null);
   }, signal);
 }

@@ -1,7 +1,7 @@
 // Transactions in progress.
 
-import { get } from "./api.js";
-import { badge, card, count, duration, every, fill, h, table, tile, tiles, topicLink, when } from "./dom.js";
+import { get, segment } from "./api.js";
+import { badge, card, count, duration, every, fill, h, link, table, tile, tiles, when } from "./dom.js";
 
 export const title = () => "Transactions";
 
@@ -15,13 +15,13 @@ export async function show(root, parameters, signal) {
     const oldest = Math.max(0, ...transactions.map((one) => one.duration_ms ?? 0));
     fill(figures, tiles(tile("In progress", count(transactions.length)), tile("Oldest", transactions.length ? duration(oldest) : "–", oldest > OLD_MS ? "holds read_committed consumers back" : "", oldest > OLD_MS ? "warn" : ""), tile("With a name", transactions.filter((one) => one.transactional_id !== null).length)));
     fill(list, table("Transactions in progress", [
-      { head: "Transactional id", cell: (one) => one.transactional_id ?? h("span.quiet", {}, "none") },
+      { head: "Transactional id", cell: (one) => (one.transactional_id === null ? h("span.quiet", {}, "none") : link(`explain/transactions/${segment(one.transactional_id)}`, one.transactional_id)) },
       { head: "Producer", number: true, cell: (one) => `${one.producer_id} : ${one.producer_epoch}` },
       { head: "State", cell: (one) => badge(one.state === "Ongoing" ? "accent" : "warn", one.state) },
       { head: "Since", cell: (one) => (one.started_ms === null ? "–" : when(one.started_ms).slice(0, 19)) },
       { head: "Age", number: true, cell: (one) => h(one.duration_ms > OLD_MS ? "strong" : "span", {}, duration(one.duration_ms)) },
       { head: "Timeout", number: true, cell: (one) => duration(one.timeout_ms) },
-      { head: "Partitions", cell: (one) => h("span", {}, one.partitions.slice(0, 12).map((of) => [topicLink(of.topic), `/${of.partition}${of.first_offset === null ? "" : ` from ${of.first_offset}`} `]), one.partitions.length > 12 ? `and ${one.partitions.length - 12} more` : null) },
+      { head: "Partitions", cell: (one) => h("span", {}, one.partitions.slice(0, 12).map((of) => [link(`explain/topics/${segment(of.topic)}/${of.partition}`, `${of.topic}/${of.partition}`), `${of.first_offset === null ? "" : ` from ${of.first_offset}`} `]), one.partitions.length > 12 ? `and ${one.partitions.length - 12} more` : null) },
     ], transactions.slice(0, 200), { empty: "No transaction is in progress." }));
   }, signal);
 }

@@ -7,12 +7,13 @@ nodes to which it moves, and the voters of the quorum; for a transaction, all br
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from http_api.service.service import PartitionService
 from metadata.view import ClusterView, GroupRecord, in_order
 from raftlog.api.explain import AccessDecision, Explanation
+from raftlog.api.timeline import ClusterChange
 from raftlog.errors import InvalidRequest
 from raftlog.model import (
     NO_BROKER,
@@ -35,9 +36,10 @@ from raftlog.wire import (
 from .case import ClusterCase, OpenBy, PartitionCase
 from .facts import NodeFacts, OpenFacts, Unanswered
 from .group import GroupCase, PartitionFacts, explain_group
-from .history import merged
+from .history import ChangeHistory, merged
 from .own_facts import FactsQuery, OwnFacts
 from .partition import explain_partition
+from .timeline import cluster_change
 from .transaction import Place, TransactionCase, explain_transaction
 
 MAX_ASKED = 64
@@ -71,6 +73,7 @@ class Explainer:
         partitions: Callable[[Caller], PartitionService],
         now_ms: Callable[[], int],
         lag_max_ms: int,
+        history: ChangeHistory,
     ) -> None:
         """`partitions` returns the partitions as a caller may use them; `lag_max_ms`: `replica.lag.time.max.ms`."""
         self._node_id = node_id
@@ -81,6 +84,7 @@ class Explainer:
         self._partitions = partitions
         self._now_ms = now_ms
         self._lag_max_ms = lag_max_ms
+        self._history = history
 
     async def partition(
         self,
@@ -188,6 +192,13 @@ class Explainer:
                 self._quorum().leader, self._view.index, self._now_ms(), self._node_id, producer.used_ms, silent,
             )
         )  # fmt: skip
+
+    def changes(self) -> Iterator[ClusterChange]:
+        for change in self._history.newest_first():
+            if not change.topic_id:
+                yield cluster_change(change, None)
+            elif (topic := self._view.topic_by_id(TopicId(change.topic_id))) is not None:
+                yield cluster_change(change, topic.name)
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 

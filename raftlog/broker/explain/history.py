@@ -12,7 +12,8 @@ their own, so that a fence of a broker with many replicas does not push them out
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
 from itertools import chain
 
 import msgspec
@@ -152,6 +153,10 @@ class ChangeHistory:
         found = [one for one in self._partitions if one.partition == partition and one.topic_id == topic_id]
         others = [one for one in self._others if one.kind == "quorum" or one.about in wanted]
         return sorted([*found[-limit:], *others[-limit:]], key=_order)[-limit:]
+
+    def newest_first(self) -> Iterator[Change]:
+        """Return everything that is remembered now, the newest first, and sort no more than is read."""
+        return merge(reversed(tuple(self._partitions)), reversed(tuple(self._others)), key=_order, reverse=True)
 
     def all(self) -> list[Change]:
         """Return everything that is remembered, to be written again in less space."""

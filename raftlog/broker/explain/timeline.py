@@ -1,11 +1,43 @@
-"""The timeline of a partition: remembered changes in plain words, and the leader epochs of the logs. Pure."""
+"""Timelines: remembered changes in plain words, and the leader epochs of a partition's logs. Pure."""
 
 from __future__ import annotations
 
-from raftlog.api.explain import TimelineEntry
+from raftlog.api.explain import Severity, TimelineEntry
+from raftlog.api.timeline import ClusterChange
 
 from .case import PartitionCase
 from .history import REASONS, Change
+
+_SEVERITIES: dict[str, Severity] = {
+    "unclean": "critical",
+    "lost_data": "critical",
+    "quorum_lost": "critical",
+    "fenced": "warning",
+    "restarted": "warning",
+    "commit_set": "warning",
+    "recovery": "warning",
+    "no_room": "warning",
+    "lagged": "warning",
+    "short_of_room": "warning",
+}
+"""Reason → severity of the change; all others are `info`."""
+
+
+def cluster_change(change: Change, topic: str | None) -> ClusterChange:
+    """Return a change for the cluster's timeline; `topic` is the name of its topic, if it is about one."""
+    entry = _entry(change)
+    lost_leader = change.kind == "leader" and change.leader < 0
+    return ClusterChange(
+        kind=change.kind,  # type: ignore[arg-type]  # the kinds of `Change` are those of the API
+        severity="critical" if lost_leader else _SEVERITIES.get(change.reason, "info"),
+        text=entry.text,
+        reason=change.reason,
+        time_ms=change.time_ms,
+        index=change.index,
+        topic=topic,
+        partition=change.partition if change.topic_id else None,
+        node=change.about if change.about >= 0 else None,
+    )
 
 
 def timeline_of(case: PartitionCase) -> list[TimelineEntry]:

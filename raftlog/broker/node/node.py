@@ -45,6 +45,7 @@ from raftlog.broker.security.first_administrator import (
     read_first_administrator,
 )
 from raftlog.broker.security.password_hashing import PasswordHashing
+from raftlog.broker.security.recent_audit import NO_AUDIT
 from raftlog.broker.security.request_access import OpenAccess
 from raftlog.broker.service import Router, groups_of, transactions_of
 from raftlog.broker.tls.node_tls import QUORUM_NAME, NodeTls, RefusalLog
@@ -160,6 +161,7 @@ class Node:
             own_problems=self._problems,
             expired=self._tls.expired if self._tls else tuple,
             ask=FactsAsker(self.data_address_of, dial).ask,
+            audit=self._security.recent_audit if self._security else NO_AUDIT,
         )
 
     def _new_quorum(self) -> QuorumThread:

@@ -20,6 +20,7 @@ from raftlog.broker.security.node_authentication import NodeAuthentication
 from raftlog.broker.security.open_transactions import OpenTransactions
 from raftlog.broker.security.quota_limits import QuotaTable
 from raftlog.broker.security.quotas import Quotas
+from raftlog.broker.security.recent_audit import RecentAudit
 from raftlog.broker.security.request_access import GuardedAccess
 from raftlog.config import SecurityConfig
 from raftlog.errors import RetriableError
@@ -62,13 +63,14 @@ class NodeSecurity:
         level = AuditLevel(config.audit.level)
         self._knows_cluster = knows_cluster
         self._view = view
-        self.audit = AuditLogs(
-            level,
-            [
-                AuditLog(AuditTrail(level, node_id), sink, clock, scheduler)
-                for sink in _sinks(config, folder, view, clock, worker, produce)
-            ],
-        )
+        self._worker = worker
+        self._audit_file = os.path.join(folder, config.audit.file) if config.audit.file else ""
+        sinks = _sinks(config, self._audit_file, view, clock, worker, produce)
+        self.recent_audit = RecentAudit(level.value if sinks else "")
+        """The newest lines of the audit log, if one is written."""
+        if sinks:
+            sinks.append(self.recent_audit)
+        self.audit = AuditLogs(level, [AuditLog(AuditTrail(level, node_id), sink, clock, scheduler) for sink in sinks])
         self._authentication = NodeAuthentication(
             config, cluster_id, view, clock, now_ms, names_a_node, self._on_refused
         )
@@ -98,6 +100,8 @@ class NodeSecurity:
     def start(self) -> None:
         """Begin to read what the authentication needs."""
         self._authentication.start()
+        if self._audit_file:
+            self.recent_audit.read_earlier(self._audit_file, self._worker)
 
     async def authenticate(self, presented: Presented) -> Authentication:
         """Return the caller of a request. Raises as `ask` answers."""
@@ -139,12 +143,12 @@ class NodeSecurity:
 
 
 def _sinks(
-    config: SecurityConfig, folder: str, view: ClusterView, clock: Clock, worker: Worker, produce: Produce
+    config: SecurityConfig, file: str, view: ClusterView, clock: Clock, worker: Worker, produce: Produce
 ) -> list[AuditSink]:
     audit = config.audit
     sinks: list[AuditSink] = []
-    if audit.file:
-        sinks.append(FileSink(os.path.join(folder, audit.file), worker))
+    if file:
+        sinks.append(FileSink(file, worker))
     if audit.stdout:
         sinks.append(StandardOutputSink(worker))
     if audit.topic:

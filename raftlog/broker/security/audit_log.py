@@ -57,6 +57,21 @@ class FileSink:
             os.close(descriptor)
 
 
+def lines_before(path: str, end: int, most_bytes: int) -> list[bytes]:
+    """Return the whole lines among the last bytes of a file before `end`; none if it cannot be read. Blocks."""
+    start = max(0, end - most_bytes)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.pread(descriptor, end - start, start)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return []
+    lines = content.split(b"\n")
+    return lines[1:] if start else lines
+
+
 class StandardOutputSink:
     """Writes lines to stdout, for containers whose platform collects it."""
 

@@ -38,6 +38,10 @@ PAGES = {
     "transactions": ("transactions", "No transaction is in progress"),
     "quorum": ("quorum", "Failures survived"),
     "security": ("security", "User:ANONYMOUS"),
+    "timeline": ("timeline", "became leader"),
+    "audit": ("audit", "This node writes no audit log"),
+    "explain": ("explain/topics/orders/0?offset=0&principal=User:alice", "If a node stopped now"),
+    "explain-group": ("explain/groups/billing", "Collected by node"),
 }
 """Page → its path, and text that is there once its data is."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from http_api.rest_proxy import document as rest_proxy
 from http_api.routes.cluster import OPENAPI
 from http_api.web.middleware import ALWAYS_ANSWERED
 from metadata.records.events import RulesChanged
+from raftlog.api.timeline import ClusterChange
 from raftlog.errors import InvalidRequest
 from raftlog.security.acls import OPERATIONS_OF, AclFilter, Operation, ResourceType
 from raftlog.wire import TRANSACTIONS_PATH
@@ -59,6 +60,13 @@ class Idle:
         return refuse
 
 
+class NothingToExplain(Idle):
+    """Explanations of a broker that remembers no change."""
+
+    def changes(self) -> Iterator[ClusterChange]:
+        return iter(())
+
+
 class Counting(SecuredBroker):
     """A broker that counts what requests cost it."""
 
@@ -66,7 +74,8 @@ class Counting(SecuredBroker):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.moves = self.scrubs = self.explain = Idle()
+        self.moves = self.scrubs = Idle()
+        self.explain = NothingToExplain()
 
     def _catch_up(self) -> bool:
         self.catch_ups += 1

@@ -18,10 +18,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from http_api.service.audit import AuditService
 from http_api.service.service import PartitionService
 from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.api.cluster import FeatureLevelFinalized, HealthInfo, RollCheck
 from raftlog.api.quorum import VotersChange
+from raftlog.broker.security.recent_audit import NO_AUDIT
 from raftlog.broker.security.request_access import GuardedAccess, OpenAccess
 from raftlog.config import check_topic_name, majority, parse_topic_config
 from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
@@ -194,6 +196,9 @@ class FakeBroker:
         self.transactions = FakeBrokerTransactions(self.groups)
         self.security = FakeSecurity(self._event, self._catch_up)
         self.access: OpenAccess | GuardedAccess = OpenAccess()
+        self.recent_audit: AuditService = NO_AUDIT
+        self.explain: Any = None
+        """Tests of explanations bring one."""
         self.parts = parts
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.fail: dict[str, Exception] = {}

@@ -10,7 +10,7 @@ import pytest
 
 from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, REST_PROXY_ROUTES, ROUTES, build_app
 from http_api.records import page as records_out
-from http_api.routes import deletions, explain, fetch, group_offsets, offsets, produce, topics
+from http_api.routes import audit, deletions, explain, fetch, group_offsets, offsets, produce, timeline, topics
 from http_api.routes.cluster import OPENAPI
 from http_api.web.limits import (
     DEFAULT_READ_BYTES,
@@ -22,6 +22,7 @@ from http_api.web.limits import (
 from http_api.web.middleware import ALWAYS_ANSWERED
 from http_api.web.problems import problem
 from raftlog import json_values
+from raftlog.api import audit as api_audit
 from raftlog.api import cluster as api_cluster
 from raftlog.api import explain as api_explain
 from raftlog.api import groups as api_groups
@@ -31,6 +32,7 @@ from raftlog.api import quorum as api_quorum
 from raftlog.api import records as api_records
 from raftlog.api import scrubs as api_scrubs
 from raftlog.api import security as api_security
+from raftlog.api import timeline as api_timeline
 from raftlog.api import topics as api_topics
 from raftlog.api import transactions as api_transactions
 from raftlog.config import (
@@ -167,6 +169,8 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
         ("GET", "/v1/positions"): {"prefix"},
         ("GET", "/v1/explain/topics/{topic}/partitions/{partition}"): set(explain.PARTITION_QUERY),
         ("GET", "/v1/explain/groups/{group}"): set(explain.GROUP_QUERY),
+        ("GET", "/v1/timeline"): set(timeline.QUERY),
+        ("GET", "/v1/audit"): set(audit.QUERY),
         ("DELETE", "/v1/positions/{name}"): {"value"},
     }
     parameters = [resolve(parameter) for parameter in OPERATIONS[key]["parameters"]]
@@ -191,6 +195,9 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
     assert parameter(*read, "max_wait_ms")["maximum"] == MAX_FETCH_WAIT_MS
     write = ("POST", "/v1/topics/{topic}/records")
     assert parameter(*write, "timeout_ms")["maximum"] == MAX_PRODUCE_TIMEOUT_MS
+    changes, lines = parameter("GET", "/v1/timeline", "limit"), parameter("GET", "/v1/audit", "limit")
+    assert (changes["maximum"], changes["default"]) == (api_timeline.MAX_CHANGES, timeline.DEFAULT_CHANGES)
+    assert (lines["maximum"], lines["default"]) == (api_audit.MAX_LINES, audit.DEFAULT_LINES)
     assert parameter(*write, "timeout_ms")["default"] == DEFAULT_PRODUCE_TIMEOUT_MS
     schemas = DOCUMENT["components"]["schemas"]
     assert schemas["Records"]["properties"]["records"]["maxItems"] == MAX_RECORDS_PER_REQUEST
@@ -200,6 +207,7 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
 
 
 SUBJECTS = (
+    api_audit, api_timeline,
     api_cluster, api_explain, api_groups, api_moves, api_problems, api_quorum, api_records, api_scrubs, api_security,
     api_topics,
     api_transactions,

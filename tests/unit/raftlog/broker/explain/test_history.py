@@ -7,6 +7,7 @@ import msgspec
 from metadata.records.tickets import RecoveryTicket
 from metadata.view import BrokerChanged, ClusterView, MetadataEvent, PartitionChanged, TopicChanged
 from raftlog.broker.explain.history import Change, ChangeHistory, merged
+from raftlog.broker.explain.timeline import cluster_change
 from raftlog.model import (
     BrokerId,
     DirectoryId,
@@ -137,3 +138,22 @@ def test_histories_of_several_nodes_are_merged() -> None:
     found = merged([a.history.all(), b.history.all()])
     assert [one.leader_epoch for one in found if one.kind == "leader"] == [8, 9]
     assert [one.about for one in found if one.kind == "quorum"] == [1]
+
+
+def test_the_timeline_of_the_cluster_has_everything_the_newest_first() -> None:
+    world = World()
+    world.history.note_quorum_leader(NONE, world.index, 9_000)
+    world.partition(led_by(NONE, 8, (1, 2)), BrokerChanged(broker(0, fenced=True)))
+    world.partition(led_by(ONE, 9, (1, 2)))
+    found = [cluster_change(one, "orders" if one.topic_id else None) for one in world.history.newest_first()]
+    assert [(one.kind, one.severity) for one in found[:4]] == [
+        ("leader", "info"), ("leader", "critical"), ("broker", "warning"), ("quorum", "critical")
+    ]  # fmt: skip
+    assert [one.text for one in found[1:3]] == [
+        "node 0 lost the leadership; no leader in epoch 8: node 0 sent no heartbeat in time, or announced its stop",
+        "node 0 was fenced: node 0 sent no heartbeat in time, or announced its stop",
+    ]
+    assert (found[0].topic, found[0].partition) == ("orders", 0)
+    assert (found[2].topic, found[2].partition, found[2].node) == (None, None, 0)
+    assert [one.index for one in found] == sorted((one.index for one in found), reverse=True)
+    assert len(found) == len(world.history.all())
