@@ -10,7 +10,7 @@ SAMPLE ?= 150
 JOBS ?= 1
 SPARK ?= 1
 
-.PHONY: demo pipeline test check docs format sim soak mutants power-loss settings-page clean
+.PHONY: demo pipeline test check docs format sim soak mutants power-loss settings-page metrics-page clean
 
 demo: $(VENV)/.installed-demo  ## three nodes, real data, a killed leader, nothing lost; then `pipeline`, unless SPARK=0
 	$(BIN)/python -P examples/demo.py
@@ -50,6 +50,9 @@ mutants: $(VENV)/.installed-dev  ## mutation testing, into tests/mutants/mutants
 
 power-loss: $(VENV)/.installed-dev  ## power failures of three nodes at once (as root), until power-loss.jsonl has ROUNDS of them: make power-loss ROUNDS=20
 	$(BIN)/python -P -m tests.support.clusters.power_rounds --rounds $(ROUNDS) --seed $(SEED) --results power-loss.jsonl
+
+metrics-page: $(VENV)/.installed-dev  ## docs/metrics.md from the code
+	$(BIN)/python -P -m raftlog.metrics.page > docs/metrics.md
 
 settings-page: $(VENV)/.installed-dev  ## docs/settings.md from the code
 	$(BIN)/raftlog server settings --page > docs/settings.md

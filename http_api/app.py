@@ -26,6 +26,7 @@ from http_api.routes import (
     group_offsets,
     groups,
     identity,
+    metrics,
     moves,
     offsets,
     produce,
@@ -54,7 +55,7 @@ from http_api.web.guards import (
 )
 from http_api.web.hosts import HostPolicy
 from http_api.web.limits import Limits
-from http_api.web.middleware import Handler, add_headers, answer_request, request_id_of
+from http_api.web.middleware import METRICS_PATH, Handler, add_headers, answer_request, request_id_of
 from http_api.web.query import Query
 from http_api.web.quotas import spend
 from http_api.web.server import ApiRunner, ApiSite, plain_refusal
@@ -247,6 +248,7 @@ ROUTES: tuple[Route, ...] = (
     route("GET", "/v1/quotas", acls.list_quotas, on_cluster(Operation.DESCRIBE)),
     route("PUT", "/v1/quotas/{entity}", acls.set_quota, on_cluster(Operation.ALTER)),
     route("DELETE", "/v1/quotas/{entity}", acls.remove_quota, on_cluster(Operation.ALTER)),
+    route("GET", METRICS_PATH, metrics.show_metrics, on_cluster(Operation.DESCRIBE)),
     route("GET", "/openapi.json", cluster.openapi, for_every_caller),
     route("GET", "/", cluster.first_page, for_every_caller),
 )

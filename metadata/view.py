@@ -118,17 +118,32 @@ class PartitionTally:
         """Partitions with a leader and fewer members in sync than `min.insync.replicas`."""
         self.under_replicated: dict[TopicPartition, None] = {}
         """The other partitions with replicas out of sync, apart from those that a move is adding."""
+        self.elections: Counter[BrokerId] = Counter()
+        """Elections of each broker as a partition's leader since this view began."""
+        self.isr_shrinks: Counter[BrokerId] = Counter()
+        """Replicas that left an ISR, by the leader at that time."""
+        self.isr_expansions: Counter[BrokerId] = Counter()
 
     def update(self, before: PartitionRecord | None, now: PartitionRecord | None) -> None:
         """Replace a partition's record; None: it did not exist, or was removed."""
         if before is None or now is None or before.replicas != now.replicas:
             self.replicas.subtract(() if before is None else before.replicas)
             self.replicas.update(() if now is None else now.replicas)
+        if before is not None and now is not None:
+            self._note_change(before, now)
         if before is not None and not _is_well(before):
             for troubled in (self.without_leader, self.below_minimum, self.under_replicated):
                 troubled.pop(before.topic_partition, None)
         if now is not None and not _is_well(now):
             self._note_trouble(now)
+
+    def _note_change(self, before: PartitionRecord, now: PartitionRecord) -> None:
+        if now.leader_epoch != before.leader_epoch and now.has_leader:
+            self.elections[now.leader] += 1
+        if now.isr != before.isr:
+            leader = now.leader if now.has_leader else before.leader
+            self.isr_shrinks[leader] += len(set(before.isr).difference(now.isr))
+            self.isr_expansions[leader] += len(set(now.isr).difference(before.isr))
 
     def _note_trouble(self, record: PartitionRecord) -> None:
         if not record.has_leader:
@@ -213,6 +228,11 @@ class ClusterView:
     def partitions(self) -> list[PartitionRecord]:
         """Return all partitions, topic by topic in the order of their names."""
         return [record for topic in self.topics() for record in self.partitions_of(topic.topic_id)]
+
+    @property
+    def reassigning_count(self) -> int:
+        """The number of partitions under reassignment, moving or waiting."""
+        return len(self._reassigning)
 
     def reassigning(self) -> list[PartitionRecord]:
         """Return the partitions under reassignment, moving or waiting, by topic and number."""

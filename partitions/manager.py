@@ -16,6 +16,7 @@ from types import MappingProxyType
 from partitions.driver.driver import PartitionDriver
 from partitions.driver.ports import DriverPorts, TransactionPorts
 from partitions.driver.requests import DeleteDone, Produced
+from partitions.driver.traffic import TopicTraffic
 from partitions.fetch.doubts import CatchUp
 from partitions.fetch.long_polls import Cancellable, LongPolls
 from partitions.fetch.offsets import not_found, search_offset
@@ -36,7 +37,7 @@ from partitions.upkeep.ticks import ReplicaTicks
 from partitions.upkeep.transaction_checks import TransactionChecks
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
 from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
-from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, Offset, ReplicaReport, TopicPartition
+from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, Offset, ReplicaReport, TopicId, TopicPartition
 from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Logger, Part, Random, Scheduler, Worker
 from raftlog.slices import in_turns
 from raftlog.system.cluster_clock import ClusterClock
@@ -89,7 +90,7 @@ class PartitionManager:
         self._drivers: dict[TopicPartition, PartitionDriver] = {}
         self._ticks = ReplicaTicks(scheduler, clock)
         self.writer = LogWriter(log_worker, scheduler, clock)
-        self.room = DiskRoom(0)
+        self.room, self.traffic = DiskRoom(0), {}
         self.logs = LogManager(
             disk, scheduler, worker, self.writer, logger, self._place_late, fetch_cache_bytes, producer_bounds
         )
@@ -126,6 +127,8 @@ class PartitionManager:
 
     room: DiskRoom
     """The room on the disk, without a reserve by default. To set a reserve, replace it before `load`."""
+    traffic: dict[TopicId, TopicTraffic]
+    """The counts of each topic that has had a replica here."""
     on_new_replica: Callable[[], None] = staticmethod(lambda: None)
     """Called for each replica that comes into service. To be set before `load`."""
 
@@ -384,6 +387,7 @@ class PartitionManager:
             broken=self.resets.on_broken,
             lag_max=self._timing.replica_lag_max_ms / 1000,
             room=self.room,
+            traffic=self.traffic.setdefault(tp.topic_id, TopicTraffic()),
         )
         return PartitionDriver(tp, self._view.name(tp), opened.log, opened.producers, surroundings)
 
@@ -395,6 +399,8 @@ class PartitionManager:
     def remove(self, tp: TopicPartition, code: str) -> None:
         self.resets.forget(tp)
         keep = 0.0 if code == "unknown_topic" else MOVED_SECONDS
+        if code == "unknown_topic":
+            self.traffic.pop(tp.topic_id, None)
         driver = self._drivers.pop(tp, None)
         if driver is not None:
             self._ticks.drop(driver)

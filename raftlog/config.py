@@ -669,6 +669,28 @@ class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             raise WrongSetting(f"timing settings must keep {broken[0]}", *settings)
 
 
+class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The section `metrics`: how many series a node shows."""
+
+    partitions: Annotated[
+        Literal["partition", "topic"],
+        _about(
+            "Detail of the series about partitions and about the lag of groups: one for each partition, or one for "
+            "each topic, whose label `partition` is `(all)`."
+        ),
+    ] = "partition"
+    max_series: Annotated[
+        int,
+        _about(
+            "Most series of one metric. If there are more partitions, they are joined by topic; further topics and "
+            "groups are joined as `(other)`.",
+            "series",
+            ge=100,
+            le=100_000,
+        ),
+    ] = 10_000
+
+
 class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The content of `node.toml`. A relative `data_folder` is relative to that file."""
 
@@ -724,6 +746,9 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             "metadata quorum, not here."
         ),
     ] = SecurityConfig()
+    metrics: Annotated[MetricsConfig, _about("What `/metrics` of the HTTP API shows ([metrics.md](metrics.md)).")] = (
+        MetricsConfig()
+    )
     timing: Annotated[
         TimingConfig,
         _about(

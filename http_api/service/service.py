@@ -21,6 +21,7 @@ from .access import AccessService
 from .audit import AuditService
 from .explain import ExplainService
 from .groups import GroupService
+from .metrics import MetricsService
 from .moves import MoveService
 from .quorum import QuorumService
 from .scrubs import ScrubService
@@ -124,6 +125,11 @@ class BrokerService(Protocol):
     @property
     def recent_audit(self) -> AuditService:
         """The newest lines of this node's audit log."""
+        ...
+
+    @property
+    def metrics(self) -> MetricsService:
+        """The numbers of this node."""
         ...
 
     @property

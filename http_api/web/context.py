@@ -17,8 +17,11 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import structlog
 from aiohttp import web
 
+from http_api.metrics.exposition import Exposition
+from http_api.metrics.http_counts import HttpCounts
 from http_api.service.service import BrokerService
 from raftlog.errors import RaftlogError, RetriableError
+from raftlog.metrics.measure import Family
 from raftlog.ports import Answer
 from raftlog.security.principals import ANONYMOUS, Caller
 from raftlog.system.futures import future_of
@@ -132,6 +135,9 @@ class ApiContext:
         self.clock_ms = clock_ms
         self.refuse: Refuse = refuse or (lambda request, error, request_id: None)
         self.connections: Connections[Hashable] = Connections(limits)
+        self.counts = HttpCounts()
+        self.exposition = Exposition(self._numbers)
+        """The text of this node's metrics."""
         self.threads = CodecThreads(limits.codec_threads, limits.codec_queue)
         self.decisions = Patience(DECISION_TIMEOUT_S)
         """Changes that the broker has begun to propose to the quorum."""
@@ -151,6 +157,10 @@ class ApiContext:
         """Held bytes by caller, as requests are counted."""
         self._turn = 0
         self._writes: set[asyncio.Task[Any]] = set()
+
+    def _numbers(self) -> Iterator[Family | None]:
+        yield from self.counts.collect(len(self.connections), self.requests_under_way)
+        yield from self.service.metrics.collect()
 
     @contextmanager
     def request_of(self, caller: Caller, request: web.Request) -> Iterator[None]:
@@ -297,6 +307,7 @@ class ApiContext:
         for task in list(self._writes):
             task.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
+        await self.exposition.close()
         self.decisions.close()
         self.threads.close()
 

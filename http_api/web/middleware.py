@@ -36,7 +36,10 @@ SHELL = frozenset({"/console", "/console/", "/console/{file}"})
 """The files of the console hold no data, and must be there before anybody can sign in: they need no credential, whether
 one is given or not."""
 
-ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json"})
+METRICS_PATH = "/metrics"
+"""Served beyond the bound on requests: scrapes that arrive together cost as much as one (`metrics/exposition.py`)."""
+
+ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json", METRICS_PATH})
 """Answered before the node knows the cluster: they explain why it does not."""
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
@@ -78,7 +81,18 @@ async def answer_request(request: web.Request, handler: Handler) -> web.StreamRe
             response = await send_in_time(request, context, response)
     finally:
         context.release(request)
-    elapsed_ms = round(1000 * (loop.time() - started), 1)
+    seconds = loop.time() - started
+    resource = request.match_info.route.resource
+    sent = response.content_length or (response.body_length if response.prepared else 0)
+    context.counts.answered(
+        request.method,
+        None if resource is None else resource.canonical,
+        response.status,
+        seconds,
+        request.content_length or 0,
+        sent,
+    )
+    elapsed_ms = round(1000 * seconds, 1)
     context.log.debug(
         "request", method=request.method, path=request.path, status=response.status, elapsed_ms=elapsed_ms
     )
@@ -150,7 +164,7 @@ async def counted(request: web.Request, handler: Handler, context: ApiContext) -
     if context.closing:
         raise RetriableError("shutting_down", "the node is shutting down")
     most = context.limits.max_concurrent_requests
-    if context.requests_under_way >= most:
+    if context.requests_under_way >= most and request.path != METRICS_PATH:
         raise RetriableError("overloaded", f"{most} requests are in progress, the maximum")
     context.requests_under_way += 1
     try:

@@ -156,6 +156,7 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
         ("DELETE", "/v1/cluster/brokers/0", None),
         ("GET", "/v1/cluster/brokers/0/roll-check", None),
         ("GET", "/v1/replicas", None),
+        ("GET", "/metrics", None),
         ("GET", "/v1/scrub", None),
         ("POST", "/v1/scrub", {}),
         ("GET", "/v1/quorum", None),

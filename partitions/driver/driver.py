@@ -80,6 +80,8 @@ class PartitionDriver:
         self._producers = producers
         producers.cut(log.log_start_offset)
         self._ports = surroundings
+        self.traffic = surroundings.traffic
+        """The counts of the topic."""
         self.replica = Replica(
             surroundings.node_id,
             surroundings.incarnation,
@@ -260,7 +262,7 @@ class PartitionDriver:
     ) -> LogSlice:
         """Read as `ReplicaReads.read` does. After `DiskFailed` the replica is offline, or will be repaired."""
         try:
-            return self.reads.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, by=by)
+            found = self.reads.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, by=by)
         except Unforeseen as error:
             self.throw_away(error)  # A job caused this; the read is the first to see it.
             raise self.replica.not_leading() from None
@@ -268,6 +270,13 @@ class PartitionDriver:
             if self.log.failed is not None:
                 self.go_offline(str(error))
             raise
+        if by is not ReadBy.CONSUMER:
+            self.traffic.cold_reads_of_followers += found.cold
+        elif found.cold:
+            self.traffic.cold_reads += 1
+        else:
+            self.traffic.fetched_bytes += found.length
+        return found
 
     def on_load_failed(self, error: BaseException) -> RaftlogError:
         """Handle a failed load of cold data, and return the error for the reader."""
@@ -626,6 +635,7 @@ class PartitionDriver:
             raise InvariantViolation(f"append at {effect.base_offset} to a log that ends at {self.log.log_end_offset}")
         self.log.append(header, buffers)
         self._ports.room.appended(header.total_bytes)
+        self.traffic.appended(header.record_count, header.total_bytes)
         self._producers.append(header, batch.control)
         if header.is_transactional:
             self._ports.transactions.watch(self)
@@ -663,6 +673,7 @@ class PartitionDriver:
         for batch in effect.batches:
             self.log.append(batch.header, [batch.data])
             self._ports.room.appended(batch.header.total_bytes)
+            self.traffic.replicated_bytes += batch.header.total_bytes
             self._producers.append(batch.header, batch.control)
         self._producers.advance(self._now())
         self._write()

@@ -19,6 +19,8 @@ from raftlog.ports import Clock, Logger, Worker
 from raftlog.system.cluster_clock import ClusterClock
 from raftlog.transactions import TransactionKey, TransactionVerdicts
 
+from .traffic import TopicTraffic
+
 Driver = TypeVar("Driver")
 """`PartitionDriver`, which imports this module; only its owners' callbacks use the type."""
 AnyDriver = TypeVar("AnyDriver", contravariant=True)
@@ -155,5 +157,7 @@ class DriverPorts(msgspec.Struct, Generic[Driver]):
     """Called after an unforeseen exception; the driver is closed, and led in this epoch, if any."""
     room: DiskRoom = msgspec.field(default_factory=lambda: DiskRoom(0))
     """The room on the disk that all drivers share."""
+    traffic: TopicTraffic = msgspec.field(default_factory=TopicTraffic)
+    """The counts of the driver's topic."""
     damaged: Callable[[Driver, LogDamaged], bool] = lambda driver, error: False
     """Called when damage is found in this driver's log; True if it is handled, and the log lives on."""

@@ -89,6 +89,8 @@ class ColdLoads:
                 nonlocal missing
                 missing -= 1
                 read.piece = piece
+                if piece is not None and read.driver is not None:
+                    read.driver.traffic.fetched_bytes += piece.length
                 if error is not None and read.driver is not None:
                     read.error = read.driver.on_load_failed(error)
                 if not missing:

@@ -23,6 +23,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from partitions.files.durable import TOGETHER_MAX, together, worth_one_call
+from raftlog.metrics.histogram import SIZES, Histogram
 from raftlog.ports import Clock, Scheduler, Worker
 from raftlog.slices import in_turns
 
@@ -101,6 +102,11 @@ class LogWriter:
         self._when_idle: list[Callable[[], None]] = []
         self.rounds = 0
         self.jobs = 0
+        self.logs_of_rounds = Histogram(SIZES)
+        """The number of logs that each round wrote."""
+        self.batches_of_jobs = Histogram(SIZES)
+        """The number of batches that each job with some wrote."""
+        self._logs_of_round = 0
 
     @property
     def idle(self) -> bool:
@@ -193,6 +199,9 @@ class LogWriter:
             if job is not None:
                 self._running.add(log)
                 self.jobs += 1
+                self._logs_of_round += 1
+                if batches := sum([len(write.batches) for write in job.writes]):
+                    self.batches_of_jobs.observe(batches)
                 running = RunningJob(log, job, on_stable, now)
                 self._begun[log] = now
                 if shared is not None and log.shares_syncs:
@@ -204,6 +213,9 @@ class LogWriter:
             self._scheduler.call_soon(lambda: self._take(left, shared))
             return
         self._starting = False
+        if self._logs_of_round:
+            self.logs_of_rounds.observe(self._logs_of_round)
+            self._logs_of_round = 0
         if shared and worth_one_call(len(shared)):
             self._submit_together(shared)
         else:

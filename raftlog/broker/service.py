@@ -9,6 +9,7 @@ from functools import cached_property
 import structlog
 
 from http_api.service.audit import AuditService
+from http_api.service.metrics import MetricsService
 from http_api.service.service import PartitionService
 from http_api.service.transactions import OpenTransaction
 from metadata.commands.cluster import GrantProducerIds, GrantProducerIdsTo
@@ -66,6 +67,7 @@ class Router:
         transactions: Transactions,
         access: OpenAccess | GuardedAccess,
         hash_password: HashPassword,
+        metrics: MetricsService,
         *,
         stalls: LoopStalls | None = None,
         own_problems: Callable[[], Sequence[str]] = tuple,
@@ -93,6 +95,7 @@ class Router:
         )
         self.access = access
         self.recent_audit = audit
+        self.metrics = metrics
         self.security = SecurityAdministrator(
             broker.view, self._proposer, hash_password, new_token, broker.cluster_clock.stamp_ms
         )

@@ -15,12 +15,14 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 from typing import ClassVar
 
 from raftlog.errors import DiskError, DiskFailed, DiskFull, InvariantViolation, ResourceShortage
 from raftlog.ports import Buffer, File, Space, behind
 
 from .file_system import FileSystem, file_system_of
+from .shared_histogram import SharedHistogram
 
 _IOV_MAX = 1024
 """Maximum number of buffers in one `pwritev`: Linux's UIO_MAXIOV."""
@@ -68,12 +70,16 @@ class LocalFile:
     """Flag to write and fsync in one call: Linux 4.7 and later; 0 if the kernel or the file system does not support it.
     """
 
-    def __init__(self, descriptor: int, path: str, unsynced: set[LocalFile]) -> None:
+    def __init__(
+        self, descriptor: int, path: str, unsynced: set[LocalFile], sync_seconds: SharedHistogram | None = None
+    ) -> None:
+        """`sync_seconds` counts the calls that make data durable."""
         self._descriptor = descriptor
         self._path = path
         self._unsynced = unsynced
         """The disk's set of files with unsynced data. This file is in it from before a write until after the call that
         makes the write durable has begun."""
+        self._sync_seconds = sync_seconds or SharedHistogram()
         self._lost = ""
         """Why the file is lost, for example because an fsync failed; empty if it is not."""
 
@@ -92,6 +98,7 @@ class LocalFile:
         views = _views(buffers)
         if not LocalFile._dsync or len(views) > _IOV_MAX:
             return self._write_then_fsync(views, position)
+        began = perf_counter()
         try:
             written = os.pwritev(self._descriptor, views, position, LocalFile._dsync)
         except OSError as error:
@@ -103,6 +110,7 @@ class LocalFile:
             if error.errno in _HINDERED and self.size() <= position:
                 raise _ours(error, "write", self._path) from error
             raise self._lose("write and fsync", error) from error
+        self._sync_seconds.observe(perf_counter() - began)
         left = behind(views, written)
         return written + (self._write_then_fsync(left, position + written) if left else 0)
 
@@ -189,11 +197,13 @@ class LocalFile:
     def fsync(self) -> None:
         self._refuse_if_lost()
         self._unsynced.discard(self)
+        began = perf_counter()
         try:
             # `fdatasync` also writes what is needed to read the data again: the file's size.
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise self._lose("fsync", error) from error
+        self._sync_seconds.observe(perf_counter() - began)
 
     def lose(self, why: str) -> None:
         self._lost = self._lost or f"{why} {self._path}"
@@ -230,6 +240,8 @@ class LocalDisk:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
+        self.sync_seconds = SharedHistogram()
+        """Durations of the calls that make data durable, on any thread."""
         self._held: LocalFile | None = None
         self._file_system: FileSystem | None = None
         """The file system of `_held`, from `lock` on, if one call can sync its files."""
@@ -241,7 +253,7 @@ class LocalDisk:
         flags |= os.O_CREAT if create else 0
         flags |= os.O_CREAT | os.O_EXCL if exclusive else 0
         with _translated("open", path):
-            return LocalFile(os.open(self._full(path), flags, 0o644), path, self._unsynced)
+            return LocalFile(os.open(self._full(path), flags, 0o644), path, self._unsynced, self.sync_seconds)
 
     def exists(self, path: str) -> bool:
         # `os.path.lexists` would report a path that cannot be read as absent, and a new file could take its place.
@@ -323,6 +335,7 @@ class LocalDisk:
             raise InvariantViolation(f"{self.root} cannot be synced by one call: `syncs_all` was not checked")
         covered = self._unsynced.copy()
         self._unsynced.difference_update(covered)
+        began = perf_counter()
         try:
             self._file_system.sync()
         except OSError as error:
@@ -331,6 +344,7 @@ class LocalDisk:
             for file in covered | self._unsynced.copy():
                 file.lose(failed.detail)
             raise failed from error
+        self.sync_seconds.observe(perf_counter() - began)
 
     def lock(self, path: str) -> File:
         """Take the lock file `path` for as long as the returned file is open, at most for the life of the process.
@@ -342,7 +356,7 @@ class LocalDisk:
         """
         with _translated("open", path):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            file = LocalFile(os.open(self._full(path), flags, 0o644), path, self._unsynced)
+            file = LocalFile(os.open(self._full(path), flags, 0o644), path, self._unsynced, self.sync_seconds)
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -11,6 +11,7 @@ from .sources import PACKAGES, Source, sources
 VOCABULARY = (
     "raftlog.version",
     "raftlog.errors",
+    "raftlog.metrics",
     "raftlog.model",
     "raftlog.security",
     "raftlog.ports",
@@ -76,6 +77,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "h2": ("raftlog.http2",),
     "hpack": ("raftlog.http2",),
     "hyperframe": ("raftlog.http2",),
+    "prometheus_client": ("http_api.metrics",),
     "aiohttp": ("http_api", "raftlog.client"),
     "msgpack": ("raftlog.records", "metadata.raft", "metadata.journal"),
     "msgspec": ("raftlog", "metadata", "partitions", "http_api", "jepsen_like"),

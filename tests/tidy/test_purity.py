@@ -22,6 +22,7 @@ PURE = (
     "partitions.producers",
     "partitions.replica",
     "partitions.replication.protocol",
+    "raftlog.metrics",
     "raftlog.model",
     "raftlog.errors",
     "raftlog.security",
@@ -38,6 +39,8 @@ PURE = (
     "raftlog.broker.explain.timeline",
     "raftlog.broker.explain.transaction",
     "raftlog.broker.explain.wording",
+    "raftlog.broker.metrics.lag_history",
+    "raftlog.broker.metrics.series",
     "raftlog.broker.security.access_claims",
     "raftlog.broker.security.access_tokens",
     "raftlog.broker.security.audit",
@@ -108,6 +111,7 @@ SIMULATED_EXCEPT = ("metadata.quorum_thread", "metadata.raft.pysyncobj")
 BANNED_CALLS: dict[str, tuple[str, ...]] = {
     "open": (
         "raftlog.system.disk",
+        "raftlog.system.thread_times",
         "raftlog.cli",
         "raftlog.broker.node.settings_file",
         "raftlog.broker.segment_dump",

@@ -21,7 +21,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     ),
     "raftlog.broker": (
         "unforeseen", "peer_faults", "identity", "loop_stalls", "replication_links", "changes", "security", "requests",
-        "tls", "explain", "wiring", "health", "roll_check", "service", "verify", "segment_dump", "node",
+        "tls", "explain", "wiring", "health", "metrics", "roll_check", "service", "verify", "segment_dump", "node",
     ),
     "raftlog.client": (
         "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
@@ -35,11 +35,11 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "tls_accept", "listener", "dialer",
     ),
     "raftlog": (
-        "version", "errors", "toml_settings", "model", "security", "ports", "config", "settings", "logs",
+        "version", "errors", "metrics", "toml_settings", "model", "security", "ports", "config", "settings", "logs",
         "partitioner", "patterns", "json_values", "slices", "transactions", "records", "system", "wire", "api", "http2",
         "client", "sync", "broker", "cli",
     ),
-    "http_api": ("service", "web", "records", "routes", "rest_proxy", "console", "app"),
+    "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "console", "app"),
     "spark_source": (
         "options", "connections", "requirements", "java", "shipping", "reading", "driver", "tasks", "writing", "sink",
         "source", "default_source",

@@ -27,14 +27,19 @@ from jepsen_like.simulator.world.disk import SimulatedCrash
 from jepsen_like.simulator.world.heap import Life, SimScheduler, SimWorker
 from jepsen_like.simulator.world.violation import Violation
 from raftlog.broker.changes.groups import Groups
+from raftlog.broker.metrics.node_metrics import NodeMetrics
+from raftlog.broker.metrics.process import ProcessSources
 from raftlog.broker.requests.data_listener import data_acceptors
 from raftlog.broker.requests.forwarding import Forwarder
+from raftlog.broker.requests.request_counts import RequestCounts
 from raftlog.broker.security.password_hashing import PasswordHashing
 from raftlog.broker.security.request_access import OpenAccess
 from raftlog.broker.service import Router, groups_of
 from raftlog.broker.wiring import Broker
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.model import BrokerId, Endpoint
+from raftlog.system.shared_histogram import SharedHistogram
+from raftlog.system.thread_times import ThreadTimes
 
 from .loop import VirtualLoop
 from .network import API, DATA, REACHES, ApiAnswer, ApiListener, ApiRequest, DataListener, Reach
@@ -57,8 +62,16 @@ class LibraryNode(TransactionNode):
         log = TraceLogger(self._trace, int(self.node_id), self._on_violation)
         scheduler = SimScheduler(self.heap, life)
         worker = SimWorker(self.heap, life, self.random, lambda: self.random.uniform(0.0001, 0.003))
+        counts = RequestCounts(self.clock.monotonic)
         with loop.entered():
             self._groups = groups_of(broker, quorum, forwarder, self.clock, scheduler, worker, log)
+            sources = ProcessSources(
+                requests=counts,
+                sync_seconds=SharedHistogram(),
+                writer=broker.manager.writer,
+                room=broker.room,
+                threads=ThreadTimes(),
+            )
             router = Router(
                 broker,
                 quorum,
@@ -68,9 +81,12 @@ class LibraryNode(TransactionNode):
                 self.transactions,
                 OpenAccess(),
                 PasswordHashing(worker).hash,
+                NodeMetrics(broker, quorum, scheduler, log, broker.config.metrics, sources),
             )
             context = ApiContext(router, HostPolicy.of((), ()), Limits(), self.clock.wall_ms)
-        acceptors = data_acceptors(broker.local, self._groups, self.transactions.ask, lambda: not self.stopping)
+        acceptors = data_acceptors(
+            broker.local, self._groups, self.transactions.ask, lambda: not self.stopping, counts=counts
+        )
         self.network.listen(self.node_id, DATA, life, DataListener(acceptors))
         front = ApiFront(loop, context, self._callback_failed)
         self.network.listen(self.node_id, API, life, ApiListener(front.answer))

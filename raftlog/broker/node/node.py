@@ -34,10 +34,13 @@ from raftlog.broker.explain.asking import EXPLAIN_PATH, FactsAsker, facts_accept
 from raftlog.broker.explain.history_file import HistoryFile
 from raftlog.broker.identity import LOCK_FILE, STARTS_FILE, begin_start, mark_clean_shutdown, read_identity
 from raftlog.broker.loop_stalls import LoopStalls
+from raftlog.broker.metrics.node_metrics import NodeMetrics
+from raftlog.broker.metrics.process import ProcessSources
 from raftlog.broker.peer_faults import PeerFaults
 from raftlog.broker.replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
 from raftlog.broker.requests.data_listener import data_acceptors
 from raftlog.broker.requests.forwarding import FORWARD_PATH, Forwarder
+from raftlog.broker.requests.request_counts import RequestCounts
 from raftlog.broker.security.exposure import exposure_problems
 from raftlog.broker.security.first_administrator import (
     AdministratorFile,
@@ -65,6 +68,7 @@ from raftlog.system.clock import SystemClock
 from raftlog.system.disk import LocalDisk
 from raftlog.system.futures import resolve
 from raftlog.system.runtime import LoopScheduler, ThreadWorker
+from raftlog.system.thread_times import ThreadTimes
 
 from .addresses import address_problem
 from .descriptors import DescriptorBudget, raise_descriptor_limit
@@ -86,8 +90,7 @@ class Node:
 
         Raises `InvalidRequest` for settings that cannot be used.
         """
-        self._config, self._stalls = config, stalls
-        self._local = LocalDisk(folder)
+        self._config, self._stalls, self._local = config, stalls, LocalDisk(folder)
         limit = raise_descriptor_limit()
         self._lock: File = self._take_lock(folder)
         self._clock = SystemClock()
@@ -103,12 +106,12 @@ class Node:
         self._unforeseen = UnforeseenErrors(self._clock, self._log)
         self._loop.set_exception_handler(self._unforeseen.hear)
         self._faults = PeerFaults(self._clock, self._log)
-        self._stopping = asyncio.Event()
+        self._listener: Http2Listener | None = None
+        self._stopping, self._requests = asyncio.Event(), RequestCounts()
         self._fatal: BaseException | None = None
         self._recovered = False
         """Whether every log was recovered, so that closing them makes them clean."""
-        self._random = random.Random()
-        self._scheduler = LoopScheduler(self._loop)
+        self._random, self._scheduler = random.Random(), LoopScheduler(self._loop)
         self._worker = ThreadWorker(self._loop, config.worker_threads)
         self._log_worker = ThreadWorker(self._loop, config.fsync_threads, name="fsync")
         self._dialer = ReplicationDialer(self.data_address_of, self._random, dial)
@@ -136,9 +139,9 @@ class Node:
         self._security = self._new_security(folder)
         self._first_administrator = self._first_administrator_of(administrator)
         self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
+        self.metrics = self._new_metrics()
         self.router = self._new_router(dial)
         self._history = HistoryFile(self.broker.history, self._disk, self._scheduler, self._worker, self._log)
-        self._listener: Http2Listener | None = None
         self._api: Any = None
         self.api = self.data = Endpoint("", 0)
 
@@ -157,6 +160,7 @@ class Node:
             self._transactions,
             self._security.doors if self._security else OpenAccess(),
             PasswordHashing(self._worker).hash,
+            self.metrics,
             stalls=self._stalls,
             own_problems=self._problems,
             expired=self._tls.expired if self._tls else tuple,
@@ -214,6 +218,23 @@ class Node:
         proposer = Proposer(self._quorum, self.broker.when_view_reaches)
         return FirstAdministrator(found, self._disk, self.broker.view, proposer, self._log)
 
+    def _new_metrics(self) -> NodeMetrics:
+        security, tls = self._security, self._tls
+        sources = ProcessSources(
+            requests=self._requests,
+            sync_seconds=self._local.sync_seconds,
+            writer=self.broker.manager.writer,
+            room=self.broker.room,
+            threads=ThreadTimes(),
+            stalls=self._stalls,
+            reserved_descriptors=lambda: self._descriptors.reserved,
+            data_connections=lambda: 0 if self._listener is None else self._listener.connection_count,
+            certificates=dict if tls is None else tls.ends,
+            quota_delays=dict if security is None else security.quota_delays,
+            failed_logins=dict if security is None else security.refused.copy,
+        )
+        return NodeMetrics(self.broker, self._quorum, self._scheduler, self._log, self._config.metrics, sources)
+
     def _problems(self) -> list[str]:
         return [
             *exposure_problems(self._config),
@@ -262,6 +283,7 @@ class Node:
         gc.freeze()
         if self._stalls is not None:
             self._stalls.begin(self._log.warning)
+        self.metrics.start()
         self._log.info("registered", incarnation=self.broker.incarnation)
         if self._first_administrator is not None:
             self._first_administrator.start()
@@ -276,6 +298,7 @@ class Node:
             self._security,
             self.broker.view,
             takes_plain_nodes=config.tls is not None and config.tls.migrating,
+            counts=self._requests,
         )
         acceptors[REPLICATION_PATH] = replication_acceptor(self.broker.manager.accepted)
         acceptors[QUORUM_PATH] = self._quorum.acceptor
@@ -407,6 +430,7 @@ class Node:
     async def stop(self) -> None:
         """Stop in order. Safe to call whatever was started."""
         self._stopping.set()
+        self.metrics.close()
         if self._first_administrator is not None:
             self._first_administrator.stop()
         if self._fatal is None:

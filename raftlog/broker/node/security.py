@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -76,6 +77,8 @@ class NodeSecurity:
         )
         self.sessions = self._authentication.sessions
         """The authentications of open streams."""
+        self.refused: Counter[str] = Counter()
+        """Refused credentials by mechanism."""
         table = QuotaTable(view.security)
         self.quotas = Quotas(table.limits_of, table.is_limited)
         """The rates and counts of callers."""
@@ -118,6 +121,10 @@ class NodeSecurity:
         else:
             self._authentication.ask(presented, answer)
 
+    def quota_delays(self) -> dict[str, int]:
+        """Return, by quota, how many charges made a caller wait."""
+        return {rate.field: count for rate, count in self.quotas.delays.items()}
+
     def problems(self) -> list[str]:
         """Return the problems for the node's health."""
         return [*self._authentication.problems(), *self.audit.problems()]
@@ -135,6 +142,7 @@ class NodeSecurity:
             return
 
     def _on_refused(self, host: str, claimed: str, mechanism: str, reason: str) -> None:
+        self.refused[mechanism] += 1
         self.audit.note(of_failed_login(host, claimed, mechanism, reason))
 
     def _on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:

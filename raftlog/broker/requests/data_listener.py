@@ -45,6 +45,7 @@ from .guarded_members import GuardedMembers
 from .in_flight import InFlight, Polls
 from .local import LocalRequests
 from .pace import Pace, PacedStream
+from .request_counts import RequestCounts
 from .request_stream import AskTransactionsAs, GroupRequestsAs, RequestStream
 from .stream_security import StreamSecurity, presented_of
 
@@ -67,22 +68,23 @@ def data_acceptors(
     view: ClusterView | None = None,
     *,
     takes_plain_nodes: bool = False,
+    counts: RequestCounts | None = None,
 ) -> dict[str, StreamAcceptor]:
     """Return the acceptors by path.
 
     `ask` carries out requests of transactional producers. `accepting` returns whether this broker accepts requests (not
     while it stops). `security` None: everybody may do everything; otherwise `view` is the cluster's, for the names of
     topics. `takes_plain_nodes`: whether requests are also forwarded by peers that no certificate names, while a cluster
-    changes to TLS.
+    changes to TLS. `counts` are the node's counts of requests.
     """
     if security is not None:
         assert view is not None, "rules are about the names of topics"
-        return SecureAcceptors(local, groups, ask, accepting, security, view, takes_plain_nodes).by_path()
+        return SecureAcceptors(local, groups, ask, accepting, security, view, takes_plain_nodes, counts).by_path()
 
-    polls = Polls()
+    polls, counted = Polls(), counts or RequestCounts()
 
     def requests(stream: Http2Stream, kinds: tuple[type[Request], ...], in_flight: InFlight) -> RequestStream:
-        return RequestStream(stream, local, groups, ask, kinds, accepting, in_flight)
+        return RequestStream(stream, local, groups, ask, kinds, accepting, in_flight, counts=counted)
 
     def acceptor(kinds: tuple[type[Request], ...]) -> StreamAcceptor:
         return lambda stream: requests(stream, kinds, InFlight(stream, polls, stream.peer_host))
@@ -103,7 +105,9 @@ class SecureAcceptors:
         security: StreamSecurity,
         view: ClusterView,
         takes_plain_nodes: bool,
+        counts: RequestCounts | None,
     ) -> None:
+        self._counts = counts or RequestCounts()
         self._local = local
         self._takes_plain_nodes = takes_plain_nodes
         self._groups = groups
@@ -164,7 +168,9 @@ class SecureAcceptors:
             raise InvalidRequest("cluster_authorization_failed", "only a node of this cluster forwards requests")
         in_flight = InFlight(stream)
         kinds = (GroupHeartbeatsRequest,)
-        own = RequestStream(stream, self._local, self._groups, self._ask, kinds, self._accepting, in_flight)
+        own = RequestStream(
+            stream, self._local, self._groups, self._ask, kinds, self._accepting, in_flight, counts=self._counts
+        )
         return ForwardStream(
             own,
             lambda caller, on_revoked: self._served(stream, caller, _FORWARDED, in_flight, on_revoked),
@@ -184,6 +190,6 @@ class SecureAcceptors:
         guard = GuardedRequests(self._local, self._view, access, caller, on_revoked)
         members = GuardedMembers(self._groups, self._ask, self._view, access, caller)
         requests = RequestStream(
-            stream, guard, members, members.ask_transactions, kinds, self._accepting, in_flight, pace
+            stream, guard, members, members.ask_transactions, kinds, self._accepting, in_flight, pace, self._counts
         )
         return ServedCaller(requests, guard)

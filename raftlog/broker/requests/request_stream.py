@@ -17,7 +17,7 @@ from partitions.fetch.session import FetchSession
 from partitions.manager import Cancellable
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import Http2Stream
-from raftlog.ports import Answer, Part, release_regions
+from raftlog.ports import Answer, Part, part_length, release_regions
 from raftlog.wire import (
     DeleteRecordsRequest,
     ErrorResponse,
@@ -43,6 +43,7 @@ from raftlog.wire import (
 from .in_flight import InFlight
 from .local import OwnRequests
 from .pace import Pace
+from .request_counts import RequestCounts, Timed
 
 AskTransactions: TypeAlias = Callable[[TransactionRequest, Answer[TransactionResponse]], None]
 
@@ -96,9 +97,10 @@ class RequestStream:
         accepting: Callable[[], bool],
         in_flight: InFlight,
         pace: Pace | None = None,
+        counts: RequestCounts | None = None,
     ) -> None:
         """`kinds`: the requests that the stream's path serves. `accepting` returns whether this broker accepts requests
-        (not while it stops). `pace`: what is charged to the caller; None: nothing is.
+        (not while it stops). `pace`: what is charged to the caller; None: nothing is. `counts`: those of the node.
         """
         self._stream = stream
         self._local = local
@@ -108,7 +110,8 @@ class RequestStream:
         self._ask = ask
         self._in_flight = in_flight
         self._pace = pace
-        self._fetches: dict[int, tuple[int, Cancellable]] = {}
+        self._counts = counts or RequestCounts()
+        self._fetches: dict[int, tuple[int, Cancellable, Timed]] = {}
         """The long polls in progress, each with the correlation id of its request."""
         self._next_fetch = 0
         self._session: FetchSession | None = None
@@ -125,43 +128,47 @@ class RequestStream:
             stream.send(encode(ErrorResponse(-1, error.code, error.detail)))
             return
         size = message.nbytes if isinstance(request, GroupRequest | TransactionRequest) else body.nbytes
+        timed = self._counts.begin(request, message.nbytes)
         refusal = self._refusal(request, size)
         if refusal is not None:
+            self._counts.end(timed, refusal, 0)
             stream.send(encode(refusal))
         elif isinstance(request, ProduceRequest):
-            self._produce(request, body)
+            self._produce(request, body, timed)
         elif isinstance(request, FetchRequest):
-            self._fetch(request)
+            self._fetch(request, timed)
         elif isinstance(request, SessionFetchRequest):
-            self._fetch_in_session(request)
+            self._fetch_in_session(request, timed)
         elif isinstance(request, GroupRequest | TransactionRequest):
-            self._change(request, size)
+            self._change(request, size, timed)
         elif isinstance(request, GroupHeartbeatsRequest):
-            stream.send(encode(self._groups.hear(request)))
+            heard = self._groups.hear(request)
+            self._counts.end(timed, heard, 0)
+            stream.send(encode(heard))
         elif isinstance(request, DeleteRecordsRequest):
             self._in_flight.begin(0)
-            self._local.delete_records(request, lambda response: self._answer(response, 0))
+            self._local.delete_records(request, lambda response: self._answer(response, timed))
         else:
             self._in_flight.begin(0)
-            self._local.offsets(request, lambda response: self._answer(response, 0))
+            self._local.offsets(request, lambda response: self._answer(response, timed))
 
     def on_ended(self, stream: Http2Stream) -> None:
         self._in_flight.end()
 
     def on_closed(self, stream: Http2Stream, reason: str) -> None:
-        for _, fetch in self._taken_fetches():
+        for _, fetch, _ in self._taken_fetches():
             fetch.cancel()
         self._local.close_session(self._session)
         self._in_flight.close()
 
     def refuse_fetches(self, error: RaftlogError) -> None:
         """Answer every long poll in progress with an error, and with no record."""
-        for number, fetch in self._taken_fetches():
+        for number, fetch, timed in self._taken_fetches():
             fetch.cancel()
             self._in_flight.end_poll()
-            self._tell(number, 0, error)
+            self._tell(number, timed, error)
 
-    def _taken_fetches(self) -> list[tuple[int, Cancellable]]:
+    def _taken_fetches(self) -> list[tuple[int, Cancellable, Timed]]:
         fetches, self._fetches = self._fetches, {}
         return list(fetches.values())
 
@@ -178,20 +185,21 @@ class RequestStream:
             return ErrorResponse(number, "overloaded", "too many fetches of this connection or caller are in flight")
         return None
 
-    def _produce(self, request: ProduceRequest, body: memoryview) -> None:
+    def _produce(self, request: ProduceRequest, body: memoryview, timed: Timed) -> None:
         batches = split_body(body, [partition.length for partition in request.partitions])
-        size = body.nbytes
-        self._in_flight.begin(size)
+        timed.size = body.nbytes
+        self._in_flight.begin(timed.size)
 
         def done(response: ProduceResponse) -> None:
             if request.acks == 0:
-                self._in_flight.finish(size)
+                self._counts.end(timed, None, 0)
+                self._in_flight.finish(timed.size)
             else:
-                self._answer(response, size)
+                self._answer(response, timed)
 
         self._local.produce(request, batches, done)
 
-    def _fetch(self, request: FetchRequest) -> None:
+    def _fetch(self, request: FetchRequest, timed: Timed) -> None:
         self._in_flight.begin(0)
         number = self._next_fetch
         self._next_fetch += 1
@@ -201,42 +209,44 @@ class RequestStream:
             nonlocal answered
             answered = True
             self._fetches.pop(number, None)
-            self._answer_poll(response, parts)
+            self._answer_poll(response, parts, timed)
 
         waiting = self._local.fetch(request, done)
         if not answered:
-            self._fetches[number] = request.correlation_id, waiting
+            self._fetches[number] = request.correlation_id, waiting, timed
 
-    def _fetch_in_session(self, request: SessionFetchRequest) -> None:
+    def _fetch_in_session(self, request: SessionFetchRequest, timed: Timed) -> None:
         self._in_flight.begin(0)
         try:
             self._session = self._local.fetch_session(
-                self._session, request, lambda response, parts: self._answer_poll(response, parts)
+                self._session, request, lambda response, parts: self._answer_poll(response, parts, timed)
             )
         except RaftlogError as error:
             self._in_flight.end_poll()
-            self._tell(request.correlation_id, 0, error)
+            self._tell(request.correlation_id, timed, error)
 
-    def _change(self, request: GroupRequest | TransactionRequest, size: int) -> None:
+    def _change(self, request: GroupRequest | TransactionRequest, size: int, timed: Timed) -> None:
+        timed.size = size
         self._in_flight.begin(size)
         if self._pace is not None:
             self._pace.changes()
-        done = partial(self._tell, request.correlation_id, size)
+        done = partial(self._tell, request.correlation_id, timed)
         if isinstance(request, GroupRequest):
             self._groups.ask(request, self._stream.peer_host, done)
         else:
             self._ask(request, done)
 
-    def _tell(self, number: int, size: int, outcome: Response | RaftlogError) -> None:
+    def _tell(self, number: int, timed: Timed, outcome: Response | RaftlogError) -> None:
         if isinstance(outcome, RaftlogError):
             outcome = ErrorResponse(number, outcome.code, outcome.detail)
-        self._answer(outcome, size)
+        self._answer(outcome, timed)
 
-    def _answer_poll(self, response: Response, parts: Sequence[Part]) -> None:
+    def _answer_poll(self, response: Response, parts: Sequence[Part], timed: Timed) -> None:
         self._in_flight.end_poll()
-        self._answer(response, 0, parts)
+        self._answer(response, timed, parts)
 
-    def _answer(self, response: Response, size: int, parts: Sequence[Part] = ()) -> None:
+    def _answer(self, response: Response, timed: Timed, parts: Sequence[Part] = ()) -> None:
+        self._counts.end(timed, response, sum(map(part_length, parts)) if parts else 0)
         try:
             if self._stream.closed:
                 release_regions(parts)
@@ -245,4 +255,4 @@ class RequestStream:
                 self._stream.send(encode(told, parts))
         except InvalidRequest as error:  # the response is longer than the peer accepts
             self._stream.send(encode(ErrorResponse(response.correlation_id, error.code, error.detail)))
-        self._in_flight.finish(size)
+        self._in_flight.finish(timed.size)

@@ -123,12 +123,17 @@ class Quotas:
         self._is_limited = is_limited
         self._buckets: OrderedDict[tuple[str, Rate], TokenBucket] = OrderedDict()
         self._held: Counter[tuple[str, Held]] = Counter()
+        self.delays: Counter[Rate] = Counter()
+        """Charges after which the caller has to wait."""
 
     def charge(self, caller: Caller, rate: Rate, amount: float, now: float) -> float:
         """Charge a caller. Return the seconds for which its next request has to wait; 0: none."""
         if not self._is_limited():
             return 0.0
-        return max((bucket.take(amount, now) for bucket in self._buckets_of(caller, rate, now)), default=0.0)
+        wait = max((bucket.take(amount, now) for bucket in self._buckets_of(caller, rate, now)), default=0.0)
+        if wait:
+            self.delays[rate] += 1
+        return wait
 
     def wait(self, caller: Caller, rate: Rate, now: float) -> float:
         """Return the seconds for which the caller has to wait before anything is charged; 0: none."""

@@ -146,6 +146,10 @@ class NodeTls:
         now = self._clock.wall_ms() / 1000
         return [line for one in self._files.lifetimes if one.ends <= now and (line := one.line(now)) is not None]
 
+    def ends(self) -> dict[str, float]:
+        """Return the end of each certificate's validity, in seconds since 1970."""
+        return {lifetime.what: lifetime.ends for lifetime in self._files.lifetimes}
+
     def watch(self) -> None:
         """Start checking files and dates, until `close`."""
         self._task = asyncio.get_running_loop().create_task(self._watch())

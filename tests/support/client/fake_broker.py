@@ -12,13 +12,14 @@ import asyncio
 import os
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
 
 from http_api.service.audit import AuditService
+from http_api.service.metrics import NodeSample
 from http_api.service.service import PartitionService
 from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.api.cluster import FeatureLevelFinalized, HealthInfo, RollCheck
@@ -27,6 +28,8 @@ from raftlog.broker.security.recent_audit import NO_AUDIT
 from raftlog.broker.security.request_access import GuardedAccess, OpenAccess
 from raftlog.config import check_topic_name, majority, parse_topic_config
 from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
+from raftlog.metrics.catalogue import LOG_END, READY
+from raftlog.metrics.measure import Family
 from raftlog.model import (
     BrokerId,
     BrokerRecord,
@@ -157,6 +160,22 @@ class FakeTopics:
         self._broker.grow(name, partition_count)
 
 
+class FakeMetrics:
+    """`MetricsService` of a node with a few numbers."""
+
+    def __init__(self) -> None:
+        self.families: list[Family | None] = [Family.of(READY, 1), None, Family(LOG_END, [(("t", "0"), 7)])]
+        self.collections = 0
+
+    def collect(self) -> Iterator[Family | None]:
+        self.collections += 1
+        yield from self.families
+
+    def sample(self) -> NodeSample:
+        numbers = dict.fromkeys(NodeSample.__struct_fields__, 0)
+        return msgspec.convert(numbers, NodeSample)
+
+
 class FakeQuorum:
     """`QuorumService`."""
 
@@ -194,6 +213,7 @@ class FakeBroker:
         self.quorum = FakeQuorum(self)
         self.groups = FakeGroups(self.view, self._event, self._catch_up)
         self.transactions = FakeBrokerTransactions(self.groups)
+        self.metrics = FakeMetrics()
         self.security = FakeSecurity(self._event, self._catch_up)
         self.access: OpenAccess | GuardedAccess = OpenAccess()
         self.recent_audit: AuditService = NO_AUDIT

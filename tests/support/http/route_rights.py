@@ -87,6 +87,7 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("GET", "/v1/scrub"): (DESCRIBE, None),
         ("POST", "/v1/scrub"): (ALTER, {}),
         ("GET", "/v1/quorum"): (DESCRIBE, None),
+        ("GET", "/metrics"): (DESCRIBE, None),
         ("POST", "/v1/quorum/voters"): (ALTER, {"action": "add", "node": 3}),
         ("POST", "/v1/cluster/feature-level"): (ALTER, {"plan": True}),
         ("GET", "/v1/audit"): (ALTER, None),

@@ -174,7 +174,7 @@ def router_of(view: ClusterView, here: Here, others: Others, quorum: Quorum) -> 
     broker.manager = SimpleNamespace(drivers={})
     broker.cluster_clock = SimpleNamespace(stamp_ms=lambda: 0)
     none: Any = None
-    return Router(broker, quorum, others, random.Random(1), none, none, OpenAccess(), none)  # type: ignore[arg-type]
+    return Router(broker, quorum, others, random.Random(1), none, none, OpenAccess(), none, none)  # type: ignore[arg-type]
 
 
 def partitions_of(view: ClusterView, here: Here, others: Others, quorum: Quorum) -> PartitionRouter:

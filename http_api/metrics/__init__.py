@@ -1,0 +1,1 @@
+"""The form of a node's metrics: Prometheus's text, and OpenMetrics."""

@@ -1,0 +1,1 @@
+"""Reads the numbers of a running node for monitoring."""

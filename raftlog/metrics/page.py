@@ -1,0 +1,95 @@
+"""`docs/metrics.md`, made from the catalogue."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from .catalogue import ALL
+from .measure import Measure
+
+HEAD = """# Metrics
+
+Every node answers `GET /metrics` at its HTTP API, in Prometheus's text format, or as OpenMetrics if the request
+accepts it. The tables are made from the code by `make metrics-page`; a test keeps them current.
+
+## Scraping
+
+```yaml
+scrape_configs:
+  - job_name: raftlog
+    scrape_interval: 15s
+    scheme: https                       # http if security is off
+    tls_config: {ca_file: /etc/prometheus/raftlog-authority.pem}
+    authorization: {credentials_file: /etc/prometheus/raftlog.token}
+    static_configs:
+      - targets: ["10.0.0.1:9640", "10.0.0.2:9640", "10.0.0.3:9640"]
+```
+
+With security on, a scraper needs a credential whose user may describe the cluster, also from the node's own machine:
+names of topics and groups are in the answer. A load balancer that only needs to know that the node is well uses
+`/v1/ready`.
+
+```sh
+raftlog user create prometheus --no-password
+(umask 077; raftlog token create --user prometheus --description 'scrapes' > raftlog.token)
+raftlog acl create --allow-principal User:prometheus --cluster --operation Describe
+```
+
+* **Counts begin with the process.** `rate()` and `increase()` handle restarts. A count of a topic goes on when a
+  replica leaves the node.
+* **The cluster's state is that of the node's view.** All nodes that are up to date show the same number of offline or
+  under-replicated partitions: use `max`, not `sum`. Lags of followers and groups are known to the leader of a
+  partition, and shown by it alone: use `sum` or `max`.
+* **The number of series is bounded.** One metric has at most `metrics.max_series` of them on a node. If a node has
+  more partitions, they are joined by topic, with `(all)` as their label `partition`; offsets and bytes are then sums,
+  lags of followers the greatest. `metrics.partitions = "topic"` does so from the start. Topics and groups beyond the
+  bound are joined as `(other)`. `raftlog_metrics_joined_series` counts what was joined.
+* **Scraping is cheap and does not hold up requests**: numbers are read in slices of some milliseconds, and scrapes
+  that arrive together share one answer.
+"""
+
+SECTIONS = (
+    ("Node", "raftlog_build"),
+    ("Requests", "raftlog_requests_total"),
+    ("Topics and partitions", "raftlog_topic_appended_bytes_total"),
+    ("Writes of the log", "raftlog_fsync_duration_seconds"),
+    ("Replication", "raftlog_replication_lag_records"),
+    ("Consumer groups and transactions", "raftlog_groups"),
+    ("The metadata quorum", "raftlog_quorum_term"),
+    ("The answer itself", "raftlog_metrics_joined_series"),
+)
+"""The title of each section, and its first measure."""
+
+TAIL = """## Of any process
+
+Prometheus's client adds `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`,
+`process_start_time_seconds`, `process_open_fds`, `process_max_fds`, `python_info` and `python_gc_...`.
+"""
+
+
+def metrics_page() -> str:
+    """Return the page."""
+    return "\n".join([HEAD, *_sections(), TAIL])
+
+
+def _sections() -> Iterator[str]:
+    titles = {first: title for title, first in SECTIONS}
+    for measure in ALL:
+        if measure.name in titles:
+            yield f"## {titles[measure.name]}\n"
+            yield "| metric | kind | labels | |\n|---|---|---|---|"
+        yield _row(measure) + ("\n" if measure is ALL[-1] or _next(measure) in titles else "")
+
+
+def _next(measure: Measure) -> str:
+    return ALL[ALL.index(measure) + 1].name
+
+
+def _row(measure: Measure) -> str:
+    labels = ", ".join(f"`{label}`" for label in measure.labels)
+    return f"| `{measure.name}` | {measure.kind} | {labels} | {measure.help} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(metrics_page())
