@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from typing import NamedTuple
 
 import msgspec
 
@@ -80,6 +81,15 @@ class _Line(AuditEvent, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str = ""
 
 
+class WaitingLine(NamedTuple):
+    """One line that waits for a sink."""
+
+    text: bytes
+    """JSON, ended by a newline."""
+    events: int
+    """The number of events in the line, or that it reports as missing."""
+
+
 class _Merged(msgspec.Struct):
     """The events equal to one that was recorded."""
 
@@ -128,7 +138,7 @@ class AuditTrail:
     def __init__(self, level: AuditLevel, node: int) -> None:
         self._level = level
         self._node = node
-        self._lines: deque[bytes] = deque()
+        self._lines: deque[WaitingLine] = deque()
         self._merging: dict[AuditEvent, _Merged] = {}
         """Recorded events by content, the oldest interval first."""
         self._merging_logins = 0
@@ -163,8 +173,8 @@ class AuditTrail:
         self._missing_since_ms = self._missing_since_ms if self._missing else now_ms
         self._missing += count
 
-    def take(self, now_ms: int, *, last: bool = False) -> list[bytes]:
-        """Return the lines that are due, each ended by a newline. The trail forgets them. `last` ends all intervals."""
+    def take(self, now_ms: int, *, last: bool = False) -> list[WaitingLine]:
+        """Return the lines that are due. The trail forgets them. `last` ends all intervals."""
         for event, merged in list(self._merging.items()):
             if not last and 0 <= now_ms - merged.began_ms < MERGE_SECONDS * 1000:
                 break
@@ -201,4 +211,4 @@ class AuditTrail:
             node=self._node,
             request_id=request_id,
         )
-        self._lines.append(msgspec.json.encode(line) + b"\n")
+        self._lines.append(WaitingLine(msgspec.json.encode(line) + b"\n", count))

@@ -11,17 +11,23 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from raftlog.errors import RaftlogError
 from raftlog.ports import Clock, Scheduler, Timer, Worker
 
-from .audit import AuditEvent, AuditTrail
+from .audit import AuditEvent, AuditTrail, WaitingLine
 
 FLUSH_SECONDS = 0.25
 
-Written: TypeAlias = Callable[[BaseException | None], None]
-"""Called once on the scheduler's thread, with the error if the lines were not all written."""
+
+class Written(Protocol):
+    """The end of a write, called once on the scheduler's thread."""
+
+    def __call__(self, error: BaseException | None, written: int = 0) -> None:
+        """`error`: why the lines were not all written; None: they were. `written`: beside an error, the number of the
+        first lines that were written all the same."""
+        ...
 
 
 class AuditSink(Protocol):
@@ -38,23 +44,40 @@ class FileSink:
     def __init__(self, path: str, worker: Worker) -> None:
         self._path = path
         self._worker = worker
+        self._is_torn = False
+        """Whether the file ends in the middle of a line, because it had no room for the rest."""
 
     @property
     def name(self) -> str:
         return self._path
 
     def write(self, lines: Sequence[bytes], written: Written) -> None:
-        self._worker.submit(partial(self._append, b"".join(lines)), lambda _, error: written(error))
+        def done(appended: tuple[int, OSError | None] | None, error: BaseException | None) -> None:
+            count, failure = appended or (0, None)
+            written(failure or error, count)
 
-    def _append(self, text: bytes) -> None:
-        """Append on a worker. Opened each time, a few times a second, so that log rotation needs no signal."""
+        self._worker.submit(partial(self._append, lines), done)
+
+    def _append(self, lines: Sequence[bytes]) -> tuple[int, OSError | None]:
+        """Append on a worker; return the number of whole lines that the file got, and the error that ended it. Opened
+        each time, a few times a second, so that log rotation needs no signal."""
+        failure: OSError | None = None
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        is_torn = self._is_torn and os.fstat(descriptor).st_size > 0  # Another file begins with a line.
+        text = (b"\n" if is_torn else b"") + b"".join(lines)
+        rest = memoryview(text)
         try:
-            rest = memoryview(text)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
+        except OSError as error:
+            failure = error
         finally:
             os.close(descriptor)
+        sent = text[: len(text) - len(rest)]
+        whole = sent.count(b"\n") - (is_torn and bool(sent))
+        if sent:
+            self._is_torn = not sent.endswith(b"\n")
+        return whole, failure
 
 
 def lines_before(path: str, end: int, most_bytes: int) -> list[bytes]:
@@ -103,8 +126,8 @@ class AuditLog:
         self._clock = clock
         self._scheduler = scheduler
         self._timer: Timer | None = None
-        self._writing = 0
-        """Lines that the sink is writing."""
+        self._writing: list[WaitingLine] = []
+        """The lines that the sink is writing."""
         self._problem = ""
         self._closed: Callable[[], None] | None = None
 
@@ -134,21 +157,21 @@ class AuditLog:
         self._timer = None
         lines = self._trail.take(self._clock.wall_ms(), last=self._closed is not None)
         if lines:
-            self._writing = len(lines)
-            self._sink.write(lines, self._written)
+            self._writing = lines
+            self._sink.write([line.text for line in lines], self._written)
         elif self._closed is not None:
             self._closed()
         else:
             self._schedule()
 
-    def _written(self, error: BaseException | None) -> None:
-        count, self._writing = self._writing, 0
+    def _written(self, error: BaseException | None, written: int = 0) -> None:
+        lines, self._writing = self._writing, []
         if error is None:
             self._problem = ""
         else:
             why = error.detail if isinstance(error, RaftlogError) else str(error)
             self._problem = f"audit lines cannot be written to {self._sink.name}: {why}"
-            self._trail.miss(count, self._clock.wall_ms())
+            self._trail.miss(sum(line.events for line in lines[written:]), self._clock.wall_ms())
         if self._closed is None:
             self._schedule()
         elif error is None and self._trail.has_work:

@@ -2,7 +2,7 @@
 
 The topic is an ordinary one: the operator creates it, with replicas, retention and access rules as the trail deserves.
 Every line is one record. Batches are not idempotent: when an outcome is unknown, its lines count as a gap rather than
-being sent twice.
+being sent twice. Lines of batches that were acknowledged before count as written.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ class TopicSink:
         return f"topic {self._topic!r}"
 
     def write(self, lines: Sequence[bytes], written: Written) -> None:
-        task = asyncio.get_running_loop().create_task(self._append(lines))
-        self._task = task
-        task.add_done_callback(lambda done: written(_error_of(done)))
+        acknowledged = 0
 
-    async def _append(self, lines: Sequence[bytes]) -> None:
-        for batch in _batches(lines):
-            await self._append_batch(batch)
+        async def append() -> None:
+            nonlocal acknowledged
+            for batch in _batches(lines):
+                await self._append_batch(batch)
+                acknowledged += len(batch)
+
+        self._task = asyncio.get_running_loop().create_task(append())
+        self._task.add_done_callback(lambda done: written(_error_of(done), acknowledged))
 
     async def _append_batch(self, lines: Sequence[bytes]) -> None:
         partition = self._choose()

@@ -39,7 +39,7 @@ def decided(operation: Operation, resource: Resource = ORDERS) -> AuditEvent:
 
 
 def taken(trail: AuditTrail, now_ms: int = NOW, *, last: bool = False) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in trail.take(now_ms, last=last)]
+    return [json.loads(line.text) for line in trail.take(now_ms, last=last)]
 
 
 def test_a_line_says_who_did_what_from_where_and_by_which_rule() -> None:

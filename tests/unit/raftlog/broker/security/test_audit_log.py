@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from raftlog.broker.security.audit import AuditLevel, AuditTrail, of_failed_login
+from raftlog.broker.security.audit import MERGE_SECONDS, AuditLevel, AuditTrail, of_failed_login
 from raftlog.broker.security.audit_log import FLUSH_SECONDS, AuditLog, FileSink, StandardOutputSink, Written
 from raftlog.broker.security.audit_logs import AuditLogs
 from raftlog.broker.security.audit_topic import TopicSink
@@ -77,6 +79,34 @@ def test_lines_that_a_sink_lost_are_a_gap_and_a_problem_until_it_works_again() -
     assert log.problems() == []
 
 
+def test_lines_that_were_written_before_a_failure_are_in_no_gap() -> None:
+    sink = HeldSink()
+    log, scheduler = new_log(sink)
+    for number in range(5):
+        note(log, number)
+    scheduler.advance(FLUSH_SECONDS)
+    sink.waiting.pop()(OSError("no space left on device"), 3)
+    scheduler.advance(FLUSH_SECONDS)
+    gap = json.loads(sink.lines[-1])
+    assert (gap["kind"], gap["count"]) == ("gap", 2)
+
+
+def test_a_lost_line_of_many_events_and_a_lost_gap_count_as_many_events() -> None:
+    sink = HeldSink()
+    log, scheduler = new_log(sink)
+    for _ in range(58):
+        note(log, 1)
+    scheduler.advance(FLUSH_SECONDS)
+    sink.waiting.pop()(None)
+    scheduler.advance(2 * MERGE_SECONDS)
+    assert json.loads(sink.lines[-1])["count"] == 57
+    for _ in range(2):
+        sink.waiting.pop()(OSError("no space left on device"))
+        scheduler.advance(FLUSH_SECONDS)
+        gap = json.loads(sink.lines[-1])
+        assert (gap["kind"], gap["count"]) == ("gap", 57)
+
+
 def test_closing_writes_what_is_due_first() -> None:
     sink = HeldSink()
     log, scheduler = new_log(sink)
@@ -111,12 +141,16 @@ def test_a_file_is_private_and_is_created_anew_after_a_rotation(tmp_path: Path) 
     worker = ManualWorker(scheduler)
     sink = FileSink(str(path), worker)
     errors: list[BaseException | None] = []
-    sink.write([b"one\n", b"two\n"], errors.append)
+
+    def ended(error: BaseException | None, written: int = 0) -> None:
+        errors.append(error)
+
+    sink.write([b"one\n", b"two\n"], ended)
     worker.run_all()
     assert path.read_bytes() == b"one\ntwo\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.rename(tmp_path / "audit.log.1")
-    sink.write([b"three\n"], errors.append)
+    sink.write([b"three\n"], ended)
     worker.run_all()
     assert path.read_bytes() == b"three\n"
     assert errors == [None, None]
@@ -125,16 +159,51 @@ def test_a_file_is_private_and_is_created_anew_after_a_rotation(tmp_path: Path) 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     scheduler = ManualScheduler()
     worker = ManualWorker(scheduler)
-    errors: list[BaseException | None] = []
-    FileSink(str(tmp_path / "missing" / "audit.log"), worker).write([b"one\n"], errors.append)
+    ends: list[tuple[BaseException | None, int]] = []
+    sink = FileSink(str(tmp_path / "missing" / "audit.log"), worker)
+    sink.write([b"one\n"], lambda error, written=0: ends.append((error, written)))
     worker.run_all()
-    assert isinstance(errors[0], FileNotFoundError)
+    ((error, written),) = ends
+    assert isinstance(error, FileNotFoundError) and written == 0
+
+
+def test_a_file_without_room_says_which_lines_it_has_and_goes_on_with_a_line_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, room = tmp_path / "audit.log", 7
+    write = os.write
+
+    def write_while_there_is_room(descriptor: int, data: bytes | memoryview) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        taken = write(descriptor, data[: min(room, 5)])
+        room -= taken
+        return taken
+
+    monkeypatch.setattr(os, "write", write_while_there_is_room)
+    worker = ManualWorker(ManualScheduler())
+    sink = FileSink(str(path), worker)
+    ends: list[tuple[bool, int]] = []
+
+    def append(*lines: bytes) -> None:
+        sink.write(lines, lambda error, written=0: ends.append((error is None, written)))
+        worker.run_all()
+
+    append(b"one\n", b"two\n", b"three\n")
+    append(b"four\n")
+    room = 6
+    append(b"five\n", b"six\n")
+    room = 100
+    append(b"seven\n")
+    assert path.read_bytes() == b"one\ntwo\nfive\nseven\n"
+    assert ends == [(False, 1), (False, 0), (False, 1), (True, 1)]
 
 
 def test_stdout_gets_the_lines(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     scheduler = ManualScheduler()
     worker = ManualWorker(scheduler)
-    StandardOutputSink(worker).write([b'{"kind":"gap"}\n'], lambda error: None)
+    StandardOutputSink(worker).write([b'{"kind":"gap"}\n'], lambda error, written=0: None)
     worker.run_all()
     assert capfdbinary.readouterr().out == b'{"kind":"gap"}\n'
 
@@ -142,21 +211,32 @@ def test_stdout_gets_the_lines(capfdbinary: pytest.CaptureFixture[bytes]) -> Non
 class Leader:
     """The broker behind a topic's sink."""
 
-    def __init__(self, error: str = "") -> None:
-        self.error = error
+    def __init__(self, error: str = "", *, good: int = 0) -> None:
+        """`error` is the answer after the first `good` requests."""
+        self.error, self.good = error, good
         self.values: list[bytes | None] = []
+        self.taken: list[int] = []
+        """Records by batch."""
 
     async def produce(self, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
         for batch in batches:
-            self.values += [record.value for record in RecordBatch(batch).records()]
+            values = [record.value for record in RecordBatch(batch).records()]
+            self.values += values
+            self.taken.append(len(values))
+        self.good -= 1
+        error = self.error if self.good < 0 else ""
         return ProduceResponse(
-            0, [ProducedPartition(p.topic_id, p.partition, self.error, "why") for p in request.partitions]
+            0, [ProducedPartition(p.topic_id, p.partition, error, "why") for p in request.partitions]
         )
 
 
 async def written_to(sink: TopicSink, lines: Sequence[bytes]) -> BaseException | None:
-    done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-    sink.write(lines, done.set_result)
+    return (await end_of_write(sink, lines))[0]
+
+
+async def end_of_write(sink: TopicSink, lines: Sequence[bytes]) -> tuple[BaseException | None, int]:
+    done: asyncio.Future[tuple[BaseException | None, int]] = asyncio.get_running_loop().create_future()
+    sink.write(lines, lambda error, written=0: done.set_result((error, written)))
     return await asyncio.wait_for(done, 10)
 
 
@@ -167,6 +247,14 @@ async def test_a_topic_gets_one_record_a_line_in_batches_that_fit() -> None:
     lines = [b'{"number":%d,"text":"%b"}\n' % (number, b"x" * 1000) for number in range(1_000)]
     assert await written_to(sink, lines) is None
     assert leader.values == [line.rstrip(b"\n") for line in lines]
+
+
+async def test_lines_of_batches_before_the_one_that_fails_are_written() -> None:
+    cluster, leader = Cluster(3, partitions=2), Leader("disk_full", good=1)
+    sink = TopicSink(cluster.view.topics()[0].name, cluster.view, ManualScheduler().clock, leader.produce)
+    error, written = await end_of_write(sink, [b"%d" % number + b"x" * 1000 + b"\n" for number in range(1_000)])
+    assert isinstance(error, RaftlogError) and error.code == "disk_full"
+    assert 0 < written < 1_000 and written == leader.taken[0]
 
 
 async def test_a_missing_topic_and_a_refusing_leader_are_errors() -> None:

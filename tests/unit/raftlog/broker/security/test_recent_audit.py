@@ -19,7 +19,7 @@ def lines(count: int, first: int = 0) -> list[bytes]:
     trail = AuditTrail(AuditLevel.ALL, 0)
     for number in range(first, first + count):
         trail.note(of_failed_login("10.0.0.9", f"user{number}", "password", "unknown user"), number)
-    return trail.take(0)
+    return [line.text for line in trail.take(0)]
 
 
 def users(recent: RecentAudit, most: int = MAX_LINES) -> list[str]:
@@ -28,7 +28,7 @@ def users(recent: RecentAudit, most: int = MAX_LINES) -> list[str]:
 
 def remember(recent: RecentAudit, found: list[bytes]) -> None:
     reported: list[BaseException | None] = []
-    recent.write(found, reported.append)
+    recent.write(found, lambda error, written=0: reported.append(error))
     assert reported == [None]
 
 
