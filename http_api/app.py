@@ -39,7 +39,7 @@ from http_api.routes import (
 from http_api.service.access import Usage
 from http_api.service.service import BrokerService
 from http_api.web.authentication import caller_of
-from http_api.web.call import Call
+from http_api.web.call import CALL, Call
 from http_api.web.context import CONTEXT, ApiContext, context_of, wall_ms
 from http_api.web.guards import (
     Guard,
@@ -110,6 +110,7 @@ def route(
             guard,
             context.service.access.rules_version,
         )
+        request[CALL] = call
         # The decision comes first: other refusals tell something about what the caller may not use.
         guard(call)
         query.check()

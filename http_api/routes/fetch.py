@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import structlog
@@ -32,8 +32,9 @@ from raftlog.api.records import ReadRecords
 from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MAX_REQUEST_HEAD_BYTES
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.json_values import FORMATS, encode
-from raftlog.model import EARLIEST, LATEST, PartitionRecord, TopicRecord
+from raftlog.model import EARLIEST, LATEST, PartitionRecord, TopicId, TopicRecord
 from raftlog.ports import Buffer, FileRegion, Part, part_length, release_regions
+from raftlog.security.acls import Operation, Resource, ResourceType
 from raftlog.system.zero_copy import can_send_region, send_region
 
 from .offsets import find_offset, isolation_of
@@ -70,7 +71,8 @@ async def fetch_batches(call: Call) -> web.StreamResponse:
         max_bytes=min(message.max_bytes, MAX_FETCH_BYTES),
     )
     answer, parts = await fetch(call, message)
-    return await _stream(call, wire.encode(answer, parts))
+    read = [one.topic_id for one in answer.partitions if not one.error]
+    return await _stream(call, wire.encode(answer, parts), _check_of(call, read))
 
 
 async def read_records(call: Call) -> web.StreamResponse:
@@ -103,7 +105,7 @@ async def read_records(call: Call) -> web.StreamResponse:
 
 async def fetch(call: Call, message: wire.FetchRequest) -> tuple[wire.FetchResponse, list[Part]]:
     """Return the broker's answer; its regions must be released. A disconnect of the client cancels the fetch. Closing
-    the API ends it, and so does the end of the caller's credential, without another record."""
+    the API ends it, and so does the loss of the caller's credential or right, without another record."""
     deadline = asyncio.timeout(message.max_wait_ms / 1000 + GRACE_S)
     context, revoked = call.context, Revocation(deadline)
     unwatch = call.watch(revoked)
@@ -206,13 +208,26 @@ async def page_reply(
     return await _send_page(call, web.StreamResponse(headers={**headers, **more}), encoder, cost)
 
 
+def _check_of(call: Call, topic_ids: Iterable[bytes]) -> Callable[[], None]:
+    """Return the check whether the caller may still read topics that it could read (`Call.watch`)."""
+    topics = [topic for one in dict.fromkeys(topic_ids) if (topic := call.view.topic_by_id(TopicId(one))) is not None]
+
+    def check() -> None:
+        call.check_again()
+        if call.service.access.rules_version != call.rules_version:
+            for topic in topics:
+                call.check(Operation.READ, Resource(ResourceType.TOPIC, topic.name))
+
+    return check
+
+
 async def _send_page(call: Call, response: web.StreamResponse, encoder: PageEncoder, cost: int) -> web.StreamResponse:
     """Send a page slice by slice: the next one is encoded when the client has taken the one before, in turn with the
     pages of others. A client that reads slowly holds no decoded batch."""
     request, context = call.request, call.context
     transport, loop = request.transport, asyncio.get_running_loop()
     try:
-        with cut_when_revoked(request):
+        with cut_when_revoked(call):
             while not encoder.ended:
                 context.decoded.use(encoder)
                 piece = await context.threads.run(cost, encoder.next)
@@ -253,16 +268,16 @@ def _error_of(fetched: wire.FetchedPartition) -> RaftlogError:
 # --- Batches ---------------------------------------------------------------------------------------------------------
 
 
-async def _stream(call: Call, parts: list[Part]) -> web.StreamResponse:
-    """Send an answer of these parts, unless the caller's credential ends meanwhile. Every region is released exactly
-    once, also after an error."""
+async def _stream(call: Call, parts: list[Part], still_allowed: Callable[[], None]) -> web.StreamResponse:
+    """Send an answer of these parts, unless the caller loses its credential or its right meanwhile. Every region is
+    released exactly once, also after an error."""
     request, context = call.request, call.context
     response = web.StreamResponse(headers={"Content-Type": wire.CONTENT_TYPE})
     response.content_length = wire.message_length(parts)
     rest: deque[Part] = deque(parts)
     transport = request.transport
     try:
-        with cut_when_revoked(request):
+        with cut_when_revoked(call, still_allowed):
             await response.prepare(request)
             while rest:
                 if transport is None or transport.is_closing():
@@ -275,6 +290,8 @@ async def _stream(call: Call, parts: list[Part]) -> web.StreamResponse:
                 await asyncio.sleep(0)  # Writes that need not wait would never yield to the event loop.
             await response.write_eof()
     except BaseException as error:
+        if isinstance(error, RaftlogError) and not response.prepared:
+            raise  # The caller has lost its credential or its right already.
         # The length was announced, so a shortened answer must not look like a whole one.
         if transport is not None:
             transport.abort()

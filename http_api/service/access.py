@@ -57,6 +57,10 @@ class AccessService(Protocol):
         """The version of the access rules: another one after each change. A decision holds for one version."""
         ...
 
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], object]:
+        """Call `listener` after each change of the access rules. Return the function that ends this."""
+        ...
+
     async def authenticate(self, presented: Presented) -> Authenticated:
         """Return the caller of a request. Raises `InvalidRequest` (`unauthenticated`, with the same text whatever the
         cause), or a `RetriableError` if the credential cannot be checked at present."""

@@ -3,7 +3,7 @@
 A body that is too large is refused (`body_too_large`) before it arrives if its length is announced, otherwise at the
 first byte beyond the bound; so is a decompression bomb, because output is produced in bounded pieces. A body that
 trickles is refused at its deadline (`slow_request`). The deadline moves with the bytes received, so that an honest
-slow connection succeeds, unless its caller's credential ends meanwhile.
+slow connection succeeds, unless its caller loses its credential or its right meanwhile.
 
 The binary messages of `raftlog/wire.py` are read here as HTTP/1.1 bodies, too.
 """

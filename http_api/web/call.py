@@ -91,11 +91,51 @@ class Call:
         """The principal to which belongs what the request makes; empty without security."""
         return self.service.access.principal_of(self.caller)
 
-    def watch(self, ended: Callable[[RaftlogError], None]) -> Callable[[], None]:
-        """Call `ended` at most once, in an event of its own, when the caller's credential is revoked or expires. Return
-        the function that ends the watch. Raises `InvalidRequest` (`unauthenticated`) if that has happened already."""
-        return self.request[AUTHENTICATED].watch(ended)
+    def watch(
+        self, ended: Callable[[RaftlogError], None], still_allowed: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
+        """Call `ended` at most once, within a second after the caller's credential is revoked or expires, or the rules
+        stop to allow the request. Return the function that ends the watch.
+
+        `still_allowed` is called after each change of the rules, and raises `InvalidRequest` (`authorization_failed`)
+        if they no longer allow the request; None: the route's guard decides.
+
+        Raises `InvalidRequest` (`unauthenticated`, `authorization_failed`) if the credential or the right has been lost
+        already.
+        """
+        check = self.check_again if still_allowed is None else still_allowed
+        check()
+        is_over = False
+
+        def end(error: RaftlogError) -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                ended(error)
+
+        def rules_changed() -> None:
+            if is_over:
+                return
+            try:
+                check()
+            except RaftlogError as error:
+                end(error)
+
+        found = self.request.get(AUTHENTICATED)  # None: everybody gets this answer.
+        unwatch = None if found is None else found.watch(end)
+        unsubscribe = self.service.access.subscribe(rules_changed)
+
+        def stop() -> None:
+            unsubscribe()
+            if unwatch is not None:
+                unwatch()
+
+        return stop
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Return whether the caller may do this, for the entries of a list."""
         return self.service.access.allows(self.caller, operation, Resource(kind, name))
+
+
+CALL: web.RequestKey[Call] = web.RequestKey("call", Call)
+"""The call of a request that has reached its route."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from raftlog import json_values as codec
+from raftlog.errors import RaftlogError
 from raftlog.model import NO_BROKER
 from raftlog.ports import Buffer
 
 from .bodies import JSON_TYPE
-from .call import Call
+from .call import CALL, Call
 from .context import ApiContext
 from .limits import PIECE_BYTES
 from .revocation import cut_when_revoked
@@ -67,7 +69,10 @@ async def bulk_reply(
 
 
 async def send_in_time(request: web.Request, context: ApiContext, response: web.Response) -> web.StreamResponse:
-    """Send an answer within its deadline. Raises `ConnectionResetError` if the client reads too slowly."""
+    """Send an answer within its deadline.
+
+    Raises `ConnectionResetError` if the client reads too slowly, or may no longer read it.
+    """
     body = response.body if isinstance(response.body, bytes) else b""
     sent: web.StreamResponse = response
     if len(body) <= GZIP_FROM_BYTES and _has_no_backlog(request):
@@ -76,24 +81,33 @@ async def send_in_time(request: web.Request, context: ApiContext, response: web.
         await response.write_eof()
         return response
     try:
-        if len(body) <= PIECE_BYTES:
-            async with asyncio.timeout(write_deadline(context, len(body))):
-                await response.prepare(request)
-                await response.write_eof()
-        else:
-            # In one piece it would be copied twice before its first byte is sent.
-            sent = web.StreamResponse(status=response.status, headers=response.headers)
-            sent.content_length = len(body)
-            with cut_when_revoked(request):
+        with _cut_when_revoked(request, response):
+            if len(body) <= PIECE_BYTES:
+                async with asyncio.timeout(write_deadline(context, len(body))):
+                    await response.prepare(request)
+                    await response.write_eof()
+            else:
+                # In one piece it would be copied twice before its first byte is sent.
+                sent = web.StreamResponse(status=response.status, headers=response.headers)
+                sent.content_length = len(body)
                 async with asyncio.timeout(write_deadline(context, 0)):
                     await sent.prepare(request)
                 await write_in_time(sent, context, body)
                 await sent.write_eof()
-    except TimeoutError:
+    except (RaftlogError, TimeoutError) as error:
         if request.transport is not None:
             request.transport.abort()
-        raise ConnectionResetError("the client did not read the answer in time") from None
+        reason = error.detail if isinstance(error, RaftlogError) else "the client did not read the answer in time"
+        raise ConnectionResetError(reason) from None
     return sent
+
+
+def _cut_when_revoked(request: web.Request, response: web.Response) -> AbstractContextManager[None]:
+    """Return the watch over the sending of what was read. A caller that loses its right
+    meanwhile, perhaps by its own change, still gets a refusal, or the outcome of that change."""
+    call = request.get(CALL)
+    is_read = request.method in ("GET", "HEAD") and response.status < 400
+    return cut_when_revoked(call) if call is not None and is_read else nullcontext()
 
 
 def _has_no_backlog(request: web.Request) -> bool:

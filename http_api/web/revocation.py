@@ -1,24 +1,22 @@
-"""The end of a caller's credential while its request waits, is being read or is being answered (S12)."""
+"""The loss of a caller's credential or right while its request waits, is being read or is being answered (S12)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from aiohttp import web
 
 from raftlog.errors import RaftlogError
 
-from .authentication import AUTHENTICATED
+from .call import Call
 
 
 class Revocation:
-    """Ends a wait when the caller's credential is revoked or expires: the callback of `Authenticated.watch`."""
+    """Ends a wait when the caller loses its credential or its right: the callback of `Call.watch`."""
 
     def __init__(self, wait: asyncio.Timeout) -> None:
         self.error: RaftlogError | None = None
-        """The error with which to answer; None: the credential is valid."""
+        """The error with which to answer; None: the caller may go on."""
         self._wait = wait
 
     def __call__(self, error: RaftlogError) -> None:
@@ -28,18 +26,14 @@ class Revocation:
 
 
 @contextmanager
-def cut_when_revoked(request: web.Request) -> Iterator[None]:
-    """Abort the connection if the caller's credential ends while its answer is being sent, which a slow client can make
-    last for minutes. Raises `ConnectionResetError` if it has ended already."""
-    found, transport = request.get(AUTHENTICATED), request.transport
-    if found is None or transport is None:
+def cut_when_revoked(call: Call, still_allowed: Callable[[], None] | None = None) -> Iterator[None]:
+    """Abort the connection if the caller loses its credential or its right (`Call.watch`) while its answer is being
+    sent, which a slow client can make last for minutes. Raises as `Call.watch` if that has happened already."""
+    transport = call.request.transport
+    if transport is None:
         yield
         return
-    try:
-        unwatch = found.watch(lambda error: transport.abort())
-    except RaftlogError as error:
-        transport.abort()
-        raise ConnectionResetError("the caller's credential has ended") from error
+    unwatch = call.watch(lambda error: transport.abort(), still_allowed)
     try:
         yield
     finally:

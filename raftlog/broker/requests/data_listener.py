@@ -187,7 +187,9 @@ class SecureAcceptors:
         pace: Pace | None = None,
     ) -> ServedCaller:
         access = self._security.access
-        guard = GuardedRequests(self._local, self._view, access, caller, on_revoked)
+        # A forwarding node watches its callers' answers itself.
+        unsent = (lambda: stream.queued_bytes > 0) if kinds is not _FORWARDED else (lambda: False)
+        guard = GuardedRequests(self._local, self._view, access, caller, on_revoked, unsent)
         members = GuardedMembers(self._groups, self._ask, self._view, access, caller)
         requests = RequestStream(
             stream, guard, members, members.ask_transactions, kinds, self._accepting, in_flight, pace, self._counts

@@ -1,7 +1,8 @@
 """The partition requests of one caller: each partition that it may not use is refused, and the others are served.
 
 Requests that last (long polls, fetch sessions) are checked again when the rules change: if the caller has lost a topic
-that it reads, `on_revoked` is called, and its stream ends before another record is sent (S12).
+that it reads, or whose records wait for the peer, `on_revoked` is called, and its stream ends before another record is
+sent (S12).
 """
 
 from __future__ import annotations
@@ -50,13 +51,20 @@ class GuardedRequests:
     """`LocalRequests` for one caller; the same calls, with the same answers."""
 
     def __init__(
-        self, local: LocalRequests, view: ClusterView, access: Access, caller: Caller, on_revoked: Callable[[], None]
+        self,
+        local: LocalRequests,
+        view: ClusterView,
+        access: Access,
+        caller: Caller,
+        on_revoked: Callable[[], None],
+        has_unsent: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`has_unsent` returns whether answers that were given have not been taken by the peer."""
         self._local = local
         self._view = view
         self._access = access
         self._caller = caller
-        self._reading = WatchedTopics(access, caller, on_revoked)
+        self._reading = WatchedTopics(access, caller, on_revoked, has_unsent)
         self._in_session: set[bytes] = set()
         """Topics that the current session has named."""
 

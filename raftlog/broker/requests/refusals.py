@@ -63,7 +63,18 @@ class Refusals(Generic[Asked]):
 class WatchedTopics:
     """The topics that one caller is reading. `on_revoked` is called once, when it may no longer read one of them."""
 
-    def __init__(self, access: Access, caller: Caller, on_revoked: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        access: Access,
+        caller: Caller,
+        on_revoked: Callable[[], None],
+        has_unsent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`has_unsent` returns whether the peer has not taken every answer: those hold records of topics whose reading
+        has ended."""
+        self._has_unsent = has_unsent
+        self._ended: set[bytes] = set()
+        """Topics whose reading has ended since every answer was taken."""
         self._access = access
         self._caller = caller
         self._on_revoked = on_revoked
@@ -75,15 +86,21 @@ class WatchedTopics:
         self._reading.update(topics)
 
     def end(self, topics: Iterable[bytes]) -> None:
-        """End a reading that `begin` counted."""
-        self._reading -= Counter(topics)
+        """End a reading that `begin` counted. Its answer is about to be sent."""
+        ended = Counter(topics)
+        self._reading -= ended
+        if not self._has_unsent():
+            self._ended.clear()
+        self._ended.update(ended)
 
     def close(self) -> None:
         """End the watch over the rules."""
         self._unsubscribe()
 
     def _check_again(self) -> None:
-        reading = list(self._reading)
+        if not self._has_unsent():
+            self._ended.clear()
+        reading = list(dict.fromkeys((*self._reading, *self._ended)))
         if reading and self._access.refused_topics(self._caller, Operation.READ, reading, "fetch"):
             # Its reading takes a while to end, in which the rules may change again.
             self.close()

@@ -61,6 +61,10 @@ class OpenAccess:
     needs_credentials = False
     rules_version = 0
 
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Subscribe to nothing: there are no rules."""
+        return lambda: None
+
     async def authenticate(self, presented: Presented) -> AnonymousRequest:
         return AnonymousRequest(presented.host)
 
@@ -134,6 +138,7 @@ class GuardedAccess:
         connections = ApiConnections(quotas)
         self._clock = clock
         self._is_super_user = is_super_user
+        self.subscribe = access.subscribe
         self.check = access.check
         self.check_any = access.check_any
         self.allow_own = access.allow_own

@@ -17,8 +17,9 @@ from http_api.web.limits import Limits
 from raftlog.api.cluster import HealthInfo
 from raftlog.broker.security.access_claims import AccessClaims
 from raftlog.broker.security.audit import AuditLevel, AuditTrail
+from raftlog.model import TopicRecord
 from raftlog.records.batch import encode as encode_batch
-from raftlog.security.acls import AclFilter, Operation, ResourceType
+from raftlog.security.acls import CLUSTER, AclFilter, Operation, ResourceType
 from raftlog.security.principals import Principal
 from raftlog.security.secrets import Secret
 from raftlog.wire import CONTENT_TYPE, FetchPartition, FetchRequest
@@ -390,9 +391,115 @@ async def test_an_upload_ends_with_its_credential(api: Api, broker: SecuredBroke
     await eventually(lambda: api.context.held_bytes == 0)
 
 
+async def lose_rule(broker: SecuredBroker, operation: Operation, loss: str) -> None:
+    """Remove the rule that lets bob use topic t, or deny it."""
+    if loss == "removed":
+        await broker.security.remove_rules(AclFilter(name="t"), dry_run=False)
+    else:
+        await broker.allow(allow(operation, ResourceType.TOPIC, "t", principal="User:bob", deny=True))
+
+
+@pytest.mark.parametrize("loss", ["removed", "denied"])
+async def test_a_long_poll_ends_with_its_rule(api: Api, broker: SecuredBroker, loss: str) -> None:
+    await broker.allow(
+        allow(Operation.READ, ResourceType.TOPIC, "t", principal="User:bob"),
+        allow(Operation.READ, ResourceType.TOPIC, "t", principal="User:eve"),
+        allow(Operation.READ, ResourceType.GROUP, "g", principal="User:bob"),
+    )
+    polling = await poll(api, await broker.token("bob"))
+    await broker.security.remove_rules(AclFilter(name="g"), dry_run=False)
+    assert not polling.done()
+    await lose_rule(broker, Operation.READ, loss)
+    (await polling).problem("authorization_failed")
+    assert broker.fetches_cancelled == 1
+    assert sum(not event.allowed for event in broker.audit.events) == 1, "a request is refused once"
+    await broker.security.remove_rules(AclFilter(), dry_run=False)
+    assert sum(not event.allowed for event in broker.audit.events) == 1
+
+
+@pytest.mark.parametrize("loss", ["removed", "denied"])
+async def test_an_upload_ends_with_its_rule(api: Api, broker: SecuredBroker, loss: str) -> None:
+    await broker.allow(allow(Operation.WRITE, ResourceType.TOPIC, "t", principal="User:bob"))
+    token = (await broker.token("bob"))["Authorization"]
+    async with connected(api) as connection:
+        head = f"POST {RECORDS} HTTP/1.1\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked"
+        connection.writer.write(f"{head}\r\nHost: localhost\r\nAuthorization: {token}\r\n\r\n5\r\nhello\r\n".encode())
+        await eventually(lambda: api.context.held_bytes == 5)
+        await lose_rule(broker, Operation.WRITE, loss)
+        status, _, _ = await connection.answer()
+        assert status == 403
+        assert await connection.is_closed()
+    assert broker.appended("t") == 0
+    await eventually(lambda: api.context.held_bytes == 0)
+
+
+@pytest.mark.parametrize("loss", ["removed", "denied"])
 @pytest.mark.parametrize("path", ["records", "batches"])
-async def test_an_answer_to_a_slow_client_ends_with_its_credential(api: Api, broker: SecuredBroker, path: str) -> None:
+async def test_an_answer_to_a_slow_client_ends_with_its_rule(
+    api: Api, broker: SecuredBroker, path: str, loss: str
+) -> None:
+    """Another topic that the caller may still read does not save it."""
+    broker.add_topic("u")
+    await broker.allow(
+        allow(Operation.READ, ResourceType.TOPIC, "t", principal="User:bob"),
+        allow(Operation.READ, ResourceType.TOPIC, "u", principal="User:bob"),
+        allow(Operation.READ, ResourceType.GROUP, "g", principal="User:bob"),
+    )
+    async with slow_reader(api, broker, path) as connection:
+        await broker.security.remove_rules(AclFilter(name="g"), dry_run=False)
+        assert api.context.requests_under_way == 1
+        await lose_rule(broker, Operation.READ, loss)
+        # It has not read yet: nothing that it does is needed.
+        await eventually(lambda: api.context.requests_under_way == 0, patience_s=2.0)
+        await cut_short(connection)
+    assert broker.sessions.open_of_users == 0
+
+
+async def test_batches_are_sent_whole_while_the_rules_of_other_topics_change(api: Api, broker: SecuredBroker) -> None:
+    """Of two topics that it names, the caller may read one: the refusal of the other is in the answer already."""
+    secret = broker.add_topic("secret")
+    await broker.allow(
+        allow(Operation.READ, ResourceType.TOPIC, "t", principal="User:bob"),
+        allow(Operation.READ, ResourceType.GROUP, "g", principal="User:bob"),
+    )
+    async with slow_reader(api, broker, "batches", secret) as connection:
+        await broker.security.remove_rules(AclFilter(name="g"), dry_run=False)
+        async with asyncio.timeout(10):
+            assert len(await connection.reader.readexactly(14 * MIB)) == 14 * MIB
+    assert [event.resource for event in broker.audit.events if not event.allowed] == ["secret"]
+
+
+async def test_an_answer_that_is_short_and_not_taken_ends_with_its_rule(api: Api, broker: SecuredBroker) -> None:
+    """Many short answers to requests in a row, none of which is read."""
     await broker.allow(allow(Operation.READ, ResourceType.TOPIC, "t", principal="User:bob"))
+    broker.append("t", encode_batch([b"x" * 200_000], base_timestamp_ms=0))
+    token = (await broker.token("bob"))["Authorization"]
+    head = (
+        f"GET /v1/topics/t/partitions/0/records?max_bytes={MIB} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}"
+    )
+    async with connected(api) as connection:
+        connection.writer.write(f"{head}\r\n\r\n".encode() * 100)
+        sessions = broker.sessions
+        await eventually(lambda: api.context.requests_under_way == 0 and sessions.open_of_users == 1)
+        await broker.security.remove_rules(AclFilter(name="t"), dry_run=False)
+        await eventually(lambda: sessions.open_of_users == 0 and api.connections == 0, patience_s=2.0)
+
+
+async def test_the_outcome_of_a_change_is_told_to_a_caller_that_loses_its_right_by_it(
+    api: Api, broker: SecuredBroker
+) -> None:
+    headers = await broker.user("eve")
+    rules = [allow(Operation.ALTER, ResourceType.CLUSTER, CLUSTER.name, principal="User:eve")]
+    rules += [allow(Operation.READ, ResourceType.TOPIC, f"t{number}", principal="User:eve") for number in range(200)]
+    await broker.allow(*rules)
+    answer = await api.post("/v1/acls/delete", {"principal": "User:eve"}, headers=headers)
+    assert len(answer.document["acls"]) == 201 and len(answer.body) > 1024, answer
+    (await api.post("/v1/acls/delete", {}, headers=headers)).problem("authorization_failed")
+
+
+@asynccontextmanager
+async def slow_reader(api: Api, broker: SecuredBroker, path: str, *more: TopicRecord) -> AsyncIterator[Connection]:
+    """Yield a connection of bob's that has read the head of a long answer with topic t's records, and nothing else."""
     for _ in range(20):
         broker.append("t", encode_batch([b"x" * 900_000], base_timestamp_ms=0))
     topic = broker.view.topic("t")
@@ -401,18 +508,31 @@ async def test_an_answer_to_a_slow_client_ends_with_its_credential(api: Api, bro
     head = f"GET /v1/topics/t/partitions/0/records?max_bytes={16 * MIB} HTTP/1.1\r\nAuthorization: {token}"
     body = b""
     if path == "batches":
-        body = raw(FetchRequest(0, 0, 1, 16 * MIB, [FetchPartition(topic.topic_id, 0, 0, 16 * MIB)]))
+        topics = [one.topic_id for one in (topic, *more)]
+        body = raw(FetchRequest(0, 0, 1, 16 * MIB, [FetchPartition(one, 0, 0, 16 * MIB) for one in topics]))
         head = f"POST /v1/fetch HTTP/1.1\r\nAuthorization: {token}\r\nContent-Type: {CONTENT_TYPE}"
         head = f"{head}\r\nContent-Length: {len(body)}"
     async with connected(api) as connection:
         connection.writer.write(f"{head}\r\nHost: localhost\r\n\r\n".encode() + body)
         await connection.reader.readuntil(b"\r\n\r\n")
         await eventually(lambda: broker.sessions.open_of_users == 1)
+        yield connection
+
+
+async def cut_short(connection: Connection) -> None:
+    """Check that the rest of a long answer does not come."""
+    with pytest.raises(ConnectionError):
+        async with asyncio.timeout(10):
+            assert len(await connection.reader.read()) < 14 * MIB
+            raise ConnectionResetError("ended without the whole answer")
+
+
+@pytest.mark.parametrize("path", ["records", "batches"])
+async def test_an_answer_to_a_slow_client_ends_with_its_credential(api: Api, broker: SecuredBroker, path: str) -> None:
+    await broker.allow(allow(Operation.READ, ResourceType.TOPIC, "t", principal="User:bob"))
+    async with slow_reader(api, broker, path) as connection:
         await broker.security.remove_user("bob")
-        with pytest.raises(ConnectionError):
-            async with asyncio.timeout(10):
-                assert len(await connection.reader.read()) < 14 * MIB
-                raise ConnectionResetError("ended without the whole answer")
+        await cut_short(connection)
     await eventually(lambda: broker.sessions.open_of_users == 0 and api.context.requests_under_way == 0)
 
 

@@ -88,6 +88,27 @@ def test_records_that_the_peer_has_not_taken_yet_do_not_follow_s12() -> None:
     assert r.stream.was_reset and r.stream.sent == []
 
 
+def test_records_of_a_lost_topic_that_the_peer_has_not_taken_yet_do_not_follow_s12() -> None:
+    """The long poll is answered, but a slow peer takes minutes to read the answer."""
+    r = Reader()
+    r.world.local.answer_polls()
+    assert r.stream.records
+    r.stream.queued_bytes = 1
+    r.world.remove(READ)
+    assert r.stream.was_reset and not r.stream.ended
+
+
+def test_a_stream_whose_answers_were_taken_outlives_the_loss_of_their_topic_s12() -> None:
+    r = Reader()
+    r.world.local.answer_polls()
+    r.world.remove(READ)
+    assert not r.stream.was_reset and not r.stream.ended
+    r.world.remove(WRITE)
+    r.stream.queued_bytes = 1  # Of an answer that is no longer this one.
+    r.world.remove(WRITE)
+    assert not r.stream.was_reset
+
+
 def test_another_stream_of_the_same_user_goes_on_s12() -> None:
     r = Reader()
     other = r.world.open(FETCH_PATH, basic("alice", "correct horse"))
