@@ -1,8 +1,9 @@
 """Every measure of a node: name, kind, help and labels.
 
-`docs/metrics.md` is made from this file, and a test compares a running node's answer with it. The numbers are counted
-where things happen and read by `raftlog/broker/metrics/`, those of HTTP requests by `http_api/metrics/`. Prometheus's
-own client adds the measures of any process (`process_...`, `python_...`).
+`docs/metrics.md` is made from this file, and tests compare a running node's answer, the alert rules and the
+dashboard (`deploy/monitoring/`) with it. The numbers are counted where things happen and read by
+`raftlog/broker/metrics/`, those of HTTP requests by `http_api/metrics/`. Prometheus's own client adds the measures of
+any process (`process_...`, `python_...`).
 """
 
 from __future__ import annotations

@@ -36,6 +36,20 @@ raftlog user create prometheus --no-password
 raftlog acl create --allow-principal User:prometheus --cluster --operation Describe
 ```
 
+## Alerts and a dashboard
+
+The folder `deploy/monitoring/` of the repository has what most clusters need. Both take the scrape job for the cluster,
+so give each cluster a job whose name begins with `raftlog`.
+
+* `alerts.yaml`: alert rules, for `rule_files` of `prometheus.yml`. Each has a severity (`critical`: requests fail or
+  data is at risk now; `warning`: it will come to that) and says what to look at first.
+* `grafana-dashboard.json`: a dashboard, for Grafana's *Import*: the cluster, throughput, requests, replication, disks,
+  groups, the quorum, the processes.
+
+Tests check both with `promtool` and against the tables below.
+
+## Reading the numbers
+
 * **Counts begin with the process.** `rate()` and `increase()` handle restarts. A count of a topic goes on when a
   replica leaves the node.
 * **The cluster's state is that of the node's view.** All nodes that are up to date show the same number of offline or
