@@ -16,6 +16,14 @@ from http_api.rest_proxy.surface import refuse_as_rest_proxy
 from http_api.rest_proxy.v2 import produce as v2_produce
 from http_api.rest_proxy.v2 import records as v2_records
 from http_api.rest_proxy.v2 import topics as v2_topics
+from http_api.rest_proxy.v3 import acls as v3_acls
+from http_api.rest_proxy.v3 import cluster as v3_cluster
+from http_api.rest_proxy.v3 import configs as v3_configs
+from http_api.rest_proxy.v3 import groups as v3_groups
+from http_api.rest_proxy.v3 import partitions as v3_partitions
+from http_api.rest_proxy.v3 import records as v3_records
+from http_api.rest_proxy.v3 import topics as v3_topics
+from http_api.rest_proxy.v3.resources import PAGE_QUERY
 from http_api.routes import (
     acls,
     audit,
@@ -74,6 +82,8 @@ UNDECIDED = (
     produce.produce_batches,
     v2_produce.produce_records,
     v2_produce.produce_to_partition,
+    v3_records.produce_records,
+    v3_records.produce_batch,
     fetch.fetch_batches,
     offsets.find_offsets,
     deletions.delete_records,
@@ -254,7 +264,7 @@ ROUTES: tuple[Route, ...] = (
     route("GET", "/", cluster.first_page, for_every_caller),
 )
 
-REST_PROXY_ROUTES: tuple[Route, ...] = (
+V2_ROUTES: tuple[Route, ...] = (
     route("GET", "/openapi/rest-proxy.json", rest_proxy_document, for_every_caller),
     route("GET", "/brokers", v2_topics.list_brokers, for_every_caller),
     route("GET", "/topics", v2_topics.list_topics, by_entry),
@@ -274,6 +284,70 @@ REST_PROXY_ROUTES: tuple[Route, ...] = (
         v2_records.QUERY,
     ),
 )
+_CLUSTER = "/v3/clusters/{cluster}"
+_TOPIC = f"{_CLUSTER}/topics/{{topic}}"
+_PARTITION = f"{_TOPIC}/partitions/{{partition}}"
+_GROUP = f"{_CLUSTER}/consumer-groups/{{group}}"
+_CONSUMER = f"{_GROUP}/consumers/{{consumer}}"
+_DESCRIBE_TOPIC, _DESCRIBE_GROUP = on_topic(Operation.DESCRIBE), on_group(Operation.DESCRIBE)
+_DESCRIBE_CONFIGS, _ALTER_CONFIGS = on_topic(Operation.DESCRIBE_CONFIGS), on_topic(Operation.ALTER_CONFIGS)
+
+V3_ROUTES: tuple[Route, ...] = (
+    route("GET", "/v3/clusters", v3_cluster.list_clusters, for_every_caller),
+    route("GET", _CLUSTER, v3_cluster.describe_cluster, for_every_caller),
+    route("GET", f"{_CLUSTER}/brokers", v3_cluster.list_brokers, for_every_caller, PAGE_QUERY),
+    route("GET", f"{_CLUSTER}/brokers/{{broker}}", v3_cluster.describe_broker, for_every_caller),
+    route("GET", f"{_CLUSTER}/topics", v3_topics.list_topics, by_entry, PAGE_QUERY),
+    route("POST", f"{_CLUSTER}/topics", v3_topics.create_topic, by_content),
+    route(
+        "GET",
+        f"{_CLUSTER}/topics/-/partitions/-/reassignment",
+        v3_partitions.list_reassignments,
+        by_entry,
+        PAGE_QUERY,
+    ),
+    route("GET", _TOPIC, v3_topics.describe_topic, _DESCRIBE_TOPIC),
+    route("PATCH", _TOPIC, v3_topics.alter_topic, on_topic(Operation.ALTER)),
+    route("DELETE", _TOPIC, v3_topics.delete_topic, on_topic(Operation.DELETE)),
+    route("POST", f"{_TOPIC}/records", v3_records.produce_records, on_topic(Operation.WRITE)),
+    route("POST", f"{_TOPIC}/records:batch", v3_records.produce_batch, on_topic(Operation.WRITE)),
+    route("GET", f"{_TOPIC}/configs", v3_configs.list_configs, _DESCRIBE_CONFIGS, PAGE_QUERY),
+    route("POST", f"{_TOPIC}/configs:alter", v3_configs.alter_configs, _ALTER_CONFIGS),
+    route("GET", f"{_TOPIC}/configs/{{config}}", v3_configs.describe_config, _DESCRIBE_CONFIGS),
+    route("PUT", f"{_TOPIC}/configs/{{config}}", v3_configs.set_config, _ALTER_CONFIGS),
+    route("DELETE", f"{_TOPIC}/configs/{{config}}", v3_configs.reset_config, _ALTER_CONFIGS),
+    route(
+        "GET",
+        f"{_TOPIC}/partitions/-/reassignment",
+        v3_partitions.list_reassignments_of_topic,
+        _DESCRIBE_TOPIC,
+        PAGE_QUERY,
+    ),
+    route("GET", f"{_TOPIC}/partitions", v3_partitions.list_partitions, _DESCRIBE_TOPIC, PAGE_QUERY),
+    route("GET", _PARTITION, v3_partitions.describe_partition, _DESCRIBE_TOPIC),
+    route("GET", f"{_PARTITION}/replicas", v3_partitions.list_replicas, _DESCRIBE_TOPIC, PAGE_QUERY),
+    route("GET", f"{_PARTITION}/replicas/{{broker}}", v3_partitions.describe_replica, _DESCRIBE_TOPIC),
+    route("GET", f"{_PARTITION}/reassignment", v3_partitions.describe_reassignment, _DESCRIBE_TOPIC),
+    route("GET", f"{_CLUSTER}/consumer-groups", v3_groups.list_groups, by_entry, PAGE_QUERY),
+    route("GET", _GROUP, v3_groups.describe_group, _DESCRIBE_GROUP),
+    route("GET", f"{_GROUP}/consumers", v3_groups.list_consumers, _DESCRIBE_GROUP, PAGE_QUERY),
+    route("GET", _CONSUMER, v3_groups.describe_consumer, _DESCRIBE_GROUP),
+    route("GET", f"{_CONSUMER}/assignments", v3_groups.list_assignments, _DESCRIBE_GROUP, PAGE_QUERY),
+    route(
+        "GET",
+        f"{_CONSUMER}/assignments/{{topic}}/partitions/{{partition}}",
+        v3_groups.describe_assignment,
+        _DESCRIBE_GROUP,
+    ),
+    route("GET", f"{_GROUP}/lags", v3_groups.list_lags, _DESCRIBE_GROUP, PAGE_QUERY),
+    route("GET", f"{_GROUP}/lags/{{topic}}/partitions/{{partition}}", v3_groups.describe_lag, _DESCRIBE_GROUP),
+    route("GET", f"{_GROUP}/lag-summary", v3_groups.summarize_lags, _DESCRIBE_GROUP),
+    route("GET", f"{_CLUSTER}/acls", v3_acls.search_acls, on_cluster(Operation.DESCRIBE), v3_acls.QUERY),
+    route("POST", f"{_CLUSTER}/acls", v3_acls.create_acl, on_cluster(Operation.ALTER)),
+    route("DELETE", f"{_CLUSTER}/acls", v3_acls.delete_acls, on_cluster(Operation.ALTER), v3_acls.QUERY),
+)
+
+REST_PROXY_ROUTES: tuple[Route, ...] = (*V2_ROUTES, *V3_ROUTES)
 """The API of the Confluent REST Proxy (`http_api/rest_proxy/`), which has an OpenAPI document of its own."""
 
 CONSOLE_ROUTES: tuple[Route, ...] = tuple(

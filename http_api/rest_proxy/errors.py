@@ -6,6 +6,8 @@ things is wrong. The numbers are Confluent's, which Karapace and Redpanda share.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
@@ -38,6 +40,16 @@ _CODES: dict[str, tuple[int, int]] = {
 cluster."""
 
 
+V3_CODES: dict[str, tuple[int, int]] = {
+    "unknown_topic": (404, 40403),
+    "unknown_partition": (404, 40403),
+    "invalid_request": (400, 400),
+    "invalid_config": (400, 40002),
+}
+"""The numbers that are others in version 3."""
+_NO_CODES: dict[str, tuple[int, int]] = {}
+
+
 class RestError(msgspec.Struct, frozen=True):
     """The body of an error."""
 
@@ -54,11 +66,11 @@ class RestRefusal(ApiError):
         self.error_code = error_code
 
 
-def status_and_code(error: RaftlogError) -> tuple[int, int]:
-    """Return the HTTP status and the error code of an error."""
+def status_and_code(error: RaftlogError, codes: Mapping[str, tuple[int, int]] = _NO_CODES) -> tuple[int, int]:
+    """Return the HTTP status and the error code of an error; `codes`: those that differ in the version."""
     if isinstance(error, RestRefusal):
         return error.http_status, error.error_code
-    known = _CODES.get(error.code)
+    known = codes.get(error.code) or _CODES.get(error.code)
     if known is not None:
         return known
     row = CODES[error.code]
@@ -77,9 +89,11 @@ def error_code_of_record(error: RaftlogError) -> int:
     return RETRIABLE_KAFKA_ERROR if row.retriable and row.applied is Applied.NO else KAFKA_ERROR
 
 
-def rest_error(error: RaftlogError, request_id: str, media_type: str) -> web.Response:
+def rest_error(
+    error: RaftlogError, request_id: str, media_type: str, codes: Mapping[str, tuple[int, int]] = _NO_CODES
+) -> web.Response:
     """Return the answer to a request that failed with `error`."""
-    status, error_code = status_and_code(error)
+    status, error_code = status_and_code(error, codes)
     headers = CIMultiDict({"X-Request-Id": request_id})
     if CODES[error.code].retriable:
         headers["Retry-After"] = str(RETRY_AFTER_S)

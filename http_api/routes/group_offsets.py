@@ -18,7 +18,7 @@ from http_api.web.listing import describable
 from http_api.web.query import check_timestamp
 from http_api.web.replies import encoded_reply, json_reply
 from http_api.web.topics import partition_numbered, topic_named
-from metadata.view import ClusterView, CommittedOffset
+from metadata.view import ClusterView, CommittedOffset, GroupRecord
 from raftlog import wire
 from raftlog.api import groups as documents
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
@@ -42,6 +42,15 @@ async def read_offsets(call: Call) -> web.StreamResponse:
     with_lag = call.query.choice("lag", ("true", "false"), "false") == "true"
     isolation = isolation_of(call)
     group = await group_of(call)
+    rows = await offset_rows(call, group, with_lag=with_lag, isolation=isolation)
+    return await encoded_reply(call, _ROW_COST * len(rows), encode, documents.GroupOffsets(group.group_id, rows))
+
+
+async def offset_rows(
+    call: Call, group: GroupRecord, *, with_lag: bool, isolation: int = 1
+) -> list[documents.GroupOffsetInfo]:
+    """Return a row for every partition in which the group has committed or that a member owns, of the topics that the
+    caller may describe, by topic and partition."""
     view = call.view
     committed = dict(view.groups.offsets(group.group_id))
     owners = {partition: member.member_id for member in group.members.values() for partition in member.owned}
@@ -49,12 +58,11 @@ async def read_offsets(call: Call) -> web.StreamResponse:
     partitions = await _describable(call, known)
     ranges = await _ranges(call, partitions, isolation) if with_lag else {}
 
-    def rows() -> bytes:
+    def rows() -> list[documents.GroupOffsetInfo]:
         partitions.sort(key=lambda tp: (_topic_name(view, tp), tp.partition))
-        shown = [_row(view, tp, committed.get(tp), ranges.get(tp), owners.get(tp)) for tp in partitions]
-        return encode(documents.GroupOffsets(group.group_id, shown))
+        return [_row(view, tp, committed.get(tp), ranges.get(tp), owners.get(tp)) for tp in partitions]
 
-    return await encoded_reply(call, _ROW_COST * len(partitions), rows)
+    return await call.context.threads.run(_ROW_COST * len(partitions), rows)
 
 
 async def commit_offsets(call: Call) -> web.StreamResponse:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import AsyncIterator
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
+from http_api.service.access import Usage
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.json_values import JSON_ERRORS, json_refused
 from raftlog.wire import CONTENT_TYPE, FetchRequest, OffsetsRequest, ProduceRequest, Response, decode_request, encode
@@ -70,6 +72,54 @@ async def read_body(call: Call, most: int | None = None) -> bytes:
         body = await _decompress(request, context, Inflater(body, encoding, limit))
     call.check_again()
     return body
+
+
+async def body_pieces(call: Call) -> AsyncIterator[bytes]:
+    """Yield a body of any length as it arrives, to a caller that has the route's right each time (S12). A caller that
+    has used up its quota of bytes waits for the next piece.
+
+    Raises `InvalidRequest` (`unsupported_media_type`, `invalid_request`, `authorization_failed`, `unauthenticated`) or
+    `RetriableError` (`slow_request` when nothing arrives for `stream_idle_timeout_s`, `shutting_down`).
+    """
+    request, context = call.request, call.context
+    _check_transfer_coding(request)
+    if _content_encoding(request) != "identity":
+        raise InvalidRequest("unsupported_media_type", "a stream of records cannot be compressed")
+    await let_send(request)
+    while piece := await _next_piece(call):
+        charge_body(call.caller, context, len(piece))
+        call.check_again()
+        yield piece
+        while (delay_s := call.service.access.delay_s(call.caller, Usage.BYTES_IN)) > 0:
+            await asyncio.sleep(min(delay_s, 1.0))
+            call.check_again()
+
+
+async def _next_piece(call: Call) -> bytes:
+    """Return what has arrived, empty at the end of the body. Raises as `body_pieces`."""
+    context = call.context
+    timeout = asyncio.timeout(context.limits.stream_idle_timeout_s)
+    revoked = Revocation(timeout)
+    unwatch = call.watch(revoked)
+    context.polls.add(timeout)
+    try:
+        async with timeout:
+            piece = await call.request.content.readany()
+    except TimeoutError:
+        if revoked.error is not None:
+            raise revoked.error from None
+        if context.closing:
+            raise RetriableError("shutting_down", "the node is shutting down") from None
+        idle_s = context.limits.stream_idle_timeout_s
+        raise RetriableError("slow_request", f"nothing has arrived for {idle_s:.0f} s") from None
+    except web.RequestPayloadError as error:
+        raise InvalidRequest("invalid_request", f"the body's framing is broken: {str(error)[:200]}") from None
+    finally:
+        unwatch()
+        context.polls.discard(timeout)
+    if revoked.error is not None:
+        raise revoked.error
+    return piece
 
 
 async def read_json(call: Call, model: type[T]) -> T:

@@ -91,6 +91,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout_s: float = 20.0
     """The deadline of a body, plus the time that the received bytes take at `body_min_bytes_per_s`."""
     body_min_bytes_per_s: int = 64 * KIB
+    stream_idle_timeout_s: float = 300.0
+    """A stream of records ends if nothing arrives for this time."""
     write_timeout_s: float = 30.0
     """The time in which a client must read a piece of an answer, plus its time at `write_min_bytes_per_s`."""
     write_min_bytes_per_s: int = 64 * KIB

@@ -126,6 +126,8 @@ def _joined(body: bytes) -> bytes:
 
 def _is_empty(document: Any) -> bool:
     """Return whether a document has no content but counts of zero and empty lists."""
+    if isinstance(document, dict) and "data" in document:
+        return not document["data"]
     return document == [] or (isinstance(document, dict) and not any(document.values()))
 
 

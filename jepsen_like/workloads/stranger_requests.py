@@ -64,6 +64,7 @@ TO_USERS = (
     "/openapi/rest-proxy.json",
     "/v1/cluster",
     "/brokers",
+    "/v3/clusters",
     "/v1/no-such-path",
 )
 """Answered to every user: itself, the paths, the addresses of the nodes, and that there is no such path."""
@@ -95,17 +96,19 @@ class Door:
         return f"{self.method} {self.path}{' ' if self.name else ''}{self.name}"
 
 
-def api_doors(topic: str, topic_id: str) -> list[Door]:
+def api_doors(topic: str, topic_id: str, cluster_id: str) -> list[Door]:
     """Return a request for each route but the two that are open to everybody."""
     found = [
         Door(API, path, method, b"" if body is None else msgspec.json.encode(body))
-        for method, path, body in (*_of_api(topic), *_of_rest_proxy(topic))
+        for method, path, body in (*_of_api(topic), *_of_rest_proxy(topic, cluster_id))
     ]
     for door in data_doors(bytes.fromhex(topic_id), forwarded=False):
         if door.name in ("ProduceRequest", "FetchRequest", "OffsetsRequest"):
             path = {"ProduceRequest": PRODUCE_PATH, "FetchRequest": FETCH_PATH}.get(door.name, "/v1/offsets")
             found.append(Door(API, path, "POST", door.content, "application/vnd.raftlog.v1"))
-    own = [Door(API, path, "GET", to_users=True) for path in TO_USERS]
+    cluster = f"/v3/clusters/{cluster_id}"
+    paths = (*TO_USERS, cluster, f"{cluster}/brokers", f"{cluster}/brokers/0")
+    own = [Door(API, path, "GET", to_users=True) for path in paths]
     return found + own
 
 
@@ -191,7 +194,7 @@ def _of_security(topic: str) -> list[tuple[str, str, Any]]:
     ]  # fmt: skip
 
 
-def _of_rest_proxy(topic: str) -> list[tuple[str, str, Any]]:
+def _of_rest_proxy(topic: str, cluster_id: str) -> list[tuple[str, str, Any]]:
     """Return method, path and document of each."""
     encoded = base64.b64encode(str(VALUE).encode()).decode()
     return [
@@ -203,6 +206,56 @@ def _of_rest_proxy(topic: str) -> list[tuple[str, str, Any]]:
         ("POST", f"/topics/{topic}/partitions/0", {"records": [{"value": encoded}]}),
         ("GET", f"/topics/{topic}/partitions/0/offsets", None),
         ("GET", f"/topics/{topic}/partitions/0/records?offset=0", None),
+        *[(method, f"/v3/clusters/{cluster_id}{path}", body) for method, path, body in _of_version_3(topic)],
+    ]  # fmt: skip
+
+
+def _of_version_3(topic: str) -> list[tuple[str, str, Any]]:
+    """Return method, path below the cluster and document of each."""
+    record = {"partition_id": 0, "value": {"type": "STRING", "data": str(VALUE)}}
+    of_topic, group = f"/topics/{topic}", f"/consumer-groups/{MARK}"
+    consumer = f"{group}/consumers/{MARK}"
+    rule = {
+        "resource_type": "TOPIC",
+        "resource_name": "*",
+        "pattern_type": "LITERAL",
+        "principal": f"User:{MARK}",
+        "host": "*",
+        "operation": "READ",
+        "permission": "ALLOW",
+    }
+    return [
+        ("GET", "/topics", None),
+        ("POST", "/topics", {"topic_name": MARK}),
+        ("GET", "/topics/-/partitions/-/reassignment", None),
+        ("GET", of_topic, None),
+        ("PATCH", of_topic, {"partitions_count": 1_000}),
+        ("DELETE", of_topic, None),
+        ("POST", f"{of_topic}/records", record),
+        ("POST", f"{of_topic}/records:batch", {"entries": [{"id": "1", **record}]}),
+        ("GET", f"{of_topic}/configs", None),
+        ("POST", f"{of_topic}/configs:alter", {"data": [{"name": "max.message.bytes", "value": "1000000"}]}),
+        ("GET", f"{of_topic}/configs/retention.ms", None),
+        ("PUT", f"{of_topic}/configs/max.message.bytes", {"value": "1000000"}),
+        ("DELETE", f"{of_topic}/configs/max.message.bytes", None),
+        ("GET", f"{of_topic}/partitions/-/reassignment", None),
+        ("GET", f"{of_topic}/partitions", None),
+        ("GET", f"{of_topic}/partitions/0", None),
+        ("GET", f"{of_topic}/partitions/0/replicas", None),
+        ("GET", f"{of_topic}/partitions/0/replicas/0", None),
+        ("GET", f"{of_topic}/partitions/0/reassignment", None),
+        ("GET", "/consumer-groups", None),
+        ("GET", group, None),
+        ("GET", f"{group}/consumers", None),
+        ("GET", consumer, None),
+        ("GET", f"{consumer}/assignments", None),
+        ("GET", f"{consumer}/assignments/{topic}/partitions/0", None),
+        ("GET", f"{group}/lags", None),
+        ("GET", f"{group}/lags/{topic}/partitions/0", None),
+        ("GET", f"{group}/lag-summary", None),
+        ("GET", "/acls", None),
+        ("POST", "/acls", rule),
+        ("DELETE", "/acls?resource_type=TOPIC", None),
     ]  # fmt: skip
 
 

@@ -192,7 +192,7 @@ class Strangers:
         topic = min(one["name"] for one in topics if not one["name"].startswith("_"))
         topic_id = str((await api.get(f"/v1/topics/{topic}", Document))["id"])
         self._topic_id = bytes.fromhex(topic_id)
-        self._user_doors = [*api_doors(topic, topic_id), *data_doors(self._topic_id, forwarded=False)]
+        self._user_doors = [*api_doors(topic, topic_id, self._cluster_id), *data_doors(self._topic_id, forwarded=False)]
         self._node_doors = node_doors(self._topic_id)
 
     def _make_strangers(self, guest: str) -> None:

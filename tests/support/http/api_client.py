@@ -17,9 +17,10 @@ from aiohttp import web
 
 from http_api.app import build_app, start_api
 from http_api.rest_proxy import document as rest_proxy
-from http_api.rest_proxy.errors import status_and_code
+from http_api.rest_proxy.errors import V3_CODES, status_and_code
 from http_api.rest_proxy.v2.media_types import V2_TYPE
 from http_api.routes.cluster import OPENAPI
+from http_api.web.bodies import JSON_TYPE
 from http_api.web.context import CONTEXT, ApiContext
 from http_api.web.limits import Limits
 from raftlog.errors import CODES, RaftlogError
@@ -42,8 +43,9 @@ class Answer:
     def problem(self, code: str) -> dict[str, Any]:
         """Check that it is a well-formed problem document with this code, or the REST Proxy's error for it, and return
         it."""
-        if self.headers["Content-Type"].startswith(V2_TYPE):
-            return self._rest_error(code)
+        for media_type, codes in ((V2_TYPE, {}), (JSON_TYPE, V3_CODES)):
+            if self.headers["Content-Type"].startswith(media_type):
+                return self._rest_error(code, codes)
         assert self.headers["Content-Type"].startswith("application/problem+json"), self
         document: dict[str, Any] = self.document
         assert document["code"] == code, document
@@ -56,10 +58,10 @@ class Answer:
         assert document["title"] and document["detail"]
         return document
 
-    def _rest_error(self, code: str) -> dict[str, Any]:
+    def _rest_error(self, code: str, codes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
         document: dict[str, Any] = self.document
         assert set(document) == {"error_code", "message"} and document["message"], document
-        assert (self.status, document["error_code"]) == status_and_code(RaftlogError(code, "")), document
+        assert (self.status, document["error_code"]) == status_and_code(RaftlogError(code, ""), codes), document
         assert ("Retry-After" in self.headers) is CODES[code].retriable
         return {**document, "detail": document["message"]}
 

@@ -32,7 +32,8 @@ TOPIC, GROUP, NAME, CLUSTER = (
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = (
     Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE
 )  # fmt: skip
-ALTER_CONFIGS, IDEMPOTENT_WRITE = Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE
+DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
+IDEMPOTENT_WRITE = Operation.IDEMPOTENT_WRITE
 
 Right = tuple[Operation, ResourceType]
 JSON = "application/json"
@@ -183,6 +184,52 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("GET", "/topics/{topic}/partitions/{partition}/offsets"): Case(((DESCRIBE, TOPIC),)),
         ("GET", "/topics/{topic}/partitions/{partition}/records"): Case(((READ, TOPIC),), query="offset=0&timeout=0"),
     }
+    describe_topic, describe_group = Case(((DESCRIBE, TOPIC),)), Case(((DESCRIBE, GROUP),))
+    kafka_acl = {
+        "resource_type": "TOPIC", "resource_name": "t", "pattern_type": "LITERAL", "principal": "User:carol",
+        "host": "*", "operation": "READ", "permission": "ALLOW",
+    }  # fmt: skip
+    record = {"value": {"type": "STRING", "data": "v"}}
+    v3: dict[str, Case] = {
+        "GET ": Case("caller"),
+        "GET /brokers": Case("caller"),
+        "GET /brokers/{broker}": Case("caller"),
+        "GET /topics": Case("list"),
+        "POST /topics": Case(((CREATE, TOPIC),), {"topic_name": "new"}, names_in_body=True),
+        "GET /topics/-/partitions/-/reassignment": Case("list"),
+        "GET /topics/{topic}": describe_topic,
+        "PATCH /topics/{topic}": Case(((ALTER, TOPIC),), {"partitions_count": 3}),
+        "DELETE /topics/{topic}": Case(((DELETE, TOPIC),)),
+        "POST /topics/{topic}/records": Case(((WRITE, TOPIC),), record),
+        "POST /topics/{topic}/records:batch": Case(((WRITE, TOPIC),), {"entries": [{"id": "1", **record}]}),
+        "GET /topics/{topic}/configs": Case(((DESCRIBE_CONFIGS, TOPIC),)),
+        "POST /topics/{topic}/configs:alter": Case(((ALTER_CONFIGS, TOPIC),), {"data": []}),
+        "GET /topics/{topic}/configs/{config}": Case(((DESCRIBE_CONFIGS, TOPIC),)),
+        "PUT /topics/{topic}/configs/{config}": Case(((ALTER_CONFIGS, TOPIC),), {"value": "1000"}),
+        "DELETE /topics/{topic}/configs/{config}": Case(((ALTER_CONFIGS, TOPIC),)),
+        "GET /topics/{topic}/partitions/-/reassignment": describe_topic,
+        "GET /topics/{topic}/partitions": describe_topic,
+        "GET /topics/{topic}/partitions/{partition}": describe_topic,
+        "GET /topics/{topic}/partitions/{partition}/replicas": describe_topic,
+        "GET /topics/{topic}/partitions/{partition}/replicas/{broker}": describe_topic,
+        "GET /topics/{topic}/partitions/{partition}/reassignment": describe_topic,
+        "GET /consumer-groups": Case("list"),
+        "GET /consumer-groups/{group}": describe_group,
+        "GET /consumer-groups/{group}/consumers": describe_group,
+        "GET /consumer-groups/{group}/consumers/{consumer}": describe_group,
+        "GET /consumer-groups/{group}/consumers/{consumer}/assignments": describe_group,
+        "GET /consumer-groups/{group}/consumers/{consumer}/assignments/{topic}/partitions/{partition}": describe_group,
+        "GET /consumer-groups/{group}/lags": describe_group,
+        "GET /consumer-groups/{group}/lags/{topic}/partitions/{partition}": describe_group,
+        "GET /consumer-groups/{group}/lag-summary": describe_group,
+        "GET /acls": Case(((DESCRIBE, CLUSTER),)),
+        "POST /acls": Case(((ALTER, CLUSTER),), kafka_acl),
+        "DELETE /acls": Case(((ALTER, CLUSTER),), query="principal=User:carol"),
+    }
+    rest_proxy[("GET", "/v3/clusters")] = Case("caller")
+    for key, case in v3.items():
+        method, _, path = key.partition(" ")
+        rest_proxy[(method, "/v3/clusters/{cluster}" + path)] = case
     return {
         **rest_proxy,
         **topics,
@@ -214,7 +261,10 @@ def filled(path: str, **names: str) -> str:
         "user": "bob",
         "token": "abcdefghijkl",
         "entity": "User:bob",
-        "broker": "7",
+        "broker": "1",
+        "cluster": "fake-cluster",
+        "config": "retention.ms",
+        "consumer": "m",
         "file": "app.js",
         **names,
     }
@@ -229,6 +279,8 @@ def ways_to(right: Right) -> Sequence[Right]:
     """Return the rights of which each gives this one."""
     operation, kind = right
     ways = [right, (Operation.ALL, kind)]
+    if operation is DESCRIBE_CONFIGS:
+        ways.append((ALTER_CONFIGS, kind))
     if operation is DESCRIBE:
         ways += [(implying, kind) for implying in (READ, WRITE, DELETE, ALTER)]
     if right == (CREATE, TOPIC):

@@ -10,9 +10,18 @@ import pytest
 
 from http_api.app import REST_PROXY_ROUTES
 from http_api.rest_proxy.document import OPENAPI
-from http_api.rest_proxy.errors import RestError, status_and_code
+from http_api.rest_proxy.errors import V3_CODES, RestError, status_and_code
 from http_api.rest_proxy.v2 import embedded, produce, records, topics
 from http_api.rest_proxy.v2.media_types import EMBEDDED, V2_TYPE, type_of
+from http_api.rest_proxy.v3 import acls as v3_acls
+from http_api.rest_proxy.v3 import cluster as v3_cluster
+from http_api.rest_proxy.v3 import configs as v3_configs
+from http_api.rest_proxy.v3 import entries as v3_entries
+from http_api.rest_proxy.v3 import groups as v3_groups
+from http_api.rest_proxy.v3 import partitions as v3_partitions
+from http_api.rest_proxy.v3 import records as v3_records
+from http_api.rest_proxy.v3 import resources as v3_resources
+from http_api.rest_proxy.v3 import topics as v3_topics
 from http_api.web.limits import DEFAULT_READ_BYTES, MAX_READ_BYTES, MAX_RECORDS_PER_REQUEST
 from raftlog.config import MAX_FETCH_WAIT_MS
 from raftlog.errors import CODES, RaftlogError
@@ -24,7 +33,21 @@ OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
     for method, operation in item.items()
     if method != "parameters"
 }
-QUERIES = {("GET", "/topics/{topic}/partitions/{partition}/records"): set(records.QUERY)}
+_CLUSTER = "/v3/clusters/{cluster}"
+_GROUP = f"{_CLUSTER}/consumer-groups/{{group}}"
+_PAGED = (
+    f"{_CLUSTER}/brokers", f"{_CLUSTER}/topics", f"{_CLUSTER}/topics/-/partitions/-/reassignment",
+    f"{_CLUSTER}/topics/{{topic}}/configs", f"{_CLUSTER}/topics/{{topic}}/partitions",
+    f"{_CLUSTER}/topics/{{topic}}/partitions/-/reassignment",
+    f"{_CLUSTER}/topics/{{topic}}/partitions/{{partition}}/replicas", f"{_CLUSTER}/consumer-groups",
+    f"{_GROUP}/consumers", f"{_GROUP}/consumers/{{consumer}}/assignments", f"{_GROUP}/lags",
+)  # fmt: skip
+QUERIES: dict[tuple[str, str], set[str]] = {
+    ("GET", "/topics/{topic}/partitions/{partition}/records"): set(records.QUERY),
+    ("GET", f"{_CLUSTER}/acls"): set(v3_acls.QUERY),
+    ("DELETE", f"{_CLUSTER}/acls"): set(v3_acls.QUERY),
+    **{("GET", path): set(v3_resources.PAGE_QUERY) for path in _PAGED},
+}
 MODELS: dict[str, type[msgspec.Struct]] = {
     "Brokers": topics.Brokers,
     "Topic": topics.TopicDocument,
@@ -39,7 +62,42 @@ MODELS: dict[str, type[msgspec.Struct]] = {
     "Record": embedded.RecordOut,
     "RecordHeader": embedded.HeaderOut,
     "Error": RestError,
+    "Metadata": v3_resources.Metadata,
+    "ListMetadata": v3_resources.ListMetadata,
+    "Related": v3_resources.Related,
+    "Cluster": v3_cluster.ClusterResource,
+    "BrokerV3": v3_cluster.BrokerResource,
+    "TopicV3": v3_topics.TopicResource,
+    "CreateTopic": v3_topics.CreateTopic,
+    "Config": v3_topics.ConfigIn,
+    "AlterTopic": v3_topics.AlterTopic,
+    "TopicConfig": v3_configs.ConfigResource,
+    "SetConfig": v3_configs.SetConfig,
+    "AlterConfigs": v3_configs.AlterConfigs,
+    "ConfigChange": v3_configs.ConfigChange,
+    "PartitionV3": v3_partitions.PartitionResource,
+    "ReplicaV3": v3_partitions.ReplicaResource,
+    "Reassignment": v3_partitions.ReassignmentResource,
+    "ConsumerGroup": v3_groups.GroupResource,
+    "ConsumerV3": v3_groups.ConsumerResource,
+    "Assignment": v3_groups.AssignmentResource,
+    "Lag": v3_groups.LagResource,
+    "LagSummary": v3_groups.LagSummaryResource,
+    "Acl": v3_acls.AclResource,
+    "CreateAcl": v3_acls.CreateAcl,
+    "Entry": v3_entries.EntryIn,
+    "EntryData": v3_entries.DataIn,
+    "EntryHeader": v3_entries.HeaderIn,
+    "DataSize": v3_entries.DataOut,
+    "BatchEntry": v3_records.BatchEntry,
+    "ProduceBatch": v3_records.ProduceBatch,
+    "BatchOutcome": v3_records.BatchOutcome,
+    "Appended": v3_records.Appended,
+    "Failed": v3_records.Failed,
 }
+LISTS = {name for name in DOCUMENT["components"]["schemas"] if name.endswith("List")}
+OTHERS = {"RecordAnswer", "RemovedAcls"}
+"""Schemas that no struct has by itself."""
 
 
 def resolve(node: Any) -> Any:
@@ -80,7 +138,12 @@ def test_schemas_have_the_members_of_the_models(name: str) -> None:
     assert schema.get("additionalProperties", True) is not reads
     if reads:
         assert set(schema.get("required", [])) == {field.encode_name for field in fields if field.required}
-    assert set(MODELS) == set(DOCUMENT["components"]["schemas"])
+
+
+def test_every_schema_is_one_of_a_model() -> None:
+    assert set(MODELS) | LISTS | OTHERS == set(DOCUMENT["components"]["schemas"])
+    for name in LISTS:
+        assert DOCUMENT["components"]["schemas"][name]["properties"]["data"]["items"]["$ref"].endswith(name[:-4])
 
 
 def test_bounds_are_those_of_the_code() -> None:
@@ -100,9 +163,12 @@ def test_the_media_types_are_those_of_the_code() -> None:
     assert set(read) == formats | {V2_TYPE}
 
 
+@pytest.mark.parametrize("codes", [{}, V3_CODES], ids=["version 2", "version 3"])
 @pytest.mark.parametrize("code", CODES)
-def test_every_error_has_a_number_that_begins_with_its_status_or_is_one_of_kafkas(code: str) -> None:
-    status, number = status_and_code(RaftlogError(code, "why"))
+def test_every_error_has_a_number_that_begins_with_its_status_or_is_one_of_kafkas(
+    code: str, codes: dict[str, tuple[int, int]]
+) -> None:
+    status, number = status_and_code(RaftlogError(code, "why"), codes)
     assert number in (status, 50002, 50003) or number // 100 == status
     assert 400 <= status < 600
     assert (status >= 500) is (CODES[code].status >= 500)

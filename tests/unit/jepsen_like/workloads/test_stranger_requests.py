@@ -14,7 +14,7 @@ from raftlog.broker.requests.forwarded import split_caller
 from raftlog.wire import ErrorResponse, FetchedPartition, FetchResponse, Request, decode_request, encode
 
 ID = b"topic-number-001"
-DOORS = api_doors("orders", ID.hex())
+DOORS = api_doors("orders", ID.hex(), "a-cluster")
 
 
 def test_every_route_is_asked_for_s12() -> None:
