@@ -23,6 +23,7 @@ from .explain import ExplainService
 from .groups import GroupService
 from .metrics import MetricsService
 from .moves import MoveService
+from .plots import PlotService
 from .quorum import QuorumService
 from .scrubs import ScrubService
 from .security import SecurityService
@@ -120,6 +121,11 @@ class BrokerService(Protocol):
     @property
     def security(self) -> SecurityService:
         """Users, tokens, access rules and quotas."""
+        ...
+
+    @property
+    def plots(self) -> PlotService:
+        """The last day of the main numbers of topics, groups and nodes."""
         ...
 
     @property

@@ -166,6 +166,7 @@ def _of_api(topic: str) -> list[tuple[str, str, Any]]:
         ("POST", "/v1/cluster/feature-level", {"level": 1}),
         ("POST", "/v1/quorum/voters", {"node_id": 99}),
         *_of_security(topic),
+        *[("GET", f"/v1/plots/{of}", None) for of in (f"topics/{topic}", f"groups/{MARK}", "nodes")],
         ("GET", "/v1/timeline", None),
         ("GET", "/v1/audit", None),
     ]  # fmt: skip

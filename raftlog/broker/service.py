@@ -10,6 +10,7 @@ import structlog
 
 from http_api.service.audit import AuditService
 from http_api.service.metrics import MetricsService
+from http_api.service.plots import PlotService
 from http_api.service.service import PartitionService
 from http_api.service.transactions import OpenTransaction
 from metadata.commands.cluster import GrantProducerIds, GrantProducerIdsTo
@@ -42,6 +43,7 @@ from .explain.gathering import AskNode, Explainer, ask_no_other
 from .explain.own_facts import OwnFacts
 from .health import health_of
 from .loop_stalls import LoopStalls
+from .plots.plots import NoPlots
 from .roll_check import roll_reasons
 from .wiring import Broker
 
@@ -74,10 +76,11 @@ class Router:
         expired: Callable[[], Sequence[str]] = tuple,
         ask: AskNode = ask_no_other,
         audit: AuditService = NO_AUDIT,
+        plots: PlotService | None = None,
     ) -> None:
         """`own_problems` returns problems of this node that only it can see, `expired` those of certificates that have
         expired. `ask` gets the facts of other nodes for explanations. `audit` has the newest lines of the audit
-        log."""
+        log, `plots` the last day of the main numbers."""
         self.node_id = broker.identity.node_id
         self.cluster_id = broker.identity.cluster_id
         self.view = broker.view
@@ -96,6 +99,7 @@ class Router:
         self.access = access
         self.recent_audit = audit
         self.metrics = metrics
+        self.plots = plots or NoPlots()
         self.security = SecurityAdministrator(
             broker.view, self._proposer, hash_password, new_token, broker.cluster_clock.stamp_ms
         )

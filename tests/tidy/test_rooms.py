@@ -21,7 +21,8 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     ),
     "raftlog.broker": (
         "unforeseen", "peer_faults", "identity", "loop_stalls", "replication_links", "changes", "security", "requests",
-        "tls", "explain", "wiring", "health", "metrics", "roll_check", "service", "verify", "segment_dump", "node",
+        "tls", "explain", "wiring", "health", "metrics", "plots", "roll_check", "service", "verify", "segment_dump",
+        "node",
     ),
     "raftlog.client": (
         "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",

@@ -54,12 +54,6 @@ export class Plot {
     else this.draw();
   }
 
-  /** Add one point, and keep the newest `most`. */
-  push(time, values, most = 360) {
-    const columns = this.data.map((column, at) => [...column, at ? values[at - 1] : time / 1000].slice(-most));
-    this.show(columns[0].map((seconds) => seconds * 1000), ...columns.slice(1));
-  }
-
   resize() {
     const width = this.element.clientWidth;
     if (this.drawn && width && Math.abs(width - this.drawn.width) > 1) this.drawn.setSize({ width, height: 170 });

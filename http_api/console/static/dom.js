@@ -112,6 +112,8 @@ const short = new Intl.NumberFormat("en", { maximumFractionDigits: 1, notation: 
 export const count = (number) => (number === null || number === undefined ? "–" : whole.format(number));
 export const compact = (number) => (number === null || number === undefined ? "–" : Math.abs(number) < 10000 ? whole.format(number) : short.format(number));
 
+export const perSecond = (number) => (number === null || number === undefined ? "–" : number < 10 ? String(Math.round(number * 10) / 10) : compact(Math.round(number)));
+
 export function bytes(number) {
   if (number === null || number === undefined) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

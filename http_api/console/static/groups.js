@@ -1,7 +1,7 @@
 // Consumer groups: their members, lag by partition, and a reset whose plan is shown first.
 
 import { call, each, get, post, segment } from "./api.js";
-import { Plot } from "./charts.js";
+import { historyCard } from "./history.js";
 import { badge, card, compact, count, dialog, duration, every, field, fill, h, link, notice, select, table, tile, tiles, topicLink, when } from "./dom.js";
 
 export const title = ({ group }) => group ?? "Groups";
@@ -48,14 +48,12 @@ async function list(root, signal) {
 async function one(root, name, signal) {
   const path = `/v1/groups/${segment(name)}`;
   const figures = h("div", {}), members = h("div", {}), offsets = h("div", {}), note = h("p.quiet", {});
-  const plot = new Plot(`Lag of ${name}`, ["lag"], (value) => compact(value === null ? null : Math.round(value)), signal);
   fill(root, h("p.crumbs", {}, h("a", { href: "#/groups" }, "Groups"), " / ", name),
     h("div.heading", {}, h("div", {}, h("h1", {}, name), note), h("div.actions", {}, h("a.button.ghost", { href: `#/explain/groups/${segment(name)}` }, "Explain"), h("button", { type: "button", click: () => reset(name) }, "Reset offsets"), h("button.danger", { type: "button", click: () => remove(name) }, "Delete"))),
-    figures, card("Lag while this page is open", plot.element), card("Members", members), card("Offsets", offsets));
+    figures, historyCard("Lag", `groups/${segment(name)}`, [["Lag in records, all partitions", "lag_records", (value) => compact(value === null ? null : Math.round(value))]], signal), card("Members", members), card("Offsets", offsets));
   await every(5000, async () => {
     const [described, read] = await Promise.all([get(path, signal), get(`${path}/offsets?lag=true`, signal)]);
     const lag = total(read.offsets);
-    plot.push(Date.now(), [lag]);
     fill(note, state(described.state), ` ${described.assignor ? `assignor ${described.assignor} · ` : ""}generation ${described.epoch}${described.coordinator === null ? "" : ` · coordinator node ${described.coordinator}`}`);
     const worst = read.offsets.reduce((found, row) => ((row.lag ?? -1) > (found?.lag ?? -1) ? row : found), null);
     fill(figures, tiles(tile("Lag", compact(lag), "records, all partitions", lag ? "" : "good"), tile("Members", described.members.length), tile("Partitions", read.offsets.length, (({ size }) => `${size} ${size === 1 ? "topic" : "topics"}`)(new Set(read.offsets.map((row) => row.topic)))), tile("Furthest behind", worst ? `${worst.topic}/${worst.partition}` : "–", worst ? `${count(worst.lag)} records` : "")));

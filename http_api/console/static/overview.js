@@ -1,7 +1,8 @@
 // The cluster at a glance: nodes by rack, leaders and in-sync replicas, problems with their remedies.
 
 import { each, get, segment } from "./api.js";
-import { badge, card, compact, every, fill, h, icon, link, tile, tiles } from "./dom.js";
+import { badge, bytes, card, compact, every, fill, h, icon, link, perSecond, tile, tiles } from "./dom.js";
+import { historyCard } from "./history.js";
 import { live } from "./live.js";
 
 export const title = () => "Overview";
@@ -33,7 +34,8 @@ export async function show(root, parameters, signal) {
   const figures = h("div", {}), problems = h("div", {}), map = h("div", {}), lacking = h("div", {}), note = h("p.quiet", {});
   let cluster = null, health = null, sum = summed([]), groups = null, topicCount = null, cut = false;
 
-  fill(root, h("div.heading", {}, h("div", {}, h("h1", {}, "Overview"), note)), figures, problems, card("Nodes", map), lacking);
+  fill(root, h("div.heading", {}, h("div", {}, h("h1", {}, "Overview"), note)), figures, problems, card("Nodes", map), lacking,
+    historyCard("Nodes over time", "nodes", [["Records per second at leaders", "records_per_second", perSecond], ["Disk used", "disk_used_bytes", bytes], ["Median fsync, ms", "fsync_median_ms", perSecond], ["Longest stall of the event loop in a minute, ms", "loop_longest_ms", perSecond]], signal));
 
   const draw = () => {
     if (!cluster) return;

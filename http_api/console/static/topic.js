@@ -1,8 +1,8 @@
 // One topic: its partitions, its messages, its settings.
 
 import { call, each, get, post, segment } from "./api.js";
-import { Plot } from "./charts.js";
-import { badge, bytes, card, compact, count, dialog, duration, every, field, fill, h, notice, table, tile, tiles } from "./dom.js";
+import { historyCard } from "./history.js";
+import { badge, bytes, card, compact, count, dialog, duration, every, field, fill, h, notice, perSecond, table, tile, tiles } from "./dom.js";
 import * as messages from "./messages.js";
 
 export const title = ({ topic }) => topic;
@@ -31,10 +31,8 @@ export async function show(root, parameters, signal) {
 async function partitions(root, first, signal) {
   const path = `/v1/topics/${segment(first.name)}`;
   const figures = h("div", {}), map = h("div", {}), list = h("div", {}), plotted = h("div", {});
-  const rate = new Plot(`Records a second of ${first.name}`, ["records/s"], (value) => (value === null ? "–" : compact(Math.round(value * 10) / 10)), signal);
   fill(root, figures, plotted, card("Leaders", map), card("Partitions", list));
-  fill(plotted, card("Throughput while this page is open", rate.element));
-  let before = null;
+  fill(plotted, historyCard("Throughput and size", `topics/${segment(first.name)}`, [["Records per second", "records_per_second", perSecond], ["Size on the leaders' disks", "size_bytes", bytes]], signal));
 
   await every(5000, async () => {
     const described = await get(path, signal);
@@ -46,11 +44,7 @@ async function partitions(root, first, signal) {
     const sizes = new Map(replicas.replicas.filter((one) => one.topic === first.name).map((one) => [one.partition, one.size_bytes]));
     const known = offsets.filter(Boolean);
     const records = known.reduce((sum, one) => sum + one.latest - one.earliest, 0);
-    const ends = offsets.reduce((sum, one) => sum + (one?.latest ?? 0), 0);
     const size = sizes.size ? Array.from(sizes.values()).reduce((sum, one) => sum + one, 0) : null;
-    const now = performance.now();
-    if (before && known.length === before.known) rate.push(Date.now(), [Math.max(0, ((ends - before.ends) * 1000) / (now - before.now))]);
-    before = { ends, now, known: known.length };
     const thin = described.partitions.filter((one) => one.isr.length < one.replicas.length - one.adding_replicas.length).length;
     const offline = described.partitions.filter((one) => one.leader === null).length;
     fill(figures, tiles(

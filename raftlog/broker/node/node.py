@@ -32,11 +32,16 @@ from metadata.voters.identity import QuorumIdentity
 from raftlog.broker.changes.proposer import Proposer
 from raftlog.broker.explain.asking import EXPLAIN_PATH, FactsAsker, facts_acceptor
 from raftlog.broker.explain.history_file import HistoryFile
+from raftlog.broker.explain.questions import QuestionAsker
 from raftlog.broker.identity import LOCK_FILE, STARTS_FILE, begin_start, mark_clean_shutdown, read_identity
 from raftlog.broker.loop_stalls import LoopStalls
 from raftlog.broker.metrics.node_metrics import NodeMetrics
 from raftlog.broker.metrics.process import ProcessSources
 from raftlog.broker.peer_faults import PeerFaults
+from raftlog.broker.plots.asking import PLOTS_PATH, PlotAsker, plots_acceptor
+from raftlog.broker.plots.plots import ClusterPlots
+from raftlog.broker.plots.ring import Ring
+from raftlog.broker.plots.sampler import PlotSampler
 from raftlog.broker.replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
 from raftlog.broker.requests.data_listener import data_acceptors
 from raftlog.broker.requests.forwarding import FORWARD_PATH, Forwarder
@@ -140,6 +145,7 @@ class Node:
         self._first_administrator = self._first_administrator_of(administrator)
         self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
         self.metrics = self._new_metrics()
+        self._plots = PlotSampler(self.broker, Ring(self._disk), self._scheduler, self._worker, self._log, self._stalls)
         self.router = self._new_router(dial)
         self._history = HistoryFile(self.broker.history, self._disk, self._scheduler, self._worker, self._log)
         self._api: Any = None
@@ -151,6 +157,7 @@ class Node:
         return self._log_worker, self._worker
 
     def _new_router(self, dial: Callable[[BrokerId], DialTls] | None) -> Router:
+        asker = QuestionAsker(self.data_address_of, dial)
         return Router(
             self.broker,
             self._quorum,
@@ -164,7 +171,8 @@ class Node:
             stalls=self._stalls,
             own_problems=self._problems,
             expired=self._tls.expired if self._tls else tuple,
-            ask=FactsAsker(self.data_address_of, dial).ask,
+            ask=FactsAsker(asker).ask,
+            plots=ClusterPlots(self.identity.node_id, self.broker.view, self._plots, PlotAsker(asker).ask),
             audit=self._security.recent_audit if self._security else NO_AUDIT,
         )
 
@@ -255,6 +263,7 @@ class Node:
         with loading():
             await asyncio.to_thread(self.broker.load)
             await asyncio.to_thread(self._history.load)
+            await asyncio.to_thread(self._plots.load)
         self._recovered = True
         if self._stopping.is_set():
             return
@@ -284,6 +293,7 @@ class Node:
         if self._stalls is not None:
             self._stalls.begin(self._log.warning)
         self.metrics.start()
+        self._plots.start()
         self._log.info("registered", incarnation=self.broker.incarnation)
         if self._first_administrator is not None:
             self._first_administrator.start()
@@ -304,11 +314,12 @@ class Node:
         acceptors[QUORUM_PATH] = self._quorum.acceptor
         access = self._security.access if self._security else None
         acceptors[EXPLAIN_PATH] = facts_acceptor(self.router.own_facts, self.broker.view, access)
+        acceptors[PLOTS_PATH] = plots_acceptor(self._plots, self.broker.view, access)
         tls = self._tls
         self._listener = Http2Listener(
             tls.guarded(acceptors) if tls else acceptors,
             limits=None if self._security is None else Http2Limits(unaccepted_window_bytes=DEFAULT_WINDOW),
-            node_paths=(REPLICATION_PATH, QUORUM_PATH, FORWARD_PATH, EXPLAIN_PATH),
+            node_paths=(REPLICATION_PATH, QUORUM_PATH, FORWARD_PATH, EXPLAIN_PATH, PLOTS_PATH),
             ssl=tls.server_context if tls else None,
             accepts_plain=config.accepts_plain,
             loop_for_path={QUORUM_PATH: self._quorum.loop},
@@ -455,6 +466,7 @@ class Node:
             await self._security.close()
         await self._quorum.close()
         self.broker.room_watch.close()
+        self._plots.close()
         await asyncio.to_thread(self._history.close)
         await asyncio.to_thread(self._log_worker.close)
         await asyncio.to_thread(self._worker.close)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import re
 from collections.abc import AsyncIterator
+from importlib import resources
 
 import pytest
 import pytest_asyncio
@@ -124,3 +126,10 @@ def test_the_library_for_plots_is_whole_and_names_its_licence() -> None:
     script = console_files()["uPlot.esm.js"].content.decode()
     assert "v1.6.32" in script and "MIT Licensed" in script
     assert "MIT License" in console_files()["uPlot.LICENSE.txt"].content.decode()
+
+
+def test_the_library_for_plots_is_unchanged() -> None:
+    told = (resources.files("http_api") / "console" / "static" / "uPlot.README.md").read_text()
+    sums = dict(re.findall(r"^\| `(uPlot\.[^`]+)` \| [^|]+ \| `([0-9a-f]{64})` \|$", told, re.MULTILINE))
+    vendored = {name for name in console_files() if name.startswith("uPlot")}
+    assert {name: hashlib.sha256(console_files()[name].content).hexdigest() for name in vendored} == sums

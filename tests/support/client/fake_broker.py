@@ -20,10 +20,12 @@ import msgspec
 
 from http_api.service.audit import AuditService
 from http_api.service.metrics import NodeSample
+from http_api.service.plots import PlotService
 from http_api.service.service import PartitionService
 from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.api.cluster import FeatureLevelFinalized, HealthInfo, RollCheck
 from raftlog.api.quorum import VotersChange
+from raftlog.broker.plots.plots import NoPlots
 from raftlog.broker.security.recent_audit import NO_AUDIT
 from raftlog.broker.security.request_access import GuardedAccess, OpenAccess
 from raftlog.config import check_topic_name, majority, parse_topic_config
@@ -219,6 +221,7 @@ class FakeBroker:
         self.recent_audit: AuditService = NO_AUDIT
         self.explain: Any = None
         """Tests of explanations bring one."""
+        self.plots: PlotService = NoPlots()
         self.parts = parts
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.fail: dict[str, Exception] = {}

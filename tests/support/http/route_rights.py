@@ -92,6 +92,7 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("POST", "/v1/quorum/voters"): (ALTER, {"action": "add", "node": 3}),
         ("POST", "/v1/cluster/feature-level"): (ALTER, {"plan": True}),
         ("GET", "/v1/audit"): (ALTER, None),
+        ("GET", "/v1/plots/nodes"): (DESCRIBE, None),
         ("GET", "/v1/users"): (DESCRIBE, None),
         ("POST", "/v1/users"): (ALTER, {"name": "carol"}),
         ("GET", "/v1/users/{user}"): (DESCRIBE, None),
@@ -125,6 +126,7 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("POST", "/v1/fetch"): Case(((READ, TOPIC),), fetch),
         ("POST", "/v1/offsets"): Case(((DESCRIBE, TOPIC),), offsets),
         ("GET", "/v1/explain/topics/{topic}/partitions/{partition}"): Case(((DESCRIBE, TOPIC),)),
+        ("GET", "/v1/plots/topics/{topic}"): Case(((DESCRIBE, TOPIC),)),
         ("POST", "/v1/producers"): Case(((IDEMPOTENT_WRITE, CLUSTER),)),
     }
     groups: dict[tuple[str, str], Case] = {
@@ -132,6 +134,7 @@ def cases(topic_id: bytes) -> dict[tuple[str, str], Case]:
         ("GET", "/v1/groups/{group}"): Case(((DESCRIBE, GROUP),)),
         ("DELETE", "/v1/groups/{group}"): Case(((DELETE, GROUP),)),
         ("GET", "/v1/explain/groups/{group}"): Case(((DESCRIBE, GROUP),)),
+        ("GET", "/v1/plots/groups/{group}"): Case(((DESCRIBE, GROUP),)),
         ("POST", "/v1/groups/{group}/members"): Case(((READ, GROUP), (READ, TOPIC)), {"topics": ["t"]}),
         ("DELETE", "/v1/groups/{group}/members/{member}"): Case(((READ, GROUP),), query="incarnation=1"),
         ("POST", "/v1/groups/{group}/members/{member}/heartbeat"): Case(((READ, GROUP),), {"incarnation": 1}),

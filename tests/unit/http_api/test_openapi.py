@@ -10,7 +10,7 @@ import pytest
 
 from http_api.app import CONSOLE_ROUTES, MESSAGE_ROUTES, REST_PROXY_ROUTES, ROUTES, build_app
 from http_api.records import page as records_out
-from http_api.routes import audit, deletions, explain, fetch, group_offsets, offsets, produce, timeline, topics
+from http_api.routes import audit, deletions, explain, fetch, group_offsets, offsets, plots, produce, timeline, topics
 from http_api.routes.cluster import OPENAPI
 from http_api.web.limits import (
     DEFAULT_READ_BYTES,
@@ -27,6 +27,7 @@ from raftlog.api import cluster as api_cluster
 from raftlog.api import explain as api_explain
 from raftlog.api import groups as api_groups
 from raftlog.api import moves as api_moves
+from raftlog.api import plots as api_plots
 from raftlog.api import problems as api_problems
 from raftlog.api import quorum as api_quorum
 from raftlog.api import records as api_records
@@ -171,6 +172,7 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
         ("GET", "/v1/explain/groups/{group}"): set(explain.GROUP_QUERY),
         ("GET", "/v1/timeline"): set(timeline.QUERY),
         ("GET", "/v1/audit"): set(audit.QUERY),
+        **{("GET", f"/v1/plots/{of}"): set(plots.QUERY) for of in ("topics/{topic}", "groups/{group}", "nodes")},
         ("DELETE", "/v1/positions/{name}"): {"value"},
     }
     parameters = [resolve(parameter) for parameter in OPERATIONS[key]["parameters"]]
@@ -181,7 +183,8 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
 
 
 def parameter(method: str, path: str, name: str) -> dict[str, Any]:
-    found = [each for each in OPERATIONS[(method, path)]["parameters"] if each.get("name") == name]
+    parameters = map(resolve, OPERATIONS[(method, path)]["parameters"])
+    found = [each for each in parameters if each.get("name") == name]
     schema: dict[str, Any] = found[0]["schema"]
     return schema
 
@@ -197,6 +200,9 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
     assert parameter(*write, "timeout_ms")["maximum"] == MAX_PRODUCE_TIMEOUT_MS
     changes, lines = parameter("GET", "/v1/timeline", "limit"), parameter("GET", "/v1/audit", "limit")
     assert (changes["maximum"], changes["default"]) == (api_timeline.MAX_CHANGES, timeline.DEFAULT_CHANGES)
+    for of in ("topics/{topic}", "groups/{group}", "nodes"):
+        minutes = parameter("GET", f"/v1/plots/{of}", "minutes")
+        assert (minutes["maximum"], minutes["default"]) == (api_plots.MAX_MINUTES, plots.DEFAULT_MINUTES)
     assert (lines["maximum"], lines["default"]) == (api_audit.MAX_LINES, audit.DEFAULT_LINES)
     assert parameter(*write, "timeout_ms")["default"] == DEFAULT_PRODUCE_TIMEOUT_MS
     schemas = DOCUMENT["components"]["schemas"]
@@ -207,7 +213,7 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
 
 
 SUBJECTS = (
-    api_audit, api_timeline,
+    api_audit, api_plots, api_timeline,
     api_cluster, api_explain, api_groups, api_moves, api_problems, api_quorum, api_records, api_scrubs, api_security,
     api_topics,
     api_transactions,

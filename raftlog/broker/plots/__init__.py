@@ -1,0 +1,1 @@
+"""The last day of a node's main numbers, for plots without a monitoring system."""
