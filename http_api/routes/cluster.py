@@ -13,9 +13,9 @@ from http_api.web.call import Call
 from http_api.web.documents import StaticDocument
 from http_api.web.negotiation import negotiate
 from http_api.web.query import integer
-from http_api.web.replies import json_reply, known
+from http_api.web.replies import document_of, json_reply, known
 from raftlog.api.cluster import ClusterInfo, FinalizeFeatureLevel, FirstPage, HealthInfo, Liveness, NodeInfo
-from raftlog.api.quorum import ChangeVoters
+from raftlog.api.quorum import ChangeVoters, QuorumInfo
 from raftlog.model import BrokerId, BrokerRecord
 from raftlog.version import __version__
 
@@ -71,7 +71,10 @@ async def finalize_feature_level(call: Call) -> web.StreamResponse:
 
 
 async def describe_quorum(call: Call) -> web.StreamResponse:
-    return json_reply(await call.context.finish(call.service.quorum.status(), QUORUM_TIMEOUT_S))
+    status = await call.context.finish(call.service.quorum.status(), QUORUM_TIMEOUT_S)
+    matched = {str(node): index for node, index in status.match_index.items()}
+    next_id = call.view.transactions.granted_below
+    return json_reply(document_of(QuorumInfo, status, match_index=matched, next_producer_id=next_id))
 
 
 async def change_voters(call: Call) -> web.StreamResponse:

@@ -24,6 +24,8 @@ class QuorumInfo(msgspec.Struct, frozen=True):
     """Index up to which each voter's and connected observer's log matches; only the leader knows it."""
     forgetful: list[int] = []
     """Nodes whose disks lost acknowledged entries: they do not take part and must be replaced."""
+    next_producer_id: int | None = None
+    """The first producer id that was not granted yet, as far as this node knows."""
 
 
 class ChangeVoters(Request, frozen=True):

@@ -25,9 +25,9 @@ from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.version import __version__
 
 COMMANDS = (
-    "acl", "bench", "cluster", "completion", "config", "consume", "debug", "dev", "doctor", "explain", "group",
-    "partition", "produce", "profile", "quorum", "quota", "server", "tls", "token", "top", "topic", "transaction",
-    "user", "whoami",
+    "acl", "backup", "bench", "cluster", "completion", "config", "consume", "debug", "dev", "doctor", "explain",
+    "group", "partition", "produce", "profile", "quorum", "quota", "server", "tls", "token", "top", "topic",
+    "transaction", "user", "whoami",
 )  # fmt: skip
 """Each is in the module of its name."""
 

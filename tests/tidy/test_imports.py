@@ -39,7 +39,8 @@ LIBRARY = ("raftlog.client", "http_api")
 # folder.
 ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("raftlog.broker", (*VOCABULARY, "raftlog.api", "raftlog.http2", "metadata", "partitions", "http_api")),
-    ("raftlog.cli", (*VOCABULARY, *CLIENT, "raftlog.sync", "raftlog.broker")),
+    ("raftlog.cli", (*VOCABULARY, *CLIENT, "raftlog.sync", "raftlog.backup", "raftlog.broker")),
+    ("raftlog.backup", (*VOCABULARY, *CLIENT)),
     ("raftlog.client", (*VOCABULARY, "raftlog.api", "raftlog.http2")),
     ("raftlog.api", VOCABULARY),
     ("raftlog.http2", VOCABULARY),
@@ -81,7 +82,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("http_api", "raftlog.client"),
     "msgpack": ("raftlog.records", "metadata.raft", "metadata.journal"),
     "msgspec": ("raftlog", "metadata", "partitions", "http_api", "jepsen_like"),
-    "pyarrow": ("raftlog.records", "raftlog.client", "spark_source"),
+    "pyarrow": ("raftlog.records", "raftlog.client", "raftlog.backup.storage", "spark_source"),
     "crc32c": ("raftlog", "metadata", "partitions", "jepsen_like"),
     "cramjam": ("raftlog.records", "http_api"),
     "re2": ("raftlog.patterns",),

@@ -61,6 +61,9 @@ PURE = (
     "raftlog.broker.security.unauthenticated",
     "raftlog.system.newcomers",
     "raftlog.api",
+    "raftlog.backup.batches",
+    "raftlog.backup.chain",
+    "raftlog.backup.format",
     "raftlog.http2.address_rates",
     "raftlog.http2.admission",
     "raftlog.http2.core",
@@ -127,6 +130,7 @@ BANNED_CALLS: dict[str, tuple[str, ...]] = {
     # created with their modes.
     "os.open": (
         "raftlog.system.disk",
+        "raftlog.backup.storage",  # pyarrow writes files and folders, but does not make them durable
         "raftlog.broker.security.audit_log",
         "raftlog.cli.terminal.profiles",
         "raftlog.cli.nodes.pem_files",
@@ -135,6 +139,7 @@ BANNED_CALLS: dict[str, tuple[str, ...]] = {
     ),
     "os.fsync": (
         "raftlog.system.disk",
+        "raftlog.backup.storage",
         "raftlog.cli.doctor.disk",  # the latency of an fsync is measured, on a file without a name
         "raftlog.cli.nodes.pem_files",
         "jepsen_like.clusters.power_loss",
@@ -144,7 +149,14 @@ BANNED_CALLS: dict[str, tuple[str, ...]] = {
     "os.rename": ("raftlog.system.disk",),
     "os.replace": ("raftlog.system.disk", "raftlog.cli.terminal.profiles"),
     "time.time": ("raftlog.system.clock", "raftlog.client", "raftlog.cli", "jepsen_like"),
-    "time.time_ns": ("raftlog.system.clock", "raftlog.client", "raftlog.cli", "jepsen_like", "http_api"),
+    "time.time_ns": (
+        "raftlog.system.clock",
+        "raftlog.client",
+        "raftlog.backup",
+        "raftlog.cli",
+        "jepsen_like",
+        "http_api",
+    ),
     "time.monotonic": (
         "raftlog.system.clock",
         "raftlog.system.runtime",

@@ -28,6 +28,9 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "credentials", "times", "settings", "keywords", "cluster", "producing", "consuming", "transactions", "groups",
         "producer", "consumer", "admin", "blocking",
     ),
+    "raftlog.backup": (
+        "format", "batches", "chain", "storage", "repository", "off_loop", "progress", "cluster", "create", "verify",
+    ),
     "raftlog.cli": ("terminal", "nodes", "records", "bench", "doctor", "top", "commands", "main"),
     "raftlog.security": ("principals", "acls", "secrets", "presented", "authorizer"),
     "raftlog.http2": (
@@ -38,7 +41,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
     "raftlog": (
         "version", "errors", "metrics", "toml_settings", "model", "security", "ports", "config", "settings", "logs",
         "partitioner", "patterns", "json_values", "slices", "transactions", "records", "system", "wire", "api", "http2",
-        "client", "sync", "broker", "cli",
+        "client", "sync", "backup", "broker", "cli",
     ),
     "http_api": ("service", "metrics", "web", "records", "routes", "rest_proxy", "console", "app"),
     "spark_source": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import rich_click as click
 
@@ -48,7 +48,7 @@ class ProgressLine:
             done = done_bytes if self._total_records is None else self.records
             self._progress.update(self._progress.task_ids[0], completed=done, note=note)
 
-    def __enter__(self) -> ProgressLine:
+    def __enter__(self) -> Self:
         if self._wanted:
             from rich import progress
             from rich.console import Console
