@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -102,6 +103,7 @@ async def test_short_answers_that_nobody_reads_are_counted_and_bounded() -> None
     """Answers below the size of a page were held until a deadline, and counted nowhere."""
     broker = FakeBroker()
     broker.add_topic("t", 1)
+    broker.health_now = msgspec.structs.replace(broker.health_now, problems=["x" * 1_000] * 500)
     async with running_api(broker, limits=Limits(max_held_bytes=1_000_000)) as api:
         size = len((await api.get("/openapi.json", headers=WHOLE)).body)
         assert 50_000 < size < 400_000
@@ -109,7 +111,8 @@ async def test_short_answers_that_nobody_reads_are_counted_and_bounded() -> None
             await eventually(lambda: api.context.held_bytes > 1_000_000 - size)
             (await api.get("/openapi.json", headers=WHOLE)).problem("overloaded")
             assert api.context.held_bytes <= 1_000_000
-            assert (await api.get("/v1/health")).status == 200
+            healthy = await api.get("/v1/health", headers=WHOLE)
+            assert healthy.status == 503 and len(healthy.body) > size, "monitoring gets an answer"
             produced = await api.post("/v1/topics/t/records", {"records": [{"value": "a"}]})
             assert produced.status in (200, 503)
         await eventually(lambda: api.context.held_bytes == 0)
@@ -117,12 +120,38 @@ async def test_short_answers_that_nobody_reads_are_counted_and_bounded() -> None
         await api.is_well()
 
 
+async def test_the_bytes_that_an_answer_is_made_of_are_not_counted_beside_it() -> None:
+    broker = FakeBroker()
+    broker.add_topic("t", 1)
+    broker.append("t", encode([b"x" * 60_000], base_timestamp_ms=1))
+    async with running_api(broker, limits=Limits(max_held_bytes=150_000)) as api:
+        answer = await api.get(READ, headers=WHOLE)
+        assert answer.status == 200 and len(answer.body) > 60_000
+
+
+async def test_the_batch_of_a_page_is_held_no_longer_than_its_reader_is_quick(api: Api) -> None:
+    """It takes 10 MB decoded; a slice of its page takes a fraction of that."""
+    await api.get(BOMB, headers=WHOLE)
+    tracemalloc.start()
+    try:
+        await api.get(BOMB, headers=WHOLE)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 8 * MIB, "the page was sent"
+        with unread(api, BOMB):
+            await eventually(lambda: api.context.requests_under_way == 1)
+            await eventually(lambda: tracemalloc.get_traced_memory()[0] > 8 * MIB)
+            await eventually(lambda: tracemalloc.get_traced_memory()[0] < 8 * MIB)
+            assert api.context.requests_under_way == 1
+    finally:
+        tracemalloc.stop()
+
+
 async def test_the_answer_to_a_change_is_told_whatever_others_hold() -> None:
     broker = FakeBroker()
     broker.add_topic("t", 1)
     async with running_api(broker, limits=Limits(max_held_bytes=20_000)) as api:
         records = {"records": [{"value": "a"} for _ in range(900)]}
-        answer = await api.post("/v1/topics/t/records?offsets=each", records)
+        answer = await api.post("/v1/topics/t/records?offsets=each", records, headers=WHOLE)
         assert answer.status == 200 and len(answer.body) > 20_000, answer
         assert broker.appended("t") == 1, "one batch of all"
         await api.is_well()

@@ -72,6 +72,91 @@ def test_strangers_give_way_before_known_connections() -> None:
     assert door.arrive(20, "c", 0.0, is_known=False) == [10]
 
 
+def test_a_stranger_that_has_sent_a_request_gives_way_after_one_that_has_not() -> None:
+    door = connections(max_strangers_per_address=2)
+    for number in range(2):
+        door.arrive(number, "a", 0.0, is_known=False)
+    door.begin(0)
+    assert door.arrive(2, "a", 0.0, is_known=False) == [1]
+
+
+def test_a_stranger_between_two_requests_is_no_known_connection() -> None:
+    door = connections(max_connections=3)
+    door.arrive(0, "a", 0.0, is_known=True)
+    door.arrive(1, "a", 0.0, is_known=False)
+    door.begin(1)
+    door.end(1)
+    door.arrive(2, "b", 0.0, is_known=True)
+    door.begin(2)
+    assert door.arrive(3, "c", 0.0, is_known=True) == [1]
+
+
+def test_a_connection_that_is_recognized_by_its_request_is_at_work_until_its_end() -> None:
+    door = connections(max_connections=1)
+    door.arrive(0, "a", 0.0, is_known=False)
+    door.begin(0)
+    door.recognize(0)
+    assert door.arrive(1, "b", 0.0, is_known=True) == [1]
+    door.end(0)
+    assert door.arrive(1, "b", 0.0, is_known=True) == [0]
+
+
+def test_a_connection_that_left_at_work_is_not_remembered_as_such() -> None:
+    door = connections(max_connections=1)
+    door.arrive(0, "a", 0.0, is_known=True)
+    door.begin(0)
+    door.leave(0)
+    door.arrive(0, "a", 0.0, is_known=True)
+    door.begin(0)
+    assert door.arrive(1, "b", 0.0, is_known=True) == [1]
+
+
+def test_an_address_over_its_share_loses_its_oldest_stranger_that_is_not_at_work() -> None:
+    door = connections()
+    door.arrive(100, "b", 0.0, is_known=False)
+    for number in range(3):
+        door.arrive(number, "a", 0.0, is_known=False)
+    for number in range(3, 6):
+        door.arrive(number, "a", 0.0, is_known=True)
+    door.begin(0)
+    door.recognize(100)
+    assert door.arrive(6, "a", 0.0, is_known=True) == [1]
+
+
+def test_the_only_stranger_of_an_address_stays_while_a_known_address_has_several() -> None:
+    door = connections()
+    door.arrive(0, "b", 0.0, is_known=False)
+    door.arrive(1, "b", 0.0, is_known=True)
+    for number in range(2, 8):
+        door.arrive(number, "a", 0.0, is_known=True)
+    assert door.arrive(8, "c", 0.0, is_known=True) == [2]
+
+
+def test_a_stranger_gives_way_if_no_address_has_several() -> None:
+    door = connections()
+    for number in range(7):
+        door.arrive(number, f"a{number}", 0.0, is_known=True)
+    door.arrive(7, "b", 0.0, is_known=False)
+    assert door.arrive(8, "c", 0.0, is_known=True) == [7]
+
+
+def test_an_address_with_as_many_as_the_busiest_gives_way_to_itself() -> None:
+    door = connections()
+    for number in range(8):
+        door.arrive(number, "a" if number < 4 else "b", 0.0, is_known=True)
+    assert door.arrive(8, "b", 0.0, is_known=True) == [4]
+    assert door.arrive(9, "c", 0.0, is_known=True) == [0]
+
+
+def test_the_addresses_of_an_ipv6_network_share_one_part() -> None:
+    door = connections()
+    for number in range(6):
+        door.arrive(number, f"2001:db8::{number}", 0.0, is_known=True)
+        door.begin(number)
+    assert door.arrive(6, "2001:db8::77", 0.0, is_known=True) == [6]
+    assert door.arrive(7, "2001:db8:0:1::1", 0.0, is_known=True) == []
+
+
 def test_a_connection_at_work_is_not_cut_and_the_new_one_is_refused() -> None:
     door = connections()
     for number in range(8):
@@ -100,6 +185,10 @@ def test_handshakes_have_a_share_of_their_own() -> None:
     assert (door.most, door.most_handshakes()) == (70, 10)
     door.most_now = lambda: 16
     assert (door.most, door.most_handshakes()) == (14, 2)
+    door.most_now = lambda: 4
+    assert (door.most, door.most_handshakes()) == (3, 1), "there is always one"
+    few = connections(max_connections=80, max_handshakes=3)
+    assert few.most_handshakes() == 3
 
 
 def test_waiting_bytes_are_bounded_for_a_stranger_and_for_all() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from partitions.driver.driver import PartitionDriver
 from partitions.fetch import cold_loads
 from partitions.fetch.cold_loads import ColdLoads
 from partitions.fetch.reads import PartitionRead
 from partitions.log.slice import LogSlice
 from raftlog.config import MIB
+from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Offset
+from raftlog.slices import PER_TURN
 from raftlog.wire import FetchPartition
 from tests.support.partitions.manual import ManualClock, ManualScheduler, ManualWorker
 from tests.support.partitions.replication_cluster import Fetch, ReplicationCluster
@@ -20,9 +24,22 @@ from tests.support.partitions.replication_cluster import Fetch, ReplicationClust
 ASKED = FetchPartition(bytes(16), 0, 0, MIB)
 
 
-def cold_read(nbytes: int) -> PartitionRead:
+class Driver:
+    """What loads need of a partition."""
+
+    def __init__(self) -> None:
+        self.traffic = SimpleNamespace(fetched_bytes=0)
+        self.failures: list[BaseException] = []
+
+    def on_load_failed(self, error: BaseException) -> RaftlogError:
+        self.failures.append(error)
+        return RetriableError("replica_not_available", str(error))
+
+
+def cold_read(nbytes: int, load: Callable[[], LogSlice] | None = None, driver: Driver | None = None) -> PartitionRead:
     found = LogSlice(Offset(0), Offset(1), [b"x"], 1)
-    return PartitionRead(ASKED, piece=LogSlice(Offset(0), Offset(1), load=lambda: found), most_bytes=nbytes)
+    piece = LogSlice(Offset(0), Offset(1), load=load or (lambda: found))
+    return PartitionRead(ASKED, cast(PartitionDriver | None, driver), piece=piece, most_bytes=nbytes)
 
 
 class Loads:
@@ -110,6 +127,48 @@ def test_an_answer_that_fails_gives_its_bytes_back(loads: Loads) -> None:
         loads.scheduler.run()
     loads.one_ends()
     assert loads.done == ["next"] and loads.loads.reserved == 0
+
+
+def test_what_is_loaded_counts_as_traffic_of_its_partition(loads: Loads) -> None:
+    driver = Driver()
+    loads.loads.complete([cold_read(10, driver=driver) for _ in range(3)], lambda: loads.done.append("a"))
+    for _ in range(3):
+        loads.one_ends()
+    assert loads.done == ["a"] and driver.traffic.fetched_bytes == 3
+
+
+def test_a_read_that_fails_gets_its_partitions_error_and_the_others_their_data(loads: Loads) -> None:
+    def broken() -> LogSlice:
+        raise OSError("the disk is gone")
+
+    driver = Driver()
+    bad, good = cold_read(10, broken, driver), cold_read(10, driver=driver)
+    loads.loads.complete([bad, good], lambda: loads.done.append("a"))
+    for _ in range(2):
+        loads.one_ends()
+    assert bad.error is not None and bad.error.code == "replica_not_available" and bad.piece is None
+    assert [str(error) for error in driver.failures] == ["the disk is gone"]
+    assert good.error is None and good.piece is not None
+    assert loads.done == ["a"] and loads.loads.reserved == 0
+
+
+def test_a_read_that_no_worker_takes_fails_like_one_on_a_worker(loads: Loads, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(*work: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(loads.worker, "submit", no_thread)
+    driver = Driver()
+    read = cold_read(10, driver=driver)
+    loads.loads.complete([read], lambda: loads.done.append("a"))
+    assert read.error is not None and len(driver.failures) == 1
+    assert loads.done == ["a"] and loads.loads.reserved == 0
+
+
+def test_the_reads_of_a_large_answer_begin_in_several_turns(loads: Loads) -> None:
+    loads.ask("a", *[0] * (2 * PER_TURN + 1))
+    assert len(loads.worker.pending) == PER_TURN
+    loads.scheduler.run()
+    assert len(loads.worker.pending) == 2 * PER_TURN + 1
 
 
 def test_fetches_of_cold_data_of_many_consumers_hold_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,22 @@ def test_addresses_with_one_each_give_way_oldest_first() -> None:
     assert [door.arrive(number, f"10.0.0.{number}") for number in range(5)] == [[], [], [], [0], [1]]
 
 
+def test_the_oldest_of_the_busiest_address_gives_way_wherever_it_came_from() -> None:
+    door = newcomers(most=4)
+    for number, address in enumerate("abbb"):
+        door.arrive(number, address)
+    assert door.arrive(4, "c") == [1]
+
+
+def test_an_address_that_would_have_as_many_as_the_busiest_gives_way_to_itself() -> None:
+    door = newcomers(most=5)
+    for number, address in enumerate("aaabb"):
+        door.arrive(number, address)
+    assert (door.most_of_any("a"), door.most_of_any("b"), door.most_of_any("c")) == (4, 3, 3)
+    assert door.arrive(5, "b") == [3]
+    assert newcomers().most_of_any("a") == 0
+
+
 def test_the_addresses_of_an_ipv6_network_count_as_one() -> None:
     door = newcomers(most_of_address=2)
     leaving = [door.arrive(number, f"2001:db8::{number:x}") for number in range(4)]
